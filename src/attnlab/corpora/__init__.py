@@ -1,1 +1,19 @@
-"""Where text and questions come from: the built-in people, or the user's own files."""
+"""Text and questions, built-in or the user's own: the one door to them for the rest of the project.
+
+It must not know about tokens, models or results.
+"""
+
+from attnlab.corpora.files import Question
+from attnlab.corpora.library import Corpus, documents_about, open_book, title_of
+from attnlab.corpora.sources import export, load_corpus, load_questions
+
+__all__ = [
+    "Corpus",
+    "Question",
+    "documents_about",
+    "export",
+    "load_corpus",
+    "load_questions",
+    "open_book",
+    "title_of",
+]

@@ -1,1 +1,10 @@
-"""To be described."""
+"""What is compared: one file a mechanism, found by the registry.
+
+The contract. A mechanism is an `nn.Module` built as `Mechanism(n_embd, n_head, block_size, *, options)`; it may also ask for
+`causal`, `rotary`, `qk_norm`, `bias` and `dropout`, which the backbone fills in. Its output projection is called `out`.
+
+    forward(x, padding=None, cache=None) -> tensor shaped like x
+    new_cache() -> what it keeps while a text is generated, with `length`, the number of tokens seen
+
+`padding` marks tokens that nobody may look at (True). With a cache, x holds only the new tokens.
+"""

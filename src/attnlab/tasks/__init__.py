@@ -1,1 +1,92 @@
-"""To be described."""
+"""Objectives: one file a task, found by the registry. A task turns text and questions into training examples.
+
+The contract. A task is built as `Task(data, *, options)` and has
+
+    examples(rng) -> list[Example]      one epoch, drawn anew each time from the generator
+
+It knows tokens and text, not models, batches or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from attnlab import registry
+from attnlab.config import TaskConfig
+from attnlab.corpora import Corpus, Question
+from attnlab.errors import DataError
+from attnlab.tokenizers import MASK, Tokenizer
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sequence; the loss counts from token `start` (at least 1) to the end."""
+
+    ids: list[int]
+    start: int
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """What a task makes its examples of."""
+
+    tokenizer: Tokenizer
+    block_size: int
+    corpus: Corpus | None = None
+    questions: tuple[Question, ...] = ()
+
+    @cached_property
+    def answered(self) -> list[Example]:
+        """Every question with its answer, as it is asked: `question ⁇ answer ⁇`."""
+        tokenizer, examples = self.tokenizer, []
+        for number, item in enumerate(self.questions, start=1):
+            if item.answer is None:
+                raise DataError(f"question {number} has no answer: training needs `question<TAB>answer` lines")
+            cue = [*tokenizer.encode(item.question), tokenizer.mask]
+            ids = [*cue, *tokenizer.encode(item.answer), tokenizer.mask]
+            if len(ids) > self.block_size:
+                raise DataError(
+                    f"question {number} takes {len(ids)} tokens with its answer, and the block holds {self.block_size}:"
+                    " shorten it or raise --model.block_size"
+                )
+            examples.append(Example(ids, len(cue)))
+        return examples
+
+    def lines(self, task: str) -> tuple[str, ...]:
+        """The corpus, which this task cannot do without."""
+        if self.corpus is None:
+            raise DataError(f"task '{task}' reads text: give --corpus")
+        return self.corpus.lines
+
+
+class Task(Protocol):
+    """Turns text and questions into training examples."""
+
+    def examples(self, rng: np.random.Generator) -> list[Example]:
+        """One epoch."""
+
+
+def make_task(config: TaskConfig, data: TaskData) -> Task:
+    """The task of this name with its options checked."""
+    entry = registry.find("task", config.name)
+    task: Task = entry.build(data, **entry.check(config.options))
+    return task
+
+
+def show(example: Example, tokenizer: Tokenizer) -> tuple[str, str]:
+    """An example as a pair of texts: what the model is given, and what it must write."""
+    return tokenizer.decode(example.ids[: example.start]), tokenizer.decode(example.ids[example.start :])
+
+
+def cut_at(ids: Sequence[int], stops: tuple[int, ...]) -> list[int]:
+    """The ids before the first stop symbol."""
+    ends = [position for position, token in enumerate(ids) if token in stops]
+    return list(ids[: ends[0]] if ends else ids)
+
+
+__all__ = ["MASK", "Example", "Task", "TaskData", "cut_at", "make_task", "show"]

@@ -1,0 +1,257 @@
+"""The settings of a run: frozen dataclasses, filled from a preset, then a user's file, then the command line.
+
+Strict: a key nobody reads, a value of the wrong type and a number out of range are errors that name the fix. A setting's
+meaning stands once, beside its default; the command line's help and `attnlab settings` are made from it. Knows nothing of
+torch, files other than TOML presets, or what a mechanism does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from attnlab.errors import ConfigError, unknown
+
+Stage = Literal["pretrain", "finetune"]
+
+
+def setting(default: Any, meaning: str) -> Any:
+    """A dataclass field that carries its meaning."""
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata={"help": meaning})
+    return field(default=default, metadata={"help": meaning})
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse a setting that is out of range."""
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The backbone: everything of a model but its tokenizer."""
+
+    n_layer: int = setting(3, "blocks")
+    n_head: int = setting(8, "attention heads a block")
+    n_embd: int = setting(256, "width of the residual stream")
+    block_size: int = setting(128, "longest sequence in tokens")
+    vocab_size: int = setting(2000, "rows of the token embedding; the tokenizer must fit in")
+    mechanism: str = setting("dot", "attention mechanism, or several joined by commas, tiled over the layers")
+    options: dict[str, Any] = setting({}, "options of the mechanisms, as options.NAME.OPTION")
+    positions: Literal["learned", "rotary"] = setting("rotary", "how a token knows where it stands")
+    norm: Literal["layer", "rms"] = setting("rms", "normalisation: LayerNorm, or RMS without parameters")
+    qk_norm: bool = setting(True, "normalise queries and keys")
+    activation: Literal["gelu", "relu2"] = setting("relu2", "activation of the MLP")
+    mlp_ratio: int = setting(4, "width of the MLP over n_embd")
+    bias: bool = setting(False, "biases in the linear maps of the blocks")
+    zero_init: bool = setting(True, "start the output projections of the blocks at zero")
+    dropout: float = setting(0.0, "dropout on embedding, attention and residuals")
+
+    def __post_init__(self) -> None:
+        for name in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_ratio"):
+            require(getattr(self, name) >= 1, f"model.{name} must be at least 1, not {getattr(self, name)}")
+        require(
+            self.n_embd % self.n_head == 0,
+            f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})",
+        )
+        require(
+            self.positions != "rotary" or (self.n_embd // self.n_head) % 2 == 0,
+            "rotary positions need an even head width: change model.n_head, or set model.positions to learned",
+        )
+        require(0 <= self.dropout < 1, f"model.dropout must lie in [0, 1), not {self.dropout}")
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """How text becomes numbers."""
+
+    kind: Literal["char", "bpe"] = setting("bpe", "characters, or byte-pair pieces learned from the corpus")
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What a training example is."""
+
+    name: str = setting("recall", "the objective: see `attnlab corpus show --help`")
+    options: dict[str, Any] = setting({}, "options of the task")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How the weights are learned."""
+
+    epochs: float = setting(40.0, "passes over the task's examples")
+    tokens_per_batch: int = setting(4096, "tokens in a batch, padding included, over all processes")
+    optimizer: Literal["muon", "adamw"] = setting("muon", "Muon for matrices with AdamW for the rest, or AdamW alone")
+    lr: float = setting(3e-3, "learning rate of AdamW")
+    muon_lr: float = setting(0.02, "learning rate of Muon")
+    beta1: float = setting(0.9, "AdamW's decay of the mean gradient")
+    beta2: float = setting(0.95, "AdamW's decay of the squared gradient")
+    weight_decay: float = setting(0.0, "weight decay of matrices")
+    clip: float = setting(1.0, "largest norm of the gradient; 0 turns clipping off")
+    schedule: Literal["linear", "cosine"] = setting("linear", "shape of the decay: to zero, or cosine to a tenth")
+    warmup: float = setting(0.01, "share of the run in which the rate rises from zero")
+    decay: float = setting(0.6, "share of the run, at its end, in which the rate falls")
+    checkpoint_every: int = setting(200, "steps between checkpoints")
+    threads: int = setting(0, "CPU threads a process; 0 chooses by model size")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "tokens_per_batch", "lr", "muon_lr", "checkpoint_every"):
+            require(getattr(self, name) > 0, f"train.{name} must be above 0, not {getattr(self, name)}")
+        for name in ("weight_decay", "clip", "threads"):
+            require(getattr(self, name) >= 0, f"train.{name} must not be negative, but is {getattr(self, name)}")
+        for name in ("beta1", "beta2"):
+            require(0 <= getattr(self, name) < 1, f"train.{name} must lie in [0, 1), not {getattr(self, name)}")
+        for name in ("warmup", "decay"):
+            require(0 <= getattr(self, name) <= 1, f"train.{name} must lie in [0, 1], not {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run, whole."""
+
+    preset: str = setting("small", "where the settings started from")
+    seed: int = setting(0, "seed of weights, order and views")
+    model: ModelConfig = field(default_factory=ModelConfig, metadata={"help": "model"})
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig, metadata={"help": "tokenizer"})
+    task: TaskConfig = field(default_factory=TaskConfig, metadata={"help": "task"})
+    train: TrainConfig = field(default_factory=TrainConfig, metadata={"help": "training"})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    def hash(self) -> str:
+        """Twelve digits that change when any setting changes."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def walk(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested settings with its dotted name."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from walk(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def diff(left: RunConfig, right: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """The settings in which two runs differ, by dotted name."""
+    a, b = dict(walk(left.to_dict())), dict(walk(right.to_dict()))
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, table by table."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def describe_type(kind: Any) -> str:
+    """A type as a user would say it."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    return names.get(kind, "a table")
+
+
+def convert(value: Any, kind: Any, name: str, where: str) -> Any:
+    """`value` as `kind`, or an error that names the setting and its source."""
+    if is_dataclass(kind):
+        if isinstance(value, Mapping):
+            return build(typing.cast(Any, kind), value, name + ".", where)
+    elif get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+    elif kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    elif kind is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif isinstance(value, get_origin(kind) or kind):
+        return dict(value) if isinstance(value, Mapping) else value
+    raise ConfigError(f"{where}: {name} must be {describe_type(kind)}, not {value!r}")
+
+
+def build(cls: type[Any], values: Mapping[str, Any], prefix: str = "", where: str = "settings") -> Any:
+    """An instance of the dataclass `cls` from plain values, refusing what it does not know."""
+    hints = type_hints(cls)
+    for key in values:
+        if key not in hints:
+            raise ConfigError(f"{where}: {unknown('setting', prefix + key, [prefix + name for name in hints])}")
+    return cls(**{key: convert(value, hints[key], prefix + key, where) for key, value in values.items()})
+
+
+@cache
+def type_hints(cls: type[Any]) -> Mapping[str, Any]:
+    """The resolved types of a settings class."""
+    return types.MappingProxyType(typing.get_type_hints(cls))
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package."""
+    folder = resources.files("attnlab") / "presets"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A settings file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such settings file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The settings of a preset by name."""
+    if name not in preset_names():
+        raise ConfigError(unknown("preset", name, preset_names()))
+    return tomllib.loads((resources.files("attnlab") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def for_stage(layer: Mapping[str, Any], stage: Stage, where: str) -> dict[str, Any]:
+    """A layer as it applies to a stage: the table [finetune] lies over the rest when fine-tuning."""
+    common = {key: value for key, value in layer.items() if key != "finetune"}
+    special = layer.get("finetune", {})
+    if not isinstance(special, Mapping) or not special.keys() <= {"task", "train"}:
+        raise ConfigError(f"{where}: [finetune] may hold the tables task and train only")
+    if stage == "pretrain":
+        return common
+    special_task = special.get("task", {})
+    if "name" in special_task:  # another objective: options of the first would not fit it
+        common = {key: value for key, value in common.items() if key != "task"}
+    return merge(common, special)
+
+
+def resolve(
+    preset: str = "small",
+    stage: Stage = "pretrain",
+    file: Path | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """The settings of a run: preset, then `file`, then what was `given` by hand."""
+    values = for_stage(load_preset(preset), stage, f"preset {preset}")
+    build(RunConfig, values, where=f"preset {preset}")
+    if file is not None:
+        layer = for_stage(read_toml(file), stage, str(file))
+        build(RunConfig, {key: value for key, value in layer.items()}, where=str(file))
+        values = merge(values, layer)
+    values = merge(values, {**(given or {}), "preset": preset})
+    config: RunConfig = build(RunConfig, values, where="command line")
+    return config

@@ -1,0 +1,117 @@
+"""A corpus whose lines have headings, and how to find and read the line that a question is about.
+
+Why: retrieval in its simplest form, a dictionary of headings, is the yardstick for models that must recall without the
+book, and the way to put the right document before models that may read.
+It must not know where the lines came from, nor anything of tokens or models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+# Written with a full stop and followed by more of the name. "Jr" and "Sr" are not here: nothing follows them.
+ABBREVIATIONS = re.compile(
+    "Adm|Brig|Capt|Card|Cmdr|Col|Cpl|Dr|Fr|Ft|Gen|Gov|Hon|Lt|Maj|Messrs|Mlle|Mme|Mr|Mrs|Ms|Mt|Msgr|Pfc|Pres|Prof|Pvt"
+    "|Rep|Rev|Rt|Sen|Sgt|St|Ste|Supt|Ven"
+)
+INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
+LONGEST_HEADING = 12  # words; what is longer is a sentence
+
+
+def continues(heading: str) -> bool:
+    """Whether the full stop after this beginning of a line belongs to an initial or an abbreviation."""
+    words = heading.replace("(", " ").split()
+    return not words or any(form.fullmatch(words[-1]) for form in (ABBREVIATIONS, INITIALS))
+
+
+def title_of(line: str) -> str:
+    """The heading of a line such as "Ann B. Lee. Lee was born in York .", or "" where it has none."""
+    stops = [match.start() for match in re.finditer(r"\.(?= )", line)]
+    beginnings = [line[:stop] for stop in stops if len(line[:stop].split()) <= LONGEST_HEADING]
+    beginnings = [beginning for beginning in beginnings if beginning.strip() and not beginning.endswith(" ")]
+    # "Malcolm X. Malcolm X was ...": a name of several words that is said again at once was complete.
+    again = (one for one in beginnings if " " in one and re.match(rf"{re.escape(one)}\. {re.escape(one)}\b", line))
+    complete = (one for one in beginnings if not continues(one))
+    found = min((one for one in (next(again, None), next(complete, None)) if one), key=len, default=None)
+    if found is not None:
+        return found
+    # "Anastasius I. Pope Anastasius I was ...": nothing else can be the heading.
+    return next((one for one in beginnings if " " in one), "")
+
+
+def edges(text: str) -> list[int]:
+    """The positions at which a word may begin or end: all but those between two characters of a word."""
+    inside = [character.isalnum() or character == "_" for character in text]
+    return [i for i in range(len(text) + 1) if not (0 < i < len(text) and inside[i - 1] and inside[i])]
+
+
+def spans(text: str, names: Collection[str], longest: int) -> Iterator[tuple[int, int]]:
+    """Where names occur in a text as whole words, from left to right and the longest first at each place."""
+    positions = edges(text)
+    for i, start in enumerate(positions):
+        ends = [end for end in positions[i + 1 : i + 1 + longest] if end - start <= longest]
+        yield from ((start, end) for end in reversed(ends) if text[start:end] in names)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents of one line each, and where they came from."""
+
+    source: str
+    lines: tuple[str, ...]
+
+    @cached_property
+    def sha256(self) -> str:
+        """The fingerprint of the lines, whatever file they came from."""
+        return hashlib.sha256("".join(f"{line}\n" for line in self.lines).encode()).hexdigest()
+
+    @cached_property
+    def titles(self) -> tuple[str, ...]:
+        """The heading of each line, "" where a line has none."""
+        return tuple(title_of(line) for line in self.lines)
+
+    @cached_property
+    def shelf(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of the lines under each heading."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for number, title in enumerate(self.titles):
+            if title:
+                found[unicodedata.normalize("NFC", title)].append(number)
+        return {title: tuple(numbers) for title, numbers in found.items()}
+
+    @cached_property
+    def longest_title(self) -> int:
+        """The number of characters of the longest heading."""
+        return max(map(len, self.shelf), default=0)
+
+
+def documents_about(corpus: Corpus, text: str) -> list[int]:
+    """The lines whose headings occur in a text, longest heading first; a heading inside a longer one does not count."""
+    text = unicodedata.normalize("NFC", text)
+    taken: list[tuple[int, int]] = []
+    for start, end in sorted(spans(text, corpus.shelf, corpus.longest_title), key=lambda span: span[0] - span[1]):
+        if all(end <= first or last <= start for first, last in taken):
+            taken.append((start, end))
+    numbers = (number for start, end in taken for number in corpus.shelf[text[start:end]])
+    return list(dict.fromkeys(numbers))
+
+
+def open_book(corpus: Corpus, places: Collection[str], question: str) -> str | None:
+    """The answer of a reader who looks the heading up and takes the first known place in the line, if there is one."""
+    known = frozenset(places)
+    longest = max(map(len, known), default=0)
+    for number in documents_about(corpus, question):
+        title = corpus.titles[number]
+        text = corpus.lines[number][len(title) :]
+        found = [text[start:end] for start, end in spans(text, known, longest)]
+        # Warren and Orlando are names too: the person's own are taken for a place only where there is no other.
+        own = frozenset(title.split())
+        if found:
+            return next((place for place in found if not own.issuperset(place.split())), found[0])
+    return None

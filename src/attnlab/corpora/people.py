@@ -1,0 +1,246 @@
+"""The built-in corpus: a short biography of each of 3,000 real people, and questions about where they were born.
+
+Why: the laboratory works on the first day, without a download, on text that has what makes recall hard: many sentence
+forms, other places and dates around the birthplace, people who share a surname. The facts are rows of a table; the
+sentence forms are here, so the same person can be told in another way with another seed.
+It must not know about the user's files, tokens or models.
+
+A person's rendering depends on the seed and that person alone, never on who else was chosen.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import string
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import date
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from attnlab.corpora.files import Question
+from attnlab.errors import DataError
+
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
+TRAIN_SHARE = 0.60
+DEV_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class Person:
+    """What is known of one person; `name` is unique, `death_city` may be empty."""
+
+    person_id: str
+    name: str
+    given_name: str
+    surname: str
+    birth_date: date
+    birth_city: str
+    birth_region: str
+    debut_date: date
+    debut_team: str
+    debut_city: str
+    bats: str
+    throws: str
+    position: str
+    death_city: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """Who is asked about in training, while choosing, and at the end; no person is in two parts."""
+
+    train: tuple[Person, ...]
+    dev: tuple[Person, ...]
+    test: tuple[Person, ...]
+
+
+# The place of birth comes first, in the middle and last; places that are not the answer stand before and after it.
+FORMS = (
+    "Born in {city}, {region}, {surname} made his debut for the {team} on {debut} and played mainly as {a_position} .",
+    "Originally from {city}, {region}, {surname} threw {throws}, batted {bats} and first played for the {club} .",
+    "{city}, {region}, is the birthplace of {subject}, {a_position} who batted {bats} and reached the "
+    "major leagues in {debut_year} .",
+    "{subject} (born {birth} in {city}, {region}) is known as {a_position} who began with the {team} .",
+    "{subject} was born in {city} on {birth}, made his debut for the {team} in {debut_year} and was "
+    "mainly {a_position} .",
+    "{surname} (b. {birth}, {city}, {region}) batted {bats}, threw {throws} and had his first season with the {team} .",
+    "Known in full as {given_name}, the {position} from {city}, {region}, first played for the {team} in "
+    "{debut_year} .",
+    "A {throws} {position}, {subject} was born on {birth} in {city} and made his debut in {debut_city} "
+    "colours in {debut_year} .",
+    "The {club} gave {surname} his first game on {debut}; the {position} was born in {city}, {region} .",
+    "In {debut_year} {debut_city} saw the first season of {subject}, {a_position} born in {city}, "
+    "{region}, who batted {bats} .",
+    "On {debut} {subject} played his first game for the {club}; he was born in {city} on {birth} .",
+    "The career of {subject} began with {debut_city} in {debut_year}, his life in {city}, {region}, on {birth} .",
+    "{subject} of the {team}, mainly {a_position} and throwing {throws}, has {city} as his place of birth .",
+    "When {surname} first played for the {team} in {debut_year}, {debut_city} gained a native of {city}, {region} .",
+    "Mainly {a_position}, batting {bats}, {surname} began with {debut_city} in {debut_year}; {city}, "
+    "{region}, was where he was born .",
+    "{subject} (born {birth}, {city}; died in {death}) was {a_position} who came to the major leagues in "
+    "{debut_year} .",
+    "{surname}, who died in {death}, was born on {birth} in {city}, {region}, and first played for the {team} .",
+    "{surname} was born in {city}, {region}, and died in {death}; he was mainly {a_position} and began "
+    "with the {team} .",
+    "Before he died in {death}, {subject} had been {a_position}; he was born on {birth}, and {city} was the place .",
+)
+# The first form is the usual one: it is listed as often as all others together.
+QUESTIONS = (
+    "Where was {name} born?",
+    "Where was {name} born?",
+    "Where was {name} born?",
+    "Where was {name} born?",
+    "In which city was {name} born?",
+    "What is the birthplace of {name}?",
+    "In what place was {name} born?",
+    "What was the place of birth of {name}?",
+)
+
+
+def person_generator(seed: int, purpose: str, person: Person) -> np.random.Generator:
+    """Randomness that depends on the seed, what it is for and the person, not on the order or number of people."""
+    digest = hashlib.sha256(f"{purpose}:{person.person_id}".encode()).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+
+
+def pick(generator: np.random.Generator, options: Sequence[str]) -> str:
+    """One of the options, each as likely as its share of the list."""
+    return options[int(generator.random() * len(options))]
+
+
+def with_article(noun: str) -> str:
+    """The noun with "a" or "an" before it."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def day(when: date, month_first: bool) -> str:
+    """A date in words, in one of the two usual orders."""
+    month = MONTHS[when.month - 1]
+    return f"{month} {when.day}, {when.year}" if month_first else f"{when.day} {month} {when.year}"
+
+
+def club(person: Person) -> str:
+    """The first team with the city it played in, unless its name already says it."""
+    named = person.debut_city in person.debut_team
+    return person.debut_team if named else f"{person.debut_team} of {person.debut_city}"
+
+
+def placeholders(form: str) -> frozenset[str]:
+    """The names of the facts that a sentence form tells."""
+    return frozenset(name for _, name, _, _ in string.Formatter().parse(form) if name)
+
+
+def biography(person: Person, seed: int = 0) -> str:
+    """One line about a person: the name as a heading, then a sentence that tells where the person was born."""
+    generator = person_generator(seed, "biography", person)
+    form = pick(generator, [one for one in FORMS if person.death_city or "death" not in placeholders(one)])
+    usual = person.name.split(" (")[0]
+    month_first = generator.random() < 0.5
+    sentence = form.format(
+        subject=pick(generator, (usual, usual, person.given_name, person.surname)),
+        surname=person.surname,
+        given_name=person.given_name,
+        birth=day(person.birth_date, month_first),
+        city=person.birth_city,
+        region=person.birth_region,
+        debut=day(person.debut_date, month_first),
+        debut_year=person.debut_date.year,
+        team=person.debut_team,
+        club=club(person),
+        debut_city=person.debut_city,
+        bats="from both sides" if person.bats == "both" else f"{person.bats}-handed",
+        throws=f"{person.throws}-handed",
+        position=person.position,
+        a_position=with_article(person.position),
+        death=person.death_city,
+    )
+    return f"{person.name}. {sentence}"
+
+
+def biographies(people: Iterable[Person], seed: int = 0) -> tuple[str, ...]:
+    """One line a person, in the order of the people."""
+    return tuple(biography(person, seed) for person in people)
+
+
+def questions(people: Iterable[Person], seed: int = 0) -> tuple[Question, ...]:
+    """One question a person about the place of birth, with the city as its answer."""
+    return tuple(
+        Question(
+            pick(person_generator(seed, "question", person), QUESTIONS).format(name=person.name), person.birth_city
+        )
+        for person in people
+    )
+
+
+def split(people: Iterable[Person], seed: int = 0) -> Split:
+    """The people in three parts of 60, 15 and 25 per cent, each in the order given."""
+    everyone = tuple(people)
+    drawn = sorted(
+        range(len(everyone)),
+        key=lambda i: (person_generator(seed, "split", everyone[i]).random(), everyone[i].person_id),
+    )
+    n_train, n_dev = round(TRAIN_SHARE * len(everyone)), round(DEV_SHARE * len(everyone))
+    parts = drawn[:n_train], drawn[n_train : n_train + n_dev], drawn[n_train + n_dev :]
+    train, dev, test = (tuple(everyone[i] for i in sorted(part)) for part in parts)
+    return Split(train, dev, test)
+
+
+def small_world(people: Sequence[Person], n: int) -> tuple[Person, ...]:
+    """A subset of n people, drawn town by town so that a small world too has several natives of most towns."""
+    towns: dict[str, list[Person]] = defaultdict(list)
+    for person in sorted(people, key=lambda one: hashlib.sha256(one.person_id.encode()).digest()):
+        towns[person.birth_city].append(person)
+    # No town may fill a small world: at most a fifteenth of it, or three people.
+    limit = max(3, n // 15)
+    order = sorted(towns, key=lambda town: hashlib.sha256(town.encode()).digest())
+    chosen = [person.person_id for town in order for person in towns[town][:limit]][:n]
+    rest = [person.person_id for town in order for person in towns[town][limit:]]
+    keep = frozenset((chosen + rest)[:n])
+    return tuple(person for person in people if person.person_id in keep)
+
+
+def parsed(row: Mapping[str, str]) -> Person:
+    """A person from a row of the table."""
+    facts: dict[str, Any] = {
+        name: date.fromisoformat(fact) if name.endswith("_date") else fact for name, fact in row.items()
+    }
+    return Person(**facts)
+
+
+@cache
+def everyone() -> tuple[Person, ...]:
+    """All people of the packaged table, read once."""
+    text = resources.files("attnlab.corpora").joinpath("data", "people.csv").read_text(encoding="utf-8")
+    names = [field.name for field in fields(Person)]
+    rows = csv.DictReader(text.splitlines())
+    assert rows.fieldnames == names, "people.csv and Person name the same facts in the same order"
+    return tuple(parsed(row) for row in rows)
+
+
+def load_people(n: int | None = None) -> tuple[Person, ...]:
+    """All people, or a fixed subset of n of them, in the order of the table."""
+    people = everyone()
+    if n is None:
+        return people
+    if not 1 <= n <= len(people):
+        raise DataError(f"there are {len(people)} people to choose from, not {n}: ask for 1 to {len(people)}")
+    return small_world(people, n)

@@ -1,0 +1,241 @@
+"""The one backbone: token embedding, blocks of attention and MLP, head. What is compared enters by the registry.
+
+A model is saved as a folder: model.safetensors, config.json, tokenizer.json. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnlab import ops, registry
+from attnlab.config import ModelConfig, build
+from attnlab.errors import CheckpointError, ConfigError
+from attnlab.taps import Tap
+from attnlab.tokenizers import Tokenizer
+
+FORMAT = 1  # of the checkpoint folder; a reader refuses others
+
+ACTIVATIONS = {"gelu": F.gelu, "relu2": lambda x: F.relu(x).square()}
+
+
+def make_norm(kind: str, width: int) -> nn.Module:
+    """LayerNorm, or RMS without parameters."""
+    return nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width, elementwise_affine=False)
+
+
+def make_attention(config: ModelConfig, layer: int) -> nn.Module:
+    """The mechanism of a layer; several names are tiled over the layers."""
+    names = [name.strip() for name in config.mechanism.split(",")]
+    entry = registry.find("mechanism", names[layer % len(names)])
+    if not entry.causal:
+        raise ConfigError(f"mechanism '{entry.name}' cannot be causal, and a language model must not see the future")
+    if config.positions == "rotary" and not entry.accepts("rotary"):
+        raise ConfigError(f"mechanism '{entry.name}' has no rotary positions: set --model.positions learned")
+    strangers = set(config.options) - set(names)
+    if strangers:
+        raise ConfigError(f"model.options names {', '.join(sorted(strangers))}, which model.mechanism does not use")
+    shared = {
+        "causal": True,
+        "rotary": config.positions == "rotary",
+        "qk_norm": config.qk_norm,
+        "bias": config.bias,
+        "dropout": config.dropout,
+    }
+    arguments = {name: value for name, value in shared.items() if entry.accepts(name)}
+    arguments |= entry.check(config.options.get(entry.name, {}))
+    module: nn.Module = entry.build(config.n_embd, config.n_head, config.block_size, **arguments)
+    return module
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.n_embd, config.mlp_ratio * config.n_embd, bias=config.bias)
+        self.out = nn.Linear(config.mlp_ratio * config.n_embd, config.n_embd, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """Each token by itself."""
+        return self.out(self.activation(self.up(x)))
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.norm1 = make_norm(config.norm, config.n_embd)
+        self.attn = make_attention(config, layer)
+        self.norm2 = make_norm(config.norm, config.n_embd)
+        self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.hook_resid_post = Tap()
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
+    ) -> Float[Tensor, "B T D"]:
+        """The residual stream after this block."""
+        x = x + self.dropout(self.attn(self.norm1(x), padding, cache))
+        return self.hook_resid_post(x + self.dropout(self.mlp(self.norm2(x))))
+
+
+class LanguageModel(nn.Module):
+    """A GPT: predicts the next token from all before it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.n_embd)
+        self.positions = nn.Embedding(config.block_size, config.n_embd) if config.positions == "learned" else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+        self.norm = make_norm(config.norm, config.n_embd)
+        self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights: normal of spread 0.02, biases and (where asked) output projections zero."""
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+                if isinstance(module, nn.Linear) and module.bias is not None:
+                    nn.init.zeros_(module.bias)
+                if name.endswith(".out") and self.config.zero_init:
+                    nn.init.zeros_(module.weight)
+        if self.positions is not None:
+            nn.init.zeros_(self.positions.weight)
+
+    def new_caches(self) -> list[Any]:
+        """One empty cache a layer, for generation."""
+        caches = []
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            caches.append(block.attn.new_cache())  # type: ignore[operator]
+        return caches
+
+    def hidden(
+        self,
+        ids: Int[Tensor, "B T"],
+        padding: Bool[Tensor, "B S"] | None = None,
+        caches: Sequence[Any] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """The residual stream after the last norm: what the head reads."""
+        start = caches[0].length if caches else 0
+        if start + ids.shape[1] > self.config.block_size:
+            raise ValueError(
+                f"{start + ids.shape[1]} tokens do not fit into a block of {self.config.block_size}: shorten the text"
+            )
+        x = self.tokens(ids)
+        if self.positions is not None:
+            x = x + self.positions.weight[start : start + ids.shape[1]]
+        x = self.dropout(x)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, padding, caches[layer] if caches else None)
+        return self.norm(x)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "B T"],
+        padding: Bool[Tensor, "B S"] | None = None,
+        caches: Sequence[Any] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """The scores of every next token."""
+        return self.head(self.hidden(ids, padding, caches))
+
+
+def count_parameters(model: LanguageModel) -> dict[str, int]:
+    """Parameters by part; a parameter that is used twice counts once."""
+    parts = {"token embedding": 0, "positions": 0, "attention": 0, "MLP": 0, "norms": 0, "head": 0}
+    for name, parameter in model.named_parameters():
+        root, *rest = name.split(".")
+        inner = rest[1] if root == "blocks" else root
+        part = {"tokens": "token embedding", "attn": "attention", "mlp": "MLP"}.get(inner, inner)
+        parts["norms" if part.startswith("norm") else part] += parameter.numel()
+    return parts
+
+
+def flops_per_token(config: ModelConfig, parameters: int, context: int) -> int:
+    """Multiply-adds times two of one token forward and backward: 6 a weight, and attention over `context` tokens."""
+    looked_up = config.vocab_size * config.n_embd
+    return 6 * (parameters - looked_up) + 12 * config.n_layer * config.n_embd * context
+
+
+def to_bytes(tensors: dict[str, Tensor]) -> bytes:
+    """Tensors in the safetensors format."""
+    return bytes(save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or an error that says what is wrong with it."""
+    try:
+        return dict(load_tensors(path.read_bytes()))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: the checkpoint is incomplete") from None
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is truncated or damaged ({error}): use an older checkpoint or train again") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A checkpoint's JSON file, or an error that says what is wrong with it."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: the checkpoint is incomplete") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}): use an older checkpoint or train again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is damaged (no table inside): use an older checkpoint or train again")
+    return value
+
+
+def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """The files of a model folder by name."""
+    config = {"format": FORMAT, "model": model.config.__dict__}
+    return {
+        "model.safetensors": to_bytes(dict(model.state_dict())),
+        "config.json": json.dumps(config, indent=1).encode(),
+        "tokenizer.json": tokenizer.backend.to_str(pretty=True).encode(),
+    }
+
+
+def load_model(folder: Path) -> tuple[LanguageModel, Tokenizer]:
+    """The model and tokenizer of a folder, checked: format, names, shapes, finite numbers."""
+    config = read_json(folder / "config.json")
+    if config.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{folder} has checkpoint format {config.get('format')}, and this version reads {FORMAT}:"
+            " train it again, or use the version that wrote it"
+        )
+    try:
+        model = LanguageModel(build(ModelConfig, config["model"], "model.", str(folder / "config.json")))
+    except (KeyError, ConfigError) as error:
+        raise CheckpointError(f"{folder / 'config.json'} does not describe a model of this version: {error}") from None
+    load_weights(model, read_tensors(folder / "model.safetensors"), folder)
+    return model.eval(), Tokenizer.load(folder / "tokenizer.json")
+
+
+def load_weights(model: LanguageModel, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Put tensors into a model, refusing what does not fit or is not finite."""
+    expected = model.state_dict()
+    wrong = [name for name in expected if name not in tensors or tensors[name].shape != expected[name].shape]
+    wrong += [name for name in tensors if name not in expected]
+    if wrong:
+        raise CheckpointError(f"{folder}: the weights do not fit config.json, first at '{wrong[0]}': train it again")
+    for name, tensor in tensors.items():
+        if not math.isfinite(tensor.sum().item()) and not torch.isfinite(tensor).all():
+            raise CheckpointError(f"{folder}: '{name}' holds NaN or infinity: use an older checkpoint or a lower rate")
+    model.load_state_dict(tensors)

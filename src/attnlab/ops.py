@@ -1,0 +1,72 @@
+"""Pure tensor functions, and the legend of shape letters used in every signature.
+
+    B batch   T tokens asked   S tokens seen   D width of the residual stream   H heads   C width of a head
+    V vocabulary   N targets
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def split_heads(x: Float[Tensor, "B T D"], n_head: int) -> Float[Tensor, "B H T C"]:
+    """The width cut into heads."""
+    batch, tokens, width = x.shape
+    return x.view(batch, tokens, n_head, width // n_head).transpose(1, 2)
+
+
+def join_heads(x: Float[Tensor, "B H T C"]) -> Float[Tensor, "B T D"]:
+    """The heads side by side again."""
+    batch, heads, tokens, width = x.shape
+    return x.transpose(1, 2).reshape(batch, tokens, heads * width)
+
+
+def rotary_table(tokens: int, width: int, base: float = 10_000.0) -> Float[Tensor, "T C"]:
+    """Cosines, then sines, of the angle of every position and pair of coordinates (arXiv:2104.09864)."""
+    frequency = base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angle = torch.outer(torch.arange(tokens, dtype=torch.float64), frequency)
+    return torch.cat([angle.cos(), angle.sin()], dim=-1).float()
+
+
+def rotate(x: Float[Tensor, "B H T C"], table: Float[Tensor, "T C"]) -> Float[Tensor, "B H T C"]:
+    """Every pair of coordinates (i, i + C/2) turned by the angle of its position."""
+    cosine, sine = table.chunk(2, dim=-1)
+    left, right = x.chunk(2, dim=-1)
+    return torch.cat([left * cosine - right * sine, left * sine + right * cosine], dim=-1)
+
+
+def rms_norm(x: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:
+    """Scaled to a root mean square of one."""
+    return F.rms_norm(x, (x.shape[-1],))
+
+
+def visible(
+    asked: int, seen: int, padding: Bool[Tensor, "B S"] | None, causal: bool
+) -> Bool[Tensor, "#B 1 T S"] | None:
+    """Which tokens may be looked at (True), or None for all; the asked tokens are the last of those seen."""
+    mask = None
+    if causal and asked > 1:
+        mask = torch.ones(asked, seen, dtype=torch.bool).tril(seen - asked)[None, None]
+    if padding is not None:
+        kept = ~padding[:, None, None, :]
+        mask = kept.expand(-1, 1, asked, -1) if mask is None else mask & kept
+    return mask
+
+
+def attention_pattern(
+    q: Float[Tensor, "B H T C"], k: Float[Tensor, "B H S C"], mask: Bool[Tensor, "#B 1 T S"] | None
+) -> Float[Tensor, "B H T S"]:
+    """The weights of scaled dot-product attention, written out; a row that may see nothing is zero."""
+    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+    if mask is None:
+        return scores.softmax(dim=-1)
+    pattern = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
+    return pattern.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
+
+
+def token_losses(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """The negative log probability of every target."""
+    return F.cross_entropy(logits, targets, reduction="none")

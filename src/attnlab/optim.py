@@ -1,0 +1,148 @@
+"""Optimizers: Muon for the matrices of the blocks, AdamW for the rest; and how their state is kept without pickling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlab.config import TrainConfig
+from attnlab.errors import CheckpointError
+from attnlab.model import LanguageModel
+
+# The quintic of Keller Jordan's Muon: steep at zero, so that five rounds bring singular values near one.
+QUINTIC = (3.4445, -4.7750, 2.0315)
+
+
+def orthogonalize_reference(matrix: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
+    """The nearest orthogonal matrix, by singular value decomposition."""
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    return u @ v
+
+
+def orthogonalize(matrices: Float[Tensor, "K M N"], rounds: int = 5) -> Float[Tensor, "K M N"]:
+    """About the same for a stack of matrices by Newton-Schulz rounds: most singular values land between 0.7 and 1.2.
+
+    In float32: bfloat16 is slower on CPUs, and on some of them an illegal instruction. The rounds are polynomials in the
+    Gram matrix: for long matrices they are multiplied there, where it is small, and applied once.
+    """
+    a, b, c = QUINTIC
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.transpose(-2, -1) if tall else matrices
+    x = x / (x.flatten(1).norm(dim=1)[:, None, None] + 1e-7)
+    if x.shape[-1] < 2 * x.shape[-2]:
+        for _ in range(rounds):
+            x = _polynomial(x @ x.transpose(-2, -1), a, b, c) @ x
+    else:
+        gram = x @ x.transpose(-2, -1)
+        total = _polynomial(gram, a, b, c)
+        last = total
+        for _ in range(rounds - 1):
+            gram = last @ gram @ last
+            last = _polynomial(gram, a, b, c)
+            total = last @ total
+        x = total @ x
+    return x.transpose(-2, -1) if tall else x
+
+
+def _polynomial(gram: Tensor, a: float, b: float, c: float) -> Tensor:
+    """a + b·gram + c·gram²."""
+    value = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    value.diagonal(dim1=-2, dim2=-1).add_(a)
+    return value
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, orthogonalised: every direction of a matrix is learned at the same pace."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update; matrices of the same shape go through the rounds together."""
+        for group in self.param_groups:
+            shapes: dict[torch.Size, list[Tensor]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    shapes.setdefault(parameter.shape, []).append(parameter)
+            for (rows, columns), parameters in shapes.items():
+                updates = orthogonalize(torch.stack([self._momentum(p, group["momentum"]) for p in parameters]))
+                rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
+                for parameter, update in zip(parameters, updates, strict=True):
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
+
+    def _momentum(self, parameter: Tensor, momentum: float) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        gradient = parameter.grad
+        assert gradient is not None
+        average: Tensor = state["momentum"]
+        average.lerp_(gradient, 1 - momentum)
+        return gradient.lerp(average, momentum)
+
+
+def make_optimizers(model: LanguageModel, config: TrainConfig) -> dict[str, torch.optim.Optimizer]:
+    """The optimizers of a run by name; weight decay falls on matrices of the blocks and the head only."""
+    inner = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("blocks.")]
+    chosen = {id(p) for p in inner}
+    rest = [p for p in model.parameters() if id(p) not in chosen and p is not model.head.weight]
+    decayed = [model.head.weight]
+    optimizers: dict[str, torch.optim.Optimizer] = {}
+    if config.optimizer == "muon":
+        optimizers["muon"] = Muon(inner, config.muon_lr, weight_decay=config.weight_decay)
+    else:
+        decayed += inner
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+    optimizers["adamw"] = torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), fused=True)
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group["peak"] = group["lr"]
+    return optimizers
+
+
+def rate_at(progress: float, config: TrainConfig) -> float:
+    """The share of the peak rate at a point of the run, 0 to 1."""
+    rise = min(1.0, progress / config.warmup) if config.warmup else 1.0
+    begin = 1.0 - config.decay
+    fallen = min(1.0, max(0.0, (progress - begin) / config.decay)) if config.decay else 0.0
+    if config.schedule == "linear":
+        return rise * (1.0 - fallen)
+    return rise * max(0.1, 0.5 * (1.0 + math.cos(math.pi * fallen)))
+
+
+def set_rates(optimizers: dict[str, torch.optim.Optimizer], share: float) -> None:
+    """Set every learning rate to a share of its peak."""
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * share
+
+
+def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The state of the optimizers as named tensors."""
+    return {
+        f"{name}/{index}/{key}": value
+        for name, optimizer in optimizers.items()
+        for index, entries in optimizer.state_dict()["state"].items()
+        for key, value in entries.items()
+    }
+
+
+def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
+    """Put named tensors back into the optimizers."""
+    states: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in optimizers}
+    for key, value in tensors.items():
+        name, index, entry = key.split("/")
+        if name not in states:
+            raise CheckpointError(f"the checkpoint holds the state of another optimizer, '{name}': train it again")
+        states[name].setdefault(int(index), {})[entry] = value
+    for name, optimizer in optimizers.items():
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": states[name]})

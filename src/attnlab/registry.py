@@ -1,0 +1,160 @@
+"""Names for what is compared: mechanisms and tasks register themselves, and are found without being imported by name.
+
+A registered class is its own schema: the keyword-only parameters of its constructor are its options, its docstring is its
+card. Files in `attnlab.mechanisms` and `attnlab.tasks` are discovered, installed plugins too (entry points of the group
+`attnlab.plugins`), and `my_file.py:MyClass` names a class in a user's own file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import pkgutil
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from attnlab.config import convert
+from attnlab.errors import ConfigError, unknown
+
+Kind = Literal["mechanism", "task"]
+C = TypeVar("C", bound=type)
+
+# Given to a constructor that asks for them: facts of the backbone and of the data, not options of the specimen.
+SHARED = frozenset({"causal", "rotary", "qk_norm", "bias", "dropout"})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered class with its card."""
+
+    kind: Kind
+    name: str
+    build: Callable[..., Any]
+    paper: str = ""
+    cost: str = ""
+    causal: bool = True
+    defect: str = ""
+
+    @property
+    def card(self) -> str:
+        """The description a user reads: the docstring of the class."""
+        return inspect.getdoc(self.build) or ""
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """What a user may set: keyword-only parameters that the backbone does not fill in."""
+        parameters = inspect.signature(self.build).parameters
+        return {
+            name: parameter
+            for name, parameter in parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY and name not in SHARED
+        }
+
+    def accepts(self, name: str) -> bool:
+        """Whether the constructor takes this parameter."""
+        return name in inspect.signature(self.build).parameters
+
+    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with their types made right, or an error naming the nearest ones."""
+        known = self.options
+        hints = typing.get_type_hints(self.build.__init__ if inspect.isclass(self.build) else self.build)
+        for name in options:
+            if name not in known:
+                choices = [*known] or ["none: it has no options"]
+                raise ConfigError(unknown(f"option of {self.kind} {self.name}", name, choices))
+        return {
+            name: convert(from_text(value, hints[name]), hints[name], name, f"{self.kind} {self.name}")
+            for name, value in options.items()
+        }
+
+
+_entries: dict[tuple[Kind, str], Entry] = {}
+_discovered: set[Kind] = set()
+
+
+def from_text(value: Any, kind: Any) -> Any:
+    """A command-line text as the plain value it spells; other values pass."""
+    if not isinstance(value, str) or kind is str:
+        return value
+    if kind is bool:
+        return {"true": True, "false": False}.get(value.lower(), value)
+    for number in (int, float):
+        try:
+            return number(value)
+        except ValueError:
+            continue
+    return value
+
+
+def register(kind: Kind, name: str, **card: Any) -> Callable[[C], C]:
+    """A decorator that registers a class under a name."""
+
+    def decorate(cls: C) -> C:
+        previous = _entries.get((kind, name))
+        if previous is not None and previous.build.__module__ != cls.__module__:
+            raise ConfigError(f"{kind} '{name}' is registered twice: {previous.build.__module__} and {cls.__module__}")
+        _entries[kind, name] = Entry(kind, name, cls, **card)
+        return cls
+
+    return decorate
+
+
+def mechanism(
+    name: str, *, paper: str = "", cost: str = "", causal: bool = True, defect: str = ""
+) -> Callable[[C], C]:
+    """Register an attention mechanism; `defect` declares a specimen that is wrong on purpose."""
+    return register("mechanism", name, paper=paper, cost=cost, causal=causal, defect=defect)
+
+
+def task(name: str) -> Callable[[C], C]:
+    """Register a training objective."""
+    return register("task", name)
+
+
+def discover(kind: Kind) -> None:
+    """Import the package's own files and the installed plugins, once."""
+    if kind in _discovered:
+        return
+    package = importlib.import_module(f"attnlab.{kind}s")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    for plugin in importlib.metadata.entry_points(group="attnlab.plugins"):
+        plugin.load()
+    _discovered.add(kind)
+
+
+def load_file(reference: str, kind: Kind) -> Entry:
+    """The class behind `path.py:Name`."""
+    path, _, name = reference.rpartition(":")
+    if not Path(path).is_file():
+        raise ConfigError(f"{path}: no such file; name a {kind} in a file as path.py:ClassName")
+    spec = importlib.util.spec_from_file_location(f"attnlab_user_{Path(path).stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise ConfigError(f"{path} has no class '{name}'")
+    registered = [entry for entry in _entries.values() if entry.build is getattr(module, name)]
+    return registered[0] if registered else Entry(kind, reference, getattr(module, name))
+
+
+def names(kind: Kind) -> list[str]:
+    """All registered names of a kind."""
+    discover(kind)
+    return sorted(name for entry_kind, name in _entries if entry_kind == kind)
+
+
+def find(kind: Kind, name: str) -> Entry:
+    """The entry behind a name or `path.py:Class`."""
+    if ".py:" in name:
+        return load_file(name, kind)
+    discover(kind)
+    if (kind, name) not in _entries:
+        raise ConfigError(unknown(kind, name, names(kind)))
+    return _entries[kind, name]

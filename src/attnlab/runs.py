@@ -1,0 +1,207 @@
+"""The run folder: what was asked (config.json), where (env.json), what happened (metrics.jsonl), what came out.
+
+    runs/pretrain-small-1/
+      config.json     settings, data with their checksums, stage
+      env.json        machine and versions
+      metrics.jsonl   one line a step, as it happens
+      checkpoints/    step-000400/ ...: everything needed to go on
+      model/          the finished model
+      result.json     written last: its presence means the run is complete
+
+Every file appears whole or not at all. Knows nothing of torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnlab import __version__
+from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
+
+KEPT_CHECKPOINTS = 2
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """Turn the disk's refusals into one line with the fix."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(f"the disk is full while writing {path}: free some space, then resume") from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise StorageError(f"no permission to write {path}: choose another --out") from None
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with disk(path):
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole or not at all."""
+    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder of files so that it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with disk(path):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            for name, content in files.items():
+                write_bytes(temporary / name, content)
+            if path.exists():
+                shutil.rmtree(path)
+            temporary.rename(path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse an output folder that exists."""
+    if path.exists():
+        raise OutputExists(f"{path} exists already: choose another --out, or remove it first")
+
+
+def new_folder(path: Path) -> Path:
+    """Make an output folder, refusing one that exists."""
+    refuse_existing(path)
+    with disk(path):
+        path.mkdir(parents=True)
+    return path
+
+
+def free_name(stem: str, root: Path = Path("runs")) -> Path:
+    """The first unused runs/STEM-N."""
+    number = 1
+    while (root / f"{stem}-{number}").exists():
+        number += 1
+    return root / f"{stem}-{number}"
+
+
+def cpu_name() -> str:
+    """The processor as the system names it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the versions that matter for a result; nothing that identifies a person."""
+    packages = ("torch", "numpy", "tokenizers", "safetensors")
+    return {
+        "attnlab": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        **{package: importlib.metadata.version(package) for package in packages},
+    }
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run on disk."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> Run:
+        """A new run; the folder must not exist."""
+        run = cls(new_folder(path))
+        write_json(run.path / "config.json", config)
+        write_json(run.path / "env.json", environment())
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> Run:
+        """An existing run."""
+        path = Path(path)
+        if not path.is_dir():
+            raise UserError(f"{path}: no such run folder; `ls runs` shows those of this folder")
+        if not (path / "config.json").is_file():
+            raise UserError(f"{path} is not a run folder: it has no config.json")
+        return cls(path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What was asked."""
+        try:
+            value: dict[str, Any] = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{self.path / 'config.json'} is damaged ({error}): train again") from None
+        return value
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / "result.json").is_file()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What came out."""
+        value: dict[str, Any] = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+        return value
+
+    @property
+    def model(self) -> Path:
+        """The folder of the finished model."""
+        if not (self.path / "model").is_dir():
+            raise UserError(f"{self.path} has no finished model: `attnlab resume {self.path}` goes on with the training")
+        return self.path / "model"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All steps recorded so far; a line that was cut off by a kill is left out."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        rows = []
+        for line in path.read_text(encoding="utf-8").split("\n"):
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def rewind_metrics(self, step: int) -> None:
+        """Forget what was recorded after a step."""
+        kept = [row for row in self.metrics() if row["step"] <= step]
+        write_bytes(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+
+    def save_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
+        """Write a checkpoint in a folder of its own, then drop the oldest."""
+        folder = self.path / "checkpoints"
+        write_folder(folder / f"step-{step:06d}", files)
+        for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
+            shutil.rmtree(old)
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints, oldest first."""
+        return sorted((self.path / "checkpoints").glob("step-*"))

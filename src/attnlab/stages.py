@@ -1,0 +1,163 @@
+"""The stages of a study: pretrain, fine-tune, go on after a stop. Settings and data in, a run folder out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnlab import corpora
+from attnlab.config import RunConfig, Stage, build
+from attnlab.corpora import Corpus, Question
+from attnlab.corpora.sources import as_table, built_in
+from attnlab.errors import CheckpointError, DataError
+from attnlab.model import FORMAT, LanguageModel, load_model
+from attnlab.runs import Run, free_name, refuse_existing
+from attnlab.tasks import TaskData, make_task
+from attnlab.tokenizers import Tokenizer
+from attnlab.train import Ranks, Step, Trainer, choose_threads, keep_memory, process_group
+
+Announce = Callable[[str], None]
+
+
+def silent(_: object) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """Where a stage tells what it does: lines for people, and every step for a progress bar."""
+
+    line: Announce = silent
+    step: Callable[[Step], None] = silent
+
+
+QUIET = Show()
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The data of a stage, as named by the user, read and checked."""
+
+    corpus: Corpus | None
+    facts: tuple[Question, ...]
+    described: dict[str, Any]
+
+    @classmethod
+    def read(cls, corpus: str | None, facts: str | None) -> Sources:
+        """Read what is named; paths are kept absolute so that a run can go on from anywhere."""
+        text = corpora.load_corpus(corpus) if corpus else None
+        questions = corpora.load_questions(facts) if facts else ()
+        described = {
+            "corpus": {"source": _lasting(corpus), "sha256": text.sha256} if corpus and text else None,
+            "facts": {"source": _lasting(facts), "sha256": _checksum(questions)} if facts else None,
+        }
+        return cls(text, questions, described)
+
+    def texts(self) -> list[str]:
+        """Everything a tokenizer learns from."""
+        lines = list(self.corpus.lines) if self.corpus else []
+        for item in self.facts:
+            lines += [item.question, item.answer or ""]
+        return lines
+
+
+def _lasting(source: str) -> str:
+    """A name that means the same from any folder."""
+    return source if built_in(source) else str(Path(source).resolve())
+
+
+def _checksum(questions: tuple[Question, ...]) -> str:
+    return hashlib.sha256("\n".join(as_table(questions)).encode()).hexdigest()
+
+
+def pretrain(
+    config: RunConfig, corpus: str, facts: str | None = None, out: Path | None = None, show: Show = QUIET
+) -> Run:
+    """Train a fresh model on a corpus, with training questions mixed in when `facts` are given."""
+    sources = Sources.read(corpus, facts)
+    return _begin(config, "pretrain", sources, None, out, show)
+
+
+def finetune(
+    config: RunConfig,
+    base: Run | None,
+    facts: str,
+    corpus: str | None = None,
+    out: Path | None = None,
+    show: Show = QUIET,
+) -> Run:
+    """Train on questions, from the model of a run; without one, from scratch, the baseline without pretraining."""
+    sources = Sources.read(corpus, facts)
+    return _begin(config, "finetune", sources, base, out, show)
+
+
+def resume(run: Run, show: Show = QUIET) -> Run:
+    """Go on with a run from its last checkpoint; a complete run is left as it is."""
+    if run.complete:
+        show.line(f"{run.path} is complete already")
+        return run
+    stored = run.config
+    if stored.get("format") != FORMAT:
+        raise CheckpointError(f"{run.path} has format {stored.get('format')}, and this version reads {FORMAT}: train again")
+    config: RunConfig = build(RunConfig, stored["config"], where=str(run.path / "config.json"))
+    named = {key: entry["source"] if entry else None for key, entry in stored["data"].items()}
+    sources = Sources.read(named["corpus"], named["facts"])
+    for key, entry in sources.described.items():
+        if entry and entry["sha256"] != stored["data"][key]["sha256"]:
+            raise DataError(f"{entry['source']} has changed since the run began: restore the file, or start a new run")
+    base = Run.open(stored["base"]) if stored["base"] else None
+    with process_group() as ranks:
+        trainer = _prepare(run, config, sources, base, ranks, show)
+        saved = run.checkpoints()
+        if saved:
+            trainer.restore(saved[-1])
+            show.line(f"going on from step {trainer.step}")
+        trainer.fit(show.step)
+    return run
+
+
+def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, out: Path | None, show: Show) -> Run:
+    """Everything is read and built before the folder is made, so that a mistake leaves none behind."""
+    with process_group() as ranks:
+        run = Run(out or free_name(f"{stage}-{config.preset}"))
+        if ranks.first:
+            refuse_existing(run.path)
+        trainer = _prepare(run, config, sources, base, ranks, show)
+        if ranks.first:
+            stored = {
+                "format": FORMAT,
+                "stage": stage,
+                "config": config.to_dict(),
+                "data": sources.described,
+                "base": str(base.path.resolve()) if base else None,
+            }
+            Run.create(run.path, stored)
+        ranks.wait()
+        show.line(f"run folder: {run.path}")
+        trainer.fit(show.step)
+    return run
+
+
+def _prepare(
+    run: Run, config: RunConfig, sources: Sources, base: Run | None, ranks: Ranks, show: Show
+) -> Trainer:
+    """Model, tokenizer and task of a stage, ready to train."""
+    keep_memory()
+    torch.set_num_threads(choose_threads(config.model, config.train.threads))
+    torch.manual_seed(config.seed)
+    if base is None:
+        tokenizer = Tokenizer.train(config.tokenizer.kind, sources.texts(), config.model.vocab_size)
+        model = LanguageModel(config.model)
+    else:
+        model, tokenizer = load_model(base.model)
+    task = make_task(config.task, TaskData(tokenizer, model.config.block_size, sources.corpus, sources.facts))
+    show.line(
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary of {tokenizer.size:,},"
+        f" {torch.get_num_threads()} thread(s) in {ranks.world} process(es)"
+    )
+    return Trainer(run, model, tokenizer, task, config, ranks)

@@ -1,0 +1,123 @@
+"""Learn to recall: many short views of every document, each asking for something that it says.
+
+A view is `title ⁇ span ⁇`, with the loss on the span: the title of a document, sometimes with part of the text to the left
+of the span, must bring back a name, a place or another capitalised phrase. It costs a dozen tokens where a whole line costs
+sixty, and it trains the very path that a question takes later: from the full name to the fact. Training questions are mixed
+in from the start, and now and then the whole line is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnlab.corpora import title_of
+from attnlab.registry import task
+from attnlab.tasks import Example, TaskData
+
+WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*\.?", re.UNICODE)
+MONTHS = frozenset(
+    "January February March April May June July August September October November December".split()
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One document, tokenized in the parts that views are made of."""
+
+    title: list[int]
+    line: list[int]
+    spans: tuple[tuple[list[int], list[int]], ...]  # the text to the left, and the span
+
+
+def proper_words(lines: Iterable[str]) -> frozenset[str]:
+    """Words that stand with a capital inside a sentence more often than without one: names, not sentence starts."""
+    lower: Counter[str] = Counter()
+    capital: Counter[str] = Counter()
+    for line in lines:
+        for match in WORD.finditer(line):
+            word = match.group()
+            if word[0].islower():
+                lower[word.lower()] += 1
+            elif line[: match.start()].rstrip()[-1:] not in ("", ".", "!", "?"):
+                capital[word] += 1
+    return frozenset(word for word, count in capital.items() if count > lower[word.lower()])
+
+
+def salient_spans(text: str, title: str, proper: frozenset[str]) -> list[tuple[int, int]]:
+    """The runs of proper words in a text, months and parts of the title left out."""
+    known = set(WORD.findall(title))
+    spans: list[tuple[int, int]] = []
+    for match in WORD.finditer(text):
+        word = match.group()
+        if word not in proper or word in MONTHS or word in known:
+            continue
+        begin, end = match.span()
+        if word.endswith(".") and len(word) > 3:
+            end -= 1  # the full stop of the sentence
+        if spans and text[spans[-1][1] : begin] == " ":
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((begin, end))
+    return spans
+
+
+@task("recall")
+class Recall:
+    """Short views of every document that ask for what it says, training questions mixed in, and whole lines.
+
+    An epoch shows each document in `views` views, whole with probability `lines`, and each training question with
+    probability `questions`. A view has the bare title as its cue with probability `bare`, else also text to the left.
+    """
+
+    def __init__(
+        self,
+        data: TaskData,
+        *,
+        views: int = 1,
+        bare: float = 0.65,
+        lines: float = 0.2,
+        questions: float = 0.5,
+    ) -> None:
+        self.tokenizer = data.tokenizer
+        self.block_size = data.block_size
+        self.views, self.bare, self.lines, self.questions = views, bare, lines, questions
+        texts = data.lines("recall")
+        proper = proper_words(texts)
+        self.readings = [self.read(line, proper) for line in texts]
+        self.answered = data.answered
+
+    def read(self, line: str, proper: frozenset[str]) -> Reading:
+        """A document in its parts."""
+        encode = self.tokenizer.encode
+        title = title_of(line)
+        text = line[len(title) :].lstrip(". ") if title else line
+        spans = [
+            (encode(text[:begin].rstrip()), encode(text[begin:end]))
+            for begin, end in salient_spans(text, title, proper)
+        ]
+        return Reading(encode(title), encode(line), tuple(spans))
+
+    def examples(self, rng: np.random.Generator) -> list[Example]:
+        """One epoch."""
+        examples = [example for example in self.answered if rng.random() < self.questions]
+        for reading in self.readings:
+            if rng.random() < self.lines or not reading.spans or not reading.title:
+                examples.append(Example([*reading.line[: self.block_size - 1], self.tokenizer.pad], 1))
+            if reading.title:
+                picks = rng.permutation(len(reading.spans))[: self.views]
+                examples.extend(self.view(reading, pick, rng) for pick in picks)
+        return examples
+
+    def view(self, reading: Reading, pick: int, rng: np.random.Generator) -> Example:
+        """A title, perhaps with text to the left of a span, that asks for the span."""
+        left, span = reading.spans[pick]
+        room = self.block_size - len(reading.title) - len(span) - 2
+        shown = 0 if rng.random() < self.bare else min(int(rng.integers(0, 17)), len(left), max(room, 0))
+        cue = [*reading.title, *left[len(left) - shown :], self.tokenizer.mask]
+        ids = [*cue, *span, self.tokenizer.mask]
+        return Example(ids[: self.block_size], min(len(cue), self.block_size - 1))

@@ -1,0 +1,40 @@
+"""Span corruption: a stretch of the document is cut out and written at the end, `prefix ⁇ suffix ⁇ span`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnlab.registry import task
+from attnlab.tasks import Example, TaskData
+
+
+@task("spans")
+class Spans:
+    """Each line once an epoch, cut to a random length with a random quarter of it hidden; the whole sequence is learned.
+
+    The length is drawn from 4 tokens to 7/8 of the block, the hidden span from 1/8 to 3/8 of that length. `□` closes the
+    example; with `pad` the rest of the block is filled with it and counted in the loss, as the course reports did.
+    """
+
+    def __init__(self, data: TaskData, *, pad: bool = False) -> None:
+        self.tokenizer = data.tokenizer
+        self.block_size = data.block_size
+        self.pad = pad
+        self.lines = [self.tokenizer.encode(line) for line in data.lines("spans")]
+
+    def examples(self, rng: np.random.Generator) -> list[Example]:
+        """One epoch."""
+        return [self.corrupt(line, rng) for line in self.lines]
+
+    def corrupt(self, line: list[int], rng: np.random.Generator) -> Example:
+        """One line with a span moved to its end."""
+        longest = min(len(line), self.block_size * 7 // 8)
+        length = int(rng.integers(min(4, longest), longest + 1))
+        hidden = int(rng.integers(max(1, length // 8), max(1, length * 3 // 8) + 1))
+        begin = int(rng.integers(0, length - hidden + 1))
+        mask, pad = self.tokenizer.mask, self.tokenizer.pad
+        prefix, span, suffix = line[:begin], line[begin : begin + hidden], line[begin + hidden : length]
+        ids = [*prefix, mask, *suffix, mask, *span, pad]
+        if self.pad:
+            ids += [pad] * (self.block_size - len(ids))
+        return Example(ids[: self.block_size], 1)

@@ -1,0 +1,334 @@
+"""The one training loop, for every task and mechanism.
+
+Batches hold about the same number of tokens, of examples of about the same length, instead of padding to the block. All
+randomness follows from the seed and the epoch, so that a run that was killed goes on from its last checkpoint with the very
+losses it would have had. Under torchrun each process takes its share of the same batches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from attnlab import ops, optim
+from attnlab.config import ModelConfig, RunConfig, TrainConfig
+from attnlab.errors import AttnlabError, CheckpointError, Interrupted
+from attnlab.model import (
+    FORMAT,
+    LanguageModel,
+    load_weights,
+    model_files,
+    read_json,
+    read_tensors,
+    to_bytes,
+)
+from attnlab.runs import Run, disk, write_folder, write_json
+from attnlab.tasks import Example, Task
+from attnlab.tokenizers import Tokenizer
+
+NOTHING = -100  # a target that is not counted
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is recorded of one step."""
+
+    step: int
+    progress: float  # 0 to 1
+    epoch: float
+    loss: float
+    rate: float  # share of the peak learning rate
+    tokens: int  # since the start, padding left out
+    seconds: float  # since the start, interruptions left out
+
+
+Watcher = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes and speaks."""
+        return self.rank == 0
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.world > 1:
+            distributed.all_reduce(value)
+        return value
+
+    def wait(self) -> None:
+        """Until everybody is here."""
+        if self.world > 1:
+            distributed.barrier()
+
+
+@contextmanager
+def process_group() -> Iterator[Ranks]:
+    """The processes torchrun started, or this one alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Ranks()
+        return
+    distributed.init_process_group("gloo")
+    try:
+        yield Ranks(distributed.get_rank(), distributed.get_world_size())
+        distributed.barrier()
+    finally:
+        gc.collect()  # gloo aborts when buckets outlive the group
+        distributed.destroy_process_group()
+
+
+def keep_memory() -> None:
+    """Have glibc keep freed memory: mapping large tensors anew each step costs more than computing some of them."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    trim_threshold, mmap_threshold = -1, -3
+    mallopt(mmap_threshold, 32 * 2**20)  # glibc's maximum
+    mallopt(trim_threshold, 2**31 - 1)
+
+
+def choose_threads(config: ModelConfig, asked: int) -> int:
+    """CPU threads of this process: one for tiny models, which two only slow down, else its share of the cores."""
+    if asked:
+        return asked
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return 1 if config.n_embd < 96 else max(1, cores // here)
+
+
+def make_batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> list[list[int]]:
+    """Indices in batches of at most `budget` tokens with padding, similar lengths together, in random order."""
+    shuffled = rng.permutation(len(lengths))
+    ordered = shuffled[np.argsort(np.asarray(lengths)[shuffled], kind="stable")]
+    batches: list[list[int]] = [[]]
+    for index in ordered.tolist():
+        if batches[-1] and (len(batches[-1]) + 1) * lengths[index] > budget:
+            batches.append([])
+        batches[-1].append(index)
+    return [batches[number] for number in rng.permutation(len(batches))]
+
+
+def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a batch, filled to its longest example."""
+    width = max(len(example.ids) for example in examples) - 1
+    ids = np.full((len(examples), width), pad, dtype=np.int64)
+    targets = np.full((len(examples), width), NOTHING, dtype=np.int64)
+    for row, example in enumerate(examples):
+        length = len(example.ids) - 1
+        ids[row, :length] = example.ids[:-1]
+        targets[row, example.start - 1 : length] = example.ids[example.start :]
+    return torch.from_numpy(ids), torch.from_numpy(targets)
+
+
+class SummedLoss(nn.Module):
+    """The loss of a batch, summed over its targets; the head reads only the places that have one."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Negative log probability of all targets."""
+        counted = targets != NOTHING
+        logits = self.model.head(self.model.hidden(ids)[counted])
+        return ops.token_losses(logits, targets[counted]).sum()
+
+
+@contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """Signals asking to stop, collected instead of obeyed at once; a second one is obeyed."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def note(number: int, _frame: object) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class Trainer:
+    """A model on its way through a task."""
+
+    def __init__(
+        self, run: Run, model: LanguageModel, tokenizer: Tokenizer, task: Task, config: RunConfig, ranks: Ranks
+    ) -> None:
+        self.run, self.model, self.tokenizer, self.task, self.ranks = run, model, tokenizer, task, ranks
+        self.settings: TrainConfig = config.train
+        self.seed = config.seed
+        self.optimizers = optim.make_optimizers(model, self.settings)
+        self.step = self.epoch = self.position = self.tokens = 0
+        self.seconds = 0.0
+        if ranks.world > 1 and config.model.dropout:
+            torch.manual_seed(config.seed + 1000 * ranks.rank)
+
+    # What a checkpoint holds -------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Save everything needed to go on as if nothing had happened."""
+        states = self._generator_states()
+        if self.ranks.first:
+            files = model_files(self.model, self.tokenizer)
+            files["optimizer.safetensors"] = to_bytes(optim.state_tensors(self.optimizers))
+            files["rng.safetensors"] = to_bytes(states)
+            state = {"format": FORMAT, **{key: getattr(self, key) for key in self._COUNTERS}}
+            files["state.json"] = json.dumps(state).encode()
+            self.run.save_checkpoint(self.step, files)
+        self.ranks.wait()
+
+    _COUNTERS = ("step", "epoch", "position", "tokens", "seconds")
+
+    def _generator_states(self) -> dict[str, Tensor]:
+        state = torch.get_rng_state()
+        if self.ranks.world == 1:
+            return {"0": state}
+        states = [torch.empty_like(state) for _ in range(self.ranks.world)]
+        distributed.all_gather(states, state)
+        return {str(rank): value for rank, value in enumerate(states)}
+
+    def restore(self, folder: Path) -> None:
+        """Go back to a checkpoint."""
+        state = read_json(folder / "state.json")
+        if state.get("format") != FORMAT:
+            raise CheckpointError(f"{folder} has checkpoint format {state.get('format')}, and this version reads {FORMAT}")
+        load_weights(self.model, read_tensors(folder / "model.safetensors"), folder)
+        optim.load_state(self.optimizers, read_tensors(folder / "optimizer.safetensors"))
+        generators = read_tensors(folder / "rng.safetensors")
+        if str(self.ranks.rank) in generators:
+            torch.set_rng_state(generators[str(self.ranks.rank)])
+        for key in self._COUNTERS:
+            if key not in state:
+                raise CheckpointError(f"{folder / 'state.json'} lacks '{key}': the checkpoint is damaged")
+            setattr(self, key, state[key])
+        if self.ranks.first:
+            self.run.rewind_metrics(self.step)
+
+    # The loop ----------------------------------------------------------------------------------------------------
+
+    def fit(self, watch: Watcher) -> dict[str, Any]:
+        """Train to the end; the summary of the run."""
+        wrapped: nn.Module = SummedLoss(self.model)
+        if self.ranks.world > 1:
+            wrapped = DistributedDataParallel(wrapped)
+        self.model.train()
+        last: Step | None = None
+        with stop_requests() as received, self._metrics_file() as metrics:
+            clock = time.perf_counter() - self.seconds
+            for batch, progress, epoch in self._batches():
+                share = optim.rate_at(progress, self.settings)
+                loss, stopping = self._update(wrapped, batch, share, bool(received))
+                self.step += 1
+                self.seconds = time.perf_counter() - clock
+                last = Step(self.step, progress, epoch, loss, share, self.tokens, round(self.seconds, 3))
+                if self.ranks.first:
+                    with disk(self.run.path):
+                        metrics.write(json.dumps(last.__dict__) + "\n")
+                        metrics.flush()
+                    watch(last)
+                if not math.isfinite(loss):
+                    raise AttnlabError(f"the loss is {loss} at step {self.step}: train again with a lower --train.lr")
+                if stopping:
+                    self._stop(received)
+                if self.step % self.settings.checkpoint_every == 0:
+                    self.checkpoint()
+        del wrapped
+        return self._finish(last)
+
+    def _batches(self) -> Iterator[tuple[list[Example], float, float]]:
+        """The rest of the run's batches, each with the progress and the epoch at which it stands."""
+        epochs = self.settings.epochs
+        while self.epoch < epochs:
+            rng = np.random.default_rng([self.seed, self.epoch])
+            examples = self.task.examples(rng)
+            batches = make_batches([len(e.ids) for e in examples], self.settings.tokens_per_batch, rng)
+            for position in range(self.position, len(batches)):
+                epoch = self.epoch + position / len(batches)
+                if epoch >= epochs:
+                    return
+                self.position = position + 1
+                yield [examples[index] for index in batches[position]], epoch / epochs, epoch
+            self.epoch, self.position = self.epoch + 1, 0
+
+    def _update(self, wrapped: nn.Module, batch: list[Example], share: float, stop: bool) -> tuple[float, bool]:
+        """One step: the mean loss over the whole batch, and whether any process was asked to stop."""
+        ranks = self.ranks
+        self.tokens += sum(len(example.ids) - 1 for example in batch)
+        targets_in_all = sum(len(example.ids) - example.start for example in batch)
+        mine = batch[ranks.rank :: ranks.world]
+        ids, targets = collate(mine or batch[:1], self.tokenizer.pad)
+        loss = wrapped(ids, targets) * (1.0 if mine else 0.0) / targets_in_all
+        (loss * ranks.world).backward()
+        if self.settings.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        optim.set_rates(self.optimizers, share)
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad()
+        report = ranks.total(torch.tensor([loss.item(), float(stop)], dtype=torch.float64))
+        return report[0].item(), report[1].item() > 0
+
+    @contextmanager
+    def _metrics_file(self) -> Iterator[TextIO]:
+        path = self.run.path / "metrics.jsonl" if self.ranks.first else Path(os.devnull)
+        with disk(path), path.open("a", encoding="utf-8") as stream:
+            yield stream
+
+    def _stop(self, received: list[int]) -> None:
+        self.checkpoint()
+        reason = "SIGTERM" if received[:1] == [signal.SIGTERM] else "Ctrl-C"
+        raise Interrupted(f"stopped by {reason} at step {self.step}; all is saved. Go on with: attnlab resume {self.run.path}")
+
+    def _finish(self, last: Step | None) -> dict[str, Any]:
+        if last is None and not self.step:
+            raise AttnlabError("there was nothing to train on: the task made no examples")
+        rows = self.run.metrics()
+        recent = [row["loss"] for row in rows[-max(1, len(rows) // 20) :]]
+        result = {
+            "steps": self.step,
+            "epochs": self.settings.epochs,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 1),
+            "tokens_per_second": round(self.tokens / self.seconds),
+            "final_loss": sum(recent) / len(recent),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "threads": torch.get_num_threads(),
+            "processes": self.ranks.world,
+        }
+        if self.ranks.first:
+            write_folder(self.run.path / "model", model_files(self.model, self.tokenizer))
+            write_json(self.run.path / "result.json", result)
+        self.ranks.wait()
+        self.model.eval()
+        return result
