@@ -10,18 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from attnlab.errors import ConfigError, unknown
 
-Stage = Literal["pretrain", "finetune"]
+Stage = Literal["pretrain", "finetune", "scratch"]  # scratch: questions without pretraining, the baseline
 
 
 def setting(default: Any, meaning: str) -> Any:
@@ -47,7 +45,7 @@ class ModelConfig:
     block_size: int = setting(128, "longest sequence in tokens")
     vocab_size: int = setting(2000, "rows of the token embedding; the tokenizer must fit in")
     mechanism: str = setting("dot", "attention mechanism, or several joined by commas, tiled over the layers")
-    options: dict[str, Any] = setting({}, "options of the mechanisms, as options.NAME.OPTION")
+    options: dict[str, dict[str, Any]] = setting({}, "options of the mechanisms, as options.NAME.OPTION")
     positions: Literal["learned", "rotary"] = setting("rotary", "how a token knows where it stands")
     norm: Literal["layer", "rms"] = setting("rms", "normalisation: LayerNorm, or RMS without parameters")
     qk_norm: bool = setting(True, "normalise queries and keys")
@@ -196,10 +194,9 @@ def build(cls: type[Any], values: Mapping[str, Any], prefix: str = "", where: st
     return cls(**{key: convert(value, hints[key], prefix + key, where) for key, value in values.items()})
 
 
-@cache
-def type_hints(cls: type[Any]) -> Mapping[str, Any]:
+def type_hints(cls: type[Any]) -> dict[str, Any]:
     """The resolved types of a settings class."""
-    return types.MappingProxyType(typing.get_type_hints(cls))
+    return typing.get_type_hints(cls)
 
 
 def preset_names() -> list[str]:
@@ -226,17 +223,17 @@ def load_preset(name: str) -> dict[str, Any]:
 
 
 def for_stage(layer: Mapping[str, Any], stage: Stage, where: str) -> dict[str, Any]:
-    """A layer as it applies to a stage: the table [finetune] lies over the rest when fine-tuning."""
-    common = {key: value for key, value in layer.items() if key != "finetune"}
-    special = layer.get("finetune", {})
-    if not isinstance(special, Mapping) or not special.keys() <= {"task", "train"}:
-        raise ConfigError(f"{where}: [finetune] may hold the tables task and train only")
+    """A layer as it applies to a stage: the tables [finetune] and [scratch] lie over the rest in theirs."""
+    special = {name: layer.get(name, {}) for name in ("finetune", "scratch")}
+    for name, table in special.items():
+        if not isinstance(table, Mapping) or not table.keys() <= {"task", "train"}:
+            raise ConfigError(f"{where}: [{name}] may hold the tables task and train only")
+    common = {key: value for key, value in layer.items() if key not in special}
     if stage == "pretrain":
         return common
-    special_task = special.get("task", {})
-    if "name" in special_task:  # another objective: options of the first would not fit it
-        common = {key: value for key, value in common.items() if key != "task"}
-    return merge(common, special)
+    if "name" in special[stage].get("task", {}):  # another objective: the first one's options would not fit it
+        common.pop("task", None)
+    return merge(common, special[stage])
 
 
 def resolve(
@@ -250,7 +247,7 @@ def resolve(
     build(RunConfig, values, where=f"preset {preset}")
     if file is not None:
         layer = for_stage(read_toml(file), stage, str(file))
-        build(RunConfig, {key: value for key, value in layer.items()}, where=str(file))
+        build(RunConfig, layer, where=str(file))
         values = merge(values, layer)
     values = merge(values, {**(given or {}), "preset": preset})
     config: RunConfig = build(RunConfig, values, where="command line")

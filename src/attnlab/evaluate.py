@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +84,7 @@ def top_answers(
     start = cue(tokenizer, question, model.config.block_size)
     stops = (tokenizer.mask, tokenizer.pad)
     beams: list[tuple[list[int], float]] = [([], 0.0)]
-    ended: Counter[str] = Counter()
+    ended: dict[str, float] = defaultdict(float)
     for _ in range(min(LONGEST_ANSWER, model.config.block_size - len(start))):
         rows = torch.tensor([start + ids for ids, _ in beams])
         scores = model.head(model.hidden(rows)[:, -1]).log_softmax(dim=-1)
@@ -93,16 +94,12 @@ def top_answers(
         found = [(*divmod(place, total.shape[1]), value) for value, place in candidates]
         for beam, token, value in found:
             if token in stops:
-                ended[tokenizer.decode(beams[beam][0]).strip()] += _probability(value)
+                ended[tokenizer.decode(beams[beam][0]).strip()] += math.exp(value)
         beams = [(beams[beam][0] + [token], value) for beam, token, value in found if token not in stops][:width]
         certain = sorted(ended.values(), reverse=True)[:count]
-        if not beams or (len(certain) == count and _probability(beams[0][1]) < certain[-1]):
+        if not beams or (len(certain) == count and math.exp(beams[0][1]) < certain[-1]):
             break
-    return ended.most_common(count)
-
-
-def _probability(logarithm: float) -> float:
-    return float(torch.tensor(logarithm, dtype=torch.float64).exp())
+    return sorted(ended.items(), key=lambda item: -item[1])[:count]
 
 
 @dataclass(frozen=True)

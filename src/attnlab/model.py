@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnlab import ops, registry
+from attnlab import registry
 from attnlab.config import ModelConfig, build
 from attnlab.errors import CheckpointError, ConfigError
+from attnlab.runs import read_json
 from attnlab.taps import Tap
 from attnlab.tokenizers import Tokenizer
 
 FORMAT = 1  # of the checkpoint folder; a reader refuses others
 
-ACTIVATIONS = {"gelu": F.gelu, "relu2": lambda x: F.relu(x).square()}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu2": lambda x: F.relu(x).square()}
 
 
 def make_norm(kind: str, width: int) -> nn.Module:
@@ -157,6 +158,12 @@ class LanguageModel(nn.Module):
         return self.head(self.hidden(ids, padding, caches))
 
 
+def on_paper(config: ModelConfig) -> LanguageModel:
+    """A model without memory for its weights: enough to count them."""
+    with torch.device("meta"):
+        return LanguageModel(config)
+
+
 def count_parameters(model: LanguageModel) -> dict[str, int]:
     """Parameters by part; a parameter that is used twice counts once."""
     parts = {"token embedding": 0, "positions": 0, "attention": 0, "MLP": 0, "norms": 0, "head": 0}
@@ -186,20 +193,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: the checkpoint is incomplete") from None
     except SafetensorError as error:
-        raise CheckpointError(f"{path} is truncated or damaged ({error}): use an older checkpoint or train again") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A checkpoint's JSON file, or an error that says what is wrong with it."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: the checkpoint is incomplete") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}): use an older checkpoint or train again") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is damaged (no table inside): use an older checkpoint or train again")
-    return value
+        raise CheckpointError(
+            f"{path} is truncated or damaged ({error}): use an older checkpoint or train again"
+        ) from None
 
 
 def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:

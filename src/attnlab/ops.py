@@ -1,7 +1,7 @@
 """Pure tensor functions, and the legend of shape letters used in every signature.
 
-    B batch   T tokens asked   S tokens seen   D width of the residual stream   H heads   C width of a head
-    V vocabulary   N targets
+B batch   T tokens asked   S tokens seen   D width of the residual stream   H heads   C width of a head
+V vocabulary   N targets
 """
 
 from __future__ import annotations

@@ -65,8 +65,9 @@ class Entry:
         hints = typing.get_type_hints(self.build.__init__ if inspect.isclass(self.build) else self.build)
         for name in options:
             if name not in known:
-                choices = [*known] or ["none: it has no options"]
-                raise ConfigError(unknown(f"option of {self.kind} {self.name}", name, choices))
+                if not known:
+                    raise ConfigError(f"{self.kind} '{self.name}' has no options, and '{name}' was given: leave it out")
+                raise ConfigError(unknown(f"option of {self.kind} {self.name}", name, known))
         return {
             name: convert(from_text(value, hints[name]), hints[name], name, f"{self.kind} {self.name}")
             for name, value in options.items()
@@ -104,9 +105,7 @@ def register(kind: Kind, name: str, **card: Any) -> Callable[[C], C]:
     return decorate
 
 
-def mechanism(
-    name: str, *, paper: str = "", cost: str = "", causal: bool = True, defect: str = ""
-) -> Callable[[C], C]:
+def mechanism(name: str, *, paper: str = "", cost: str = "", causal: bool = True, defect: str = "") -> Callable[[C], C]:
     """Register an attention mechanism; `defect` declares a specimen that is wrong on purpose."""
     return register("mechanism", name, paper=paper, cost=cost, causal=causal, defect=defect)
 

@@ -58,9 +58,27 @@ def write_bytes(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def to_json(value: Any) -> bytes:
+    """Readable JSON as it is stored."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON whole or not at all."""
-    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, to_json(value))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON table that this program wrote, or an error that says what is wrong with it."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: the folder is incomplete") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}): use an older checkpoint or train again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is damaged (no table inside): use an older checkpoint or train again")
+    return value
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
@@ -84,14 +102,6 @@ def refuse_existing(path: Path) -> None:
     """Refuse an output folder that exists."""
     if path.exists():
         raise OutputExists(f"{path} exists already: choose another --out, or remove it first")
-
-
-def new_folder(path: Path) -> Path:
-    """Make an output folder, refusing one that exists."""
-    refuse_existing(path)
-    with disk(path):
-        path.mkdir(parents=True)
-    return path
 
 
 def free_name(stem: str, root: Path = Path("runs")) -> Path:
@@ -135,10 +145,9 @@ class Run:
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> Run:
         """A new run; the folder must not exist."""
-        run = cls(new_folder(path))
-        write_json(run.path / "config.json", config)
-        write_json(run.path / "env.json", environment())
-        return run
+        refuse_existing(path)
+        write_folder(path, {"config.json": to_json(config), "env.json": to_json(environment())})
+        return cls(path)
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
@@ -153,11 +162,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """What was asked."""
-        try:
-            value: dict[str, Any] = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{self.path / 'config.json'} is damaged ({error}): train again") from None
-        return value
+        return read_json(self.path / "config.json")
 
     @property
     def complete(self) -> bool:
@@ -167,14 +172,15 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """What came out."""
-        value: dict[str, Any] = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
-        return value
+        return read_json(self.path / "result.json")
 
     @property
     def model(self) -> Path:
         """The folder of the finished model."""
         if not (self.path / "model").is_dir():
-            raise UserError(f"{self.path} has no finished model: `attnlab resume {self.path}` goes on with the training")
+            raise UserError(
+                f"{self.path} has no finished model: `attnlab resume {self.path}` goes on with the training"
+            )
         return self.path / "model"
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from attnlab import corpora
 from attnlab.config import RunConfig, Stage, build
 from attnlab.corpora import Corpus, Question
-from attnlab.corpora.sources import as_table, built_in
 from attnlab.errors import CheckpointError, DataError
 from attnlab.model import FORMAT, LanguageModel, load_model
 from attnlab.runs import Run, free_name, refuse_existing
 from attnlab.tasks import TaskData, make_task
+from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer
 from attnlab.train import Ranks, Step, Trainer, choose_threads, keep_memory, process_group
 
@@ -53,8 +54,8 @@ class Sources:
         text = corpora.load_corpus(corpus) if corpus else None
         questions = corpora.load_questions(facts) if facts else ()
         described = {
-            "corpus": {"source": _lasting(corpus), "sha256": text.sha256} if corpus and text else None,
-            "facts": {"source": _lasting(facts), "sha256": _checksum(questions)} if facts else None,
+            "corpus": {"source": lasting(corpus), "sha256": text.sha256} if corpus and text else None,
+            "facts": {"source": lasting(facts), "sha256": _checksum(questions)} if facts else None,
         }
         return cls(text, questions, described)
 
@@ -66,13 +67,13 @@ class Sources:
         return lines
 
 
-def _lasting(source: str) -> str:
+def lasting(source: str) -> str:
     """A name that means the same from any folder."""
-    return source if built_in(source) else str(Path(source).resolve())
+    return source if corpora.is_built_in(source) else str(Path(source).resolve())
 
 
 def _checksum(questions: tuple[Question, ...]) -> str:
-    return hashlib.sha256("\n".join(as_table(questions)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(corpora.as_table(questions)).encode()).hexdigest()
 
 
 def pretrain(
@@ -96,6 +97,26 @@ def finetune(
     return _begin(config, "finetune", sources, base, out, show)
 
 
+def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> dict[str, Any]:
+    """What a task makes of the data: counts, and examples as pairs of texts."""
+    sources = Sources.read(corpus, facts)
+    tokenizer = Tokenizer.train(config.tokenizer.kind, sources.texts(), config.model.vocab_size)
+    task = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
+    rng = np.random.default_rng(seed)
+    examples = task.examples(rng)
+    picked = rng.permutation(len(examples))[:count]
+    lines = sources.corpus.lines if sources.corpus else ()
+    pairs = [show_example(examples[index], tokenizer) for index in picked]
+    return {
+        "documents": len(lines),
+        "characters": sum(len(line) + 1 for line in lines),
+        "symbols": tokenizer.size,
+        "examples_per_epoch": len(examples),
+        "tokens_per_epoch": sum(len(example.ids) for example in examples),
+        "examples": [{"input": given, "target": wanted} for given, wanted in pairs],
+    }
+
+
 def resume(run: Run, show: Show = QUIET) -> Run:
     """Go on with a run from its last checkpoint; a complete run is left as it is."""
     if run.complete:
@@ -103,7 +124,9 @@ def resume(run: Run, show: Show = QUIET) -> Run:
         return run
     stored = run.config
     if stored.get("format") != FORMAT:
-        raise CheckpointError(f"{run.path} has format {stored.get('format')}, and this version reads {FORMAT}: train again")
+        raise CheckpointError(
+            f"{run.path} has format {stored.get('format')}, and this version reads {FORMAT}: train again"
+        )
     config: RunConfig = build(RunConfig, stored["config"], where=str(run.path / "config.json"))
     named = {key: entry["source"] if entry else None for key, entry in stored["data"].items()}
     sources = Sources.read(named["corpus"], named["facts"])
@@ -143,9 +166,7 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
     return run
 
 
-def _prepare(
-    run: Run, config: RunConfig, sources: Sources, base: Run | None, ranks: Ranks, show: Show
-) -> Trainer:
+def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ranks: Ranks, show: Show) -> Trainer:
     """Model, tokenizer and task of a stage, ready to train."""
     keep_memory()
     torch.set_num_threads(choose_threads(config.model, config.train.threads))

@@ -7,7 +7,6 @@ the corpus never showed is hidden from the model, so it is read as `⁇`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -57,6 +56,10 @@ class Tokenizer:
                 run.append(token)
         return "".join(pieces[:-1])
 
+    def piece(self, token: int) -> str:
+        """One symbol as it is written, its space included."""
+        return str(self.backend.decode([token], skip_special_tokens=False))
+
     def _plain(self, ids: list[int]) -> str:
         text = self.backend.decode(ids, skip_special_tokens=False)
         return text if self.characters else text.removeprefix(" ")
@@ -86,13 +89,13 @@ class Tokenizer:
 
 
 def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    counts = Counter(character for text in texts for character in text)
-    if len(counts) + 2 > vocab_size:
+    symbols = [PAD, MASK, *sorted({"\n"}.union(*texts))]  # the end of a line is a character of the corpus too
+    if len(symbols) > vocab_size:
         raise ConfigError(
-            f"the corpus has {len(counts)} different characters and two symbols are needed beside them:"
-            f" set --model.vocab_size {len(counts) + 2}, or --tokenizer.kind bpe"
+            f"the corpus needs {len(symbols)} symbols, {MASK} and {PAD} included, and model.vocab_size is {vocab_size}:"
+            f" set --model.vocab_size {len(symbols)}, or --tokenizer.kind bpe"
         )
-    vocabulary = {symbol: number for number, symbol in enumerate([PAD, MASK, *sorted(counts)])}
+    vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=MASK))
     backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()

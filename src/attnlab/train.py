@@ -34,11 +34,10 @@ from attnlab.model import (
     LanguageModel,
     load_weights,
     model_files,
-    read_json,
     read_tensors,
     to_bytes,
 )
-from attnlab.runs import Run, disk, write_folder, write_json
+from attnlab.runs import Run, disk, read_json, write_folder, write_json
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
 
@@ -222,7 +221,9 @@ class Trainer:
         """Go back to a checkpoint."""
         state = read_json(folder / "state.json")
         if state.get("format") != FORMAT:
-            raise CheckpointError(f"{folder} has checkpoint format {state.get('format')}, and this version reads {FORMAT}")
+            raise CheckpointError(
+                f"{folder} has checkpoint format {state.get('format')}, and this version reads {FORMAT}"
+            )
         load_weights(self.model, read_tensors(folder / "model.safetensors"), folder)
         optim.load_state(self.optimizers, read_tensors(folder / "optimizer.safetensors"))
         generators = read_tensors(folder / "rng.safetensors")
@@ -308,7 +309,9 @@ class Trainer:
     def _stop(self, received: list[int]) -> None:
         self.checkpoint()
         reason = "SIGTERM" if received[:1] == [signal.SIGTERM] else "Ctrl-C"
-        raise Interrupted(f"stopped by {reason} at step {self.step}; all is saved. Go on with: attnlab resume {self.run.path}")
+        raise Interrupted(
+            f"stopped by {reason} at step {self.step}; all is saved. Go on with: attnlab resume {self.run.path}"
+        )
 
     def _finish(self, last: Step | None) -> dict[str, Any]:
         if last is None and not self.step:

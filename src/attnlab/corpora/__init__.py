@@ -5,13 +5,15 @@ It must not know about tokens, models or results.
 
 from attnlab.corpora.files import Question
 from attnlab.corpora.library import Corpus, documents_about, open_book, title_of
-from attnlab.corpora.sources import export, load_corpus, load_questions
+from attnlab.corpora.sources import as_table, export, is_built_in, load_corpus, load_questions
 
 __all__ = [
     "Corpus",
     "Question",
+    "as_table",
     "documents_about",
     "export",
+    "is_built_in",
     "load_corpus",
     "load_questions",
     "open_book",

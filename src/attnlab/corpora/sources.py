@@ -51,6 +51,11 @@ def built_in(source: str | Path) -> BuiltIn | None:
     return BuiltIn(int(n) if n else None, part)
 
 
+def is_built_in(source: str | Path) -> bool:
+    """Whether a source names built-in data."""
+    return built_in(source) is not None
+
+
 def check_name(source: str | Path, choices: list[str]) -> None:
     """Refuses a path that does not exist and looks like a mistyped name of built-in data."""
     name = str(source)

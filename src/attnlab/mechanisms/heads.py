@@ -15,9 +15,7 @@ class Heads(nn.Module):
 
     table: Tensor
 
-    def __init__(
-        self, n_embd: int, n_head: int, block_size: int, *, rotary: bool, qk_norm: bool, bias: bool
-    ) -> None:
+    def __init__(self, n_embd: int, n_head: int, block_size: int, *, rotary: bool, qk_norm: bool, bias: bool) -> None:
         super().__init__()
         self.n_head = n_head
         self.rotary = rotary

@@ -1,1 +1,30 @@
-"""To be described."""
+"""Whole experiments as recipes: plan, train, examine, report. A study is a folder; stopped, it goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attnlab.errors import UserError, unknown
+from attnlab.runs import read_json
+from attnlab.studies import recall
+
+Recipe = Callable[[Path, dict[str, Any], Console], dict[str, Any]]
+
+STUDIES: dict[str, Recipe] = {"recall": recall.run}
+
+
+def find(name: str) -> Recipe:
+    """The recipe of this name."""
+    if name not in STUDIES:
+        raise UserError(unknown("study", name, STUDIES))
+    return STUDIES[name]
+
+
+def resume(folder: Path, console: Console) -> dict[str, Any]:
+    """Go on with a study that was stopped."""
+    plan = read_json(folder / "study.json")
+    return find(plan["study"])(folder, plan["plan"], console)

@@ -79,8 +79,12 @@ def make_task(config: TaskConfig, data: TaskData) -> Task:
 
 
 def show(example: Example, tokenizer: Tokenizer) -> tuple[str, str]:
-    """An example as a pair of texts: what the model is given, and what it must write."""
-    return tokenizer.decode(example.ids[: example.start]), tokenizer.decode(example.ids[example.start :])
+    """An example as a pair of texts: what the model is given, and what it must write behind the last `⁇` that asks."""
+    ids, split = example.ids, example.start
+    if split == 1:  # all of it is learned: show it at the point where the hidden span is asked for
+        asked = [position for position, token in enumerate(ids) if token == tokenizer.mask]
+        split = asked[-1] + 1 if asked else 0
+    return tokenizer.decode(ids[:split]), tokenizer.decode(ids[split:])
 
 
 def cut_at(ids: Sequence[int], stops: tuple[int, ...]) -> list[int]:

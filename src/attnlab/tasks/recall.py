@@ -8,9 +8,10 @@ in from the start, and now and then the whole line is read.
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +21,7 @@ from attnlab.registry import task
 from attnlab.tasks import Example, TaskData
 
 WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*\.?", re.UNICODE)
-MONTHS = frozenset(
-    "January February March April May June July August September October November December".split()
-)
+MONTHS = frozenset(calendar.month_name[1:])
 
 
 @dataclass(frozen=True)
@@ -34,31 +33,37 @@ class Reading:
     spans: tuple[tuple[list[int], list[int]], ...]  # the text to the left, and the span
 
 
+def words(text: str) -> Iterator[tuple[str, int, int]]:
+    """The words of a text with their places; the full stop of a sentence is no part of one, that of `St.` is."""
+    for match in WORD.finditer(text):
+        word, (begin, end) = match.group(), match.span()
+        if word.endswith(".") and len(word) > 3:
+            word, end = word[:-1], end - 1
+        yield word, begin, end
+
+
 def proper_words(lines: Iterable[str]) -> frozenset[str]:
     """Words that stand with a capital inside a sentence more often than without one: names, not sentence starts."""
     lower: Counter[str] = Counter()
     capital: Counter[str] = Counter()
     for line in lines:
-        for match in WORD.finditer(line):
-            word = match.group()
+        last: int | None = None
+        for word, begin, end in words(line):
             if word[0].islower():
                 lower[word.lower()] += 1
-            elif line[: match.start()].rstrip()[-1:] not in ("", ".", "!", "?"):
+            elif last is not None and not set(".!?") & set(line[last:begin]):
                 capital[word] += 1
+            last = end
     return frozenset(word for word, count in capital.items() if count > lower[word.lower()])
 
 
 def salient_spans(text: str, title: str, proper: frozenset[str]) -> list[tuple[int, int]]:
     """The runs of proper words in a text, months and parts of the title left out."""
-    known = set(WORD.findall(title))
+    known = {word for word, _, _ in words(title)}
     spans: list[tuple[int, int]] = []
-    for match in WORD.finditer(text):
-        word = match.group()
+    for word, begin, end in words(text):
         if word not in proper or word in MONTHS or word in known:
             continue
-        begin, end = match.span()
-        if word.endswith(".") and len(word) > 3:
-            end -= 1  # the full stop of the sentence
         if spans and text[spans[-1][1] : begin] == " ":
             spans[-1] = (spans[-1][0], end)
         else:

@@ -28,7 +28,7 @@ class Spans:
 
     def corrupt(self, line: list[int], rng: np.random.Generator) -> Example:
         """One line with a span moved to its end."""
-        longest = min(len(line), self.block_size * 7 // 8)
+        longest = min(len(line), self.block_size * 7 // 8, self.block_size - 3)
         length = int(rng.integers(min(4, longest), longest + 1))
         hidden = int(rng.integers(max(1, length // 8), max(1, length * 3 // 8) + 1))
         begin = int(rng.integers(0, length - hidden + 1))

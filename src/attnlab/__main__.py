@@ -1,0 +1,5 @@
+"""`python -m attnlab`."""
+
+from attnlab.cli import main
+
+main()

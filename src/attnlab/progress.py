@@ -1,0 +1,86 @@
+"""What a person sees while training: a bar with loss, rate and time left; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from attnlab.stages import QUIET, Show
+
+if TYPE_CHECKING:
+    from attnlab.train import Step
+
+LINES = 5  # a stage, where there is no terminal
+SMOOTHING = 0.95
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
+
+
+class Meter:
+    """A smoothed loss, the rate and the time left, from the steps as they come."""
+
+    def __init__(self) -> None:
+        self.loss = self.tokens_per_second = self.left = 0.0
+        self._first: Step | None = None
+
+    def update(self, step: Step) -> None:
+        """Take one step in."""
+        if self._first is None:
+            self._first, self.loss = step, step.loss
+            return
+        self.loss = SMOOTHING * self.loss + (1 - SMOOTHING) * step.loss
+        seconds = max(step.seconds - self._first.seconds, 1e-9)
+        self.tokens_per_second = (step.tokens - self._first.tokens) / seconds
+        done = max(step.progress - self._first.progress, 1e-9)
+        self.left = seconds * (1 - step.progress) / done
+
+    def __str__(self) -> str:
+        return f"loss {self.loss:.3f}  {self.tokens_per_second:,.0f} tokens/s  {clock(self.left)} left"
+
+
+@contextmanager
+def display(label: str, console: Console) -> Iterator[Show]:
+    """Somewhere for a stage to show itself; only the first of several processes speaks."""
+    if os.environ.get("RANK", "0") != "0":
+        yield QUIET
+    elif console.is_terminal:
+        with _bar(label, console) as show:
+            yield show
+    else:
+        yield _lines(label, console)
+
+
+@contextmanager
+def _bar(label: str, console: Console) -> Iterator[Show]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[meter]}"), TimeElapsedColumn())
+    meter = Meter()
+    with Progress(*columns, console=console, refresh_per_second=4) as progress:
+        bar = progress.add_task(label, total=1.0, meter="")
+
+        def step(one: Step) -> None:
+            meter.update(one)
+            progress.update(bar, completed=one.progress, meter=str(meter))
+
+        yield Show(lambda line: progress.console.print(f"{label}: {line}", style="dim", highlight=False), step)
+        progress.update(bar, completed=1.0)
+
+
+def _lines(label: str, console: Console) -> Show:
+    meter = Meter()
+    shown = [0]
+
+    def step(one: Step) -> None:
+        meter.update(one)
+        if one.progress * LINES >= shown[0] and one.step > 1:
+            shown[0] = int(one.progress * LINES) + 1
+            console.print(f"{label}: {one.progress:4.0%}  {meter}", highlight=False)
+
+    return Show(lambda line: console.print(f"{label}: {line}", highlight=False), step)

@@ -1,0 +1,243 @@
+"""The main job: what does a small model remember of what it read?
+
+Pretrain on documents, fine-tune on questions, examine on people it was never asked about; beside it the same model without
+pretraining, the majority answer, and a reader with the book open.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from attnlab import corpora, stages
+from attnlab.config import RunConfig, Stage, resolve
+from attnlab.corpora import Corpus, Question
+from attnlab.errors import DataError
+from attnlab.evaluate import Examination, cue, examine, majority
+from attnlab.model import LanguageModel, load_model
+from attnlab.progress import display
+from attnlab.report import write_report
+from attnlab.runs import Run, environment, refuse_existing, to_json, write_bytes, write_folder, write_json
+from attnlab.taps import capture
+from attnlab.tokenizers import Tokenizer
+
+SHOWN = 12  # right and wrong answers in the report
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the study is about; everything that it needs to be done again."""
+
+    corpus: str = "people"
+    facts: str = "people:train"
+    exam: str = "people:test"
+    preset: str = "small"
+    file: str | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+    command: str = "attnlab run"
+
+    def settings(self, stage: Stage) -> RunConfig:
+        """The settings of a stage; what is given by hand for training and task is meant for pretraining."""
+        given = (
+            self.given if stage == "pretrain" else {k: v for k, v in self.given.items() if k not in ("train", "task")}
+        )
+        return resolve(self.preset, stage, Path(self.file) if self.file else None, given)
+
+
+def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
+    """A new study in a new folder; mistakes in data and settings are found before the folder is made."""
+    refuse_existing(folder)
+    corpora.load_corpus(plan.corpus)
+    corpora.load_questions(plan.exam)
+    if any(item.answer is None for item in corpora.load_questions(plan.facts)):
+        raise DataError(f"{plan.facts} has no answers: training needs `question<TAB>answer` lines")
+    for stage in ("pretrain", "finetune", "scratch"):
+        plan.settings(stage)
+    lasting = replace(
+        plan,
+        corpus=stages.lasting(plan.corpus),
+        facts=stages.lasting(plan.facts),
+        exam=stages.lasting(plan.exam),
+        file=str(Path(plan.file).resolve()) if plan.file else None,
+    )
+    write_folder(folder, {"study.json": to_json({"study": "recall", "plan": asdict(lasting)})})
+    return run(folder, asdict(lasting), console)
+
+
+def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any]:
+    """Do what is not done yet, and show the result."""
+    began = time.perf_counter()
+    plan = Plan(**stored)
+    corpus = corpora.load_corpus(plan.corpus)
+    facts, exam = corpora.load_questions(plan.facts), corpora.load_questions(plan.exam)
+    console.print(f"{len(corpus.lines):,} documents, {len(facts):,} training questions, {len(exam):,} to be examined")
+    runs = train_all(plan, folder, console)
+    examinations = examine_all(runs, corpus, facts, exam)
+    write_bytes(folder / "predictions.txt", lines_of(examinations["pretrained, then fine-tuned"]))
+    model, tokenizer = load_model(runs["finetune"].model)
+    result = {
+        "study": "recall",
+        "title": "What does a small model remember?",
+        "command": plan.command,
+        "finished": date.today().isoformat(),
+        "seconds": round(time.perf_counter() - began, 1),
+        "world": describe_world(plan, corpus, facts, exam),
+        "rows": [row_of(name, one, runs) for name, one in examinations.items()],
+        "runs": {name: describe_run(one) for name, one in runs.items()},
+        "answers": pick_answers(examinations["pretrained, then fine-tuned"], corpus),
+        "attention": look(model, tokenizer, examinations["pretrained, then fine-tuned"]),
+        "environment": environment(),
+    }
+    write_json(folder / "result.json", result)
+    report = write_report(result, folder)
+    show_table(result, console)
+    console.print(f"report: {report}\nask it: attnlab ask {shlex.quote(str(runs['finetune'].path))} {example(exam)}")
+    return result
+
+
+def train_all(plan: Plan, folder: Path, console: Console) -> dict[str, Run]:
+    """The three models, each begun, gone on with, or left as it is when complete."""
+
+    def stage(name: str, kind: Stage, base: Run | None = None) -> Run:
+        with display(name, console) as show:
+            path = folder / name
+            if path.exists():
+                return stages.resume(Run.open(path), show)
+            if kind == "pretrain":
+                return stages.pretrain(plan.settings(kind), plan.corpus, plan.facts, path, show)
+            return stages.finetune(plan.settings(kind), base, plan.facts, plan.corpus, path, show)
+
+    scratch = stage("no-pretraining", "scratch")
+    pretrained = stage("pretrain", "pretrain")
+    return {
+        "pretrain": pretrained,
+        "finetune": stage("finetune", "finetune", pretrained),
+        "no-pretraining": scratch,
+    }
+
+
+MODEL_ROWS = {
+    "pretrained, then fine-tuned": ("finetune", "read every document, then answered the training questions"),
+    "pretrained only": ("pretrain", "read every document, with the training questions among them"),
+    "fine-tuned only (no pretraining)": ("no-pretraining", "the same model on the training questions alone"),
+}
+BASELINE_ROWS = {
+    "majority answer": "always the commonest training answer",
+    "open book": "looks the person's line up and takes the first known place in it",
+}
+
+
+def examine_all(
+    runs: dict[str, Run], corpus: Corpus, facts: tuple[Question, ...], exam: tuple[Question, ...]
+) -> dict[str, Examination]:
+    """Every model and every baseline on the same questions."""
+    found = {name: examine(*load_model(runs[key].model), exam) for name, (key, _) in MODEL_ROWS.items()}
+    places = {item.answer for item in facts if item.answer is not None}
+    found["majority answer"] = majority(facts, exam)
+    found["open book"] = Examination(exam, tuple(corpora.open_book(corpus, places, q.question) or "" for q in exam))
+    return found
+
+
+def row_of(name: str, examination: Examination, runs: dict[str, Run]) -> dict[str, Any]:
+    """One line of the table."""
+    key, note = MODEL_ROWS.get(name, (None, BASELINE_ROWS.get(name, "")))
+    seconds = runs[key].result["seconds"] if key else None
+    if key == "finetune":
+        seconds += runs["pretrain"].result["seconds"]
+    kind = "model" if key else "baseline"
+    return {"name": name, "kind": kind, "note": note, "seconds": seconds, **examination.summary()}
+
+
+def describe_world(
+    plan: Plan, corpus: Corpus, facts: tuple[Question, ...], exam: tuple[Question, ...]
+) -> dict[str, Any]:
+    """The data in numbers."""
+    return {
+        "corpus": Path(plan.corpus).name,
+        "documents": len(corpus.lines),
+        "characters": sum(len(line) + 1 for line in corpus.lines),
+        "training_questions": len(facts),
+        "exam": Path(plan.exam).name,
+        "exam_questions": len(exam),
+    }
+
+
+def describe_run(one: Run) -> dict[str, Any]:
+    """A run as the report shows it."""
+    config = one.config
+    return {
+        "folder": one.path.name,
+        "stage": config["stage"],
+        "settings": config["config"],
+        "result": one.result,
+        "metrics": one.metrics(),
+    }
+
+
+def pick_answers(examination: Examination, corpus: Corpus) -> dict[str, list[dict[str, Any]]]:
+    """The first right and wrong answers, each with the line that it should have come from."""
+    picked: dict[str, list[dict[str, Any]]] = {"right": [], "wrong": []}
+    if not examination.answered:
+        return picked
+    for item, prediction, right in zip(examination.questions, examination.predictions, examination.right, strict=True):
+        side = picked["right" if right else "wrong"]
+        if len(side) < SHOWN:
+            documents = corpora.documents_about(corpus, item.question)
+            source = corpus.lines[documents[0]] if documents else None
+            side.append({"question": item.question, "answer": item.answer, "prediction": prediction, "source": source})
+    return picked
+
+
+@torch.inference_mode()
+def look(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) -> dict[str, Any] | None:
+    """The attention patterns of one answer: of the first right one, or the first."""
+    index = examination.right.index(True) if examination.answered and any(examination.right) else 0
+    question, prediction = examination.questions[index].question, examination.predictions[index]
+    ids = [*cue(tokenizer, question, model.config.block_size), *tokenizer.encode(prediction)]
+    ids = ids[: model.config.block_size]
+    try:
+        with capture(model, "hook_pattern") as seen:
+            model(torch.tensor([ids]))
+    except RuntimeError:
+        return None  # a mechanism without a pattern
+    patterns = [seen[name][0] for name in sorted(seen, key=lambda name: int(name.split(".")[1]))]
+    return {
+        "question": question,
+        "answer": prediction,
+        "tokens": [tokenizer.piece(token) for token in ids],
+        "patterns": [[[[round(w, 3) for w in row] for row in head] for head in one.tolist()] for one in patterns],
+    }
+
+
+def lines_of(examination: Examination) -> bytes:
+    """One prediction a line."""
+    return "".join(prediction + "\n" for prediction in examination.predictions).encode()
+
+
+def example(exam: tuple[Question, ...]) -> str:
+    """A question as one would type it."""
+    return shlex.quote(exam[0].question)
+
+
+def show_table(result: dict[str, Any], console: Console) -> None:
+    """The result in the terminal."""
+    table = Table(title=f"{result['title']}  ({result['world']['exam_questions']:,} questions never asked before)")
+    for heading in ("", "correct", "accuracy", "95 % interval", "commonest answer", "training"):
+        table.add_column(heading, justify="left" if heading in ("", "commonest answer") else "right")
+    for row in result["rows"]:
+        scores = ("-", "-", "-")
+        if "accuracy" in row:
+            interval = f"{100 * row['low']:.1f} to {100 * row['high']:.1f} %"
+            scores = (f"{row['correct']}", f"{100 * row['accuracy']:.1f} %", interval)
+        commonest = f"{row['commonest_prediction'] or '(none)'}, {100 * row['commonest_share']:.0f} %"
+        seconds = f"{row['seconds'] / 60:.1f} min" if row["seconds"] is not None else "-"
+        table.add_row(row["name"], *scores, commonest, seconds, style="bold" if row is result["rows"][0] else "")
+    console.print(table)

@@ -1,0 +1,39 @@
+"""Shared by all tests: shapes are checked as declared, one thread, a world small enough to train in a second."""
+
+from __future__ import annotations
+
+from jaxtyping import install_import_hook
+
+install_import_hook(["attnlab.ops", "attnlab.mechanisms", "attnlab.model", "attnlab.optim"], "beartype.beartype")
+
+import os  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from attnlab.config import RunConfig, resolve  # noqa: E402
+
+TINY: dict[str, Any] = {
+    "model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
+    "train": {"epochs": 2.0, "tokens_per_batch": 512, "checkpoint_every": 4},
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def tiny() -> RunConfig:
+    return resolve("small", given=TINY)
+
+
+@pytest.fixture
+def data_folder() -> Path:
+    folder = os.environ.get("ATTNLAB_DATA")
+    if not folder:
+        pytest.skip("ATTNLAB_DATA is not set: it names the folder of measuring data")
+    return Path(folder)

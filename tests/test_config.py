@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnlab.config import ModelConfig, RunConfig, build, diff, preset_names, resolve
+from attnlab.errors import ConfigError
+
+
+@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("stage", ["pretrain", "finetune", "scratch"])
+def test_every_preset_resolves_for_every_stage(preset: str, stage: str) -> None:
+    config = resolve(preset, stage)  # type: ignore[arg-type]
+    assert config.preset == preset
+    assert (config.task.name == "questions") == (stage != "pretrain")
+
+
+def test_command_line_beats_file_beats_preset(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[train]\nepochs = 3\nlr = 1e-4\n[finetune.train]\nlr = 5e-5\n")
+    assert resolve("small", "pretrain", file).train.lr == 1e-4
+    assert resolve("small", "finetune", file).train.lr == 5e-5
+    config = resolve("small", "pretrain", file, {"train": {"lr": 0.5}})
+    assert (config.train.epochs, config.train.lr) == (3.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[model]\nn_haed = 4", "did you mean model.n_head"),
+        ("[modle]\nn_head = 4", "did you mean model"),
+        ("[model]\nn_head = 'four'", "model.n_head must be a whole number, not 'four'"),
+        ("[model]\nn_head = 4.5", "model.n_head must be a whole number"),
+        ("[model]\nqk_norm = 1", "model.qk_norm must be true or false"),
+        ("[model]\nactivation = 'swish'", "one of gelu, relu2"),
+        ("[model]\nn_head = 3", "multiple of model.n_head"),
+        ("[train]\nepochs = 0", "train.epochs must be above 0"),
+        ("[finetune.model]\nn_head = 2", "task and train only"),
+        ("model = 3", "model must be a table"),
+        ("[model", "not valid TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[")) as error:
+        resolve("small", "pretrain", file)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+
+
+def test_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean mingpt"):
+        resolve("minigpt")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such settings file"):
+        resolve("small", "pretrain", tmp_path / "absent.toml")
+
+
+def test_round_trip_hash_and_diff() -> None:
+    one = resolve("small", given={"seed": 1})
+    again = build(RunConfig, one.to_dict())
+    assert again == one
+    assert again.hash() == one.hash()
+    other = resolve("small", given={"seed": 2, "model": {"n_layer": 1}})
+    assert diff(one, other) == {"model.n_layer": (one.model.n_layer, 1), "seed": (1, 2)}
+    assert other.hash() != one.hash()
+
+
+def test_rotary_needs_an_even_head() -> None:
+    with pytest.raises(ConfigError, match="even head width"):
+        ModelConfig(n_embd=6, n_head=2)
+    ModelConfig(n_embd=6, n_head=2, positions="learned")

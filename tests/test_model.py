@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnlab.config import ModelConfig, RunConfig, resolve
+from attnlab.errors import CheckpointError, ConfigError
+from attnlab.model import (
+    LanguageModel,
+    count_parameters,
+    flops_per_token,
+    load_model,
+    model_files,
+    on_paper,
+    to_bytes,
+)
+from attnlab.runs import write_folder
+from attnlab.taps import capture
+from attnlab.tokenizers import Tokenizer
+
+TEXT = ["Hank Aaron was born in Mobile ."]
+
+
+def test_the_presets_have_the_sizes_they_promise() -> None:
+    mingpt = count_parameters(on_paper(resolve("mingpt").model))
+    assert sum(mingpt.values()) == 3_323_392
+    assert mingpt["positions"] == 128 * 256
+    assert mingpt["head"] == 256 * 256
+    assert sum(count_parameters(on_paper(resolve("small").model)).values()) <= 3_400_000
+
+
+def test_parts_add_up_to_all_parameters(tiny: RunConfig) -> None:
+    model = LanguageModel(tiny.model)
+    assert sum(count_parameters(model).values()) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("preset", ["small", "mingpt"])
+def test_the_model_is_causal(preset: str) -> None:
+    torch.manual_seed(0)
+    model = LanguageModel(resolve(preset, given={"model": {"n_layer": 2, "zero_init": False}}).model).eval()
+    ids = torch.randint(0, 200, (1, 10))
+    changed = ids.clone()
+    changed[0, 6] = (ids[0, 6] + 1) % 200
+    difference = (model(ids) - model(changed)).abs().amax(-1)[0]
+    assert difference[:6].max() == 0
+    assert difference[6:].min() > 1e-6
+
+
+@pytest.mark.parametrize("preset", ["small", "mingpt"])
+def test_logits_with_caches_equal_logits_without(preset: str) -> None:
+    torch.manual_seed(0)
+    model = LanguageModel(resolve(preset, given={"model": {"n_layer": 2, "zero_init": False}}).model).eval()
+    ids = torch.randint(0, 200, (2, 12))
+    caches = model.new_caches()
+    parts = [model(part, caches=caches) for part in ids.split([5, 1, 1, 5], dim=1)]
+    assert torch.allclose(torch.cat(parts, dim=1), model(ids), atol=1e-5)
+
+
+def test_zero_initialised_projections_start_as_the_identity() -> None:
+    config = resolve("small", given={"model": {"n_layer": 2}}).model
+    model = LanguageModel(config)
+    ids = torch.arange(6)[None]
+    assert torch.allclose(model.hidden(ids), model.norm(model.tokens(ids)))
+
+
+def test_mechanisms_are_tiled_over_layers_and_unknown_ones_refused() -> None:
+    model = on_paper(ModelConfig(n_layer=3, mechanism="dot, dot"))
+    assert len(model.blocks) == 3
+    with pytest.raises(ConfigError, match="did you mean dot"):
+        on_paper(ModelConfig(mechanism="dott"))
+    with pytest.raises(ConfigError, match="which model.mechanism does not use"):
+        on_paper(ModelConfig(options={"sliding": {"window": 3}}))
+
+
+def test_too_long_a_text_is_refused(tiny: RunConfig) -> None:
+    with pytest.raises(ValueError, match="do not fit into a block of 64"):
+        LanguageModel(tiny.model)(torch.zeros(1, 65, dtype=torch.long))
+
+
+def test_flops_count_weights_six_times_and_attention() -> None:
+    config = ModelConfig(n_layer=1, n_embd=8, n_head=1, vocab_size=10)
+    inner = 12 * 8 * 8 + 8 * 10
+    assert flops_per_token(config, inner + 80, 0) == 6 * inner
+    assert flops_per_token(config, inner + 80, 5) == 6 * inner + 12 * 8 * 5
+
+
+def test_taps_have_the_names_people_know(tiny: RunConfig) -> None:
+    model = LanguageModel(tiny.model).eval()
+    with capture(model) as seen:
+        model(torch.arange(5)[None])
+    assert {"blocks.0.attn.hook_pattern", "blocks.1.attn.hook_z", "blocks.0.hook_resid_post"} <= set(seen)
+    assert seen["blocks.0.attn.hook_pattern"].shape == (1, 2, 5, 5)
+    with pytest.raises(RuntimeError, match="nothing passed"), capture(model):
+        pass
+
+
+@pytest.fixture
+def saved(tmp_path: Path, tiny: RunConfig) -> Path:
+    tokenizer = Tokenizer.train("bpe", TEXT, 300)
+    write_folder(tmp_path / "model", model_files(LanguageModel(tiny.model), tokenizer))
+    return tmp_path / "model"
+
+
+def test_save_and_load_give_equal_logits(saved: Path) -> None:
+    (one, tokenizer), (two, _) = load_model(saved), load_model(saved)
+    ids = torch.tensor([tokenizer.encode(TEXT[0])])
+    assert torch.equal(one(ids), two(ids))
+    assert not one.training
+
+
+def damage_version(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "format": 99}))
+
+
+def damage_length(folder: Path) -> None:
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def damage_numbers(folder: Path) -> None:
+    model, _ = load_model(folder)
+    state: dict[str, Any] = dict(model.state_dict())
+    state["head.weight"][0, 0] = float("nan")
+    (folder / "model.safetensors").write_bytes(to_bytes(state))
+
+
+def damage_shape(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["n_layer"] = 1
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def damage_json(folder: Path) -> None:
+    (folder / "config.json").write_text('{"format": 1, ')
+
+
+def damage_missing(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_version, "format 99, and this version reads 1"),
+        (damage_length, "truncated or damaged"),
+        (damage_numbers, "'head.weight' holds NaN"),
+        (damage_shape, "do not fit config.json"),
+        (damage_json, "damaged"),
+        (damage_missing, "missing"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_in_one_line(saved: Path, damage: Any, message: str) -> None:
+    damage(saved)
+    with pytest.raises(CheckpointError, match=message) as error:
+        load_model(saved)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 1

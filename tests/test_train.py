@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab import stages, train
+from attnlab.config import RunConfig, resolve
+from attnlab.errors import AttnlabError, CheckpointError, DataError, Interrupted, OutputExists, StorageError
+from attnlab.model import load_model
+from attnlab.runs import Run
+from attnlab.tasks import Example
+
+WORLD, FACTS = "people:60", "people:60:train"
+
+
+def losses(path: Path) -> list[float]:
+    return [row["loss"] for row in Run.open(path).metrics()]
+
+
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=200), st.integers(60, 600))
+def test_batches_hold_every_example_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    batches = train.make_batches(lengths, budget, np.random.default_rng(0))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert all(len(batch) * max(lengths[i] for i in batch) <= budget for batch in batches)
+
+
+def test_batches_waste_little_and_come_in_random_order() -> None:
+    lengths = np.random.default_rng(0).integers(5, 60, 2000).tolist()
+    batches = train.make_batches(lengths, 1024, np.random.default_rng(1))
+    padded = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+    assert padded < 1.05 * sum(lengths)
+    tops = [max(lengths[i] for i in batch) for batch in batches]
+    assert tops != sorted(tops)
+
+
+def test_collate_shifts_and_counts_from_the_start() -> None:
+    ids, targets = train.collate([Example([5, 6, 7, 8], 2), Example([9, 4], 1)], pad=0)
+    assert ids.tolist() == [[5, 6, 7], [9, 0, 0]]
+    assert targets.tolist() == [[-100, 7, 8], [4, -100, -100]]
+
+
+def test_same_seed_same_numbers_other_seed_others(tmp_path: Path, tiny: RunConfig) -> None:
+    for name, config in (("a", tiny), ("b", tiny), ("c", replace(tiny, seed=1))):
+        stages.pretrain(config, WORLD, FACTS, tmp_path / name)
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    assert losses(tmp_path / "a") != losses(tmp_path / "c")
+
+
+def test_it_learns_and_records(tmp_path: Path, tiny: RunConfig) -> None:
+    config = replace(tiny, train=replace(tiny.train, epochs=8.0))
+    run = stages.pretrain(config, WORLD, FACTS, tmp_path / "run")
+    rows = run.metrics()
+    assert np.mean([row["loss"] for row in rows[-5:]]) < 0.7 * rows[0]["loss"]
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    assert run.complete
+    assert run.result["steps"] == len(rows)
+    assert run.result["tokens"] == rows[-1]["tokens"] > 0
+    assert json.loads((run.path / "env.json").read_text())["torch"]
+    assert run.config["data"]["facts"]["source"] == FACTS
+
+
+class Stop(Exception):
+    """Stands for a kill: nothing may be saved after it."""
+
+
+@pytest.mark.parametrize("preset", ["small", "mingpt"])
+def test_a_stopped_run_goes_on_with_identical_losses(tmp_path: Path, tiny: RunConfig, preset: str) -> None:
+    model = {**tiny.to_dict()["model"], "dropout": 0.1} if preset == "mingpt" else tiny.to_dict()["model"]
+    settings = {"epochs": 3.0, "tokens_per_batch": 1024, "checkpoint_every": 3}
+    base = resolve(preset, given={"model": model, "train": settings, "tokenizer": {"kind": "bpe"}})
+    whole = stages.pretrain(base, WORLD, FACTS, tmp_path / "whole")
+
+    def stop_at_eight(step: train.Step) -> None:
+        if step.step == 8:
+            raise Stop
+
+    with pytest.raises(Stop):
+        stages.pretrain(base, WORLD, FACTS, tmp_path / "broken", stages.Show(step=stop_at_eight))
+    broken = Run.open(tmp_path / "broken")
+    assert not broken.complete
+    assert [path.name for path in broken.checkpoints()] == ["step-000003", "step-000006"]
+    with (broken.path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 9, "lo')  # a line that the kill cut off
+    stages.resume(broken)
+    assert losses(broken.path) == losses(whole.path)
+    first, _ = load_model(whole.model)
+    second, _ = load_model(broken.model)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def start(folder: Path, *more: str, program: tuple[str, ...] = ("-m", "attnlab")) -> subprocess.Popen[str]:
+    arguments = [
+        *(f"--model.{name}={value}" for name, value in {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 300}.items()),
+        *("--train.tokens_per_batch=512", "--train.checkpoint_every=10", "--corpus", WORLD, "--facts", FACTS),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return subprocess.Popen(
+        [sys.executable, *program, "pretrain", *arguments, "--out", str(folder), *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def wait_for_steps(folder: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if folder.exists() and len(Run.open(folder).metrics()) >= count:
+            return
+        time.sleep(0.02)
+    pytest.fail("the run did not get under way")
+
+
+@pytest.fixture
+def background() -> Iterator[list[subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_killed_with_nine_and_resumed_is_as_if_nothing_had_happened(
+    tmp_path: Path, background: list[subprocess.Popen[str]]
+) -> None:
+    process = start(tmp_path / "killed", "--train.epochs=12")
+    background.append(process)
+    wait_for_steps(tmp_path / "killed", 25)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    killed = Run.open(tmp_path / "killed")
+    assert not killed.complete
+    done = subprocess.run([sys.executable, "-m", "attnlab", "resume", str(killed.path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    whole = start(tmp_path / "whole", "--train.epochs=12")
+    background.append(whole)
+    assert whole.wait(120) == 0
+    assert losses(killed.path) == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_and_says_how_to_go_on(
+    tmp_path: Path, number: signal.Signals, background: list[subprocess.Popen[str]]
+) -> None:
+    process = start(tmp_path / "run", "--train.epochs=500")
+    background.append(process)
+    wait_for_steps(tmp_path / "run", 5)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"attnlab resume {tmp_path / 'run'}" in error
+    assert len(error.strip().split("\n")) == 1
+    run = Run.open(tmp_path / "run")
+    saved = json.loads((run.checkpoints()[-1] / "state.json").read_text())
+    assert saved["step"] == run.metrics()[-1]["step"]
+
+
+def test_two_processes_train_as_one(tmp_path: Path, background: list[subprocess.Popen[str]]) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "attnlab")
+    together = start(tmp_path / "two", "--train.epochs=3", program=torchrun)
+    background.append(together)
+    _, error = together.communicate(timeout=240)
+    assert together.returncode == 0, error
+    alone = start(tmp_path / "one", "--train.epochs=3")
+    background.append(alone)
+    assert alone.wait(120) == 0
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert len(one) == len(two) > 20
+    assert two == pytest.approx(one, rel=2e-3)
+    assert two[:3] == pytest.approx(one[:3], rel=1e-5)
+    assert Run.open(tmp_path / "two").result["processes"] == 2
+
+
+def test_interrupted_is_raised_in_python_too(tmp_path: Path, tiny: RunConfig) -> None:
+    def interrupt(step: train.Step) -> None:
+        if step.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="attnlab resume"):
+        stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run", stages.Show(step=interrupt))
+    resumed = stages.resume(Run.open(tmp_path / "run"))
+    assert resumed.complete
+
+
+def test_finetuning_starts_from_the_base_and_from_scratch(tmp_path: Path, tiny: RunConfig) -> None:
+    base = stages.pretrain(tiny, WORLD, FACTS, tmp_path / "base")
+    config = resolve("small", "finetune", given={"train": {"epochs": 1.0, "tokens_per_batch": 512}})
+    tuned = stages.finetune(config, base, FACTS, out=tmp_path / "tuned")
+    scratch = stages.finetune(replace(tiny, task=config.task), None, FACTS, WORLD, tmp_path / "scratch")
+    assert tuned.metrics()[0]["loss"] < scratch.metrics()[0]["loss"]
+    assert tuned.config["base"] == str(base.path.resolve())
+    assert load_model(tuned.model)[0].config == load_model(base.model)[0].config
+
+
+def test_an_existing_folder_is_refused_and_untouched(tmp_path: Path, tiny: RunConfig) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("keep me")
+    with pytest.raises(OutputExists, match="choose another --out"):
+        stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
+
+
+def test_a_mistake_leaves_no_folder_behind(tmp_path: Path, tiny: RunConfig) -> None:
+    facts = tmp_path / "facts.tsv"
+    facts.write_text("Where?\tRome\n" + "Where was " + "".join(map(chr, range(0x4E00, 0x4E60))) + " born?\tRome\n")
+    with pytest.raises(DataError, match="question 2 takes"):
+        stages.pretrain(tiny, WORLD, str(facts), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_changed_data_are_noticed_on_resume(tmp_path: Path, tiny: RunConfig) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("Ann Smith. Ann was born in Rome .\nBob Jones. Bob was born in Oslo .\n" * 40)
+
+    def stop(step: train.Step) -> None:
+        if step.step == 5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        stages.pretrain(tiny, str(corpus), None, tmp_path / "run", stages.Show(step=stop))
+    corpus.write_text("Ann Smith. Ann was born in Paris .\n")
+    with pytest.raises(DataError, match="has changed since the run began"):
+        stages.resume(Run.open(tmp_path / "run"))
+
+
+def test_a_damaged_checkpoint_is_refused_on_resume(tmp_path: Path, tiny: RunConfig) -> None:
+    def stop(step: train.Step) -> None:
+        if step.step == 9:
+            raise Stop
+
+    with pytest.raises(Stop):
+        stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run", stages.Show(step=stop))
+    run = Run.open(tmp_path / "run")
+    broken = run.checkpoints()[-1] / "optimizer.safetensors"
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="truncated or damaged"):
+        stages.resume(run)
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(StorageError, match="disk is full") as error:
+        calls = iter(range(1000))
+        real = os.fsync
+        patched.setattr(os, "fsync", lambda descriptor: full(descriptor) if next(calls) >= 2 else real(descriptor))
+        stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run")
+    assert error.value.exit_code == 1
+    run = Run.open(tmp_path / "run")
+    assert run.checkpoints() == []
+    assert stages.resume(run).complete
+
+
+def test_a_loss_that_explodes_stops_the_run(tmp_path: Path, tiny: RunConfig) -> None:
+    wild = replace(tiny, train=replace(tiny.train, lr=1e30, muon_lr=1e30, clip=0.0, warmup=0.0))
+    with pytest.raises(AttnlabError, match="lower --train.lr"):
+        stages.pretrain(wild, WORLD, FACTS, tmp_path / "run")
+
+
+def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, tiny = resolve("small").model, resolve("small", given={"model": {"n_embd": 64}}).model
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert train.choose_threads(small, 0) == 8
+    assert train.choose_threads(small, 3) == 3
+    assert train.choose_threads(tiny, 0) == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert train.choose_threads(small, 0) == 2
