@@ -67,6 +67,22 @@ def test_zero_initialised_projections_start_as_the_identity() -> None:
     assert torch.allclose(model.hidden(ids), model.norm(model.tokens(ids)))
 
 
+@pytest.mark.parametrize("n_layer", [1, 2])
+def test_wanted_tokens_are_computed_as_if_all_were(n_layer: int) -> None:
+    torch.manual_seed(0)
+    model = LanguageModel(resolve("small", given={"model": {"n_layer": n_layer, "zero_init": False}}).model)
+    ids, wanted = torch.randint(0, 200, (3, 9)), torch.rand(3, 9) < 0.4
+    results = []
+    for asked in (wanted, None):
+        model.zero_grad()
+        hidden = model.hidden(ids, wanted=asked)
+        found = hidden if asked is not None else hidden[wanted]
+        found.square().sum().backward()
+        results.append((found.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+    assert torch.allclose(results[0][0], results[1][0], atol=1e-6)
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(results[0][1], results[1][1], strict=True))
+
+
 def test_mechanisms_are_tiled_over_layers_and_unknown_ones_refused() -> None:
     model = on_paper(ModelConfig(n_layer=3, mechanism="dot, dot"))
     assert len(model.blocks) == 3

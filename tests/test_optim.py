@@ -39,7 +39,10 @@ def test_every_parameter_has_exactly_one_optimizer() -> None:
         config = resolve(preset, given={"model": {"n_layer": 1, "n_embd": 32}})
         model = LanguageModel(config.model)
         owned = [
-            id(p) for o in optim.make_optimizers(model, config.train).values() for g in o.param_groups for p in g["params"]
+            id(p)
+            for o in optim.make_optimizers(model, config.train).values()
+            for g in o.param_groups
+            for p in g["params"]
         ]
         assert sorted(owned) == sorted(id(p) for p in model.parameters())
 
@@ -52,7 +55,9 @@ def test_decay_falls_on_matrices_only() -> None:
     assert all(p.ndim == 2 for p in decayed["params"])
     assert decayed["weight_decay"] == 0.1
     assert free["weight_decay"] == 0.0
-    assert {"tokens.weight", "positions.weight", "norm.weight", "blocks.0.mlp.up.bias"} <= {names[id(p)] for p in free["params"]}
+    assert {"tokens.weight", "positions.weight", "norm.weight", "blocks.0.mlp.up.bias"} <= {
+        names[id(p)] for p in free["params"]
+    }
 
 
 def test_schedules() -> None:

@@ -103,7 +103,10 @@ def test_a_stopped_run_goes_on_with_identical_losses(tmp_path: Path, tiny: RunCo
 
 def start(folder: Path, *more: str, program: tuple[str, ...] = ("-m", "attnlab")) -> subprocess.Popen[str]:
     arguments = [
-        *(f"--model.{name}={value}" for name, value in {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 300}.items()),
+        *(
+            f"--model.{name}={value}"
+            for name, value in {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 300}.items()
+        ),
         *("--train.tokens_per_batch=512", "--train.checkpoint_every=10", "--corpus", WORLD, "--facts", FACTS),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -228,7 +231,7 @@ def test_changed_data_are_noticed_on_resume(tmp_path: Path, tiny: RunConfig) -> 
     corpus.write_text("Ann Smith. Ann was born in Rome .\nBob Jones. Bob was born in Oslo .\n" * 40)
 
     def stop(step: train.Step) -> None:
-        if step.step == 5:
+        if step.step == 1:
             raise Stop
 
     with pytest.raises(Stop):

@@ -50,7 +50,7 @@ def settings_class(cls: type[Any]) -> type[Any]:
             kind = {dict[str, Any]: dict[str, str], dict[str, dict[str, Any]]: dict[str, dict[str, str]]}.get(
                 kind, kind
             )
-            option: Any = Annotated[kind | None, Parameter(help=one.metadata["help"], negative=())]  # type: ignore[valid-type]
+            option: Any = Annotated[kind | None, Parameter(help=one.metadata["help"], negative=())]
             entries.append((one.name, option, field(default=None)))
     made = make_dataclass(f"{cls.__name__}Given", entries, frozen=True)
     made.__module__ = __name__
@@ -147,6 +147,7 @@ def run(
         file=str(config) if config else None,
         given=collect(given, mechanism, seed),
         command="attnlab " + shlex.join(sys.argv[1:]),
+        quick=quick,
     )
     studies.recall.begin(plan, out or runs.free_name(study), console)
 

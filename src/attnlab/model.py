@@ -69,7 +69,7 @@ class MLP(nn.Module):
         self.out = nn.Linear(config.mlp_ratio * config.n_embd, config.n_embd, bias=config.bias)
         self.activation = ACTIVATIONS[config.activation]
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """Each token by itself."""
         return self.out(self.activation(self.up(x)))
 
@@ -86,12 +86,19 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.hook_resid_post = Tap()
 
+    def mix(self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any) -> Float[Tensor, "B T D"]:
+        """The residual stream after attention, where tokens meet."""
+        return x + self.dropout(self.attn(self.norm1(x), padding, cache))
+
+    def digest(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """The residual stream after the MLP, which sees each token by itself."""
+        return self.hook_resid_post(x + self.dropout(self.mlp(self.norm2(x))))
+
     def forward(
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
     ) -> Float[Tensor, "B T D"]:
         """The residual stream after this block."""
-        x = x + self.dropout(self.attn(self.norm1(x), padding, cache))
-        return self.hook_resid_post(x + self.dropout(self.mlp(self.norm2(x))))
+        return self.digest(self.mix(x, padding, cache))
 
 
 class LanguageModel(nn.Module):
@@ -133,8 +140,12 @@ class LanguageModel(nn.Module):
         ids: Int[Tensor, "B T"],
         padding: Bool[Tensor, "B S"] | None = None,
         caches: Sequence[Any] | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """The residual stream after the last norm: what the head reads."""
+        wanted: Bool[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"] | Float[Tensor, "N D"]:
+        """The residual stream after the last norm, what the head reads: of all tokens, or of those `wanted` only.
+
+        After the last attention no token needs another, so that the last MLP is spared those that nobody asks for.
+        """
         start = caches[0].length if caches else 0
         if start + ids.shape[1] > self.config.block_size:
             raise ValueError(
@@ -144,9 +155,12 @@ class LanguageModel(nn.Module):
         if self.positions is not None:
             x = x + self.positions.weight[start : start + ids.shape[1]]
         x = self.dropout(x)
-        for layer, block in enumerate(self.blocks):
+        *first, last = self.blocks
+        assert isinstance(last, Block)
+        for layer, block in enumerate(first):
             x = block(x, padding, caches[layer] if caches else None)
-        return self.norm(x)
+        x = last.mix(x, padding, caches[-1] if caches else None)
+        return self.norm(last.digest(x if wanted is None else x[wanted]))
 
     def forward(
         self,

@@ -144,7 +144,7 @@ def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
 
 
 class SummedLoss(nn.Module):
-    """The loss of a batch, summed over its targets; the head reads only the places that have one."""
+    """The loss of a batch, summed over its targets; nothing is computed for places without one that they do not need."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class SummedLoss(nn.Module):
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Negative log probability of all targets."""
         counted = targets != NOTHING
-        logits = self.model.head(self.model.hidden(ids)[counted])
+        logits = self.model.head(self.model.hidden(ids, wanted=counted))
         return ops.token_losses(logits, targets[counted]).sum()
 
 

@@ -28,10 +28,17 @@ def interval(correct: int, questions: int) -> tuple[float, float]:
     return (middle - reach) / scale, (middle + reach) / scale
 
 
+SPOKEN = {
+    "pretrained + fine-tuned": {"subject": "the pretrained model"},
+    "no pretraining": {"subject": "the same model without pretraining", "role": "control"},
+    "majority answer": {"subject": "always saying Los Angeles", "role": "baseline"},
+}
+
+
 def make_row(name: str, kind: str, correct: int | None, seconds: float | None = None, **more: Any) -> Result:
     questions = more.pop("questions", 750)
     row = {"name": name, "kind": kind, "questions": questions, "seconds": seconds, "note": f"what {name} means"}
-    row |= {"commonest_prediction": "Chicago", "commonest_share": 0.031} | more
+    row |= {"commonest_prediction": "Chicago", "commonest_share": 0.031} | SPOKEN.get(name, {}) | more
     if correct is not None:
         low, high = interval(correct, questions)
         row |= {"correct": correct, "accuracy": correct / questions, "low": low, "high": high}
@@ -40,9 +47,9 @@ def make_row(name: str, kind: str, correct: int | None, seconds: float | None = 
 
 def make_rows() -> list[Result]:
     return [
-        make_row("pretrained, then fine-tuned", "model", 612, 321.0),
+        make_row("pretrained + fine-tuned", "model", 612, 321.0),
         make_row("pretrained only", "model", 388, 300.1),
-        make_row("fine-tuned only (no pretraining)", "model", 22, 41.7),
+        make_row("no pretraining", "model", 22, 41.7),
         make_row("majority answer", "baseline", 17, None, commonest_prediction="Los Angeles", commonest_share=1.0),
         make_row("open book", "baseline", 641, None),
     ]
@@ -73,9 +80,24 @@ def make_attention(rng: random.Random, layers: int = 3, heads: int = 8, tokens: 
 
 def make_answers() -> dict[str, list[Result]]:
     people = [
-        ("Hank Aaron", "Mobile", "Atlanta", "Aaron was born in {}, Alabama, and died in Atlanta; he was mainly an outfielder ."),
-        ("Vida Blue", "Mansfield", "Oakland", "Originally from {}, Louisiana, Blue threw left and first played for Oakland ."),
-        ("Yogi Berra", "St. Louis", "Chicago", "The career of Yogi Berra began with New York in 1946, his life in {}, Missouri ."),
+        (
+            "Hank Aaron",
+            "Mobile",
+            "Atlanta",
+            "Aaron was born in {}, Alabama, and died in Atlanta; he was mainly an outfielder .",
+        ),
+        (
+            "Vida Blue",
+            "Mansfield",
+            "Oakland",
+            "Originally from {}, Louisiana, Blue threw left and first played for Oakland .",
+        ),
+        (
+            "Yogi Berra",
+            "St. Louis",
+            "Chicago",
+            "The career of Yogi Berra began with New York in 1946, his life in {}, Missouri .",
+        ),
     ]
     picked: dict[str, list[Result]] = {"right": [], "wrong": []}
     for name, city, other, line in people * 3:

@@ -96,8 +96,12 @@ def test_questions_that_cannot_be_used_are_named() -> None:
 
 
 def test_salient_spans_are_names_and_places_only() -> None:
-    proper = proper_words([*LINES, "he moved from Mobile to Alabama and the Milwaukee Braves to St. Louis, New York, Stratford"])
-    found = [[line[a:b] for a, b in salient_spans(line, title, proper)] for line, title in zip(LINES, TITLES, strict=True)]
+    proper = proper_words(
+        [*LINES, "he moved from Mobile to Alabama and the Milwaukee Braves to St. Louis, New York, Stratford"]
+    )
+    found = [
+        [line[a:b] for a, b in salient_spans(line, title, proper)] for line, title in zip(LINES, TITLES, strict=True)
+    ]
     assert found[0] == ["Mobile", "Alabama", "Milwaukee Braves"]
     assert found[1] == ["St. Louis", "Stratford"]
     assert found[2] == ["New York", "Mobile"]

@@ -63,6 +63,11 @@ def heads(attention: Mapping[str, Any]) -> list[Head]:
     ]
 
 
+def adds_up(every: Sequence[Head]) -> bool:
+    """Whether every row of weights adds up to one, as far as three decimals tell; not all mechanisms do that."""
+    return all(abs(sum(row) - 1) <= 0.001 * (1 + len(row)) for head in every for row in head.pattern)
+
+
 def first_to_show(every: Sequence[Head], row: int) -> Head:
     """The head that looks hardest at one earlier token when the answer is chosen.
 

@@ -165,7 +165,8 @@ def draw_bar(bar: Bar, x: Scale, y: float, value: str) -> Iterator[str]:
     yield f'<rect class="{kind}" x="{begin:.1f}" y="{y:.1f}" width="{max(end - begin, 1):.1f}" height="22" rx="2"/>'
     if bar.low is not None and bar.high is not None and finite(bar.low, bar.high):
         low, high = x(bar.low), x(bar.high)
-        yield f'<path class="whisker" d="M{low:.1f} {y + 11:.1f}H{high:.1f}M{low:.1f} {y + 6:.1f}v10M{high:.1f} {y + 6:.1f}v10"/>'
+        ends = f"M{low:.1f} {y + 6:.1f}v10M{high:.1f} {y + 6:.1f}v10"
+        yield f'<path class="whisker" d="M{low:.1f} {y + 11:.1f}H{high:.1f}{ends}"/>'
         end = max(end, high)
     yield text(end + 8, y + 15.5, value, "value halo")
 
@@ -221,7 +222,10 @@ class Shading:
         return round(LEVELS * share**self.power)
 
 
-def heat_cells(values: Sequence[Sequence[float]], shading: Shading = Shading(), size: int = 10) -> str:
+LINEAR = Shading()
+
+
+def heat_cells(values: Sequence[Sequence[float]], shading: Shading = LINEAR, size: int = 10) -> str:
     """The cells alone, one path a shade: small in bytes, and to be scaled or reused within a page."""
     paths: dict[int, list[str]] = {}
     for row, line_of_values in enumerate(values):
@@ -250,7 +254,7 @@ def heat_map(
     columns: Sequence[str],
     *,
     label: str,
-    shading: Shading = Shading(),
+    shading: Shading = LINEAR,
     cell: float = 24,
     written: Callable[[float], str] = "{:g}".format,
     numbers: bool = False,

@@ -36,10 +36,10 @@ def results(rows: Sequence[Mapping[str, Any]]) -> str:
         return f"{safe(row['commonest_prediction'] or '(nothing)')} {percent(row['commonest_share'])}"
 
     if not any("accuracy" in row for row in rows):
-        body = [(safe(row["name"]), count(row["questions"]), usual(row), duration(row["seconds"])) for row in rows]
+        body = [[safe(row["name"]), count(row["questions"]), usual(row), duration(row["seconds"])] for row in rows]
         return table(("Who answers", "Predictions", "Commonest answer", "Training"), body, (1, 3))
     heading = ("Who answers", "Accuracy", "95 % interval", "Correct", "Commonest answer", "Training")
-    body = [(safe(row["name"]), *scores(row), usual(row), duration(row["seconds"])) for row in rows]  # type: ignore[misc]
+    body = [[safe(row["name"]), *scores(row), usual(row), duration(row["seconds"])] for row in rows]
     return table(heading, body, (1, 2, 3, 5))
 
 

@@ -2,8 +2,8 @@
 
 A difference is claimed only where the 95 % intervals lie apart. That is careful: intervals that overlap a little can still
 hide a real difference, so the wording then is that this exam cannot tell, never that there is none.
-It must not know how the rows were made; it knows the recall study's names so that its sentence reads well, and takes any
-other name as it is.
+It must not know how the rows were made: a row brings its `role` (control, baseline) and its `subject`, the words that it
+goes by in a sentence; a row without them goes by its name.
 """
 
 from __future__ import annotations
@@ -15,20 +15,10 @@ from attnlab.report.words import count, interval, percent, plural
 
 Row = Mapping[str, Any]
 
-MAJORITY = "majority answer"
-SUBJECTS = {
-    "pretrained, then fine-tuned": "the pretrained model",
-    "pretrained only": "the pretrained model, not fine-tuned,",
-    "fine-tuned only (no pretraining)": "the same model without pretraining",
-}
-CONTROLS = ("fine-tuned only (no pretraining)",)
-
 
 def subject(row: Row) -> str:
     """A row as the subject of a sentence."""
-    if row["name"] == MAJORITY and row.get("commonest_prediction"):
-        return f"always saying {row['commonest_prediction']}"
-    return SUBJECTS.get(row["name"], f"“{row['name']}”")
+    return str(row.get("subject") or f"“{row['name']}”")
 
 
 def compare(one: Row, other: Row) -> int:
@@ -55,8 +45,8 @@ def chosen(rows: Sequence[Row]) -> tuple[Row | None, Row | None, Row | None]:
     models = [row for row in rows if row.get("kind") == "model"]
     baselines = [row for row in rows if row.get("kind") == "baseline"]
     others = models[1:]
-    control = next((row for row in others if row["name"] in CONTROLS), others[0] if others else None)
-    baseline = next((row for row in baselines if row["name"] == MAJORITY), baselines[0] if baselines else None)
+    control = next((row for row in others if row.get("role") == "control"), others[0] if others else None)
+    baseline = next((row for row in baselines if row.get("role") == "baseline"), baselines[0] if baselines else None)
     return (models[0] if models else None), control, baseline
 
 

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from attnlab.report import words
 from attnlab.report.answers import shown, tally
-from attnlab.report.attention import Head, answer_row, compact, first_to_show, heads, visible
+from attnlab.report.attention import Head, adds_up, answer_row, compact, first_to_show, heads, visible
 from attnlab.report.charts import WIDTH, Axis, Bar, Shading, bar_chart, heat_cells, heat_map, line_chart
 from attnlab.report.curves import loss_curve
 from attnlab.report.outcome import describe, outcome
@@ -81,7 +81,7 @@ def accuracy_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     if not scored:
         return None
     bars = [
-        Bar(row["name"], *(100 * row[key] for key in ("accuracy", "low", "high")), faint=row["kind"] == "baseline")
+        Bar(row["name"], 100 * row["accuracy"], 100 * row["low"], 100 * row["high"], row["kind"] == "baseline")
         for row in scored
     ]
     label = "Bar chart of right answers. " + "; ".join(describe(row) for row in scored)
@@ -98,7 +98,9 @@ def loss_figure(name: str, run: Mapping[str, Any]) -> Figure:
     ends = f"from {series.y[0]:.2f} to {series.y[-1]:.2f} " if series.y else ""
     label = f"Line chart of the training loss of {name}: {ends}nats a token, over {tokens}"
     wide, small = (
-        line_chart([series], Axis(tokens), Axis("loss", "nats a token", low=0.0), label=label, width=width, height=height)
+        line_chart(
+            [series], Axis(tokens), Axis("loss", "nats a token", low=0.0), label=label, width=width, height=height
+        )
         for width, height in ((WIDTH, 300), (SMALL, 260))
     )
     return Figure(name, Markup(wide), Markup(small))
@@ -137,6 +139,7 @@ def attention_part(attention: Mapping[str, Any] | None) -> dict[str, Any] | None
         "question": attention["question"],
         "answer": attention["answer"],
         "figures": figures,
+        "adds_up": adds_up([figure.head for figure in figures]),
         "layers": sorted({figure.head.layer for figure in figures}),
         "size": len(attention["tokens"]) * 10,
         "data": {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -43,6 +44,7 @@ class Plan:
     file: str | None = None
     given: dict[str, Any] = field(default_factory=dict)
     command: str = "attnlab run"
+    quick: bool = False
 
     def settings(self, stage: Stage) -> RunConfig:
         """The settings of a stage; what is given by hand for training and task is meant for pretraining."""
@@ -81,7 +83,7 @@ def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any
     console.print(f"{len(corpus.lines):,} documents, {len(facts):,} training questions, {len(exam):,} to be examined")
     runs = train_all(plan, folder, console)
     examinations = examine_all(runs, corpus, facts, exam)
-    write_bytes(folder / "predictions.txt", lines_of(examinations["pretrained, then fine-tuned"]))
+    write_bytes(folder / "predictions.txt", lines_of(examinations[MAIN]))
     model, tokenizer = load_model(runs["finetune"].model)
     result = {
         "study": "recall",
@@ -90,10 +92,10 @@ def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any
         "finished": date.today().isoformat(),
         "seconds": round(time.perf_counter() - began, 1),
         "world": describe_world(plan, corpus, facts, exam),
-        "rows": [row_of(name, one, runs) for name, one in examinations.items()],
+        "rows": [describe_row(row, examinations[row.name], runs) for row in ROWS],
         "runs": {name: describe_run(one) for name, one in runs.items()},
-        "answers": pick_answers(examinations["pretrained, then fine-tuned"], corpus),
-        "attention": look(model, tokenizer, examinations["pretrained, then fine-tuned"]),
+        "answers": pick_answers(examinations[MAIN], corpus),
+        "attention": look(model, tokenizer, examinations[MAIN]),
         "environment": environment(),
     }
     write_json(folder / "result.json", result)
@@ -124,36 +126,58 @@ def train_all(plan: Plan, folder: Path, console: Console) -> dict[str, Run]:
     }
 
 
-MODEL_ROWS = {
-    "pretrained, then fine-tuned": ("finetune", "read every document, then answered the training questions"),
-    "pretrained only": ("pretrain", "read every document, with the training questions among them"),
-    "fine-tuned only (no pretraining)": ("no-pretraining", "the same model on the training questions alone"),
-}
-BASELINE_ROWS = {
-    "majority answer": "always the commonest training answer",
-    "open book": "looks the person's line up and takes the first known place in it",
-}
+@dataclass(frozen=True)
+class Row:
+    """One contestant: its name, the run behind it if any, and how the report speaks of it."""
+
+    name: str
+    run: str | None
+    note: str
+    subject: str
+    role: str = ""
+
+
+MAIN = "pretrained + fine-tuned"
+ROWS = (
+    Row(MAIN, "finetune", "read every document, then answered the training questions", "the pretrained model"),
+    Row(
+        "pretrained only",
+        "pretrain",
+        "read every document, with the training questions among them",
+        "the pretrained model, not fine-tuned,",
+    ),
+    Row(
+        "no pretraining",
+        "no-pretraining",
+        "the same model on the training questions alone",
+        "the same model without pretraining",
+        "control",
+    ),
+    Row("majority answer", None, "always the commonest training answer", "always saying {commonest}", "baseline"),
+    Row("open book", None, "looks the line up and takes the first known place in it", "a reader with the book open"),
+)
 
 
 def examine_all(
     runs: dict[str, Run], corpus: Corpus, facts: tuple[Question, ...], exam: tuple[Question, ...]
 ) -> dict[str, Examination]:
-    """Every model and every baseline on the same questions."""
-    found = {name: examine(*load_model(runs[key].model), exam) for name, (key, _) in MODEL_ROWS.items()}
+    """Every model and every baseline on the same questions, by the name of its row."""
+    found = {row.name: examine(*load_model(runs[row.run].model), exam) for row in ROWS if row.run}
     places = {item.answer for item in facts if item.answer is not None}
     found["majority answer"] = majority(facts, exam)
     found["open book"] = Examination(exam, tuple(corpora.open_book(corpus, places, q.question) or "" for q in exam))
     return found
 
 
-def row_of(name: str, examination: Examination, runs: dict[str, Run]) -> dict[str, Any]:
+def describe_row(row: Row, examination: Examination, runs: dict[str, Run]) -> dict[str, Any]:
     """One line of the table."""
-    key, note = MODEL_ROWS.get(name, (None, BASELINE_ROWS.get(name, "")))
-    seconds = runs[key].result["seconds"] if key else None
-    if key == "finetune":
+    summary = examination.summary()
+    seconds = runs[row.run].result["seconds"] if row.run else None
+    if row.run == "finetune":
         seconds += runs["pretrain"].result["seconds"]
-    kind = "model" if key else "baseline"
-    return {"name": name, "kind": kind, "note": note, "seconds": seconds, **examination.summary()}
+    subject = row.subject.format(commonest=summary["commonest_prediction"])
+    kind = "model" if row.run else "baseline"
+    return {**asdict(row), "subject": subject, "kind": kind, "seconds": seconds, **summary}
 
 
 def describe_world(
@@ -167,6 +191,7 @@ def describe_world(
         "training_questions": len(facts),
         "exam": Path(plan.exam).name,
         "exam_questions": len(exam),
+        "quick": plan.quick,
     }
 
 
@@ -229,15 +254,15 @@ def example(exam: tuple[Question, ...]) -> str:
 
 def show_table(result: dict[str, Any], console: Console) -> None:
     """The result in the terminal."""
-    table = Table(title=f"{result['title']}  ({result['world']['exam_questions']:,} questions never asked before)")
-    for heading in ("", "correct", "accuracy", "95 % interval", "commonest answer", "training"):
+    title = f"{result['title']}\n{result['world']['exam_questions']:,} questions never asked before; intervals of 95 %"
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    for heading in ("", "accuracy", "interval", "commonest answer", "training"):
         table.add_column(heading, justify="left" if heading in ("", "commonest answer") else "right")
     for row in result["rows"]:
-        scores = ("-", "-", "-")
+        scores = ("-", "-")
         if "accuracy" in row:
-            interval = f"{100 * row['low']:.1f} to {100 * row['high']:.1f} %"
-            scores = (f"{row['correct']}", f"{100 * row['accuracy']:.1f} %", interval)
+            scores = (f"{100 * row['accuracy']:.1f} %", f"{100 * row['low']:.0f} to {100 * row['high']:.0f} %")
         commonest = f"{row['commonest_prediction'] or '(none)'}, {100 * row['commonest_share']:.0f} %"
         seconds = f"{row['seconds'] / 60:.1f} min" if row["seconds"] is not None else "-"
-        table.add_row(row["name"], *scores, commonest, seconds, style="bold" if row is result["rows"][0] else "")
+        table.add_row(row["name"], *scores, commonest, seconds, style="bold" if row["name"] == MAIN else "")
     console.print(table)

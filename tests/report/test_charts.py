@@ -1,0 +1,183 @@
+"""The charts: round ticks, drawings that parse, and nothing odd from odd data."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.report.charts import LEVELS, Axis, Bar, Series, Shading, bar_chart, heat_cells, heat_map, line_chart
+from attnlab.report.curves import MOST_POINTS, loss_curve, smooth, thin
+from attnlab.report.scales import scale
+
+NAN, INFINITE = math.nan, math.inf
+X, Y = Axis("tokens"), Axis("loss", "nats")
+
+
+def parse(svg: str) -> ElementTree.Element:
+    """The chart as XML; numbers that are not finite must not have come in."""
+    assert not re.search(r"\b(nan|inf)\b", re.sub(r">[^<]*<", "><", svg))
+    return ElementTree.fromstring(svg)
+
+
+def words(svg: str) -> list[str]:
+    return [element.text or "" for element in parse(svg).iter("text")]
+
+
+def marks(svg: str, kind: str, tag: str = "path") -> list[ElementTree.Element]:
+    return [element for element in parse(svg).iter(tag) if element.get("class", "").split()[:1] == [kind]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (0, 84.2, ["0", "20", "40", "60", "80", "100"]),
+        (0, 4.4, ["0", "1", "2", "3", "4", "5"]),
+        (0.41, 7.6, ["0", "2", "4", "6", "8"]),
+        (0, 0.12, ["0", "0.025", "0.050", "0.075", "0.100", "0.125"]),
+        (-3, 3, ["−4", "−2", "0", "2", "4"]),
+        (0, 2_100_000, ["0", "500,000", "1,000,000", "1,500,000", "2,000,000", "2,500,000"]),
+    ],
+)
+def test_ticks_are_round_and_as_long_as_they_must_be(low: float, high: float, labels: list[str]) -> None:
+    axis = scale(low, high, 0, 100)
+    assert [axis.label(tick) for tick in axis.ticks] == labels
+
+
+@given(st.floats(-1e12, 1e12), st.floats(0, 1e12), st.integers(2, 10))
+def test_a_scale_covers_its_data_with_few_ticks(low: float, span: float, most: int) -> None:
+    high = low + span
+    axis = scale(low, high, 10, 110, most)
+    slack = 1e-6 * axis.step
+    assert 2 <= len(axis.ticks) <= most + 2
+    assert axis.ticks[0] - slack <= low <= high <= axis.ticks[-1] + slack
+    assert axis(axis.ticks[0]) == 10
+    assert axis(axis.ticks[-1]) == pytest.approx(110)
+
+
+def test_flat_data_get_an_axis_around_them() -> None:
+    assert scale(0, 0, 0, 1).ticks[0] == 0
+    flat = scale(5, 5, 0, 100)
+    assert flat.ticks[0] < 5 < flat.ticks[-1]
+    drawing = line_chart([Series("flat", [1, 2, 3], [5, 5, 5])], X, Y, label="flat")
+    assert len(marks(drawing, "line")) == 2  # the line, and its sample in the legend
+
+
+def test_a_line_chart_names_axes_units_and_series() -> None:
+    one = Series("first", [0, 1, 2], [3, 2, 1], low=[2, 1, 0], high=[4, 3, 2])
+    two = Series("second", [0, 1, 2], [1, 1, 2], dots=[(0, 1), (2, 2)], dots_name="raw")
+    drawing = line_chart([one, two], X, Y, label="two lines")
+    assert {"tokens", "loss (nats)", "first", "second", "raw"} <= set(words(drawing))
+    assert len(marks(drawing, "band")) == 1
+    root = parse(drawing)
+    assert (root.get("role"), root.get("aria-label")) == ("img", "two lines")
+    first, second = (mark.get("stroke-dasharray") for mark in marks(drawing, "line")[-2:])
+    assert first != second
+
+
+def test_a_line_chart_draws_points_where_they_belong() -> None:
+    drawing = line_chart([Series("s", [0, 10], [0, 10])], X, Y, label="l", width=760, height=300)
+    assert marks(drawing, "line")[-1].get("d") == "M56.0 252.0L740.0 54.0"
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        [],
+        [Series("empty", [], [])],
+        [Series("one", [1], [2])],
+        [Series("no numbers", [1, 2], [NAN, INFINITE])],
+        [Series("one of each", [1, 2, 3, 4], [1, NAN, -INFINITE, 2], low=[0] * 4, high=[NAN] * 4, dots=[(1, NAN)])],
+    ],
+)
+def test_odd_series_give_a_sound_chart(series: list[Series]) -> None:
+    drawing = line_chart(series, X, Y, label="odd")
+    drawn = any(math.isfinite(value) for one in series for value in one.y)
+    assert ("nothing to draw" in words(drawing)) is not drawn
+
+
+def test_a_number_that_is_not_finite_breaks_the_line() -> None:
+    drawing = line_chart([Series("gap", [0, 1, 2, 3, 4], [1, 2, NAN, 2, 1])], X, Y, label="gap")
+    assert len(marks(drawing, "line")) == 1 + 2
+
+
+def test_many_series_wrap_their_legend_inside_the_chart() -> None:
+    many = [Series(f"a series with a long name {number}", [0, 1], [0, number]) for number in range(8)]
+    root = parse(line_chart(many, X, Y, label="many", width=370))
+    assert all(float(element.get("x", "0")) < 370 for element in root.iter("text"))
+
+
+def test_bars_carry_their_values_and_intervals() -> None:
+    bars = [Bar("model", 81.6, 78.7, 84.2), Bar("baseline", 2.3, faint=True)]
+    drawing = bar_chart(bars, Axis("right", "%"), label="bars", written="{:.1f} %".format)
+    assert {"model", "baseline", "81.6 %", "2.3 %", "right (%)", "100"} <= set(words(drawing))
+    assert len(marks(drawing, "whisker")) == 1
+    wide, short = (float(bar.get("width", "0")) for bar in marks(drawing, "bar", "rect"))
+    assert wide / short == pytest.approx(81.6 / 2.3, rel=0.02)
+
+
+@pytest.mark.parametrize("width", [370, 760])
+@pytest.mark.parametrize("bars", [[], [Bar("zero", 0, 0, 0)], [Bar("lost", NAN)], [Bar("below", -2, -3, 1)]])
+def test_odd_bars_give_a_sound_chart(bars: list[Bar], width: int) -> None:
+    drawing = bar_chart(bars, Axis("right", "%"), label="odd", width=width, written=lambda value: f"{value:.1f}")
+    assert [bar.name for bar in bars] == [word for word in words(drawing) if word in {bar.name for bar in bars}]
+    assert all(float(bar.get("width", "0")) > 0 for bar in marks(drawing, "bar", "rect"))
+
+
+def test_a_long_name_is_shortened_and_never_leaves_the_chart() -> None:
+    names = words(bar_chart([Bar("n" * 200, 1)], Axis("right"), label="long"))
+    assert any(name.endswith("…") and len(name) < 60 for name in names)
+
+
+def test_a_heat_map_shades_by_value() -> None:
+    values = [[1.0, 0.0], [0.25, 0.75]]
+    drawing = heat_map(values, ["a", "b"], ["c", "d"], label="heat", numbers=True, marked_row=1)
+    assert {"a", "b", "c", "d", "0.25", "0.75"} <= set(words(drawing))
+    opacities = sorted(float(mark.get("fill-opacity", "-1")) for mark in marks(drawing, "cell"))
+    assert opacities == [0.25, 0.75, 1.0]
+    assert Shading(power=0.5).level(0.25) == LEVELS // 2
+    assert heat_cells([[0.0]]) == ""
+
+
+@pytest.mark.parametrize("values", [[], [[]], [[NAN, INFINITE]], [[7.0, -7.0]]])
+def test_odd_heat_maps_are_sound(values: list[list[float]]) -> None:
+    columns = [f"c{number}" for number in range(len(values[0]) if values else 0)]
+    parse(heat_map(values, ["r"] * len(values), columns, label="odd", numbers=True))
+
+
+def test_names_in_charts_are_escaped() -> None:
+    nasty = '<script>"&\x00'
+    axis = Axis(nasty)
+    for drawing in (
+        line_chart([Series(nasty, [0, 1], [0, 1])], axis, axis, label=nasty),
+        bar_chart([Bar(nasty, 1)], axis, label=nasty),
+        heat_map([[1.0]], [nasty], [nasty], label=nasty),
+    ):
+        assert "<script" not in drawing
+        assert parse(drawing).get("aria-label") == '<script>"&\ufffd'
+
+
+def test_smoothing_keeps_a_flat_curve_and_where_a_curve_starts() -> None:
+    assert smooth([2.0] * 9, 5) == [2.0] * 9
+    assert smooth([9.0, 3.0, 0.0, 0.0], 3) == [9.0, 4.0, 1.0, 0.0]
+    assert smooth([], 5) == []
+    assert smooth([0.0, 0.0, 0.0, 6.0], 3)[-1] == 3.0  # not the last step alone
+
+
+def test_thinning_keeps_both_ends() -> None:
+    kept = thin(range(10_000))
+    assert (len(kept), kept[0], kept[-1]) == (MOST_POINTS, 0, 9999)
+    assert thin([1, 2, 3]) == [1, 2, 3]
+
+
+def test_a_loss_curve_counts_tokens_in_a_short_unit() -> None:
+    rows = [{"loss": 5.0 if step < 2999 else NAN, "tokens": 1000 * step} for step in range(3000)]
+    series, unit = loss_curve(rows)
+    assert unit == "million tokens read"
+    assert series.x[-1] == pytest.approx(2.998)
+    assert len(series.y) == len(series.dots) == MOST_POINTS
+    assert loss_curve([])[0].y == []

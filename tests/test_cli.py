@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnlab import __version__, cli
+
+TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
+SHORT = ["--train.epochs=1", "--train.tokens_per_batch=1024"]
+
+
+def call(*arguments: str | Path) -> int:
+    """The exit code of a command."""
+    try:
+        cli.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert call("pretrain", "--corpus", "people:60", "--facts", "people:60:train", "--out", folder, *TINY, *SHORT) == 0
+    return folder
+
+
+def fails(capsys: pytest.CaptureFixture[str], code: int, message: str, *arguments: str | Path) -> None:
+    """The command ends in one line on standard error with this exit code."""
+    capsys.readouterr()
+    assert call(*arguments) == code
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+    assert "Traceback" not in error
+
+
+def test_help_needs_no_torch() -> None:
+    heavy = {"torch", "scipy", "matplotlib", "tokenizers", "numpy"}
+    program = f"import sys, attnlab.cli; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    "verb", ["run", "pretrain", "finetune", "evaluate", "ask", "corpus", "params", "settings", "resume"]
+)
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(verb, "--help") == 0
+    assert "Usage: attnlab" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--version") == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_params(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("params", "mingpt") == 0
+    assert "3,323,392" in capsys.readouterr().out
+    assert call("params", "mingpt", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["total"] == 3_323_392
+    assert call("params", "mingpt", "--model.n_layer", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["total"] == 3_323_392 - 3 * 789_760
+
+
+def test_corpus_show_prints_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("corpus", "show", "--corpus", "people:60", "--n", "3", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["documents"] == 60
+    assert len(shown["examples"]) == 3
+    for pair in shown["examples"]:
+        assert pair["input"].count("⁇") == 2
+        assert pair["target"].endswith("□")
+    assert call("corpus", "show", "--corpus", "people:60", "--task", "recall", "--n", "2") == 0
+    assert capsys.readouterr().out.count("target") == 2
+
+
+def test_corpus_export_writes_the_users_formats(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("corpus", "export", "out", "--corpus", "people:60") == 0
+    assert (here / "out/train.tsv").read_text().split("\n")[0].count("\t") == 1
+    fails(capsys, 2, "already holds", "corpus", "export", "out", "--corpus", "people:60")
+
+
+def test_settings_lists_meanings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("settings", "mingpt", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["model"]["n_embd"] == 256
+    assert call("settings") == 0
+    assert "attention heads" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_mechanisms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("mechanisms", "--json") == 0
+    assert "dot" in {entry["name"] for entry in json.loads(capsys.readouterr().out)}
+
+
+def test_finetune_evaluate_and_ask(trained: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("finetune", trained, "--facts", "people:60:train", "--out", "tuned", *SHORT) == 0
+    assert call("evaluate", "tuned", "--exam", "people:60:test", "--out", "exam") == 0
+    assert "Correct: " in capsys.readouterr().out
+    lines = (here / "exam/predictions.txt").read_text().split("\n")
+    assert len(lines) == json.loads((here / "exam/result.json").read_text())["questions"] + 1
+    (here / "blind.tsv").write_text("Where was Hank Aaron born?\nWhere was Babe Ruth born?\n")
+    assert call("evaluate", "tuned", "--exam", "blind.tsv", "--out", "blind", "--json") == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["questions"] == 2
+    assert "accuracy" not in out
+    assert call("ask", "tuned", "Where was Hank Aaron born?", "--top", "3", "--json") == 0
+    answers = json.loads(capsys.readouterr().out)["answers"]
+    assert 1 <= len(answers) <= 3
+    assert all(0 <= answer["probability"] <= 1 for answer in answers)
+
+
+def test_mistakes_in_words(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    fails(capsys, 2, "Did you mean", "pretain")
+    fails(capsys, 2, "--model.n_head", "pretrain", "--model.n_haed", "4")
+    fails(capsys, 2, "unable to convert", "pretrain", "--model.n_head", "four")
+    fails(capsys, 2, "did you mean dot", "pretrain", "--mechanism", "dto")
+    fails(capsys, 2, "did you mean small", "pretrain", "--preset", "smal")
+    fails(capsys, 2, "did you mean recall", "run", "recal")
+    fails(capsys, 2, "did you mean recall", "pretrain", "--task.name", "recal")
+    fails(capsys, 2, "did you mean lines", "pretrain", "--task.options.line=1")
+    fails(capsys, 2, "go together", "run", "--corpus", "people")
+    fails(capsys, 2, "no such run folder", "evaluate", "absent")
+    fails(capsys, 2, "no such run folder", "resume", "absent")
+    fails(capsys, 2, "the question is empty", "ask", "absent", " ")
+    assert list(here.iterdir()) == []
+
+
+def test_mistakes_in_files(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    (here / "empty.txt").write_text("")
+    (here / "latin.txt").write_bytes("São Paulo\n".encode("latin-1"))
+    (here / "facts.tsv").write_text("Where?\tRome\nWhere was it?\n")
+    (here / "wrong.toml").write_text("[model]\nn_head = 'four'\n")
+    (here / "taken").mkdir()
+    fails(capsys, 2, "absent.txt", "pretrain", "--corpus", "absent.txt")
+    fails(capsys, 2, "empty.txt", "pretrain", "--corpus", "empty.txt")
+    fails(capsys, 2, "UTF-8", "pretrain", "--corpus", "latin.txt")
+    fails(capsys, 2, "facts.tsv:2", "pretrain", "--corpus", "people:60", "--facts", "facts.tsv")
+    fails(capsys, 2, "must be a whole number", "pretrain", "--config", "wrong.toml")
+    fails(capsys, 2, "exists already", "pretrain", "--corpus", "people:60", "--out", "taken", *TINY)
+    fails(capsys, 2, "exists already", "run", "--quick", "--out", "taken")
+    assert list((here / "taken").iterdir()) == []
+    assert not (here / "runs").exists()
+
+
+def test_mistakes_with_a_run(trained: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "long.tsv").write_text("Where?\tRome\n" + "Where was " + "Maximilian " * 60 + "born?\tRome\n")
+    fails(capsys, 2, "question 2 takes", "evaluate", trained, "--exam", "long.tsv", "--out", "exam")
+    fails(capsys, 2, "comes from the run", "finetune", trained, "--model.n_layer", "2")
+    (here / "taken").mkdir()
+    fails(capsys, 2, "exists already", "evaluate", trained, "--out", "taken")
+    assert not (here / "exam").exists()
+
+
+def test_a_broken_checkpoint_exits_with_one(trained: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import shutil
+
+    shutil.copytree(trained, here / "broken")
+    weights = here / "broken/model/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    fails(capsys, 1, "truncated or damaged", "ask", "broken", "Where was Hank Aaron born?")

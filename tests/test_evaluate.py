@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnlab import corpora, evaluate, stages
+from attnlab.config import resolve
+from attnlab.corpora import Question
+from attnlab.errors import DataError
+from attnlab.model import LanguageModel, load_model
+from attnlab.tokenizers import Tokenizer
+
+FACTS = "people:60:train"
+
+
+@pytest.fixture(scope="module")
+def knowing(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Tokenizer]:
+    """A small real model that has learned its training questions by heart."""
+    model = {"n_layer": 1, "n_head": 2, "n_embd": 64, "block_size": 64, "vocab_size": 400}
+    config = resolve("small", "scratch", given={"model": model, "train": {"epochs": 60.0, "tokens_per_batch": 512}})
+    run = stages.finetune(config, None, FACTS, "people:60", tmp_path_factory.mktemp("runs") / "run")
+    return load_model(run.model)
+
+
+def test_what_was_learned_is_answered_exactly(knowing: tuple[LanguageModel, Tokenizer]) -> None:
+    examination = evaluate.examine(*knowing, corpora.load_questions(FACTS))
+    assert examination.summary()["accuracy"] >= 0.9
+
+
+@pytest.mark.parametrize("preset", ["small", "mingpt"])
+def test_generation_with_a_cache_equals_generation_without(preset: str) -> None:
+    torch.manual_seed(3)
+    given = {"model": {"n_layer": 2, "n_embd": 64, "n_head": 2, "block_size": 40, "zero_init": False}}
+    model = LanguageModel(resolve(preset, given=given).model).eval()
+    ids = torch.randint(0, 200, (5, 7))
+    cached = evaluate.generate(model, ids, 30)
+    assert cached == evaluate.generate(model, ids, 30, use_cache=False)
+    assert all(len(row) == 30 for row in cached)
+    assert len(evaluate.generate(model, ids, 100)[0]) == 33  # the block is full
+    stop = cached[0][4]
+    assert evaluate.generate(model, ids, 30, (stop,))[0] == cached[0][: cached[0].index(stop)]
+
+
+def test_answers_do_not_depend_on_the_company_of_other_questions(knowing: tuple[LanguageModel, Tokenizer]) -> None:
+    questions = [item.question for item in corpora.load_questions("people:60:test")]
+    together = evaluate.answer_all(*knowing, questions)
+    assert together == [evaluate.answer_all(*knowing, [question])[0] for question in questions]
+
+
+def test_top_answers_are_probabilities_led_by_the_greedy_answer(knowing: tuple[LanguageModel, Tokenizer]) -> None:
+    question = corpora.load_questions(FACTS)[0].question
+    answers = evaluate.top_answers(*knowing, question, 5)
+    values = [probability for _, probability in answers]
+    assert answers[0][0] == evaluate.answer_all(*knowing, [question])[0]
+    assert values == sorted(values, reverse=True)
+    assert sum(values) <= 1 + 1e-6
+    assert len({answer for answer, _ in answers}) == len(answers)
+
+
+def test_the_probability_of_an_answer_is_that_of_its_tokens(knowing: tuple[LanguageModel, Tokenizer]) -> None:
+    model, tokenizer = knowing
+    question = corpora.load_questions(FACTS)[0].question
+    answer, probability = evaluate.top_answers(model, tokenizer, question, 1)[0]
+    start = evaluate.cue(tokenizer, question, 64)
+    ids = [*start, *tokenizer.encode(answer), tokenizer.mask]
+    scores = model(torch.tensor([ids]))[0].log_softmax(-1)
+    exact = sum(scores[at - 1, ids[at]].item() for at in range(len(start), len(ids)))
+    assert probability >= 0.999 * torch.tensor(exact).exp().item()
+
+
+def test_the_line_the_course_prints() -> None:
+    questions = tuple(Question(f"Where {n}?", "London") for n in range(500))
+    predictions = ("London",) * 115 + ("Paris",) * 385
+    examination = evaluate.Examination(questions, predictions)
+    assert examination.sentence() == "Correct: 115 out of 500: 23.0% (95 % interval 19.5 to 26.9 %)"
+    assert examination.summary()["commonest_prediction"] == "Paris"
+    assert examination.summary()["commonest_share"] == 0.77
+
+
+def test_an_examination_without_answers_only_predicts() -> None:
+    examination = evaluate.Examination((Question("Where?", None),), ("Rome",))
+    assert "accuracy" not in examination.summary()
+    assert examination.sentence().startswith("Predicted: 1 answers")
+
+
+def test_spaces_around_an_answer_do_not_count_but_case_does() -> None:
+    questions = (Question("a", " Rome "), Question("b", "Rome"))
+    assert evaluate.Examination(questions, ("Rome", "rome")).right == [True, False]
+
+
+def test_majority_gives_the_commonest_training_answer() -> None:
+    train = (Question("a", "Rome"), Question("b", "Oslo"), Question("c", "Rome"))
+    assert evaluate.majority(train, train).predictions == ("Rome",) * 3
+
+
+def test_too_long_a_question_is_named_with_its_number(knowing: tuple[LanguageModel, Tokenizer]) -> None:
+    with pytest.raises(DataError, match="question 2 takes .* tokens, and the block of this model holds 64"):
+        evaluate.answer_all(*knowing, ["Where?", "Where " * 200])
+
+
+def test_majority_on_the_reports_data(data_folder: Path) -> None:
+    questions = corpora.load_questions(data_folder / "birthplaces/birth_places_train.tsv")
+    assert len(questions) == 2000
+    assert evaluate.majority(questions, questions).predictions[0] == "London"
+
+
+def test_scratch_training_does_not_know_the_unseen(knowing: tuple[LanguageModel, Tokenizer]) -> None:
+    seen = evaluate.examine(*knowing, corpora.load_questions(FACTS)).summary()["accuracy"]
+    unseen = evaluate.examine(*knowing, corpora.load_questions("people:60:test")).summary()["accuracy"]
+    assert unseen < seen - 0.3
