@@ -120,6 +120,22 @@ def test_finetune_evaluate_and_ask(trained: Path, here: Path, capsys: pytest.Cap
     assert all(0 <= answer["probability"] <= 1 for answer in answers)
 
 
+def test_a_mechanism_in_a_users_file_trains_and_loads_from_elsewhere(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        (Path(cli.__file__).parent / "mechanisms/dot.py").read_text().replace('@mechanism("dot"', '@mechanism("mine"')
+    )
+    (here / "mine.py").write_text(source.replace("class Dot", "class Mine"))
+    world = ("--corpus", "people:60", "--facts", "people:60:train")
+    assert call("pretrain", *world, "--mechanism", "mine.py:Mine", "--out", "run", *TINY, *SHORT) == 0
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    capsys.readouterr()
+    assert call("ask", "../run", "Where was Hank Aaron born?", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["answers"]
+
+
 def test_mistakes_in_words(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     fails(capsys, 2, "Did you mean", "pretain")
     fails(capsys, 2, "--model.n_head", "pretrain", "--model.n_haed", "4")

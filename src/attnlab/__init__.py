@@ -1,3 +1,38 @@
-"""attnlab: an attention laboratory."""
+"""attnlab: an attention laboratory.
+
+The names below are the library's door; each is imported when it is first used, so that `import attnlab` is instant.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "resolve": "attnlab.config",
+    "load_corpus": "attnlab.corpora",
+    "load_questions": "attnlab.corpora",
+    "mechanism": "attnlab.registry",
+    "task": "attnlab.registry",
+    "capture": "attnlab.taps",
+    "LanguageModel": "attnlab.model",
+    "load_model": "attnlab.model",
+    "pretrain": "attnlab.stages",
+    "finetune": "attnlab.stages",
+    "resume": "attnlab.stages",
+    "examine": "attnlab.evaluate",
+    "top_answers": "attnlab.evaluate",
+    "Run": "attnlab.runs",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attnlab' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

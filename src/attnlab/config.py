@@ -12,7 +12,7 @@ import json
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -251,4 +251,10 @@ def resolve(
         values = merge(values, layer)
     values = merge(values, {**(given or {}), "preset": preset})
     config: RunConfig = build(RunConfig, values, where="command line")
-    return config
+    return replace(config, model=replace(config.model, mechanism=lasting_names(config.model.mechanism)))
+
+
+def lasting_names(mechanisms: str) -> str:
+    """Mechanism names with the paths of users' files made absolute, so that a saved model finds them from anywhere."""
+    names = [name.strip() for name in mechanisms.split(",")]
+    return ",".join(str(Path(name).resolve()) if ".py:" in name else name for name in names)

@@ -38,15 +38,15 @@ def make_norm(kind: str, width: int) -> nn.Module:
 
 def make_attention(config: ModelConfig, layer: int) -> nn.Module:
     """The mechanism of a layer; several names are tiled over the layers."""
-    names = [name.strip() for name in config.mechanism.split(",")]
-    entry = registry.find("mechanism", names[layer % len(names)])
+    entries = [registry.find("mechanism", name.strip()) for name in config.mechanism.split(",")]
+    strangers = set(config.options) - {entry.name for entry in entries}
+    if strangers:
+        raise ConfigError(f"model.options names {', '.join(sorted(strangers))}, which model.mechanism does not use")
+    entry = entries[layer % len(entries)]
     if not entry.causal:
         raise ConfigError(f"mechanism '{entry.name}' cannot be causal, and a language model must not see the future")
     if config.positions == "rotary" and not entry.accepts("rotary"):
         raise ConfigError(f"mechanism '{entry.name}' has no rotary positions: set --model.positions learned")
-    strangers = set(config.options) - set(names)
-    if strangers:
-        raise ConfigError(f"model.options names {', '.join(sorted(strangers))}, which model.mechanism does not use")
     shared = {
         "causal": True,
         "rotary": config.positions == "rotary",

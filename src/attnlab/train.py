@@ -12,6 +12,7 @@ import gc
 import json
 import math
 import os
+import shlex
 import signal
 import threading
 import time
@@ -309,9 +310,8 @@ class Trainer:
     def _stop(self, received: list[int]) -> None:
         self.checkpoint()
         reason = "SIGTERM" if received[:1] == [signal.SIGTERM] else "Ctrl-C"
-        raise Interrupted(
-            f"stopped by {reason} at step {self.step}; all is saved. Go on with: attnlab resume {self.run.path}"
-        )
+        command = f"attnlab resume {shlex.quote(str(self.run.path))}"
+        raise Interrupted(f"stopped by {reason} at step {self.step}; all is saved. Go on with: {command}")
 
     def _finish(self, last: Step | None) -> dict[str, Any]:
         if last is None and not self.step:

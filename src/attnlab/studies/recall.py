@@ -21,7 +21,7 @@ from rich.table import Table
 from attnlab import corpora, stages
 from attnlab.config import RunConfig, Stage, resolve
 from attnlab.corpora import Corpus, Question
-from attnlab.errors import DataError
+from attnlab.errors import DataError, Interrupted
 from attnlab.evaluate import Examination, cue, examine, majority
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import display
@@ -81,7 +81,11 @@ def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any
     corpus = corpora.load_corpus(plan.corpus)
     facts, exam = corpora.load_questions(plan.facts), corpora.load_questions(plan.exam)
     console.print(f"{len(corpus.lines):,} documents, {len(facts):,} training questions, {len(exam):,} to be examined")
-    runs = train_all(plan, folder, console)
+    try:
+        runs = train_all(plan, folder, console)
+    except Interrupted:
+        command = f"attnlab resume {shlex.quote(str(folder))}"
+        raise Interrupted(f"stopped; all is saved. Go on with: {command}") from None
     examinations = examine_all(runs, corpus, facts, exam)
     write_bytes(folder / "predictions.txt", lines_of(examinations[MAIN]))
     model, tokenizer = load_model(runs["finetune"].model)

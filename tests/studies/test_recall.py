@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from attnlab import stages, studies, train
+from attnlab.corpora import load_questions
+from attnlab.errors import DataError, OutputExists, UserError
+from attnlab.runs import Run
+from attnlab.studies import recall
+
+GIVEN: dict[str, Any] = {
+    "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
+    "train": {"epochs": 2.0, "tokens_per_batch": 1024, "checkpoint_every": 2},
+}
+PLAN = recall.Plan("people:60", "people:60:train", "people:60:test", preset="quick", given=GIVEN, quick=True)
+
+
+@pytest.fixture
+def console() -> Any:
+    with Path("/dev/null").open("w") as nowhere:
+        yield Console(file=nowhere, width=80)
+
+
+def test_the_whole_story(tmp_path: Path, console: Console) -> None:
+    result = recall.begin(PLAN, tmp_path / "study", console)
+    folder, exam = tmp_path / "study", load_questions("people:60:test")
+    assert json.loads((folder / "result.json").read_text())["rows"] == result["rows"]
+    assert len((folder / "predictions.txt").read_text().split("\n")) == len(exam) + 1
+    assert [row["name"] for row in result["rows"]] == [row.name for row in recall.ROWS]
+    for row in result["rows"]:
+        assert row["questions"] == len(exam)
+        assert 0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1
+    majority = next(row for row in result["rows"] if row["name"] == "majority answer")
+    assert majority["commonest_share"] == 1
+    attention = result["attention"]
+    assert len(attention["patterns"][0]) == 2
+    assert len(attention["patterns"][0][0]) == len(attention["tokens"])
+    shown = len(result["answers"]["right"]) + len(result["answers"]["wrong"])
+    assert shown >= min(len(exam), recall.SHOWN)
+    page = (folder / "report.html").read_text()
+    assert "pretrained + fine-tuned" in page
+    assert "quick run" in page.lower()
+    with pytest.raises(OutputExists):
+        recall.begin(PLAN, folder, console)
+
+
+def test_a_study_that_was_killed_goes_on_to_the_same_result(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = recall.begin(PLAN, tmp_path / "whole", console)
+
+    class Kill(Exception):
+        pass
+
+    real = train.Trainer.checkpoint
+
+    def kill_after_saving(trainer: train.Trainer) -> None:
+        real(trainer)
+        if trainer.run.path.name == "pretrain":
+            raise Kill
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train.Trainer, "checkpoint", kill_after_saving)
+        with pytest.raises(Kill):
+            recall.begin(PLAN, tmp_path / "killed", console)
+    assert Run.open(tmp_path / "killed/no-pretraining").complete
+    assert not Run.open(tmp_path / "killed/pretrain").complete
+    again = studies.resume(tmp_path / "killed", console)
+    for left, right in zip(whole["rows"], again["rows"], strict=True):
+        assert {**left, "seconds": 0} == {**right, "seconds": 0}
+    losses = [[row["loss"] for row in one["runs"]["pretrain"]["metrics"]] for one in (whole, again)]
+    assert losses[0] == losses[1]
+
+
+def test_an_exam_without_answers_gives_predictions_only(tmp_path: Path, console: Console) -> None:
+    blind = tmp_path / "blind.tsv"
+    blind.write_text("Where was Hank Aaron born?\n")
+    plan = recall.Plan("people:60", "people:60:train", str(blind), preset="quick", given=GIVEN)
+    result = recall.begin(plan, tmp_path / "study", console)
+    assert "accuracy" not in result["rows"][0]
+    assert (tmp_path / "study/predictions.txt").read_text().count("\n") == 1
+    assert result["answers"] == {"right": [], "wrong": []}
+
+
+def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, console: Console) -> None:
+    with pytest.raises(DataError, match="no answers"):
+        blind = tmp_path / "blind.tsv"
+        blind.write_text("Where was Hank Aaron born?\n")
+        recall.begin(recall.Plan("people:60", str(blind), "people:60:test"), tmp_path / "study", console)
+    with pytest.raises(DataError):
+        recall.begin(recall.Plan("people:60", "absent.tsv", "people:60:test"), tmp_path / "study", console)
+    with pytest.raises(UserError, match="did you mean recall"):
+        studies.find("recal")
+    assert not (tmp_path / "study").exists()
+
+
+def test_stages_get_their_own_settings() -> None:
+    plan = recall.Plan(preset="small", given={"model": {"n_layer": 1}, "train": {"epochs": 7.0}, "seed": 3})
+    assert plan.settings("pretrain").train.epochs == 7
+    assert plan.settings("finetune").train.epochs != 7
+    assert {plan.settings(stage).model.n_layer for stage in ("pretrain", "finetune", "scratch")} == {1}
+    assert plan.settings("scratch").seed == 3
+    assert stages.lasting("people:train") == "people:train"
+    assert Path(stages.lasting("x.tsv")).is_absolute()
+
+
+@pytest.mark.slow
+def test_the_quick_world_is_remembered(tmp_path: Path, console: Console) -> None:
+    """Pretraining is worth it: far above the same model without, which is near the majority answer."""
+    plan = recall.Plan("people:300", "people:300:train", "people:300:test", preset="quick", quick=True)
+    rows = {row["name"]: row for row in recall.begin(plan, tmp_path / "study", console)["rows"]}
+    assert rows[recall.MAIN]["low"] > rows["no pretraining"]["high"]
+    assert rows[recall.MAIN]["accuracy"] > 0.5
+    assert abs(rows["no pretraining"]["accuracy"] - rows["majority answer"]["accuracy"]) < 0.1

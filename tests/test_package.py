@@ -1,0 +1,73 @@
+"""Promises of the package and its papers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnlab
+from attnlab import cli
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def commands() -> list[str]:
+    """Every attnlab command in the README's shell blocks."""
+    blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", README, flags=re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").split("\n")
+    return [line.split("  #")[0].strip() for line in lines if re.match(r"(\S*/)?attnlab |torchrun ", line)]
+
+
+def test_every_public_name_is_there_and_strangers_are_not() -> None:
+    for name in attnlab.__all__:
+        assert getattr(attnlab, name) is not None
+    assert set(attnlab.__all__) <= set(dir(attnlab))
+    with pytest.raises(AttributeError, match="no attribute 'atention'"):
+        _ = attnlab.atention
+
+
+def test_importing_is_instant() -> None:
+    subprocess.run([sys.executable, "-c", "import sys, attnlab; assert 'torch' not in sys.modules"], check=True)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_the_readmes_commands_are_understood(command: str) -> None:
+    words = shlex.split(command)
+    if words[0] == "torchrun":
+        words = words[words.index("attnlab") :]
+    function, _, _ = cli.app.parse_args(words[1:], exit_on_error=False, print_error=False)
+    assert callable(function)
+
+
+def test_the_readme_has_commands() -> None:
+    assert len(commands()) >= 8
+
+
+def test_the_readmes_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert {"run", "test", "check"} <= set(re.findall(r"`?make ([a-z-]+)", README)) <= targets
+
+
+def test_the_architectures_tree_names_every_module() -> None:
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text(encoding="utf-8")
+    package = ROOT / "src/attnlab"
+    names = {path.name for path in package.glob("*.py")} - {"__init__.py", "__main__.py"}
+    names |= {f"{path.name}/" for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    listed = set(re.findall(r"^  ([a-z_]+(?:\.py|/))\s", text, flags=re.MULTILINE))
+    assert listed == names
+
+
+def test_the_changelog_knows_the_version() -> None:
+    assert f"## [{attnlab.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_nothing_is_unpickled() -> None:
+    for path in (ROOT / "src").rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        assert not re.search(r"\bpickle\b|torch\.load\(|torch\.save\(|broadcast_object|gather_object", source), path
