@@ -39,7 +39,7 @@ def require(condition: bool, message: str) -> None:
 class ModelConfig:
     """The backbone: everything of a model but its tokenizer."""
 
-    n_layer: int = setting(3, "blocks")
+    n_layer: int = setting(2, "blocks")
     n_head: int = setting(8, "attention heads a block")
     n_embd: int = setting(256, "width of the residual stream")
     block_size: int = setting(128, "longest sequence in tokens")

@@ -85,7 +85,7 @@ class Recall:
         *,
         views: int = 1,
         bare: float = 0.65,
-        lines: float = 0.2,
+        lines: float = 0.05,
         questions: float = 0.5,
     ) -> None:
         self.tokenizer = data.tokenizer
