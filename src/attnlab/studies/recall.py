@@ -6,6 +6,7 @@ pretraining, the majority answer, and a reader with the book open.
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +22,7 @@ from rich.table import Table
 from attnlab import corpora, stages
 from attnlab.config import RunConfig, Stage, resolve
 from attnlab.corpora import Corpus, Question
-from attnlab.errors import DataError, Interrupted
+from attnlab.errors import DataError, Interrupted, UserError
 from attnlab.evaluate import Examination, cue, examine, majority
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import display
@@ -56,6 +57,8 @@ class Plan:
 
 def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     """A new study in a new folder; mistakes in data and settings are found before the folder is made."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("a study trains in one process: use `torchrun ... -m attnlab pretrain` and `finetune` for several")
     refuse_existing(folder)
     corpora.load_corpus(plan.corpus)
     corpora.load_questions(plan.exam)
