@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from attnlab.runs import speaks
 from attnlab.stages import QUIET, Show
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Meter:
 @contextmanager
 def display(label: str, console: Console) -> Iterator[Show]:
     """Somewhere for a stage to show itself; only the first of several processes speaks."""
-    if os.environ.get("RANK", "0") != "0":
+    if not speaks():
         yield QUIET
     elif console.is_terminal:
         with _bar(label, console) as show:

@@ -112,6 +112,11 @@ def free_name(stem: str, root: Path = Path("runs")) -> Path:
     return root / f"{stem}-{number}"
 
 
+def speaks() -> bool:
+    """Whether this process talks to the user: the first of those that torchrun started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def cpu_name() -> str:
     """The processor as the system names it."""
     try:

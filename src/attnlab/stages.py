@@ -148,8 +148,8 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
     """Everything is read and built before the folder is made, so that a mistake leaves none behind."""
     with process_group() as ranks:
         run = Run(out or free_name(f"{stage}-{config.preset}"))
-        if ranks.first:
-            refuse_existing(run.path)
+        refuse_existing(run.path)
+        ranks.wait()  # everybody has looked before the first one makes the folder
         trainer = _prepare(run, config, sources, base, ranks, show)
         if ranks.first:
             stored = {

@@ -58,7 +58,9 @@ class Plan:
 def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     """A new study in a new folder; mistakes in data and settings are found before the folder is made."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("a study trains in one process: use `torchrun ... -m attnlab pretrain` and `finetune` for several")
+        raise UserError(
+            "a study trains in one process: use `torchrun ... -m attnlab pretrain` and `finetune` for several"
+        )
     refuse_existing(folder)
     corpora.load_corpus(plan.corpus)
     corpora.load_questions(plan.exam)

@@ -1,0 +1,65 @@
+"""How much `small` recalls of the CS224n birthplaces: 1,800 of the 2,000 training questions to learn, 200 to be examined on.
+
+    ATTNLAB_DATA=path/to/data python benchmarks/birthplaces.py [--split 0] [--out DIR] [settings as for `attnlab pretrain`]
+
+Prints the accuracy after pretraining and after fine-tuning, tokens a second, and minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from attnlab import cli
+from attnlab.corpora import as_table, load_questions
+from attnlab.runs import Run
+
+
+def split_questions(source: Path, folder: Path, seed: int) -> tuple[Path, Path]:
+    """The training questions shuffled by seed and cut: all but 200, and 200."""
+    lines = list(as_table(load_questions(source)))
+    random.Random(seed).shuffle(lines)
+    paths = folder / "train.tsv", folder / "dev.tsv"
+    for path, part in zip(paths, (lines[:-200], lines[-200:]), strict=True):
+        path.write_text("\n".join(part) + "\n", encoding="utf-8")
+    return paths
+
+
+def option(name: str, default: str) -> str:
+    """An option of this program, taken off the command line."""
+    if name not in sys.argv:
+        return default
+    at = sys.argv.index(name)
+    value = sys.argv[at + 1]
+    del sys.argv[at : at + 2]
+    return value
+
+
+def main() -> None:
+    """Split, pretrain, fine-tune, examine both."""
+    if "ATTNLAB_DATA" not in os.environ:
+        sys.exit(
+            "birthplaces: set ATTNLAB_DATA to the folder that holds birthplaces/wiki.txt and birth_places_train.tsv"
+        )
+    data = Path(os.environ["ATTNLAB_DATA"]) / "birthplaces"
+    seed, out = int(option("--split", "0")), option("--out", "")
+    folder = Path(out or tempfile.mkdtemp(prefix="birthplaces-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    facts, exam = (str(path) for path in split_questions(data / "birth_places_train.tsv", folder, seed))
+    base, tuned = str(folder / "pretrain"), str(folder / "finetune")
+    cli.main(["pretrain", "--corpus", str(data / "wiki.txt"), "--facts", facts, "--out", base, *sys.argv[1:]])
+    cli.main(["finetune", base, "--facts", facts, "--out", tuned])
+    for name in (base, tuned):
+        print(Path(name).name, end=": ", flush=True)
+        cli.main(["evaluate", name, "--exam", exam, "--out", f"{name}-exam"])
+    results = [Run.open(name).result for name in (base, tuned)]
+    print(
+        f"{results[0]['tokens_per_second']:,} tokens/s, {sum(r['seconds'] for r in results) / 60:.1f} minutes, {folder}"
+    )
+
+
+if __name__ == "__main__":
+    main()
