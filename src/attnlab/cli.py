@@ -506,7 +506,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a verb; mistakes end in one line on standard error and an exit code."""
     share_the_machine()
     try:
-        app(arguments, exit_on_error=False, print_error=False)
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         fail(" ".join(str(error).split()), 2)
     except AttnlabError as error:
