@@ -177,8 +177,9 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
     else:
         model, tokenizer = load_model(base.model)
     task = make_task(config.task, TaskData(tokenizer, model.config.block_size, sources.corpus, sources.facts))
+    shared = f" in each of {ranks.world} processes" if ranks.world > 1 else ""
     show.line(
-        f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary of {tokenizer.size:,},"
-        f" {torch.get_num_threads()} thread(s) in {ranks.world} process(es)"
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {tokenizer.size:,},"
+        f" threads {torch.get_num_threads()}{shared}"
     )
     return Trainer(run, model, tokenizer, task, config, ranks)
