@@ -139,7 +139,14 @@ def test_a_mechanism_in_a_users_file_trains_and_loads_from_elsewhere(
 def test_mistakes_in_words(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     fails(capsys, 2, "Did you mean", "pretain")
     fails(capsys, 2, "--model.n_head", "pretrain", "--model.n_haed", "4")
-    fails(capsys, 2, "unable to convert", "pretrain", "--model.n_head", "four")
+    fails(capsys, 2, "model.n_head must be a whole number, not 'four'", "pretrain", "--model.n_head", "four")
+    fails(capsys, 2, "model.n_head must be a whole number, not 4.5", "pretrain", "--model.n_head", "4.5")
+    fails(capsys, 2, "model.qk_norm must be true or false", "pretrain", "--model.qk_norm", "maybe")
+    fails(capsys, 2, "train.epochs must be a finite number", "pretrain", "--train.epochs", "inf")
+    fails(capsys, 2, "--seed", "pretrain", "--seed", "1.5")
+    fails(capsys, 2, "seed must not be negative", "pretrain", "--seed", "-1")
+    fails(capsys, 2, "bare must lie in [0, 1]", "pretrain", "--corpus", "people:60", "--task.options.bare=7")
+    fails(capsys, 1, "cannot write", "pretrain", "--corpus", "people:60", "--out", "/dev/null/x", *TINY)
     fails(capsys, 2, "did you mean dot", "pretrain", "--mechanism", "dto")
     fails(capsys, 2, "did you mean small", "pretrain", "--preset", "smal")
     fails(capsys, 2, "did you mean recall", "run", "recal")
@@ -169,9 +176,53 @@ def test_mistakes_in_files(capsys: pytest.CaptureFixture[str], here: Path) -> No
     assert not (here / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def broken(:", "cannot be loaded: SyntaxError"),
+        ("import surely_not_installed", "cannot be loaded: ModuleNotFoundError"),
+        ("class Mine:\n    def __init__(self, width, *, rotary=True): pass", "is not built as Mechanism"),
+    ],
+)
+def test_mistakes_in_a_users_mechanism(
+    here: Path, capsys: pytest.CaptureFixture[str], source: str, message: str
+) -> None:
+    (here / "mine.py").write_text(source)
+    fails(capsys, 2, message, "pretrain", "--corpus", "people:60", "--mechanism", "mine.py:Mine", "--out", "run")
+    assert not (here / "run").exists()
+
+
+def test_a_study_finds_mistakes_before_it_makes_a_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "long.tsv").write_text("Where?\tRome\n" + "Where was " + "Maximilian " * 60 + "born?\tRome\n")
+    (here / "good.tsv").write_text("Where?\tRome\n")
+    (here / "options.toml").write_text("[finetune.task.options]\nviews = 2\n")
+    world = ("--corpus", "people:60", "--out", "study", "--preset", "quick", *TINY)
+    fails(capsys, 2, "did you mean dot", "run", "--quick", "--mechanism", "dto", "--out", "study")
+    fails(capsys, 2, "has no options", "run", "--quick", "--config", "options.toml", "--out", "study")
+    fails(capsys, 2, "question 2 ", "run", "--facts", "long.tsv", "--exam", "good.tsv", *world)
+    fails(capsys, 2, "question 2 ", "run", "--facts", "good.tsv", "--exam", "long.tsv", *world)
+    assert not (here / "study").exists()
+
+
+def test_several_processes_are_refused_where_one_must_do(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, trained: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    fails(capsys, 2, "runs in one process", "run", "--quick")
+    fails(capsys, 2, "runs in one process", "evaluate", trained)
+
+
+def test_text_that_looks_like_markup_is_printed_as_it_is(
+    here: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("evaluate", trained, "--exam", "people:60:test", "--out", "e[bold]x[/b]") == 0
+    assert "predictions: e[bold]x[/b]/predictions.txt" in capsys.readouterr().out
+    assert (here / "e[bold]x[/b]/predictions.txt").is_file()
+
+
 def test_mistakes_with_a_run(trained: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "long.tsv").write_text("Where?\tRome\n" + "Where was " + "Maximilian " * 60 + "born?\tRome\n")
-    fails(capsys, 2, "question 2 takes", "evaluate", trained, "--exam", "long.tsv", "--out", "exam")
+    fails(capsys, 2, "question 2 ", "evaluate", trained, "--exam", "long.tsv", "--out", "exam")
     fails(capsys, 2, "comes from the run", "finetune", trained, "--model.n_layer", "2")
     (here / "taken").mkdir()
     fails(capsys, 2, "exists already", "evaluate", trained, "--out", "taken")

@@ -39,6 +39,12 @@ def test_command_line_beats_file_beats_preset(tmp_path: Path) -> None:
         ("[finetune.model]\nn_head = 2", "task and train only"),
         ("model = 3", "model must be a table"),
         ("[model", "not valid TOML"),
+        ("seed = -1", "seed must not be negative"),
+        ("[train]\nepochs = inf", "train.epochs must be a finite number"),
+        ("[model]\nblock_size = 3", "model.block_size must be at least 8"),
+        ("[finetune]\ntask = 3", "task must be a table"),
+        ("[model.options]\ndot = 3", "model.options must be a table"),
+        ("preset = 'mingpt'", "choose the preset with --preset"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -50,12 +56,33 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, message:
     assert error.value.exit_code == 2
 
 
+def test_what_a_file_says_of_all_stages_yields_to_what_is_said_of_one(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[train]\nepochs = 77\nlr = 0.5\n[task]\nname = 'spans'\n[scratch.train]\nepochs = 2\n")
+    preset = resolve("small", "finetune")
+    assert resolve("small", "pretrain", file).task.name == "spans"
+    assert resolve("small", "finetune", file).task.name == "questions"
+    assert resolve("small", "finetune", file).train == preset.train
+    assert resolve("small", "scratch", file).train.epochs == 2
+    assert resolve("small", "scratch", file).train.lr == 0.5
+
+
+def test_options_of_one_task_do_not_reach_another(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[task.options]\nviews = 2\n")
+    assert resolve("small", "pretrain", file).task.options == {"views": 2}
+    assert resolve("small", "finetune", file).task.options == {}
+    assert resolve("small", "pretrain", file, {"task": {"name": "spans"}}).task.options == {}
+
+
 def test_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean mingpt"):
         resolve("minigpt")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        resolve("small", "pretrain", tmp_path)
     with pytest.raises(ConfigError, match="no such settings file"):
         resolve("small", "pretrain", tmp_path / "absent.toml")
 

@@ -49,6 +49,23 @@ def test_answers_do_not_depend_on_the_company_of_other_questions(knowing: tuple[
     assert together == [evaluate.answer_all(*knowing, [question])[0] for question in questions]
 
 
+def test_an_answer_is_one_line_whatever_the_model_writes(
+    knowing: tuple[LanguageModel, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "generate", lambda *_: [knowing[1].encode("New\r\nYork\u2028City\n")])
+    assert evaluate.answer_all(*knowing, ["Where?"]) == ["New York City"]
+
+
+def test_a_long_answer_is_not_cut(tmp_path: Path) -> None:
+    facts, answer = tmp_path / "facts.tsv", "a city with a name of some sixty letters, as there are few"
+    facts.write_text(f"Where was Ann born?\t{answer}\n" * 20)
+    model = {"n_layer": 1, "n_head": 2, "n_embd": 64, "vocab_size": 64}
+    settings = {"epochs": 60.0, "tokens_per_batch": 512, "optimizer": "muon", "lr": 3e-3}
+    config = resolve("mingpt", "scratch", given={"model": model, "train": settings})
+    run = stages.finetune(config, None, str(facts), None, tmp_path / "run")
+    assert evaluate.answer_all(*load_model(run.model), ["Where was Ann born?"]) == [answer]
+
+
 def test_top_answers_are_probabilities_led_by_the_greedy_answer(knowing: tuple[LanguageModel, Tokenizer]) -> None:
     question = corpora.load_questions(FACTS)[0].question
     answers = evaluate.top_answers(*knowing, question, 5)
@@ -96,7 +113,7 @@ def test_majority_gives_the_commonest_training_answer() -> None:
 
 
 def test_too_long_a_question_is_named_with_its_number(knowing: tuple[LanguageModel, Tokenizer]) -> None:
-    with pytest.raises(DataError, match="question 2 takes .* tokens, and the block of this model holds 64"):
+    with pytest.raises(DataError, match=r"question 2 .* takes .* tokens, and the block of this model holds 64"):
         evaluate.answer_all(*knowing, ["Where?", "Where " * 200])
 
 

@@ -12,7 +12,6 @@ from attnlab.errors import CheckpointError, ConfigError
 from attnlab.model import (
     LanguageModel,
     count_parameters,
-    flops_per_token,
     load_model,
     model_files,
     on_paper,
@@ -95,13 +94,6 @@ def test_mechanisms_are_tiled_over_layers_and_unknown_ones_refused() -> None:
 def test_too_long_a_text_is_refused(tiny: RunConfig) -> None:
     with pytest.raises(ValueError, match="do not fit into a block of 64"):
         LanguageModel(tiny.model)(torch.zeros(1, 65, dtype=torch.long))
-
-
-def test_flops_count_weights_six_times_and_attention() -> None:
-    config = ModelConfig(n_layer=1, n_embd=8, n_head=1, vocab_size=10)
-    inner = 12 * 8 * 8 + 8 * 10
-    assert flops_per_token(config, inner + 80, 0) == 6 * inner
-    assert flops_per_token(config, inner + 80, 5) == 6 * inner + 12 * 8 * 5
 
 
 def test_taps_have_the_names_people_know(tiny: RunConfig) -> None:

@@ -67,6 +67,14 @@ def test_schedules() -> None:
     assert [optim.rate_at(p, cosine) for p in (0.0, 0.5, 1.0)] == pytest.approx([1, 0.5, 0.1])
 
 
+def test_the_reports_schedule_swings() -> None:
+    train = resolve("mingpt").train
+    rates = [optim.rate_at(epoch / 650, train) for epoch in (0.03, 100, 200, 300, 400, 600)]
+    assert rates == pytest.approx([1, 0.5, 0.1, 0.5, 1, 0.1], abs=1e-3)
+    assert optim.rate_at(0.015 / 650, train) == pytest.approx(0.55, abs=0.02)
+    assert optim.rate_at(0.99, resolve("mingpt", "finetune").train) > 0.99
+
+
 def test_state_goes_through_named_tensors(tiny: RunConfig) -> None:
     def trained(steps: int, carry: bool) -> LanguageModel:
         torch.manual_seed(0)
@@ -89,5 +97,5 @@ def test_state_goes_through_named_tensors(tiny: RunConfig) -> None:
 
 def test_the_state_of_another_optimizer_is_refused(tiny: RunConfig) -> None:
     optimizers = optim.make_optimizers(LanguageModel(tiny.model), tiny.train)
-    with pytest.raises(CheckpointError, match="another optimizer"):
+    with pytest.raises(CheckpointError, match="does not fit the model"):
         optim.load_state(optimizers, {"lion/0/momentum": torch.zeros(1)})

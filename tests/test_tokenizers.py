@@ -51,7 +51,7 @@ def test_training_again_gives_the_same_vocabulary() -> None:
 def test_save_and_load(tmp_path: Path) -> None:
     for tokenizer in (BPE, CHAR):
         path = tmp_path / "tokenizer.json"
-        tokenizer.save(path)
+        path.write_text(tokenizer.backend.to_str(), encoding="utf-8")
         again = Tokenizer.load(path)
         assert again.encode(LINES[1]) == tokenizer.encode(LINES[1])
         assert (again.size, again.pad, again.mask) == (tokenizer.size, tokenizer.pad, tokenizer.mask)

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab import stages, train
-from attnlab.config import RunConfig, resolve
+from attnlab.config import RunConfig, TaskConfig, resolve
 from attnlab.errors import AttnlabError, CheckpointError, DataError, Interrupted, OutputExists, StorageError
-from attnlab.model import load_model
+from attnlab.model import load_model, read_tensors, to_bytes
 from attnlab.runs import Run
 from attnlab.tasks import Example
 
+TINY: dict[str, Any] = {
+    "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
+    "train": {"epochs": 2.0, "tokens_per_batch": 512, "checkpoint_every": 4},
+}
 WORLD, FACTS = "people:60", "people:60:train"
 
 
@@ -81,14 +87,15 @@ def test_a_stopped_run_goes_on_with_identical_losses(tmp_path: Path, tiny: RunCo
     model = {**tiny.to_dict()["model"], "dropout": 0.1} if preset == "mingpt" else tiny.to_dict()["model"]
     settings = {"epochs": 3.0, "tokens_per_batch": 1024, "checkpoint_every": 3}
     base = resolve(preset, given={"model": model, "train": settings, "tokenizer": {"kind": "bpe"}})
-    whole = stages.pretrain(base, WORLD, FACTS, tmp_path / "whole")
+    facts = None if preset == "mingpt" else FACTS
+    whole = stages.pretrain(base, WORLD, facts, tmp_path / "whole")
 
     def stop_at_eight(step: train.Step) -> None:
         if step.step == 8:
             raise Stop
 
     with pytest.raises(Stop):
-        stages.pretrain(base, WORLD, FACTS, tmp_path / "broken", stages.Show(step=stop_at_eight))
+        stages.pretrain(base, WORLD, facts, tmp_path / "broken", stages.Show(step=stop_at_eight))
     broken = Run.open(tmp_path / "broken")
     assert not broken.complete
     assert [path.name for path in broken.checkpoints()] == ["step-000003", "step-000006"]
@@ -183,7 +190,7 @@ def test_two_processes_train_as_one(tmp_path: Path, background: list[subprocess.
     background.append(alone)
     assert alone.wait(120) == 0
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
-    assert len(one) == len(two) > 20
+    assert len(one) == len(two) > 15
     assert two == pytest.approx(one, rel=2e-3)
     assert two[:3] == pytest.approx(one[:3], rel=1e-5)
     assert Run.open(tmp_path / "two").result["processes"] == 2
@@ -206,7 +213,9 @@ def test_finetuning_starts_from_the_base_and_from_scratch(tmp_path: Path, tiny: 
     tuned = stages.finetune(config, base, FACTS, out=tmp_path / "tuned")
     scratch = stages.finetune(replace(tiny, task=config.task), None, FACTS, WORLD, tmp_path / "scratch")
     assert tuned.metrics()[0]["loss"] < scratch.metrics()[0]["loss"]
-    assert tuned.config["base"] == str(base.path.resolve())
+    assert tuned.config["base"] == "../base"
+    assert tuned.config["config"]["model"] == base.config["config"]["model"]
+    assert tuned.config["config"]["train"]["threads"] == 1
     assert load_model(tuned.model)[0].config == load_model(base.model)[0].config
 
 
@@ -221,7 +230,7 @@ def test_an_existing_folder_is_refused_and_untouched(tmp_path: Path, tiny: RunCo
 def test_a_mistake_leaves_no_folder_behind(tmp_path: Path, tiny: RunConfig) -> None:
     facts = tmp_path / "facts.tsv"
     facts.write_text("Where?\tRome\n" + "Where was " + "".join(map(chr, range(0x4E00, 0x4E60))) + " born?\tRome\n")
-    with pytest.raises(DataError, match="question 2 takes"):
+    with pytest.raises(DataError, match=r"question 2 .* takes"):
         stages.pretrain(tiny, WORLD, str(facts), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -241,18 +250,100 @@ def test_changed_data_are_noticed_on_resume(tmp_path: Path, tiny: RunConfig) -> 
         stages.resume(Run.open(tmp_path / "run"))
 
 
-def test_a_damaged_checkpoint_is_refused_on_resume(tmp_path: Path, tiny: RunConfig) -> None:
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed after its checkpoint of step 8."""
+
     def stop(step: train.Step) -> None:
         if step.step == 9:
             raise Stop
 
+    path = tmp_path_factory.mktemp("runs") / "run"
     with pytest.raises(Stop):
-        stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run", stages.Show(step=stop))
-    run = Run.open(tmp_path / "run")
-    broken = run.checkpoints()[-1] / "optimizer.safetensors"
-    broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match="truncated or damaged"):
-        stages.resume(run)
+        stages.pretrain(resolve("small", given=TINY), WORLD, FACTS, path, stages.Show(step=stop))
+    return path
+
+
+def tensors_changed(name: str, change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / f"checkpoints/step-000008/{name}.safetensors"
+        tensors = read_tensors(path)
+        change(tensors)
+        path.write_bytes(to_bytes(tensors))
+
+    return damage
+
+
+def text_changed(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1))
+
+    return damage
+
+
+def cut(folder: Path) -> None:
+    path = folder / "checkpoints/step-000008/optimizer.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+STATE = "checkpoints/step-000008/state.json"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, "truncated or damaged"),
+        (tensors_changed("optimizer", lambda t: t.pop("muon/0/momentum")), "does not fit the model"),
+        (tensors_changed("optimizer", lambda t: t.update({"odd": torch.zeros(1)})), "does not fit the model"),
+        (tensors_changed("optimizer", lambda t: t.update({"muon/0/momentum": torch.zeros(3, 3)})), "another shape"),
+        (tensors_changed("optimizer", lambda t: t["muon/0/momentum"].fill_(torch.nan)), "holds NaN"),
+        (tensors_changed("rng", lambda t: t.clear()), "no generator state"),
+        (tensors_changed("rng", lambda t: t.update({"0": torch.zeros(7, dtype=torch.uint8)})), "no generator state"),
+        (tensors_changed("model", lambda t: t.update({"head.weight": t["head.weight"].long()})), "do not fit"),
+        (text_changed(STATE, '"step": 8', '"step": "eight"'), "no number 'step'"),
+        (text_changed(STATE, '"format": 1', '"format": 7'), "format 7"),
+        (text_changed("config.json", '"n_layer"', '"n_layers"'), "not of this version"),
+        (text_changed("config.json", '"config"', '"konfig"'), "not of this version"),
+        (text_changed("config.json", '"data"', '"date"'), "is damaged"),
+        (text_changed("config.json", '"format": 1', '"format": 2'), "format 2"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_on_resume(
+    stopped: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    shutil.copytree(stopped, tmp_path / "run")
+    damage(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=message) as error:
+        stages.resume(Run.open(tmp_path / "run"))
+    assert "\n" not in str(error.value)
+
+
+def test_runs_that_were_moved_go_on(tmp_path: Path, tiny: RunConfig) -> None:
+    base = stages.pretrain(tiny, WORLD, FACTS, tmp_path / "here/base")
+    config = resolve(
+        "small", "finetune", given={"train": {"epochs": 4.0, "tokens_per_batch": 256, "checkpoint_every": 1}}
+    )
+
+    def stop(step: train.Step) -> None:
+        if step.step == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        stages.finetune(config, base, FACTS, out=tmp_path / "here/tuned", show=stages.Show(step=stop))
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert stages.resume(Run.open(tmp_path / "there/tuned")).complete
+
+
+def test_questions_for_a_task_that_reads_none_are_refused(tmp_path: Path, tiny: RunConfig) -> None:
+    spans = replace(tiny, task=TaskConfig("spans"))
+    with pytest.raises(DataError, match="reads no questions"):
+        stages.pretrain(spans, WORLD, FACTS, tmp_path / "run")
+    nothing = replace(tiny, task=TaskConfig("recall", {"views": 0, "lines": 0.0, "questions": 0.0}))
+    with pytest.raises(DataError, match="makes no examples"):
+        stages.pretrain(nothing, WORLD, FACTS, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +368,7 @@ def test_a_loss_that_explodes_stops_the_run(tmp_path: Path, tiny: RunConfig) -> 
 
 
 def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     small, tiny = resolve("small").model, resolve("small", given={"model": {"n_embd": 64}}).model
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert train.choose_threads(small, 0) == 8
@@ -284,3 +376,5 @@ def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -
     assert train.choose_threads(tiny, 0) == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert train.choose_threads(small, 0) == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert train.choose_threads(small, 0) == 3

@@ -5,22 +5,24 @@ from __future__ import annotations
 import json as json_module
 import os
 import shlex
+import signal
 import sys
-from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
+from collections.abc import Sequence
+from dataclasses import field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from attnlab import __version__
-from attnlab.config import RunConfig, load_preset, preset_names, resolve, type_hints, walk
+from attnlab.config import RunConfig, describe_type, from_text, load_preset, preset_names, resolve, type_hints, walk
 from attnlab.errors import AttnlabError, UserError
 from attnlab.runs import speaks
 
-console = Console()
+console = Console(markup=False)  # what is printed is mostly the user's own text
 
 
 def as_written(name: str) -> str:
@@ -40,7 +42,7 @@ app.command(corpus_app)
 
 
 def settings_class(cls: type[Any]) -> type[Any]:
-    """A settings class as command-line options: every one optional, none with a default of its own."""
+    """A settings class as command-line options: every one optional, taken as text and read by the settings' own rules."""
     entries: list[tuple[str, Any, Any]] = []
     for one in fields(cls):
         kind = type_hints(cls)[one.name]
@@ -49,39 +51,50 @@ def settings_class(cls: type[Any]) -> type[Any]:
             group = Group(f"{one.metadata['help'].capitalize()} settings (a file given by --config has the same names)")
             entries.append((one.name, Annotated[nested, Parameter(group=group)], field(default=nested())))
         else:
-            kind = {dict[str, Any]: dict[str, str], dict[str, dict[str, Any]]: dict[str, dict[str, str]]}.get(
-                kind, kind
+            text: Any = {dict[str, Any]: dict[str, str], dict[str, dict[str, Any]]: dict[str, dict[str, str]]}.get(
+                kind, str
             )
-            option: Any = Annotated[kind | None, Parameter(help=one.metadata["help"], negative=())]
-            entries.append((one.name, option, field(default=None)))
+            meaning = one.metadata["help"] + ("" if text is not str or kind is str else f" ({describe_type(kind)})")
+            entries.append((one.name, Annotated[text | None, Parameter(help=meaning)], field(default=None)))
     made = make_dataclass(f"{cls.__name__}Given", entries, frozen=True)
-    made.__module__ = __name__
+    made.__module__ = __name__  # cyclopts takes a class of module `types` for a built-in
     return made
 
 
 def given_class() -> type[Any]:
-    """The settings that any training verb takes by hand."""
+    """The settings that any training verb takes by hand, beside --preset and --seed."""
     made = settings_class(RunConfig)
     chosen = [one for one in fields(made) if one.name not in ("preset", "seed")]
-    entries = [(one.name, one.type, field(default=one.default)) for one in chosen]
-    given = make_dataclass("Given", entries, frozen=True)
+    given = make_dataclass("Given", [(one.name, one.type, field(default=one.default)) for one in chosen], frozen=True)
     given.__module__ = __name__
     return given
 
 
+def whole(_kind: object, tokens: Sequence[Any]) -> int:
+    """A whole number, and nothing that merely rounds to one."""
+    return int(tokens[0].value)
+
+
 Given: Any = given_class()
 Settings = Annotated[Given, Parameter(name="*")]
+Whole = Annotated[int, Parameter(converter=whole)]
 NONE = Given()
 
 
 def collect(given: Any, mechanism: str | None, seed: int | None) -> dict[str, Any]:
-    """What was really given, as nested settings."""
+    """What was really given, as nested settings of the right types."""
 
-    def prune(values: dict[str, Any]) -> dict[str, Any]:
-        kept = {key: prune(value) if isinstance(value, dict) else value for key, value in values.items()}
-        return {key: value for key, value in kept.items() if value is not None and value != {}}
+    def read(cls: type[Any], values: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for one in fields(values):
+            kind, value = type_hints(cls)[one.name], getattr(values, one.name)
+            if is_dataclass(value):
+                found[one.name] = read(kind, value)
+            elif value is not None:
+                found[one.name] = from_text(value, kind)
+        return {key: value for key, value in found.items() if value != {}}
 
-    values = prune(asdict(given))
+    values = read(RunConfig, given)
     if mechanism is not None:
         values.setdefault("model", {})["mechanism"] = mechanism
     if seed is not None:
@@ -106,7 +119,7 @@ def run(
     preset: str | None = None,
     config: Path | None = None,
     mechanism: str | None = None,
-    seed: int | None = None,
+    seed: Whole | None = None,
     quick: bool = False,
     given: Settings = NONE,
 ) -> None:
@@ -137,6 +150,7 @@ def run(
     """
     from attnlab import runs, studies
 
+    runs.refuse_several("a study")
     studies.find(study)
     world = "people:300" if quick else "people"
     if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
@@ -165,9 +179,10 @@ def resume(folder: Path, /) -> None:
     """
     from attnlab import stages, studies
     from attnlab.progress import display
-    from attnlab.runs import Run
+    from attnlab.runs import Run, refuse_several
 
     if (folder / "study.json").is_file():
+        refuse_several("a study")
         studies.resume(folder, console)
         return
     opened = Run.open(folder)
@@ -185,7 +200,7 @@ def pretrain(
     preset: str = "small",
     config: Path | None = None,
     mechanism: str | None = None,
-    seed: int | None = None,
+    seed: Whole | None = None,
     given: Settings = NONE,
 ) -> None:
     """Train a fresh model on a corpus.
@@ -226,7 +241,7 @@ def finetune(
     out: Path | None = None,
     preset: str | None = None,
     config: Path | None = None,
-    seed: int | None = None,
+    seed: Whole | None = None,
     given: Settings = NONE,
 ) -> None:
     """Train on questions, from a pretrained run; without one, from scratch (the baseline without pretraining).
@@ -270,7 +285,6 @@ def tell(done: Any) -> None:
         console.print(
             f"{result['steps']:,} steps, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
             f" ({result['tokens_per_second']:,} tokens/s), loss {result['final_loss']:.3f}: {done.path}",
-            highlight=False,
         )
 
 
@@ -291,8 +305,9 @@ def evaluate(folder: Path, /, *, exam: str = "people:test", out: Path | None = N
     """
     from attnlab import corpora, evaluate
     from attnlab.model import load_model
-    from attnlab.runs import Run, free_name, refuse_existing, to_json, write_folder
+    from attnlab.runs import Run, free_name, refuse_existing, refuse_several, to_json, write_folder
 
+    refuse_several("an examination")
     opened, target = Run.open(folder), out or free_name("evaluate")
     refuse_existing(target)
     examination = evaluate.examine(*load_model(opened.model), corpora.load_questions(exam))
@@ -302,13 +317,13 @@ def evaluate(folder: Path, /, *, exam: str = "people:test", out: Path | None = N
     if json:
         show_json({**summary, "out": str(target)})
         return
-    console.print(examination.sentence(), highlight=False)
+    console.print(examination.sentence())
     console.print(f"commonest answer: {summary['commonest_prediction']} ({100 * summary['commonest_share']:.1f} %)")
-    console.print(f"predictions: {target / 'predictions.txt'}", highlight=False)
+    console.print(f"predictions: {target / 'predictions.txt'}", soft_wrap=True)
 
 
 @app.command
-def ask(folder: Path, question: str, /, *, top: int = 5, json: bool = False) -> None:
+def ask(folder: Path, question: str, /, *, top: Whole = 5, json: bool = False) -> None:
     """Ask a run one question: the likeliest answers with their probabilities.
 
     Parameters
@@ -335,7 +350,7 @@ def ask(folder: Path, question: str, /, *, top: int = 5, json: bool = False) -> 
         show_json({"question": question, "answers": [{"answer": a, "probability": p} for a, p in answers]})
         return
     for answer, probability in answers:
-        console.print(f"{100 * probability:5.1f} %  {escape(answer)}", highlight=False)
+        console.print(f"{100 * probability:5.1f} %  {answer}")
 
 
 @corpus_app.command(name="show")
@@ -345,8 +360,8 @@ def corpus_show(
     facts: str | None = None,
     task: str = "spans",
     preset: str | None = None,
-    n: int = 5,
-    seed: int = 0,
+    n: Whole = 5,
+    seed: Whole = 0,
     json: bool = False,
 ) -> None:
     """Print what a task makes of the data: examples as input and target, special symbols shown.
@@ -381,11 +396,10 @@ def corpus_show(
     console.print(
         f"{preview['documents']:,} documents, {preview['characters']:,} characters, {preview['symbols']:,} symbols;"
         f" {preview['examples_per_epoch']:,} examples and {preview['tokens_per_epoch']:,} tokens an epoch",
-        highlight=False,
     )
     for pair in preview["examples"]:
-        console.print(f"[bold]input[/bold]   {escape(pair['input'])}", highlight=False, soft_wrap=True)
-        console.print(f"[bold]target[/bold]  {escape(pair['target'])}\n", highlight=False, soft_wrap=True)
+        console.print(Text.assemble(("input   ", "bold"), pair["input"]), soft_wrap=True)
+        console.print(Text.assemble(("target  ", "bold"), pair["target"], "\n"), soft_wrap=True)
 
 
 @corpus_app.command(name="export")
@@ -402,7 +416,7 @@ def corpus_export(folder: Path, /, *, corpus: str = "people") -> None:
     from attnlab import corpora
 
     for path in corpora.export(corpus, folder):
-        console.print(str(path), highlight=False)
+        console.print(str(path))
 
 
 @app.command
@@ -476,7 +490,7 @@ def settings(preset: str = "small", /, *, json: bool = False) -> None:
     special = {stage: dict(walk(stages.get(stage, {}))) for stage in ("finetune", "scratch")}
     for name, value in walk(values):
         other = "".join(f"\n{stage}: {special[stage][name]}" for stage in special if name in special[stage])
-        table.add_row(name, escape(str(value)) + other, meanings.get(name, ""))
+        table.add_row(name, str(value) + other, meanings.get(name, ""))
     console.print(table)
     console.print(f"presets: {', '.join(preset_names())}")
 
@@ -505,6 +519,7 @@ def share_the_machine() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run a verb; mistakes end in one line on standard error and an exit code."""
     share_the_machine()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both ask to stop, and both are heard
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
@@ -512,7 +527,7 @@ def main(arguments: list[str] | None = None) -> None:
     except AttnlabError as error:
         fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        fail("stopped", 130)
+        fail("stopped; a run that was under way goes on with: attnlab resume FOLDER", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
@@ -66,6 +67,7 @@ class ModelConfig:
             self.positions != "rotary" or (self.n_embd // self.n_head) % 2 == 0,
             "rotary positions need an even head width: change model.n_head, or set model.positions to learned",
         )
+        require(self.block_size >= 8, f"model.block_size must be at least 8, not {self.block_size}")
         require(0 <= self.dropout < 1, f"model.dropout must lie in [0, 1), not {self.dropout}")
 
 
@@ -98,6 +100,7 @@ class TrainConfig:
     weight_decay: float = setting(0.0, "weight decay of matrices")
     clip: float = setting(1.0, "largest norm of the gradient; 0 turns clipping off")
     schedule: Literal["linear", "cosine"] = setting("linear", "shape of the decay: to zero, or cosine to a tenth")
+    horizon: float = setting(0.0, "epochs from the cosine's top to its foot, after which it rises again; 0: the decay")
     warmup: float = setting(0.01, "share of the run in which the rate rises from zero")
     decay: float = setting(0.6, "share of the run, at its end, in which the rate falls")
     checkpoint_every: int = setting(200, "steps between checkpoints")
@@ -106,7 +109,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "tokens_per_batch", "lr", "muon_lr", "checkpoint_every"):
             require(getattr(self, name) > 0, f"train.{name} must be above 0, not {getattr(self, name)}")
-        for name in ("weight_decay", "clip", "threads"):
+        for name in ("weight_decay", "clip", "threads", "horizon"):
             require(getattr(self, name) >= 0, f"train.{name} must not be negative, but is {getattr(self, name)}")
         for name in ("beta1", "beta2"):
             require(0 <= getattr(self, name) < 1, f"train.{name} must lie in [0, 1), not {getattr(self, name)}")
@@ -124,6 +127,9 @@ class RunConfig:
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig, metadata={"help": "tokenizer"})
     task: TaskConfig = field(default_factory=TaskConfig, metadata={"help": "task"})
     train: TrainConfig = field(default_factory=TrainConfig, metadata={"help": "training"})
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed must not be negative, but is {self.seed}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -162,8 +168,22 @@ def describe_type(kind: Any) -> str:
     """A type as a user would say it."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    names = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}
     return names.get(kind, "a table")
+
+
+def from_text(value: Any, kind: Any) -> Any:
+    """A command-line text as the plain value it spells, where it spells one; other values pass."""
+    if not isinstance(value, str) or kind is str:
+        return value
+    if kind is bool:
+        return {"true": True, "false": False}.get(value.lower(), value)
+    for number in (int, float):
+        try:
+            return number(value)
+        except ValueError:
+            continue
+    return value
 
 
 def convert(value: Any, kind: Any, name: str, where: str) -> Any:
@@ -175,11 +195,14 @@ def convert(value: Any, kind: Any, name: str, where: str) -> Any:
         if value in get_args(kind):
             return value
     elif kind is float:
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
     elif kind is int:
         if isinstance(value, int) and not isinstance(value, bool):
             return value
+    elif kind == dict[str, dict[str, Any]]:
+        if isinstance(value, Mapping) and all(isinstance(inner, Mapping) for inner in value.values()):
+            return {key: dict(inner) for key, inner in value.items()}
     elif isinstance(value, get_origin(kind) or kind):
         return dict(value) if isinstance(value, Mapping) else value
     raise ConfigError(f"{where}: {name} must be {describe_type(kind)}, not {value!r}")
@@ -211,6 +234,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such settings file") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
@@ -222,18 +247,29 @@ def load_preset(name: str) -> dict[str, Any]:
     return tomllib.loads((resources.files("attnlab") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def for_stage(layer: Mapping[str, Any], stage: Stage, where: str) -> dict[str, Any]:
-    """A layer as it applies to a stage: the tables [finetune] and [scratch] lie over the rest in theirs."""
-    special = {name: layer.get(name, {}) for name in ("finetune", "scratch")}
+SPECIAL = ("finetune", "scratch")  # tables of a preset or file that hold for one stage only
+
+
+def lay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`; a task of another name brings its own options, since the first one's would not fit it."""
+    task = over.get("task", {})
+    if isinstance(task, Mapping) and task.get("name", base.get("task", {}).get("name")) != base.get("task", {}).get(
+        "name"
+    ):
+        base = {key: value for key, value in base.items() if key != "task"}
+    return merge(base, over)
+
+
+def split_stages(layer: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
+    """A layer's settings for every stage, and those for one stage only; both checked."""
+    special = {name: layer.get(name, {}) for name in SPECIAL}
     for name, table in special.items():
         if not isinstance(table, Mapping) or not table.keys() <= {"task", "train"}:
             raise ConfigError(f"{where}: [{name}] may hold the tables task and train only")
-    common = {key: value for key, value in layer.items() if key not in special}
-    if stage == "pretrain":
-        return common
-    if "name" in special[stage].get("task", {}):  # another objective: the first one's options would not fit it
-        common.pop("task", None)
-    return merge(common, special[stage])
+        build(RunConfig, table, where=f"{where} [{name}]")
+    common = {key: value for key, value in layer.items() if key not in SPECIAL}
+    build(RunConfig, common, where=where)
+    return common, special
 
 
 def resolve(
@@ -242,14 +278,20 @@ def resolve(
     file: Path | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The settings of a run: preset, then `file`, then what was `given` by hand."""
-    values = for_stage(load_preset(preset), stage, f"preset {preset}")
-    build(RunConfig, values, where=f"preset {preset}")
+    """The settings of a run: preset, then `file`, then what was `given` by hand; what is said of one stage beats the rest.
+
+    In the later stages a file's [train] therefore yields to a preset's [finetune.train]: write [finetune.train] there.
+    """
+    common, special = split_stages(load_preset(preset), f"preset {preset}")
     if file is not None:
-        layer = for_stage(read_toml(file), stage, str(file))
-        build(RunConfig, layer, where=str(file))
-        values = merge(values, layer)
-    values = merge(values, {**(given or {}), "preset": preset})
+        layer = read_toml(file)
+        if "preset" in layer:
+            raise ConfigError(f"{file}: choose the preset with --preset, not in the file")
+        over, special_over = split_stages(layer, str(file))
+        common = lay(common, over)
+        special = {name: lay(special[name], special_over[name]) for name in SPECIAL}
+    values = common if stage == "pretrain" else lay(common, special[stage])
+    values = {**lay(values, given or {}), "preset": preset}
     config: RunConfig = build(RunConfig, values, where="command line")
     return replace(config, model=replace(config.model, mechanism=lasting_names(config.model.mechanism)))
 

@@ -19,7 +19,6 @@ from attnlab.model import LanguageModel
 from attnlab.tasks import cut_at
 from attnlab.tokenizers import Tokenizer
 
-LONGEST_ANSWER = 32  # tokens; an answer that has not ended by then is cut
 ROWS = 256  # questions answered at once
 
 
@@ -52,7 +51,8 @@ def cue(tokenizer: Tokenizer, question: str, block_size: int, number: int = 1) -
     ids = [*tokenizer.encode(question), tokenizer.mask]
     if len(ids) >= block_size:
         raise DataError(
-            f"question {number} takes {len(ids)} tokens, and the block of this model holds {block_size}: shorten it"
+            f"question {number} ({question[:40]!r}) takes {len(ids)} tokens, and the block of this model holds {block_size}:"
+            " shorten it"
         )
     return ids
 
@@ -69,9 +69,9 @@ def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[s
     for indices in by_length.values():
         for begin in range(0, len(indices), ROWS):
             rows = indices[begin : begin + ROWS]
-            written = generate(model, torch.tensor([cues[row] for row in rows]), LONGEST_ANSWER, stops)
+            written = generate(model, torch.tensor([cues[row] for row in rows]), model.config.block_size, stops)
             for row, ids in zip(rows, written, strict=True):
-                answers[row] = tokenizer.decode(ids).strip().replace("\n", " ")
+                answers[row] = " ".join(tokenizer.decode(ids).strip().splitlines())  # one prediction a line
     return answers
 
 
@@ -79,25 +79,25 @@ def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[s
 def top_answers(
     model: LanguageModel, tokenizer: Tokenizer, question: str, count: int = 5, width: int = 16
 ) -> list[tuple[str, float]]:
-    """The likeliest whole answers with their probabilities, by beam search."""
+    """The likeliest whole answers with their probabilities, by beam search over at least twice as many beginnings."""
     model.eval()
     start = cue(tokenizer, question, model.config.block_size)
-    stops = (tokenizer.mask, tokenizer.pad)
+    stops = torch.tensor([tokenizer.mask, tokenizer.pad])
+    width = max(width, 2 * count)
     beams: list[tuple[list[int], float]] = [([], 0.0)]
     ended: dict[str, float] = defaultdict(float)
-    for _ in range(min(LONGEST_ANSWER, model.config.block_size - len(start))):
+    for _ in range(model.config.block_size - len(start)):
         rows = torch.tensor([start + ids for ids, _ in beams])
-        scores = model.head(model.hidden(rows)[:, -1]).log_softmax(dim=-1)
-        total = scores + torch.tensor([[logp] for _, logp in beams])
-        values, places = total.flatten().topk(min(2 * width, total.numel()))
-        candidates = list(zip(values.tolist(), places.tolist(), strict=True))
-        found = [(*divmod(place, total.shape[1]), value) for value, place in candidates]
-        for beam, token, value in found:
-            if token in stops:
-                ended[tokenizer.decode(beams[beam][0]).strip()] += math.exp(value)
-        beams = [(beams[beam][0] + [token], value) for beam, token, value in found if token not in stops][:width]
+        scores = model.head(model.hidden(rows)[:, -1]).log_softmax(dim=-1).double()
+        total = scores + torch.tensor([[logp] for _, logp in beams], dtype=torch.float64)
+        for (ids, _), ending in zip(beams, total[:, stops].logsumexp(dim=-1).tolist(), strict=True):
+            ended[tokenizer.decode(ids).strip()] += math.exp(ending)
+        total[:, stops] = -math.inf
+        values, places = total.flatten().topk(min(width, total.numel() - len(beams) * len(stops)))
+        found = zip(values.tolist(), places.tolist(), strict=True)
+        beams = [([*beams[place // total.shape[1]][0], place % total.shape[1]], value) for value, place in found]
         certain = sorted(ended.values(), reverse=True)[:count]
-        if not beams or (len(certain) == count and math.exp(beams[0][1]) < certain[-1]):
+        if len(certain) == count and math.exp(beams[0][1]) < certain[-1]:
             break
     return sorted(ended.items(), key=lambda item: -item[1])[:count]
 

@@ -6,7 +6,6 @@ A model is saved as a folder: model.safetensors, config.json, tokenizer.json. No
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,12 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
     }
     arguments = {name: value for name, value in shared.items() if entry.accepts(name)}
     arguments |= entry.check(config.options.get(entry.name, {}))
-    module: nn.Module = entry.build(config.n_embd, config.n_head, config.block_size, **arguments)
+    try:
+        module: nn.Module = entry.build(config.n_embd, config.n_head, config.block_size, **arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"mechanism '{entry.name}' is not built as Mechanism(n_embd, n_head, block_size): {error}"
+        ) from None
     return module
 
 
@@ -189,12 +193,6 @@ def count_parameters(model: LanguageModel) -> dict[str, int]:
     return parts
 
 
-def flops_per_token(config: ModelConfig, parameters: int, context: int) -> int:
-    """Multiply-adds times two of one token forward and backward: 6 a weight, and attention over `context` tokens."""
-    looked_up = config.vocab_size * config.n_embd
-    return 6 * (parameters - looked_up) + 12 * config.n_layer * config.n_embd * context
-
-
 def to_bytes(tensors: dict[str, Tensor]) -> bytes:
     """Tensors in the safetensors format."""
     return bytes(save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
@@ -232,20 +230,29 @@ def load_model(folder: Path) -> tuple[LanguageModel, Tokenizer]:
         )
     try:
         model = LanguageModel(build(ModelConfig, config["model"], "model.", str(folder / "config.json")))
-    except (KeyError, ConfigError) as error:
+    except (KeyError, AttributeError, ConfigError) as error:
         raise CheckpointError(f"{folder / 'config.json'} does not describe a model of this version: {error}") from None
     load_weights(model, read_tensors(folder / "model.safetensors"), folder)
-    return model.eval(), Tokenizer.load(folder / "tokenizer.json")
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    if tokenizer.size > model.config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: tokenizer.json has {tokenizer.size} symbols, the model {model.config.vocab_size}"
+        )
+    return model.eval(), tokenizer
 
 
 def load_weights(model: LanguageModel, tensors: dict[str, Tensor], folder: Path) -> None:
     """Put tensors into a model, refusing what does not fit or is not finite."""
     expected = model.state_dict()
-    wrong = [name for name in expected if name not in tensors or tensors[name].shape != expected[name].shape]
+
+    def kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+        return tensor.shape, tensor.dtype
+
+    wrong = [name for name in expected if name not in tensors or kind(tensors[name]) != kind(expected[name])]
     wrong += [name for name in tensors if name not in expected]
     if wrong:
         raise CheckpointError(f"{folder}: the weights do not fit config.json, first at '{wrong[0]}': train it again")
     for name, tensor in tensors.items():
-        if not math.isfinite(tensor.sum().item()) and not torch.isfinite(tensor).all():
+        if not torch.isfinite(tensor).all():
             raise CheckpointError(f"{folder}: '{name}' holds NaN or infinity: use an older checkpoint or a lower rate")
     model.load_state_dict(tensors)

@@ -110,13 +110,17 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> dict[str, torc
 
 
 def rate_at(progress: float, config: TrainConfig) -> float:
-    """The share of the peak rate at a point of the run, 0 to 1."""
+    """The share of the peak rate at a point of the run, 0 to 1.
+
+    A cosine with a horizon is that of the course reports: it is not held at its foot but swings up again.
+    """
     rise = min(1.0, progress / config.warmup) if config.warmup else 1.0
     begin = 1.0 - config.decay
     fallen = min(1.0, max(0.0, (progress - begin) / config.decay)) if config.decay else 0.0
     if config.schedule == "linear":
         return rise * (1.0 - fallen)
-    return rise * max(0.1, 0.5 * (1.0 + math.cos(math.pi * fallen)))
+    turned = progress * config.epochs / config.horizon if config.horizon else fallen
+    return rise * max(0.1, 0.5 * (1.0 + math.cos(math.pi * turned)))
 
 
 def set_rates(optimizers: dict[str, torch.optim.Optimizer], share: float) -> None:
@@ -137,12 +141,23 @@ def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Ten
 
 
 def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
-    """Put named tensors back into the optimizers."""
+    """Put named tensors back into the optimizers, refusing what does not fit or is not finite."""
+    expected = {
+        f"{name}/{index}/{key}": parameter
+        for name, optimizer in optimizers.items()
+        for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
+        for key in (("momentum",) if name == "muon" else ("step", "exp_avg", "exp_avg_sq"))
+    }
     states: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in optimizers}
-    for key, value in tensors.items():
-        name, index, entry = key.split("/")
-        if name not in states:
-            raise CheckpointError(f"the checkpoint holds the state of another optimizer, '{name}': train it again")
-        states[name].setdefault(int(index), {})[entry] = value
-    for name, optimizer in optimizers.items():
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": states[name]})
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in expected or name not in tensors:
+            raise CheckpointError(f"the optimizer's state does not fit the model, first at '{name}': train it again")
+        value = tensors[name]
+        if not name.endswith("/step") and value.shape != expected[name].shape:
+            raise CheckpointError(f"the optimizer's state '{name}' has another shape than the model: train it again")
+        if not torch.isfinite(value).all():
+            raise CheckpointError(f"the optimizer's state '{name}' holds NaN or infinity: use an older checkpoint")
+        optimizer, index, key = name.split("/")
+        states[optimizer].setdefault(int(index), {})[key] = value
+    for name, one in optimizers.items():
+        one.load_state_dict({**one.state_dict(), "state": states[name]})

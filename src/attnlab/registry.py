@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from attnlab.config import convert
+from attnlab.config import convert, from_text
 from attnlab.errors import ConfigError, unknown
 
 Kind = Literal["mechanism", "task"]
@@ -78,20 +78,6 @@ _entries: dict[tuple[Kind, str], Entry] = {}
 _discovered: set[Kind] = set()
 
 
-def from_text(value: Any, kind: Any) -> Any:
-    """A command-line text as the plain value it spells; other values pass."""
-    if not isinstance(value, str) or kind is str:
-        return value
-    if kind is bool:
-        return {"true": True, "false": False}.get(value.lower(), value)
-    for number in (int, float):
-        try:
-            return number(value)
-        except ValueError:
-            continue
-    return value
-
-
 def register(kind: Kind, name: str, **card: Any) -> Callable[[C], C]:
     """A decorator that registers a class under a name."""
 
@@ -136,7 +122,10 @@ def load_file(reference: str, kind: Kind) -> Entry:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a user's file may raise
+        raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}") from None
     if not hasattr(module, name):
         raise ConfigError(f"{path} has no class '{name}'")
     registered = [entry for entry in _entries.values() if entry.build is getattr(module, name)]

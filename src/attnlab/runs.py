@@ -39,9 +39,7 @@ def disk(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(f"the disk is full while writing {path}: free some space, then resume") from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise StorageError(f"no permission to write {path}: choose another --out") from None
-        raise
+        raise StorageError(f"cannot write {path} ({error.strerror}): choose another --out") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -81,8 +79,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files so that it is there whole or not at all."""
+def write_folder(path: Path, files: Mapping[str, bytes], replace: bool = False) -> None:
+    """Write a folder of files so that it is there whole or not at all; another in its place only if it may be replaced."""
     temporary = path.with_name(f".{path.name}.tmp")
     with disk(path):
         shutil.rmtree(temporary, ignore_errors=True)
@@ -90,8 +88,9 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
         try:
             for name, content in files.items():
                 write_bytes(temporary / name, content)
-            if path.exists():
-                shutil.rmtree(path)
+            if replace:
+                shutil.rmtree(path, ignore_errors=True)
+            refuse_existing(path)
             temporary.rename(path)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -110,6 +109,12 @@ def free_name(stem: str, root: Path = Path("runs")) -> Path:
     while (root / f"{stem}-{number}").exists():
         number += 1
     return root / f"{stem}-{number}"
+
+
+def refuse_several(what: str) -> None:
+    """Refuse work that several processes of torchrun would do on top of each other."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(f"{what} runs in one process: under torchrun use pretrain, finetune, or resume of such a run")
 
 
 def speaks() -> bool:
@@ -158,6 +163,8 @@ class Run:
     def open(cls, path: Path | str) -> Run:
         """An existing run."""
         path = Path(path)
+        if (path / "study.json").is_file():
+            path = path / "finetune"  # what a study ends with
         if not path.is_dir():
             raise UserError(f"{path}: no such run folder; `ls runs` shows those of this folder")
         if not (path / "config.json").is_file():
@@ -196,9 +203,12 @@ class Run:
         rows = []
         for line in path.read_text(encoding="utf-8").split("\n"):
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except json.JSONDecodeError:
                 break
+            if not isinstance(row, dict) or "step" not in row:
+                break
+            rows.append(row)
         return rows
 
     def rewind_metrics(self, step: int) -> None:
@@ -209,10 +219,10 @@ class Run:
     def save_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
         """Write a checkpoint in a folder of its own, then drop the oldest."""
         folder = self.path / "checkpoints"
-        write_folder(folder / f"step-{step:06d}", files)
+        write_folder(folder / f"step-{step:06d}", files, replace=True)
         for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(old)
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints, oldest first."""
-        return sorted((self.path / "checkpoints").glob("step-*"))
+        return sorted((self.path / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1]))

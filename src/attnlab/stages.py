@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from attnlab import corpora
+from attnlab import corpora, registry
 from attnlab.config import RunConfig, Stage, build
 from attnlab.corpora import Corpus, Question
-from attnlab.errors import CheckpointError, DataError
-from attnlab.model import FORMAT, LanguageModel, load_model
+from attnlab.errors import CheckpointError, ConfigError, DataError
+from attnlab.model import FORMAT, LanguageModel, load_model, on_paper
 from attnlab.runs import Run, free_name, refuse_existing
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
@@ -80,8 +81,11 @@ def pretrain(
     config: RunConfig, corpus: str, facts: str | None = None, out: Path | None = None, show: Show = QUIET
 ) -> Run:
     """Train a fresh model on a corpus, with training questions mixed in when `facts` are given."""
-    sources = Sources.read(corpus, facts)
-    return _begin(config, "pretrain", sources, None, out, show)
+    if facts and not reads_questions(config):
+        raise DataError(
+            f"task '{config.task.name}' reads no questions: leave --facts out, or choose --task.name recall"
+        )
+    return _begin(config, "pretrain", Sources.read(corpus, facts), None, out, show)
 
 
 def finetune(
@@ -93,8 +97,35 @@ def finetune(
     show: Show = QUIET,
 ) -> Run:
     """Train on questions, from the model of a run; without one, from scratch, the baseline without pretraining."""
-    sources = Sources.read(corpus, facts)
-    return _begin(config, "finetune", sources, base, out, show)
+    if base is not None:
+        of_base = stored_config(base)
+        config = replace(config, model=of_base.model, tokenizer=of_base.tokenizer)
+    return _begin(config, "finetune" if base else "scratch", Sources.read(corpus, facts), base, out, show)
+
+
+def reads_questions(config: RunConfig) -> bool:
+    """Whether the task of a run makes use of questions."""
+    return bool(registry.find("task", config.task.name).build.reads_questions)  # type: ignore[attr-defined]
+
+
+def stored_config(run: Run) -> RunConfig:
+    """The settings a run was made with."""
+    stored = run.config
+    if stored.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{run.path} has format {stored.get('format')}, and this version reads {FORMAT}: train again"
+        )
+    try:
+        config: RunConfig = build(RunConfig, stored["config"], where=str(run.path / "config.json"))
+    except (KeyError, AttributeError, ConfigError) as error:
+        raise CheckpointError(f"{run.path / 'config.json'} is not of this version, or damaged: {error}") from None
+    return config
+
+
+def rehearse(config: RunConfig, sources: Sources, tokenizer: Tokenizer) -> None:
+    """Find the mistakes that training would find, without training: in the model's and the task's settings, in the data."""
+    on_paper(config.model)
+    make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
 
 
 def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> dict[str, Any]:
@@ -122,18 +153,17 @@ def resume(run: Run, show: Show = QUIET) -> Run:
     if run.complete:
         show.line(f"{run.path} is complete already")
         return run
-    stored = run.config
-    if stored.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{run.path} has format {stored.get('format')}, and this version reads {FORMAT}: train again"
-        )
-    config: RunConfig = build(RunConfig, stored["config"], where=str(run.path / "config.json"))
-    named = {key: entry["source"] if entry else None for key, entry in stored["data"].items()}
-    sources = Sources.read(named["corpus"], named["facts"])
+    stored, config = run.config, stored_config(run)
+    try:
+        named = {key: entry["source"] if entry else None for key, entry in stored["data"].items()}
+        sums = {key: entry["sha256"] if entry else None for key, entry in stored["data"].items()}
+        base = Run.open(run.path / stored["base"]) if stored["base"] else None
+        sources = Sources.read(named["corpus"], named["facts"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{run.path / 'config.json'} is damaged (at {error}): train again") from None
     for key, entry in sources.described.items():
-        if entry and entry["sha256"] != stored["data"][key]["sha256"]:
+        if entry and entry["sha256"] != sums[key]:
             raise DataError(f"{entry['source']} has changed since the run began: restore the file, or start a new run")
-    base = Run.open(stored["base"]) if stored["base"] else None
     with process_group() as ranks:
         trainer = _prepare(run, config, sources, base, ranks, show)
         saved = run.checkpoints()
@@ -146,6 +176,8 @@ def resume(run: Run, show: Show = QUIET) -> Run:
 
 def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, out: Path | None, show: Show) -> Run:
     """Everything is read and built before the folder is made, so that a mistake leaves none behind."""
+    threads = choose_threads(config.model, config.train.threads)
+    config = replace(config, train=replace(config.train, threads=threads))  # kept: other threads round otherwise
     with process_group() as ranks:
         run = Run(out or free_name(f"{stage}-{config.preset}"))
         refuse_existing(run.path)
@@ -157,7 +189,7 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
                 "stage": stage,
                 "config": config.to_dict(),
                 "data": sources.described,
-                "base": str(base.path.resolve()) if base else None,
+                "base": os.path.relpath(base.path, run.path) if base else None,
             }
             Run.create(run.path, stored)
         ranks.wait()
@@ -169,7 +201,7 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
 def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ranks: Ranks, show: Show) -> Trainer:
     """Model, tokenizer and task of a stage, ready to train."""
     keep_memory()
-    torch.set_num_threads(choose_threads(config.model, config.train.threads))
+    torch.set_num_threads(config.train.threads)
     torch.manual_seed(config.seed)
     if base is None:
         tokenizer = Tokenizer.train(config.tokenizer.kind, sources.texts(), config.model.vocab_size)
@@ -177,6 +209,8 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
     else:
         model, tokenizer = load_model(base.model)
     task = make_task(config.task, TaskData(tokenizer, model.config.block_size, sources.corpus, sources.facts))
+    if not task.examples(np.random.default_rng([config.seed, 0])):
+        raise DataError(f"task '{config.task.name}' makes no examples of these data: check its options and the files")
     shared = f" in each of {ranks.world} processes" if ranks.world > 1 else ""
     show.line(
         f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {tokenizer.size:,},"

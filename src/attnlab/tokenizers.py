@@ -64,10 +64,6 @@ class Tokenizer:
         text = self.backend.decode(ids, skip_special_tokens=False)
         return text if self.characters else text.removeprefix(" ")
 
-    def save(self, path: Path) -> None:
-        """Write tokenizer.json."""
-        path.write_text(self.backend.to_str(pretty=True), encoding="utf-8")
-
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """Read tokenizer.json."""

@@ -113,8 +113,8 @@ def keep_memory() -> None:
 
 def choose_threads(config: ModelConfig, asked: int) -> int:
     """CPU threads of this process: one for tiny models, which two only slow down, else its share of the cores."""
-    if asked:
-        return asked
+    if asked or "OMP_NUM_THREADS" in os.environ:
+        return asked or max(1, int(os.environ["OMP_NUM_THREADS"]))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return 1 if config.n_embd < 96 else max(1, cores // here)
@@ -124,9 +124,9 @@ def make_batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) 
     """Indices in batches of at most `budget` tokens with padding, similar lengths together, in random order."""
     shuffled = rng.permutation(len(lengths))
     ordered = shuffled[np.argsort(np.asarray(lengths)[shuffled], kind="stable")]
-    batches: list[list[int]] = [[]]
+    batches: list[list[int]] = []
     for index in ordered.tolist():
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[index] > budget:
+        if not batches or (len(batches[-1]) + 1) * lengths[index] > budget:
             batches.append([])
         batches[-1].append(index)
     return [batches[number] for number in rng.permutation(len(batches))]
@@ -225,17 +225,26 @@ class Trainer:
             raise CheckpointError(
                 f"{folder} has checkpoint format {state.get('format')}, and this version reads {FORMAT}"
             )
+        for key in self._COUNTERS:
+            if not isinstance(state.get(key), int | float):
+                raise CheckpointError(f"{folder / 'state.json'} has no number '{key}': the checkpoint is damaged")
+            setattr(self, key, state[key])
         load_weights(self.model, read_tensors(folder / "model.safetensors"), folder)
         optim.load_state(self.optimizers, read_tensors(folder / "optimizer.safetensors"))
-        generators = read_tensors(folder / "rng.safetensors")
-        if str(self.ranks.rank) in generators:
-            torch.set_rng_state(generators[str(self.ranks.rank)])
-        for key in self._COUNTERS:
-            if key not in state:
-                raise CheckpointError(f"{folder / 'state.json'} lacks '{key}': the checkpoint is damaged")
-            setattr(self, key, state[key])
+        self._restore_generator(folder / "rng.safetensors")
         if self.ranks.first:
             self.run.rewind_metrics(self.step)
+
+    def _restore_generator(self, path: Path) -> None:
+        """Set torch's generator as it was; a further process, which was not there before, keeps its own."""
+        states = read_tensors(path)
+        if "0" not in states:
+            raise CheckpointError(f"{path} holds no generator state: the checkpoint is damaged")
+        if str(self.ranks.rank) in states:
+            try:
+                torch.set_rng_state(states[str(self.ranks.rank)])
+            except (RuntimeError, TypeError) as error:
+                raise CheckpointError(f"{path} holds no generator state ({error}): the checkpoint is damaged") from None
 
     # The loop ----------------------------------------------------------------------------------------------------
 
@@ -245,7 +254,6 @@ class Trainer:
         if self.ranks.world > 1:
             wrapped = DistributedDataParallel(wrapped)
         self.model.train()
-        last: Step | None = None
         with stop_requests() as received, self._metrics_file() as metrics:
             clock = time.perf_counter() - self.seconds
             for batch, progress, epoch in self._batches():
@@ -253,12 +261,12 @@ class Trainer:
                 loss, stopping = self._update(wrapped, batch, share, bool(received))
                 self.step += 1
                 self.seconds = time.perf_counter() - clock
-                last = Step(self.step, progress, epoch, loss, share, self.tokens, round(self.seconds, 3))
+                now = Step(self.step, progress, epoch, loss, share, self.tokens, round(self.seconds, 3))
                 if self.ranks.first:
                     with disk(self.run.path):
-                        metrics.write(json.dumps(last.__dict__) + "\n")
+                        metrics.write(json.dumps(now.__dict__) + "\n")
                         metrics.flush()
-                    watch(last)
+                    watch(now)
                 if not math.isfinite(loss):
                     raise AttnlabError(f"the loss is {loss} at step {self.step}: train again with a lower --train.lr")
                 if stopping:
@@ -266,7 +274,7 @@ class Trainer:
                 if self.step % self.settings.checkpoint_every == 0:
                     self.checkpoint()
         del wrapped
-        return self._finish(last)
+        return self._finish()
 
     def _batches(self) -> Iterator[tuple[list[Example], float, float]]:
         """The rest of the run's batches, each with the progress and the epoch at which it stands."""
@@ -280,7 +288,10 @@ class Trainer:
                 if epoch >= epochs:
                     return
                 self.position = position + 1
-                yield [examples[index] for index in batches[position]], epoch / epochs, epoch
+                middle = self.epoch + (position + 0.5) / len(
+                    batches
+                )  # so that neither first nor last step is at rate 0
+                yield [examples[index] for index in batches[position]], min(1.0, middle / epochs), epoch
             self.epoch, self.position = self.epoch + 1, 0
 
     def _update(self, wrapped: nn.Module, batch: list[Example], share: float, stop: bool) -> tuple[float, bool]:
@@ -313,24 +324,24 @@ class Trainer:
         command = f"attnlab resume {shlex.quote(str(self.run.path))}"
         raise Interrupted(f"stopped by {reason} at step {self.step}; all is saved. Go on with: {command}")
 
-    def _finish(self, last: Step | None) -> dict[str, Any]:
-        if last is None and not self.step:
-            raise AttnlabError("there was nothing to train on: the task made no examples")
-        rows = self.run.metrics()
-        recent = [row["loss"] for row in rows[-max(1, len(rows) // 20) :]]
-        result = {
-            "steps": self.step,
-            "epochs": self.settings.epochs,
-            "tokens": self.tokens,
-            "seconds": round(self.seconds, 1),
-            "tokens_per_second": round(self.tokens / self.seconds),
-            "final_loss": sum(recent) / len(recent),
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "threads": torch.get_num_threads(),
-            "processes": self.ranks.world,
-        }
+    def _finish(self) -> dict[str, Any]:
+        """Write the model and the summary; of several processes the first."""
+        result: dict[str, Any] = {}
         if self.ranks.first:
-            write_folder(self.run.path / "model", model_files(self.model, self.tokenizer))
+            rows = self.run.metrics()
+            recent = [row["loss"] for row in rows[-max(1, len(rows) // 20) :]]
+            result = {
+                "steps": self.step,
+                "epochs": self.settings.epochs,
+                "tokens": self.tokens,
+                "seconds": round(self.seconds, 1),
+                "tokens_per_second": round(self.tokens / self.seconds),
+                "final_loss": sum(recent) / len(recent),
+                "parameters": sum(p.numel() for p in self.model.parameters()),
+                "threads": torch.get_num_threads(),
+                "processes": self.ranks.world,
+            }
+            write_folder(self.run.path / "model", model_files(self.model, self.tokenizer), replace=True)
             write_json(self.run.path / "result.json", result)
         self.ranks.wait()
         self.model.eval()

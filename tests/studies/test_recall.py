@@ -9,7 +9,7 @@ from rich.console import Console
 
 from attnlab import stages, studies, train
 from attnlab.corpora import load_questions
-from attnlab.errors import DataError, OutputExists, UserError
+from attnlab.errors import DataError, Interrupted, OutputExists, UserError
 from attnlab.runs import Run
 from attnlab.studies import recall
 
@@ -47,6 +47,12 @@ def test_the_whole_story(tmp_path: Path, console: Console) -> None:
     assert "quick run" in page.lower()
     with pytest.raises(OutputExists):
         recall.begin(PLAN, folder, console)
+    before = (folder / "report.html").read_bytes()
+    assert studies.resume(folder, console) == json.loads((folder / "result.json").read_text())
+    assert (folder / "report.html").read_bytes() == before
+    trained = sum(one["result"]["seconds"] for one in result["runs"].values())
+    assert result["seconds"] >= trained
+    assert Run.open(folder).path == folder / "finetune"
 
 
 def test_a_study_that_was_killed_goes_on_to_the_same_result(
@@ -84,11 +90,32 @@ def test_an_exam_without_answers_gives_predictions_only(tmp_path: Path, console:
     result = recall.begin(plan, tmp_path / "study", console)
     assert "accuracy" not in result["rows"][0]
     assert (tmp_path / "study/predictions.txt").read_text().count("\n") == 1
-    assert result["answers"] == {"right": [], "wrong": []}
+    assert result["answers"] == {"right": [], "wrong": [], "example": "Where was Hank Aaron born?"}
+
+
+def test_a_stop_during_the_examination_says_how_to_go_on(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recall, "examine_all", interrupt)
+        with pytest.raises(Interrupted, match=f"attnlab resume {tmp_path / 'study'}"):
+            recall.begin(PLAN, tmp_path / "study", console)
+    assert studies.resume(tmp_path / "study", console)["rows"]
+
+
+def test_questions_asked_in_training_are_not_called_new(tmp_path: Path) -> None:
+    plan = recall.Plan("people:60", "people:60:train", "people:60:train", preset="quick", given=GIVEN)
+    with (tmp_path / "out.txt").open("w") as stream:
+        result = recall.begin(plan, tmp_path / "study", Console(file=stream, width=100))
+    assert result["world"]["asked_before"] == 36
+    assert "36 of them asked in training" in (tmp_path / "out.txt").read_text()
 
 
 def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, console: Console) -> None:
-    with pytest.raises(DataError, match="no answers"):
+    with pytest.raises(DataError, match="has no answer"):
         blind = tmp_path / "blind.tsv"
         blind.write_text("Where was Hank Aaron born?\n")
         recall.begin(recall.Plan("people:60", str(blind), "people:60:test"), tmp_path / "study", console)

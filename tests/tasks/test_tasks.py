@@ -71,6 +71,26 @@ def test_about_a_quarter_is_hidden_and_lengths_vary() -> None:
     assert max(lengths) == min(len(LINES[0]), 112)
 
 
+def test_a_line_that_is_shorter_than_the_length_drawn_stays_whole() -> None:
+    task = make_task(TaskConfig("spans"), data(CHAR))
+    rng = np.random.default_rng(0)
+    whole = [len(task.examples(rng)[2].ids) == len(LINES[2]) + 3 for _ in range(400)]
+    drawn = (112 - len(LINES[2]) + 1) / (112 - 4 + 1)
+    assert np.mean(whole) == pytest.approx(drawn, abs=0.07)
+
+
+def test_documents_that_do_not_fit_are_read_as_far_as_they_go() -> None:
+    corpus = Corpus(
+        "test", ("Wolfgang Maximilian Alexander Bartholomew. Born in Rome .", "no title and no name in this line")
+    )
+    task = make_task(TaskConfig("recall"), TaskData(BPE, 16, corpus))
+    texts = ["".join(show(example, BPE)) for example in task.examples(np.random.default_rng(0))]
+    assert len(texts) == 2
+    assert texts[0].startswith("Wolfgang")
+    assert not any(MASK in text for text in texts)
+    assert not texts[0].endswith(PAD)
+
+
 def test_padded_spans_fill_the_block_and_are_learned() -> None:
     task = make_task(TaskConfig("spans", {"pad": True}), data(CHAR, 64))
     for example in task.examples(np.random.default_rng(0)):
@@ -84,7 +104,7 @@ def test_questions_are_asked_and_answered() -> None:
 
 
 def test_questions_that_cannot_be_used_are_named() -> None:
-    with pytest.raises(DataError, match="question 2 takes .* tokens"):
+    with pytest.raises(DataError, match=r"question 2 .* takes .* tokens"):
         long = (QUESTIONS[0], Question("Where " * 200, "Rome"))
         make_task(TaskConfig("questions"), data(questions=long))
     with pytest.raises(DataError, match="question 1 has no answer"):

@@ -6,28 +6,28 @@ pretraining, the majority answer, and a reader with the book open.
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from attnlab import corpora, stages
-from attnlab.config import RunConfig, Stage, resolve
+from attnlab.config import RunConfig, Stage, lasting_names, resolve
 from attnlab.corpora import Corpus, Question
-from attnlab.errors import DataError, Interrupted, UserError
+from attnlab.errors import Interrupted
 from attnlab.evaluate import Examination, cue, examine, majority
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import display
 from attnlab.report import write_report
-from attnlab.runs import Run, environment, refuse_existing, to_json, write_bytes, write_folder, write_json
+from attnlab.runs import Run, environment, read_json, refuse_existing, to_json, write_bytes, write_folder, write_json
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 
@@ -57,60 +57,75 @@ class Plan:
 
 def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     """A new study in a new folder; mistakes in data and settings are found before the folder is made."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            "a study trains in one process: use `torchrun ... -m attnlab pretrain` and `finetune` for several"
-        )
     refuse_existing(folder)
-    corpora.load_corpus(plan.corpus)
-    corpora.load_questions(plan.exam)
-    if any(item.answer is None for item in corpora.load_questions(plan.facts)):
-        raise DataError(f"{plan.facts} has no answers: training needs `question<TAB>answer` lines")
-    for stage in ("pretrain", "finetune", "scratch"):
-        plan.settings(stage)
+    model = {**plan.given.get("model", {})}
+    if "mechanism" in model:
+        model["mechanism"] = lasting_names(model["mechanism"])
     lasting = replace(
         plan,
         corpus=stages.lasting(plan.corpus),
         facts=stages.lasting(plan.facts),
         exam=stages.lasting(plan.exam),
         file=str(Path(plan.file).resolve()) if plan.file else None,
+        given={**plan.given, "model": model},
     )
+    check(lasting)
     write_folder(folder, {"study.json": to_json({"study": "recall", "plan": asdict(lasting)})})
     return run(folder, asdict(lasting), console)
 
 
+def check(plan: Plan) -> None:
+    """Find mistakes before anything is trained: settings of every stage, data, questions that are too long."""
+    sources = stages.Sources.read(plan.corpus, plan.facts)
+    exam, config = corpora.load_questions(plan.exam), plan.settings("pretrain")
+    tokenizer = Tokenizer.train(config.tokenizer.kind, sources.texts(), config.model.vocab_size)
+    for stage in get_args(Stage):
+        stages.rehearse(plan.settings(stage), sources, tokenizer)
+    for number, item in enumerate(exam, start=1):
+        cue(tokenizer, item.question, config.model.block_size, number)
+
+
 def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any]:
-    """Do what is not done yet, and show the result."""
-    began = time.perf_counter()
-    plan = Plan(**stored)
+    """Do what is not done yet, and show the result; stopped at any point, say how to go on."""
+    try:
+        finished = folder / "result.json"
+        result = read_json(finished) if finished.is_file() else conclude(folder, Plan(**stored), console)
+    except (Interrupted, KeyboardInterrupt):
+        command = f"attnlab resume {shlex.quote(str(folder))}"
+        raise Interrupted(f"stopped; all is saved. Go on with: {command}") from None
+    show_table(result, console)
+    asked = shlex.quote(result["answers"]["example"])
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    console.print(f"ask it: attnlab ask {shlex.quote(str(folder))} {asked}", soft_wrap=True)
+    return result
+
+
+def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
+    """Train what is not trained, examine everything, and write the result and the report."""
     corpus = corpora.load_corpus(plan.corpus)
     facts, exam = corpora.load_questions(plan.facts), corpora.load_questions(plan.exam)
     console.print(f"{len(corpus.lines):,} documents, {len(facts):,} training questions, {len(exam):,} to be examined")
-    try:
-        runs = train_all(plan, folder, console)
-    except Interrupted:
-        command = f"attnlab resume {shlex.quote(str(folder))}"
-        raise Interrupted(f"stopped; all is saved. Go on with: {command}") from None
+    runs = train_all(plan, folder, console)
+    began = time.perf_counter()
     examinations = examine_all(runs, corpus, facts, exam)
-    write_bytes(folder / "predictions.txt", lines_of(examinations[MAIN]))
     model, tokenizer = load_model(runs["finetune"].model)
     result = {
         "study": "recall",
         "title": "What does a small model remember?",
         "command": plan.command,
         "finished": date.today().isoformat(),
-        "seconds": round(time.perf_counter() - began, 1),
         "world": describe_world(plan, corpus, facts, exam),
         "rows": [describe_row(row, examinations[row.name], runs) for row in ROWS],
         "runs": {name: describe_run(one) for name, one in runs.items()},
-        "answers": pick_answers(examinations[MAIN], corpus),
+        "answers": {**pick_answers(examinations[MAIN], corpus), "example": exam[0].question},
         "attention": look(model, tokenizer, examinations[MAIN]),
         "environment": environment(),
     }
+    training = sum(one.result["seconds"] for one in runs.values())
+    result["seconds"] = round(training + time.perf_counter() - began, 1)
+    write_bytes(folder / "predictions.txt", lines_of(examinations[MAIN]))
+    write_report(result, folder)
     write_json(folder / "result.json", result)
-    report = write_report(result, folder)
-    show_table(result, console)
-    console.print(f"report: {report}\nask it: attnlab ask {shlex.quote(str(runs['finetune'].path))} {example(exam)}")
     return result
 
 
@@ -123,7 +138,8 @@ def train_all(plan: Plan, folder: Path, console: Console) -> dict[str, Run]:
             if path.exists():
                 return stages.resume(Run.open(path), show)
             if kind == "pretrain":
-                return stages.pretrain(plan.settings(kind), plan.corpus, plan.facts, path, show)
+                facts = plan.facts if stages.reads_questions(plan.settings(kind)) else None
+                return stages.pretrain(plan.settings(kind), plan.corpus, facts, path, show)
             return stages.finetune(plan.settings(kind), base, plan.facts, plan.corpus, path, show)
 
     scratch = stage("no-pretraining", "scratch")
@@ -152,7 +168,7 @@ ROWS = (
     Row(
         "pretrained only",
         "pretrain",
-        "read every document, with the training questions among them",
+        "read every document{mixed}",
         "the pretrained model, not fine-tuned,",
     ),
     Row(
@@ -184,9 +200,13 @@ def describe_row(row: Row, examination: Examination, runs: dict[str, Run]) -> di
     seconds = runs[row.run].result["seconds"] if row.run else None
     if row.run == "finetune":
         seconds += runs["pretrain"].result["seconds"]
-    subject = row.subject.format(commonest=summary["commonest_prediction"])
-    kind = "model" if row.run else "baseline"
-    return {**asdict(row), "subject": subject, "kind": kind, "seconds": seconds, **summary}
+    mixed = ", with the training questions among them" if runs["pretrain"].config["data"]["facts"] else ""
+    words = {
+        "note": row.note.replace("{mixed}", mixed),
+        "subject": row.subject.replace("{commonest}", summary["commonest_prediction"]),
+        "kind": "model" if row.run else "baseline",
+    }
+    return {**asdict(row), **words, "seconds": seconds, **summary}
 
 
 def describe_world(
@@ -200,6 +220,7 @@ def describe_world(
         "training_questions": len(facts),
         "exam": Path(plan.exam).name,
         "exam_questions": len(exam),
+        "asked_before": len({item.question for item in facts} & {item.question for item in exam}),
         "quick": plan.quick,
     }
 
@@ -256,14 +277,11 @@ def lines_of(examination: Examination) -> bytes:
     return "".join(prediction + "\n" for prediction in examination.predictions).encode()
 
 
-def example(exam: tuple[Question, ...]) -> str:
-    """A question as one would type it."""
-    return shlex.quote(exam[0].question)
-
-
 def show_table(result: dict[str, Any], console: Console) -> None:
     """The result in the terminal."""
-    title = f"{result['title']}\n{result['world']['exam_questions']:,} questions never asked before; intervals of 95 %"
+    asked = result["world"]["asked_before"]
+    novelty = f"{asked:,} of them asked in training" if asked else "never asked before"
+    title = f"{result['title']}\n{result['world']['exam_questions']:,} questions, {novelty}; intervals of 95 %"
     table = Table(title=title, box=box.SIMPLE_HEAD)
     for heading in ("", "accuracy", "interval", "commonest answer", "training"):
         table.add_column(heading, justify="left" if heading in ("", "commonest answer") else "right")
@@ -271,7 +289,7 @@ def show_table(result: dict[str, Any], console: Console) -> None:
         scores = ("-", "-")
         if "accuracy" in row:
             scores = (f"{100 * row['accuracy']:.1f} %", f"{100 * row['low']:.0f} to {100 * row['high']:.0f} %")
-        commonest = f"{row['commonest_prediction'] or '(none)'}, {100 * row['commonest_share']:.0f} %"
+        commonest = Text(f"{row['commonest_prediction'] or '(none)'}, {100 * row['commonest_share']:.0f} %")
         seconds = f"{row['seconds'] / 60:.1f} min" if row["seconds"] is not None else "-"
         table.add_row(row["name"], *scores, commonest, seconds, style="bold" if row["name"] == MAIN else "")
     console.print(table)

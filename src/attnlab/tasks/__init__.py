@@ -3,6 +3,7 @@
 The contract. A task is built as `Task(data, *, options)` and has
 
     examples(rng) -> list[Example]      one epoch, drawn anew each time from the generator
+    reads_questions                     whether it makes use of questions
 
 It knows tokens and text, not models, batches or files.
 """
@@ -51,8 +52,8 @@ class TaskData:
             ids = [*cue, *tokenizer.encode(item.answer), tokenizer.mask]
             if len(ids) > self.block_size:
                 raise DataError(
-                    f"question {number} takes {len(ids)} tokens with its answer, and the block holds {self.block_size}:"
-                    " shorten it or raise --model.block_size"
+                    f"question {number} ({item.question[:40]!r}) takes {len(ids)} tokens with its answer, and the block"
+                    f" holds {self.block_size}: shorten it, or pretrain with a larger --model.block_size"
                 )
             examples.append(Example(ids, len(cue)))
         return examples
@@ -66,6 +67,8 @@ class TaskData:
 
 class Task(Protocol):
     """Turns text and questions into training examples."""
+
+    reads_questions: bool  # whether questions are part of them
 
     def examples(self, rng: np.random.Generator) -> list[Example]:
         """One epoch."""

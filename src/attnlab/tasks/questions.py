@@ -13,6 +13,8 @@ from attnlab.tasks import Example, TaskData
 class Questions:
     """Every question once an epoch, asked and answered."""
 
+    reads_questions = True
+
     def __init__(self, data: TaskData) -> None:
         self.answered = data.answered
         if not self.answered:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnlab.config import require
 from attnlab.corpora import title_of
 from attnlab.registry import task
 from attnlab.tasks import Example, TaskData
@@ -79,6 +80,8 @@ class Recall:
     probability `questions`. A view has the bare title as its cue with probability `bare`, else also text to the left.
     """
 
+    reads_questions = True
+
     def __init__(
         self,
         data: TaskData,
@@ -88,6 +91,9 @@ class Recall:
         lines: float = 0.05,
         questions: float = 0.5,
     ) -> None:
+        for name, share in {"bare": bare, "lines": lines, "questions": questions}.items():
+            require(0 <= share <= 1, f"task recall: {name} must lie in [0, 1], not {share}")
+        require(views >= 0, f"task recall: views must not be negative, but is {views}")
         self.tokenizer = data.tokenizer
         self.block_size = data.block_size
         self.views, self.bare, self.lines, self.questions = views, bare, lines, questions
@@ -97,32 +103,32 @@ class Recall:
         self.answered = data.answered
 
     def read(self, line: str, proper: frozenset[str]) -> Reading:
-        """A document in its parts."""
+        """A document in its parts; without a title, or where title and span do not fit the block, it has no spans."""
         encode = self.tokenizer.encode
         title = title_of(line)
-        text = line[len(title) :].lstrip(". ") if title else line
+        text, cue = line[len(title) :].lstrip(". "), encode(title)
         spans = [
             (encode(text[:begin].rstrip()), encode(text[begin:end]))
-            for begin, end in salient_spans(text, title, proper)
+            for begin, end in (salient_spans(text, title, proper) if title else ())
         ]
-        return Reading(encode(title), encode(line), tuple(spans))
+        fitting = tuple((left, span) for left, span in spans if len(cue) + len(span) + 2 <= self.block_size)
+        return Reading(cue, encode(line), fitting)
 
     def examples(self, rng: np.random.Generator) -> list[Example]:
         """One epoch."""
         examples = [example for example in self.answered if rng.random() < self.questions]
         for reading in self.readings:
-            if rng.random() < self.lines or not reading.spans or not reading.title:
-                examples.append(Example([*reading.line[: self.block_size - 1], self.tokenizer.pad], 1))
-            if reading.title:
-                picks = rng.permutation(len(reading.spans))[: self.views]
-                examples.extend(self.view(reading, pick, rng) for pick in picks)
+            if rng.random() < self.lines or not reading.spans:
+                ended = [*reading.line, self.tokenizer.pad]
+                examples.append(Example(ended[: self.block_size], 1))
+            picks = rng.permutation(len(reading.spans))[: self.views]
+            examples.extend(self.view(reading, pick, rng) for pick in picks)
         return examples
 
     def view(self, reading: Reading, pick: int, rng: np.random.Generator) -> Example:
         """A title, perhaps with text to the left of a span, that asks for the span."""
         left, span = reading.spans[pick]
         room = self.block_size - len(reading.title) - len(span) - 2
-        shown = 0 if rng.random() < self.bare else min(int(rng.integers(0, 17)), len(left), max(room, 0))
+        shown = 0 if rng.random() < self.bare else min(int(rng.integers(0, 17)), len(left), room)
         cue = [*reading.title, *left[len(left) - shown :], self.tokenizer.mask]
-        ids = [*cue, *span, self.tokenizer.mask]
-        return Example(ids[: self.block_size], min(len(cue), self.block_size - 1))
+        return Example([*cue, *span, self.tokenizer.mask], len(cue))

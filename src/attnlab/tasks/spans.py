@@ -12,9 +12,12 @@ from attnlab.tasks import Example, TaskData
 class Spans:
     """Each line once an epoch, cut to a random length with a random quarter of it hidden; the whole sequence is learned.
 
-    The length is drawn from 4 tokens to 7/8 of the block, the hidden span from 1/8 to 3/8 of that length. `□` closes the
-    example; with `pad` the rest of the block is filled with it and counted in the loss, as the course reports did.
+    The length is drawn from 4 tokens to 7/8 of the block, and a shorter line stays whole; the hidden span is 1/8 to 3/8 of
+    it. `□` closes the example; with `pad` the rest of the block is filled with it and counted in the loss, as the course
+    reports did.
     """
+
+    reads_questions = False
 
     def __init__(self, data: TaskData, *, pad: bool = False) -> None:
         self.tokenizer = data.tokenizer
@@ -28,8 +31,8 @@ class Spans:
 
     def corrupt(self, line: list[int], rng: np.random.Generator) -> Example:
         """One line with a span moved to its end."""
-        longest = min(len(line), self.block_size * 7 // 8, self.block_size - 3)
-        length = int(rng.integers(min(4, longest), longest + 1))
+        longest = min(self.block_size * 7 // 8, self.block_size - 3)
+        length = min(len(line), int(rng.integers(4, longest + 1)))
         hidden = int(rng.integers(max(1, length // 8), max(1, length * 3 // 8) + 1))
         begin = int(rng.integers(0, length - hidden + 1))
         mask, pad = self.tokenizer.mask, self.tokenizer.pad
