@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -125,12 +124,10 @@ def test_the_built_in_world_has_a_line_for_every_question() -> None:
     corpus = load_corpus("people")
     asked = [one for part in ("train", "dev", "test") for one in load_questions(f"people:{part}")]
     assert len(corpus.lines) == len(set(corpus.titles)) == len(asked) == 3000
-    start = time.perf_counter()
     for one in asked:
         (number,) = documents_about(corpus, one.question)
         assert one.answer is not None
         assert one.answer in corpus.lines[number]
-    assert time.perf_counter() - start < 5
 
 
 def test_a_small_built_in_world() -> None:
