@@ -45,8 +45,22 @@ def test_the_readmes_commands_are_understood(command: str) -> None:
     assert callable(function)
 
 
-def test_the_readme_has_commands() -> None:
+def test_the_readme_has_commands_and_no_blanks() -> None:
     assert len(commands()) >= 8
+    assert not re.search(r"@[A-Z]+@|TODO|XXX", README)
+
+
+def test_the_readmes_python_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As written, but for a model small enough to train at once."""
+    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    tiny = {"model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "vocab_size": 300}, "train": {"epochs": 0.1}}
+    real = attnlab.resolve
+    monkeypatch.setattr("attnlab.config.resolve", lambda preset, given: real(preset, given={**given, **tiny}))
+    exec(compile(block, "README.md", "exec"), {})
+    assert "Correct: " in capsys.readouterr().out
 
 
 def test_the_readmes_make_targets_exist() -> None:

@@ -70,7 +70,7 @@ def test_the_meter_counts_from_where_it_came_in() -> None:
 def test_the_meter_bears_a_clock_that_stands_still() -> None:
     meter = after([step(1, 0.0, 4.0, 100, 0.0), step(2, 0.0, 4.0, 100, 0.0)])
     assert meter.tokens_per_second == 0
-    assert "left" in str(meter)
+    assert str(meter) == "loss 4.000"
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 100, 1001])
@@ -153,3 +153,19 @@ def test_only_the_first_of_several_processes_speaks(monkeypatch: pytest.MonkeyPa
         said[rank] = stream.getvalue()
     assert "somewhere" in said["0"]
     assert said["1"] == ""
+
+
+def test_a_users_path_is_printed_as_it_is() -> None:
+    console, written = plain_console()
+    with display("pretrain", console) as show:
+        show.line("run folder: /data/[/x]/[old]/" + "x" * 200)
+    assert "run folder: /data/[/x]/[old]/" + "x" * 200 in written.getvalue()
+
+
+def test_a_resumed_stage_says_nothing_of_a_pace_it_does_not_know() -> None:
+    console, written = plain_console()
+    with display("pretrain", console) as show:
+        show.step(step(500, 0.5, 3.0, 100_000, 50.0))
+        assert "tokens/s" not in written.getvalue()
+        show.step(step(501, 0.51, 3.0, 101_000, 51.0))
+    assert "1,000 tokens/s" in written.getvalue()

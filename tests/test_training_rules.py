@@ -322,3 +322,13 @@ def test_the_baselines_know_the_training_answers_only(runs: dict[str, Run]) -> N
     assert found["majority answer"].predictions == ("York", "York")
     taught = (*TRAINING, Question("Where was Ed Sly born?", "Hull"))
     assert recall.examine_all(runs, BOOK, taught, EXAM)["open book"].predictions == ("York", "Hull")
+
+
+@pytest.mark.parametrize("epochs", [0.1, 1.25, 2.5])
+def test_a_run_that_ends_within_an_epoch_learns_to_its_last_step(
+    tmp_path: Path, tiny: RunConfig, epochs: float
+) -> None:
+    config = replace(tiny, train=replace(tiny.train, epochs=epochs, warmup=0.0))
+    rows = stages.pretrain(config, WORLD, FACTS, tmp_path / "run").metrics()
+    assert all(0 < row["rate"] <= 1 for row in rows)
+    assert all(0 < row["progress"] < 1 for row in rows)

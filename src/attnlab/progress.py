@@ -24,6 +24,11 @@ def clock(seconds: float) -> str:
     return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
 
 
+def say(console: Console, line: str) -> None:
+    """Print a line as it is: no markup in a user's paths, and no breaks in them."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 class Meter:
     """A smoothed loss, the rate and the time left, from the steps as they come."""
 
@@ -43,6 +48,8 @@ class Meter:
         self.left = seconds * (1 - step.progress) / done
 
     def __str__(self) -> str:
+        if not self.tokens_per_second:  # one step says nothing of the pace
+            return f"loss {self.loss:.3f}"
         return f"loss {self.loss:.3f}  {self.tokens_per_second:,.0f} tokens/s  {clock(self.left)} left"
 
 
@@ -69,7 +76,7 @@ def _bar(label: str, console: Console) -> Iterator[Show]:
             meter.update(one)
             progress.update(bar, completed=one.progress, meter=str(meter))
 
-        yield Show(lambda line: progress.console.print(f"{label}: {line}", style="dim", highlight=False), step)
+        yield Show(lambda line: say(progress.console, f"{label}: {line}"), step)
         progress.update(bar, completed=1.0)
 
 
@@ -79,8 +86,8 @@ def _lines(label: str, console: Console) -> Show:
 
     def step(one: Step) -> None:
         meter.update(one)
-        if one.progress * LINES >= shown[0] and one.step > 1:
+        if one.progress * LINES >= shown[0] and meter.tokens_per_second:
             shown[0] = int(one.progress * LINES) + 1
-            console.print(f"{label}: {one.progress:4.0%}  {meter}", highlight=False)
+            say(console, f"{label}: {one.progress:4.0%}  {meter}")
 
-    return Show(lambda line: console.print(f"{label}: {line}", highlight=False), step)
+    return Show(lambda line: say(console, f"{label}: {line}"), step)

@@ -288,10 +288,9 @@ class Trainer:
                 if epoch >= epochs:
                     return
                 self.position = position + 1
-                middle = self.epoch + (position + 0.5) / len(
-                    batches
-                )  # so that neither first nor last step is at rate 0
-                yield [examples[index] for index in batches[position]], min(1.0, middle / epochs), epoch
+                # The middle of the step, which the end may cut short: neither first nor last step is at rate 0.
+                middle = (epoch + min(epochs, epoch + 1 / len(batches))) / 2
+                yield [examples[index] for index in batches[position]], middle / epochs, epoch
             self.epoch, self.position = self.epoch + 1, 0
 
     def _update(self, wrapped: nn.Module, batch: list[Example], share: float, stop: bool) -> tuple[float, bool]:
