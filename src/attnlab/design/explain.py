@@ -1,0 +1,47 @@
+"""What a certificate proves, in one sentence for a person."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import exp, log
+from typing import Any
+
+import numpy as np
+
+from attnlab.design.attention import Problem
+from attnlab.design.results import number
+
+
+def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
+    """The sentence, with its numbers."""
+    ball = certificate.get("radius")
+    every = "every query" if ball is None else f"every query with |scale·q| up to {number(ball)}"
+    misses = f"{every} misses by more than {number(bound)}"
+    if certificate["type"] == "separating":
+        w = np.array(certificate["direction"])
+        reach, want = float((problem.values @ w).min()), float(problem.target @ w)
+        shown = ", ".join(number(x) for x in w) if len(w) <= 8 else f"{len(w)} numbers"
+        return (
+            f"The target lies outside the hull of the values: along w = ({shown}) every value is at least {number(reach)} and "
+            f"the target only {number(want)}, so {misses}, whatever the keys are."
+        )
+    if certificate["type"] == "range":
+        terms = " ".join(f"{'+' if Fraction(x) > 0 else '-'} {number(abs(float(Fraction(x))))}·ln a_{i}" for i, x in certificate["vector"].items())
+        return f"For {every} {terms} = 0, because these keys cancel; within the tolerance it would be positive, so {misses}."
+    cuts = certificate["combinations"]
+    plain = next((cut for cut in cuts if not cut["splits"]), None)
+    lead = "Some keys are convex combinations of others" if plain is None else _combination(plain)
+    cases = _leaves(certificate["cases"])
+    how = "" if cases == 1 else f" ({cases} cases by the order of scores)"
+    return f"{lead}; with {len(cuts)} such bound{'s' * (len(cuts) > 1)} on the weights{how} {misses}."
+
+
+def _combination(cut: dict[str, Any]) -> str:
+    weights = {i: float(Fraction(x)) for i, x in cut["weights"].items()}
+    limit = min(0.5, exp(sum(w * log(w) for w in weights.values())))
+    shown = " + ".join(f"{number(w)}·k_{i}" for i, w in list(weights.items())[:6]) + (" + ..." if len(weights) > 6 else "")
+    return f"Key {cut['index']} is {shown}, so its weight is at most {number(limit)} for every query"
+
+
+def _leaves(case: dict[str, Any]) -> int:
+    return _leaves(case["above"]) + _leaves(case["below"]) if "split" in case else 1

@@ -1,0 +1,245 @@
+"""Queries from wanted outputs: select one value, blend several, reach any point.
+
+One order of attack for all three: the query zero, a construction whose bound is proved beforehand (equal scores inside the
+subset, a margin outside), the hull of the values, a descent from many starts, a proof of impossibility, and an honest
+shrug. The verdict is about the output, because that is what was asked for; what it says about weights is told beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnlab.design import inputs
+from attnlab.design.attention import UNIT, Array, Problem, Scale
+from attnlab.design.explain import explain
+from attnlab.design.programs import least_distance
+from attnlab.design.refute import Refuter
+from attnlab.design.results import Result, number
+from attnlab.design.search import descend, starts, towards
+from attnlab.design.verify import holds
+
+NODES, SECONDS = 150, 4.0
+
+
+def select(
+    keys: ArrayLike, values: ArrayLike, index: int | None = None, *, tolerance: float = 0.01, scale: Scale = "none"
+) -> Result:
+    """A query whose output is value `index` within the tolerance; without an index, one query for every row."""
+    k, v = inputs.pair(keys, values)
+    eps = inputs.tolerance(tolerance)
+    if index is None:
+        return _together([_select(k, v, j, eps, scale) for j in range(len(k))], eps)
+    return _select(k, v, inputs.index(index, len(k)), eps, scale)
+
+
+def _select(k: Array, v: Array, j: int, eps: float, scale: Scale) -> Result:
+    problem = Problem(k, v, v[j], eps, inputs.scale(scale))
+    return _answer(problem, f"select value {j}", [j], np.ones(1))
+
+
+def blend(
+    keys: ArrayLike,
+    values: ArrayLike,
+    indices: Sequence[int] | None = None,
+    weights: ArrayLike | None = None,
+    *,
+    tolerance: float = 0.01,
+    scale: Scale = "none",
+) -> Result:
+    """A query whose output is the weighted mean of the chosen values: all of them and equal weights unless said otherwise."""
+    k, v = inputs.pair(keys, values)
+    chosen = inputs.indices(indices, len(k))
+    w = inputs.weights(weights, len(chosen))
+    problem = Problem(k, v, w @ v[chosen], inputs.tolerance(tolerance), inputs.scale(scale))
+    share = "equally" if np.ptp(w) < 1e-12 else "as " + ":".join(number(x) for x in w)
+    who = "all values" if len(chosen) == len(k) else "values " + ", ".join(map(str, chosen))
+    return _answer(problem, f"blend {who} {share}", chosen, w)
+
+
+average = blend
+
+
+def reach(keys: ArrayLike, values: ArrayLike, target: ArrayLike, *, tolerance: float = 0.01, scale: Scale = "none") -> Result:
+    """A query whose output is the target within the tolerance."""
+    k, v = inputs.pair(keys, values)
+    problem = Problem(k, v, inputs.target(target, v.shape[1]), inputs.tolerance(tolerance), inputs.scale(scale))
+    return _answer(problem, "reach the target", None, None)
+
+
+def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None) -> Result:
+    """The first of: zero, the construction, the descent, the proof."""
+    zero = np.zeros(problem.keys.shape[1])
+    if _good(problem, zero, problem.guaranteed(zero)):
+        said = "The query 0 weighs every key equally, whatever the keys are, and the mean of all values is within the tolerance."
+        return _result(problem, task, "solved", said, zero, chosen)
+    wanted = _near(problem.values, problem.target)
+    if chosen is not None and w is not None:
+        built = by_margin(problem, chosen, w)
+        if built is not None and _good(problem, *built):
+            return _result(problem, task, "solved", _margin_words(problem, built, chosen), built[0], chosen, built[1])
+        wanted = np.zeros(len(problem.keys))
+        wanted[chosen] = w
+    first = np.vstack([towards(problem.points, wanted), starts(problem, 24)])
+    best = problem.query(descend(problem, first))
+    refuter = Refuter(problem)
+    if not _good(problem, best, problem.guaranteed(best)):
+        proof = refuter.run(nodes=0, seconds=SECONDS)
+        if proof.certificate is None:
+            more = problem.query(descend(problem, starts(problem, 120, seed=1), steps=200))
+            best = min(best, more, key=problem.error)
+            if not _good(problem, best, problem.guaranteed(best)):
+                proof = refuter.run(nodes=NODES, seconds=SECONDS)
+        if proof.certificate is not None and _holds(problem, proof.certificate):
+            said = explain(proof.certificate, problem, proof.lower_bound)
+            return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proof.lower_bound)
+        if not _good(problem, best, problem.guaranteed(best)):
+            said = (
+                f"The best query found misses by {number(problem.error(best))}; that every query misses by more than "
+                f"{number(proof.lower_bound)} is proved. Between the two neither a query nor a proof was found."
+            )
+            return _result(problem, task, "undecided", said, best, chosen, None, None, proof.lower_bound)
+    said = f"Found by descent: in exact arithmetic the output is within {number(problem.guaranteed(best))} of what was wanted."
+    return _result(problem, task, "solved", said, best, chosen)
+
+
+def by_margin(problem: Problem, chosen: list[int], w: Array) -> tuple[Array, float] | None:
+    """The least query with scores ln w inside the subset and a margin below them outside, and the bound that it gives."""
+    k, n = problem.keys * problem.factor, len(problem.keys)
+    low = chosen[int(w.argmin())]
+    outside = np.setdiff1d(np.arange(n), chosen)
+    inside = [i for i in chosen if i != low]
+    far = float(np.abs(problem.values[outside] - problem.target).max(initial=0.0))
+    aim = problem.tolerance * (1 - 1e-6)
+    weight = {i: float(x) for i, x in zip(chosen, w, strict=True)}
+    first, free = np.zeros(k.shape[1]), np.eye(k.shape[1])
+    if inside:
+        rows = (k[inside] - k[low]) / problem.unit
+        logs = np.log([weight[i] / weight[low] for i in inside])
+        u, s, vt = np.linalg.svd(rows, full_matrices=True)
+        rank = int((s > 1e-11 * max(s.max(initial=0.0), 1e-300)).sum())
+        first = vt[:rank].T @ ((u[:, :rank].T @ logs) / s[:rank])
+        first += vt[:rank].T @ ((u[:, :rank].T @ (logs - rows @ first)) / s[:rank])
+        free = vt[rank:].T
+        if np.abs(rows @ first - logs).max() > 1e-9 * (1 + np.abs(logs).max()):
+            return None
+    z = np.zeros(free.shape[1])
+    if len(outside) and far > aim:
+        margin = float(np.log(len(outside) * weight[low] * (far - aim) / aim))
+        rows = (k[low] - k[outside]) / problem.unit
+        if free.shape[1] == 0:
+            z_found = z if (rows @ first >= margin).all() else None
+        else:
+            z_found = least_distance(rows @ free, margin - rows @ first)
+        if z_found is None:
+            return None
+        z = z_found
+    query = (first + free @ z) / problem.unit
+    return query, _margin_bound(problem, query, chosen, w, far)
+
+
+def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, far: float) -> float:
+    """mass outside <= r/(1+r), and inside the weights are off by e^(2 deviation): what the scores of this query prove."""
+    scores = problem.factor * (problem.keys @ query)
+    rounding = (len(query) + 4) * UNIT * problem.factor * float((np.abs(problem.keys) @ np.abs(query)).max())
+    low = chosen[int(w.argmin())]
+    level = scores[chosen] - np.log(w)
+    off = float(np.abs(level - level[chosen.index(low)]).max()) + 2 * rounding
+    outside = np.setdiff1d(np.arange(len(scores)), chosen)
+    margin = float((scores[low] - scores[outside]).min(initial=np.inf)) - 2 * rounding
+    ratio = len(outside) * float(w.min()) * float(np.exp(off - margin)) if len(outside) else 0.0
+    spread = float((w @ np.abs(problem.values[chosen] - problem.target)).max())
+    return ratio / (1 + ratio) * far + float(np.expm1(2 * off)) * spread + 4 * UNIT * float(np.abs(problem.values).max())
+
+
+def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int]) -> str:
+    scores = problem.factor * (problem.keys @ built[0])
+    outside = np.setdiff1d(np.arange(len(scores)), chosen)
+    bound = f"so the output is within {number(built[1])} of what was wanted."
+    if not len(outside):
+        return "The scores of the keys differ by exactly the logarithms of the wanted weights, " + bound
+    margin = float(scores[chosen].min() - scores[outside].max())
+    if len(chosen) == 1:
+        lead = f"Key {chosen[0]} leads every other key by {number(margin)}: the others together weigh at most "
+        ratio = len(outside) * float(np.exp(-margin))
+        return lead + f"{number(ratio / (1 + ratio))}, " + bound
+    return f"The chosen keys have the scores they need and lead every other key by at least {number(margin)}, " + bound
+
+
+def _good(problem: Problem, query: Array, bound: float) -> bool:
+    """Proved and measured."""
+    return bound <= problem.tolerance and problem.error(query) <= problem.tolerance
+
+
+def _holds(problem: Problem, certificate: dict[str, object]) -> bool:
+    return holds(certificate, problem.keys.tolist(), problem.values.tolist(), problem.target.tolist(), problem.tolerance)
+
+
+def _near(values: Array, target: Array) -> Array:
+    """Positive weights, as even as they can be, whose mean of the values is near the target."""
+    from attnlab.design.attention import softmax
+
+    size = float(np.abs(values - target).max()) or 1.0
+    moved = (values - target) / size
+    stretched = np.vstack([moved, np.zeros(moved.shape[1])])
+    wanted = np.append(np.zeros(len(moved)), 1.0)
+    return softmax(moved @ towards(stretched, wanted, steps=30))
+
+
+def _result(
+    problem: Problem,
+    task: str,
+    status: str,
+    said: str,
+    query: Array,
+    chosen: list[int] | None,
+    bound: float | None = None,
+    certificate: dict[str, object] | None = None,
+    lower: float = 0.0,
+) -> Result:
+    weights = problem.weights(query)
+    scores = problem.factor * (problem.keys @ query)
+    margins = None
+    if chosen is not None:
+        margins = scores[chosen].min() - scores
+        margins[chosen] = np.nan
+    return Result(
+        task=task,
+        status=status,  # type: ignore[arg-type]
+        statement=said,
+        query=query,
+        weights=weights,
+        output=weights @ problem.values,
+        target=problem.target,
+        bound=problem.guaranteed(query) if bound is None else bound,
+        error=problem.measured(query),
+        tolerance=problem.tolerance,
+        certificate=certificate,
+        lower_bound=lower,
+        margins=margins,
+    )
+
+
+def _together(parts: list[Result], eps: float) -> Result:
+    """Many rows as one result: the worst status, the largest error, every row's own verdict in `rows`."""
+    status = next(s for s in ("impossible", "undecided", "solved") if any(p.status == s for p in parts))
+    bad = [p for p in parts if p.status == status]
+    said = f"All {len(parts)} rows: one query each." if status == "solved" else f"{bad[0].task}: {bad[0].statement}"
+    errors = [p.error for p in parts if p.error is not None]
+    return Result(
+        task="select every value",
+        status=status,  # type: ignore[arg-type]
+        statement=said,
+        query=np.array([p.query for p in parts]),
+        weights=np.array([p.weights for p in parts]),
+        output=np.array([p.output for p in parts]),
+        target=np.array([p.target for p in parts]),
+        bound=max(p.bound for p in parts if p.bound is not None),
+        error={kind: max(e[kind] for e in errors) for kind in ("float32", "float64")},
+        tolerance=eps,
+        certificate=bad[0].certificate,
+        lower_bound=max(p.lower_bound for p in parts),
+        more={"rows": [{"status": p.status, "statement": p.statement, "certificate": p.certificate} for p in parts]},
+    )
