@@ -40,28 +40,30 @@ class Problem:
     target: Array
     tolerance: float
     scale: Scale = "none"
-    centre: Array = field(init=False)
     unit: float = field(init=False)
+    points: Array = field(init=False)
+    basis: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        centre = self.keys.mean(axis=0)
-        unit = float(np.abs(self.keys - centre).max())
-        object.__setattr__(self, "centre", centre)
-        object.__setattr__(self, "unit", unit if unit > 0 else 1.0)
+        """`points` are the keys in coordinates of their own: centred, without directions in which they do not differ, and equally wide
+        in the others. Scores of `points` for z differ from scores of the keys for `query(z)` by a constant only."""
+        moved = self.keys - self.keys.mean(axis=0)
+        unit = float(np.abs(moved).max()) or 1.0
+        _, sizes, axes = np.linalg.svd(moved / unit, full_matrices=False)
+        rank = max(1, int((sizes > 1e-11 * sizes[0]).sum()))
+        basis = axes[:rank].T * (np.sqrt(len(moved)) / np.maximum(sizes[:rank], 1e-300)) if sizes[0] > 0 else np.zeros((moved.shape[1], 1))
+        object.__setattr__(self, "unit", unit)
+        object.__setattr__(self, "points", (moved / unit) @ basis)
+        object.__setattr__(self, "basis", basis)
 
     @property
     def factor(self) -> float:
         """The scale as a number."""
         return factor(self.scale, self.keys.shape[1])
 
-    @property
-    def points(self) -> Array:
-        """Keys moved to their centre and to size 1; a query z for them is the query z / (factor·unit) for the keys."""
-        return (self.keys - self.centre) / self.unit
-
     def query(self, z: Array) -> Array:
         """The query for the keys that a query for `points` stands for."""
-        return z / (self.factor * self.unit)
+        return np.asarray(self.basis @ z) / (self.factor * self.unit)
 
     def weights(self, query: Array) -> Array:
         """softmax(scale · K q)."""

@@ -54,3 +54,22 @@ def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], gues
     for place, c in enumerate(order):
         answer[c] = x[place]
     return answer
+
+
+def settle(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array) -> tuple[list[Fraction], float]:
+    """x near the guess that solves the system exactly, or, where only a wild one does, nearly; and the size of what is missed."""
+    exact = solve(columns, right, guess)
+    size = float(np.abs(guess).max())
+    if exact is not None and max(abs(float(x) - g) for x, g in zip(exact, guess, strict=True)) <= 1e-6 * size:
+        return exact, 0.0
+    rows = np.array([[float(x) for x in column] for column in columns]).T
+    unit = np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-300)
+    moved = guess.copy()
+    for _ in range(2):
+        miss = np.array([float(b) for b in right]) - rows @ moved
+        moved = moved + np.linalg.pinv(rows / unit, rcond=1e-11) @ (miss / unit[:, 0])
+    near = [rational(x) if g else Fraction(0) for x, g in zip(moved, guess, strict=True)]
+    left = [sum((x * c[r] for x, c in zip(near, columns, strict=True)), -b) for r, b in enumerate(right)]
+    near[-1] -= left[-1] / columns[-1][-1]
+    left = [sum((x * c[r] for x, c in zip(near, columns, strict=True)), -b) for r, b in enumerate(right)]
+    return near, float(np.linalg.norm([float(x) for x in left]))

@@ -26,14 +26,16 @@ def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
             f"the target only {number(want)}, so {misses}, whatever the keys are."
         )
     if certificate["type"] == "range":
-        terms = " ".join(f"{'+' if Fraction(x) > 0 else '-'} {number(abs(float(Fraction(x))))}·ln a_{i}" for i, x in certificate["vector"].items())
-        return f"For {every} {terms} = 0, because these keys cancel; within the tolerance it would be positive, so {misses}."
+        cases = _leaves(certificate["cases"])
+        if cases > 1 or not certificate["cases"]["vector"]:
+            return f"In each of {cases} cases by the size of the weights an identity between logarithms of weights is broken, so {misses}."
+        u = {i: float(Fraction(x)) for i, x in certificate["cases"]["vector"].items()}
+        most = max(abs(x) for x in u.values())
+        terms = " ".join(f"{'+' if x > 0 else '-'} {number(abs(x) / most)}·ln a_{i}" for i, x in u.items())
+        return f"For {every} {terms.removeprefix('+ ')} = 0, because these keys cancel; near the target it cannot be, so {misses}."
     cuts = certificate["combinations"]
-    plain = next((cut for cut in cuts if not cut["splits"]), None)
-    lead = "Some keys are convex combinations of others" if plain is None else _combination(plain)
-    cases = _leaves(certificate["cases"])
-    how = "" if cases == 1 else f" ({cases} cases by the order of scores)"
-    return f"{lead}; with {len(cuts)} such bound{'s' * (len(cuts) > 1)} on the weights{how} {misses}."
+    plural = f"bounds of this kind on {len(cuts)} weights" if len(cuts) > 1 else "this bound"
+    return f"{_combination(cuts[0])}; with {plural} {misses}."
 
 
 def _combination(cut: dict[str, Any]) -> str:

@@ -14,14 +14,15 @@ from numpy.typing import ArrayLike
 
 from attnlab.design import inputs
 from attnlab.design.attention import UNIT, Array, Problem, Scale
+from attnlab.design.cases import Cases
 from attnlab.design.explain import explain
 from attnlab.design.programs import least_distance
-from attnlab.design.refute import Refuter
+from attnlab.design.refute import Refutation, Refuter
 from attnlab.design.results import Result, number
 from attnlab.design.search import descend, starts, towards
 from attnlab.design.verify import holds
 
-NODES, SECONDS = 150, 4.0
+NODES, SECONDS = 600, 4.0
 
 
 def select(
@@ -77,21 +78,24 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
         return _result(problem, task, "solved", said, zero, chosen)
     wanted = _near(problem.values, problem.target)
     if chosen is not None and w is not None:
-        built = by_margin(problem, chosen, w)
-        if built is not None and _good(problem, *built):
-            return _result(problem, task, "solved", _margin_words(problem, built, chosen), built[0], chosen, built[1])
+        for share in (1 - 1e-6, 0.99, 0.7):
+            built = by_margin(problem, chosen, w, share * problem.tolerance)
+            if built is None:
+                break
+            if _good(problem, *built):
+                return _result(problem, task, "solved", _margin_words(problem, built, chosen), built[0], chosen, built[1])
         wanted = np.zeros(len(problem.keys))
         wanted[chosen] = w
     first = np.vstack([towards(problem.points, wanted), starts(problem, 24)])
     best = problem.query(descend(problem, first))
     refuter = Refuter(problem)
     if not _good(problem, best, problem.guaranteed(best)):
-        proof = refuter.run(nodes=0, seconds=SECONDS)
+        proof = refuter.run()
         if proof.certificate is None:
             more = problem.query(descend(problem, starts(problem, 120, seed=1), steps=200))
             best = min(best, more, key=problem.error)
             if not _good(problem, best, problem.guaranteed(best)):
-                proof = refuter.run(nodes=NODES, seconds=SECONDS)
+                proof = by_cases(refuter, proof)
         if proof.certificate is not None and _holds(problem, proof.certificate):
             said = explain(proof.certificate, problem, proof.lower_bound)
             return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proof.lower_bound)
@@ -105,14 +109,13 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
     return _result(problem, task, "solved", said, best, chosen)
 
 
-def by_margin(problem: Problem, chosen: list[int], w: Array) -> tuple[Array, float] | None:
+def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tuple[Array, float] | None:
     """The least query with scores ln w inside the subset and a margin below them outside, and the bound that it gives."""
     k, n = problem.keys * problem.factor, len(problem.keys)
     low = chosen[int(w.argmin())]
     outside = np.setdiff1d(np.arange(n), chosen)
     inside = [i for i in chosen if i != low]
     far = float(np.abs(problem.values[outside] - problem.target).max(initial=0.0))
-    aim = problem.tolerance * (1 - 1e-6)
     weight = {i: float(x) for i, x in zip(chosen, w, strict=True)}
     first, free = np.zeros(k.shape[1]), np.eye(k.shape[1])
     if inside:
@@ -149,9 +152,9 @@ def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, f
     off = float(np.abs(level - level[chosen.index(low)]).max()) + 2 * rounding
     outside = np.setdiff1d(np.arange(len(scores)), chosen)
     margin = float((scores[low] - scores[outside]).min(initial=np.inf)) - 2 * rounding
-    ratio = len(outside) * float(w.min()) * float(np.exp(off - margin)) if len(outside) else 0.0
+    ratio = len(outside) * float(w.min()) * float(np.exp(min(off - margin, 500.0))) if len(outside) else 0.0
     spread = float((w @ np.abs(problem.values[chosen] - problem.target)).max())
-    return ratio / (1 + ratio) * far + float(np.expm1(2 * off)) * spread + 4 * UNIT * float(np.abs(problem.values).max())
+    return ratio / (1 + ratio) * far + float(np.expm1(min(2 * off, 500.0))) * spread + 4 * UNIT * float(np.abs(problem.values).max())
 
 
 def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int]) -> str:
@@ -166,6 +169,14 @@ def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int
         ratio = len(outside) * float(np.exp(-margin))
         return lead + f"{number(ratio / (1 + ratio))}, " + bound
     return f"The chosen keys have the scores they need and lead every other key by at least {number(margin)}, " + bound
+
+
+def by_cases(refuter: Refuter, so_far: Refutation) -> Refutation:
+    """The proof by cases where there is one and the problem is small enough for it."""
+    if not refuter.exact or len(refuter.points) > 64:
+        return so_far
+    certificate = Cases(refuter, NODES, SECONDS).run()
+    return so_far if certificate is None else Refutation(max(so_far.lower_bound, refuter.problem.tolerance), certificate)
 
 
 def _good(problem: Problem, query: Array, bound: float) -> bool:

@@ -13,6 +13,9 @@ from fractions import Fraction
 from typing import Any
 
 Rows = Sequence[Sequence[float]]
+Matrix = list[list[Fraction]]
+Cut = Mapping[str, Any]
+Box = list[tuple[Fraction, Fraction]]
 
 
 class NotAProof(Exception):
@@ -25,16 +28,17 @@ def verify(certificate: Mapping[str, Any], keys: Rows, values: Rows, target: Seq
     With a "radius" in the certificate the proof is about the queries with |scale · q| <= radius.
     """
     k, v, y, eps = _matrix(keys), _matrix(values), [_exact(x) for x in target], _exact(tolerance)
-    kind = certificate.get("type")
+    kind, cuts, radius = certificate.get("type"), certificate.get("combinations", []), certificate.get("radius")
+    for cut in cuts:
+        _check_cut(cut, k, radius)
     if kind == "separating":
-        bound = _leaf_bound({"direction": certificate["direction"], "multipliers": []}, [], (), v, y)
+        bound = _half_space(certificate["direction"], [], v, y)
     elif kind == "convex_combination":
-        cuts = certificate["combinations"]
-        for cut in cuts:
-            _check_cut(cut, k, certificate.get("radius"))
-        bound = _case_bound(certificate["cases"], cuts, (), v, y)
+        bound = _half_space(certificate["direction"], list(zip(cuts, certificate["multipliers"], strict=True)), v, y)
     elif kind == "range":
-        _check_vector(certificate, k, v, y, eps)
+        if len(certificate["bounds"]) != len(v):
+            raise NotAProof("there must be limits for every weight")
+        _check_case(certificate["cases"], cuts, _first_box(certificate["bounds"], v, y, eps), (k, v, y, eps), radius)
         return eps
     else:
         raise NotAProof(f"no rule for certificates of type {kind!r}")
@@ -56,7 +60,7 @@ def _exact(x: float | str) -> Fraction:
     return Fraction(x) if isinstance(x, str) else Fraction(repr(float(x)))
 
 
-def _matrix(rows: Rows) -> list[list[Fraction]]:
+def _matrix(rows: Rows) -> Matrix:
     return [[_exact(x) for x in row] for row in rows]
 
 
@@ -79,77 +83,85 @@ def _give(residual: Sequence[Fraction], radius: float | None) -> float:
     return math.sqrt(sum(float(x) ** 2 for x in residual)) * float(radius) * (1 + 1e-9)
 
 
-def _check_cut(cut: Mapping[str, Any], k: list[list[Fraction]], radius: float | None) -> None:
-    """a_j <= sum b_i a_i under the split conditions: weighted means, with key j = sum p_i key_i - sum nu (key_a - key_b)."""
+def _check_cut(cut: Mapping[str, Any], k: Matrix, radius: float | None) -> None:
+    """a_j <= sum b_i a_i for every query, by weighted means: key j = sum p_i key_i and sum p_i ln(b_i / p_i) >= 0."""
     j = int(cut["index"])
     p = {int(i): _exact(x) for i, x in cut["weights"].items()}
     b = {int(i): _exact(x) for i, x in cut["factors"].items()}
     if min(p.values()) < 0 or sum(p.values()) != 1 or min([j, *p]) < 0:
         raise NotAProof(f"the weights for key {j} are not a convex combination")
-    mix = [sum((w * k[i][c] for i, w in p.items()), -k[j][c]) for c in range(len(k[j]))]
-    gain, size = 0.0, 1.0
-    for i, o, tau, nu in cut["splits"]:
-        share = _exact(nu)
-        if share < 0:
-            raise NotAProof("a split enters with a negative share")
-        mix = [x - share * (k[i][c] - k[o][c]) for c, x in enumerate(mix)]
-        gain += float(share) * float(tau)
-        size += abs(float(share) * float(tau))
-    for i, w in p.items():
-        if w > 0:
-            term = float(w) * (_log(b[i]) - _log(w))
-            gain += term
-            size += abs(term)
-    if gain < 1e-12 * size + _give(mix, radius):
+    miss = [sum((w * k[i][c] for i, w in p.items()), -k[j][c]) for c in range(len(k[j]))]
+    terms = [float(w) * (_log(b[i]) - _log(w)) for i, w in p.items() if w]
+    if sum(terms) < 1e-12 * (1 + sum(map(abs, terms))) + _give(miss, radius):
         raise NotAProof(f"the factors for key {j} are too small for the inequality of means")
 
 
-def _case_bound(
-    case: Mapping[str, Any], cuts: Sequence[Mapping[str, Any]], given: tuple[tuple[int, int, float], ...], v: list[list[Fraction]], y: list[Fraction]
-) -> Fraction:
-    """The least bound over the two halves of a split: every query satisfies one of the two conditions."""
-    if "split" not in case:
-        return _leaf_bound(case, cuts, given, v, y)
-    i, o, tau = int(case["split"][0]), int(case["split"][1]), float(case["split"][2])
-    above = _case_bound(case["above"], cuts, (*given, (i, o, tau)), v, y)
-    return min(above, _case_bound(case["below"], cuts, (*given, (o, i, -tau)), v, y))
-
-
-def _leaf_bound(
-    leaf: Mapping[str, Any], cuts: Sequence[Mapping[str, Any]], given: tuple[tuple[int, int, float], ...], v: list[list[Fraction]], y: list[Fraction]
-) -> Fraction:
-    """min_i of w·(v_i - y) + sum mu (a cut's row)_i, over |w|_1: a bound for every mixture of values that obeys the cuts."""
-    w = [_exact(x) for x in leaf["direction"]]
-    bounds = [_dot(w, row) - _dot(w, y) for row in v]
-    for c, mu in leaf["multipliers"]:
-        cut, share = cuts[int(c)], _exact(mu)
+def _rows(w: list[Fraction], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]) -> list[Fraction]:
+    """w·(v_i - y) + sum mu (row of the cut)_i: averaged over attainable weights, at most w·(output - y)."""
+    rows = [_dot(w, value) - _dot(w, y) for value in v]
+    for cut, mu in shares:
+        share = _exact(mu)
         if share < 0:
-            raise NotAProof("a cut enters with a negative share")
-        if any((int(i), int(o), float(tau)) not in given for i, o, tau, _ in cut["splits"]):
-            raise NotAProof("a cut is used outside the part of the queries that it was made for")
-        bounds[int(cut["index"])] += share
+            raise NotAProof("a combination enters with a negative share")
+        rows[int(cut["index"])] += share
         for i, b in cut["factors"].items():
-            bounds[int(i)] -= share * _exact(b)
-    return min(bounds) / sum(abs(x) for x in w)
+            rows[int(i)] -= share * _exact(b)
+    return rows
 
 
-def _check_vector(certificate: Mapping[str, Any], k: list[list[Fraction]], v: list[list[Fraction]], y: list[Fraction], eps: Fraction) -> None:
-    """sum u_i ln a_i = 0 for every query, but is positive for all weights whose output is within eps of y."""
-    u = {int(i): _exact(x) for i, x in certificate["vector"].items()}
-    if sum(u.values()) != 0 or min(u) < 0:
+def _half_space(direction: Sequence[float], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]) -> Fraction:
+    """The bound that one direction proves."""
+    w = [_exact(x) for x in direction]
+    return min(_rows(w, shares, v, y)) / sum(abs(x) for x in w)
+
+
+def _first_box(bounds: Sequence[Mapping[str, Any]], v: Matrix, y: list[Fraction], eps: Fraction) -> Box:
+    """Limits on each weight of any mixture of values within eps of y: a_i = sum_r a_r (1[r = i] - z·(v_r - y)) + z·(c - y)."""
+    box = []
+    for i, proof in enumerate(bounds):
+        ends = []
+        for side in ("lower", "upper"):
+            z = [_exact(x) for x in proof[side]]
+            reach = [Fraction(int(r == i)) - _dot(z, value) + _dot(z, y) for r, value in enumerate(v)]
+            give = eps * sum(abs(x) for x in z)
+            ends.append(max(min(reach) - give, Fraction(0)) if side == "lower" else min(max(reach) + give, Fraction(1)))
+        box.append((ends[0], ends[1]))
+    return box
+
+
+def _check_case(case: Mapping[str, Any], cuts: Sequence[Cut], box: Box, problem: tuple[Matrix, Matrix, list[Fraction], Fraction], radius: float | None) -> None:
+    """No attainable weights in the box give an output within eps; a split covers both of its sides."""
+    if "split" in case:
+        i, at = int(case["split"][0]), _exact(case["split"][1])
+        low, high = box[i]
+        _check_case(case["above"], cuts, [*box[:i], (max(low, at), high), *box[i + 1 :]], problem, radius)
+        _check_case(case["below"], cuts, [*box[:i], (low, min(high, at)), *box[i + 1 :]], problem, radius)
+        return
+    if any(low > high for low, high in box):
+        return
+    k, v, y, eps = problem
+    w = [_exact(x) for x in case["direction"]]
+    rows = _rows(w, [(cuts[int(c)], mu) for c, mu in case["multipliers"]], v, y)
+    u = {int(i): _exact(x) for i, x in case["vector"].items()}
+    if u and (sum(u.values()) != 0 or min(u) < 0):
         raise NotAProof("the vector does not sum to zero")
-    residual = [sum((x * k[i][c] for i, x in u.items()), Fraction(0)) for c in range(len(k[0]))]
-    total, size = 0.0, 1.0
+    miss = [sum((x * k[i][c] for i, x in u.items()), Fraction(0)) for c in range(len(k[0]))]
+    constant, size = Fraction(0), 1.0
     for i, x in u.items():
-        z = [_exact(s) for s in certificate["bounds"][str(i)]]
-        reach = [Fraction(int(r == i)) - _dot(z, row) + _dot(z, y) for r, row in enumerate(v)]
-        give = eps * sum(abs(s) for s in z)
-        limit = min(reach) - give if x > 0 else max(reach) + give
-        if x > 0 and limit <= 0:
-            raise NotAProof(f"nothing keeps weight {i} away from zero")
-        if x < 0 and limit <= 0:
-            raise NotAProof(f"weight {i} would have to be negative: use a separating certificate")
-        term = float(x) * _log(limit)
-        total, size = total + term, size + abs(term)
-    if total <= 1e-12 * size + _give(residual, certificate.get("radius")):
-        raise NotAProof("the weights near the target do not lie on one side")
+        low, high = box[i]
+        if x > 0:  # ln a <= ln b + a/b - 1
+            touch = _exact(case["tangents"][str(i)])
+            slope, start = 1 / touch, Fraction(_log(touch)) - 1
+        else:  # ln a >= the chord between the limits
+            if low <= 0:
+                raise NotAProof(f"nothing keeps weight {i} away from zero")
+            slope = Fraction((_log(high) - _log(low)) / float(high - low)) if high > low else 1 / low
+            # rounded so that the chord stays below the logarithm at both ends
+            start = min(Fraction(_log(low)) - slope * low, Fraction(_log(high)) - slope * high)
+        rows[i] -= x * slope
+        constant -= x * start
+        size += abs(float(x)) * (1 + abs(float(start)) + float(slope * high))
+    level = _exact(case["level"])
+    value = level + sum((min((r - level) * low, (r - level) * high) for r, (low, high) in zip(rows, box, strict=True)), Fraction(0))
+    if value + constant - Fraction(_give(miss, radius) + 1e-13 * size) <= eps * sum(abs(x) for x in w):
+        raise NotAProof("one of the cases is not refuted")
