@@ -20,7 +20,7 @@ from attnlab.design.programs import linear_program
 from attnlab.design.refute import BALL_SLACK, ROUNDING, Certificate, Refuter, radius_of
 
 GRID = np.array([1.0, 0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-5])  # where the first tangents touch
-PENALTY = 100.0  # the price of breaking a logarithm, which keeps every program feasible
+PENALTY = 100.0  # the price of breaking a logarithm or a cut, which keeps every program feasible
 TINY = 1e-12
 
 
@@ -131,7 +131,7 @@ class Cases:
             size[: 2 * m] = 1.0
             ends = np.cumsum([len(r) for r in right])
             slack = np.zeros((len(rows), 2))
-            slack[: 2 * m, 0], slack[2 * m : ends[2], 1] = -1.0, -1.0
+            slack[: 2 * m, 0], slack[2 * m :, 1] = -1.0, -1.0
             found = linear_program(
                 np.append(np.zeros(n + d + 1), [1.0, PENALTY]),
                 A_ub=np.hstack([rows / size[:, None], slack]),

@@ -165,3 +165,49 @@ def _check_case(case: Mapping[str, Any], cuts: Sequence[Cut], box: Box, problem:
     value = level + sum((min((r - level) * low, (r - level) * high) for r, (low, high) in zip(rows, box, strict=True)), Fraction(0))
     if value + constant - Fraction(_give(miss, radius) + 1e-13 * size) <= eps * sum(abs(x) for x in w):
         raise NotAProof("one of the cases is not refuted")
+
+
+def shares_vector(certificate: Mapping[str, Any], keep: Rows, forget: Rows) -> bool:
+    """Whether the coefficients name one vector, not zero, that lies in both spans."""
+    a, b = _matrix(keep), _matrix(forget)
+    left = [sum((_exact(x) * row[c] for x, row in zip(certificate["keep"], a, strict=True)), Fraction(0)) for c in range(len(a[0]))]
+    right = [sum((_exact(x) * row[c] for x, row in zip(certificate["forget"], b, strict=True)), Fraction(0)) for c in range(len(a[0]))]
+    return left == right and any(left)
+
+
+def misses_segment(
+    certificate: Mapping[str, Any], keys: Rows, values: Rows, query: Sequence[float], j: int, target: Sequence[float], factor: float
+) -> float:
+    """How far, along the direction, the outputs that a change of key j can give stay from the target (rounding counted against it)."""
+    scores = [factor * math.fsum(x * y for x, y in zip(key, query, strict=True)) for key in keys]
+    others = [i for i in range(len(keys)) if i != j]
+    top = max((scores[i] for i in others), default=0.0)
+    rest = math.fsum(math.exp(scores[i] - top) for i in others)
+    without = [math.fsum(math.exp(scores[i] - top) / rest * values[i][c] for i in others) if others else values[j][c] for c in range(len(target))]
+    shares = (0.0, 1.0) if others else (1.0, 1.0)
+    if others and (certificate.get("norm") is not None or not any(query)):
+        length = factor * math.hypot(*query) * float(certificate.get("norm") or 0.0)
+        shares = tuple(1 / (1 + rest * math.exp(min(top - score, 700.0))) for score in (-length, length))
+    w = [float(x) for x in certificate["direction"]]
+    size = math.fsum(map(abs, w))
+    bounds = [math.fsum(x * (o + t * (v - o) - y) for x, o, v, y in zip(w, without, values[j], target, strict=True)) for t in shares]
+    spread = max(abs(x) for row in [*values, target] for x in row)
+    rounding = 1e-13 * (len(keys) + max(map(abs, scores))) * spread
+    return min(bounds) / size - rounding
+
+
+def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, tolerance: float) -> bool:
+    """Whether two equal inputs are asked for outputs more than twice the tolerance apart."""
+    i, j = (int(r) for r in certificate["rows"])
+    apart = max(abs(_exact(a) - _exact(b)) for a, b in zip(y[i], y[j], strict=True))
+    return list(x[i]) == list(x[j]) and apart > 2 * _exact(tolerance)
+
+
+def outside_range(certificate: Mapping[str, Any], mixed: Rows, y: Rows) -> Fraction:
+    """u with u·(W X) = 0: whatever the value matrix, some wanted output is missed by |u·Y| / |u|_1."""
+    u = [_exact(x) for x in certificate["vector"]]
+    rows = [[_exact(x) if isinstance(x, int | float) else x for x in row] for row in mixed]
+    if any(sum((a * row[c] for a, row in zip(u, rows, strict=True)), Fraction(0)) for c in range(len(rows[0]))):
+        raise NotAProof("the vector does not cancel the attended inputs")
+    out = _matrix(y)
+    return max(abs(sum((a * row[c] for a, row in zip(u, out, strict=True)), Fraction(0))) for c in range(len(out[0]))) / sum(abs(a) for a in u)
