@@ -1,5 +1,32 @@
-"""Attention solved backwards: queries and matrices from wanted outputs, with bounds, or a proof that there are none."""
+"""Attention solved backwards: queries and matrices from wanted outputs, with bounds, or a proof that there are none.
 
-from attnlab.design.solve import average, blend, reach, select
+>>> from attnlab.design import select
+>>> select([[1, 0], [0, 1]], [[1, 0], [0, 1]], 0, tolerance=0.01).status
+'solved'
+"""
 
-__all__ = ["average", "blend", "reach", "select"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnlab.design.check import mark
+    from attnlab.design.edit_key import edit_key
+    from attnlab.design.layer import layer
+    from attnlab.design.noise import noise
+    from attnlab.design.project import project
+    from attnlab.design.results import Result
+    from attnlab.design.solve import average, blend, reach, select
+    from attnlab.design.verify import verify
+
+__all__ = ["Result", "average", "blend", "edit_key", "layer", "mark", "noise", "project", "reach", "select", "verify"]
+
+_HOME = {"Result": "results", "average": "solve", "blend": "solve", "mark": "check", "reach": "solve", "select": "solve"}
+
+
+def __getattr__(name: str) -> Any:
+    """Modules load when a name is first used, so that `--help` needs neither numpy nor scipy."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME.get(name, name)}"), name)

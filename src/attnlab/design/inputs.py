@@ -14,23 +14,27 @@ from attnlab.design.attention import Array, Scale
 from attnlab.errors import DataError, UserError
 
 
-def read(source: str, what: str) -> Array:
+def read(source: str, what: str, *, free_rows: bool = False) -> Array:
     """A matrix, one vector a row, from CSV, NPY or JSON, or written out: `1,0;0,1` or `[[1,0],[0,1]]`."""
+    return matrix(_raw(source, what), what, free_rows=free_rows)
+
+
+def _raw(source: str, what: str) -> Any:
     path = Path(source)
     looks_like_file = path.suffix.lower() in (".csv", ".npy", ".json", ".txt", ".tsv")
     if not looks_like_file and not path.is_file():
-        return matrix(_json(source, what) if source.lstrip().startswith("[") else _lines(source.split(";"), what), what)
+        return _json(source, what) if source.lstrip().startswith("[") else _lines(source.split(";"), what)
     try:
         if path.suffix.lower() == ".npy":
-            return matrix(np.load(path, allow_pickle=False), what)
+            return np.load(path, allow_pickle=False)
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{what}: there is no file {source}; give a CSV, NPY or JSON file, or write it out as '1,0;0,1'") from None
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{what}: {source} cannot be read ({str(error).splitlines()[0]}); save it as CSV with one row a vector") from None
     if path.suffix.lower() == ".json":
-        return matrix(_json(text, f"{what}: {source}"), what)
-    return matrix(_lines(text.splitlines(), f"{what}: {source}"), what)
+        return _json(text, f"{what}: {source}")
+    return _lines(text.splitlines(), f"{what}: {source}")
 
 
 def numbers(source: str, what: str) -> Array:

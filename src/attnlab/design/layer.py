@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.design import inputs
-from attnlab.design.attention import Array, Problem, Scale, factor, softmax
+from attnlab.design.attention import Array, Problem, Scale, factor
 from attnlab.design.exact import rational, settle
 from attnlab.design.programs import least_distance
 from attnlab.design.results import Result, number
@@ -111,9 +111,9 @@ def _assignments(task: Task) -> Iterator[list[int]]:
     for chosen in every:
         fit = np.linalg.lstsq(task.x[list(chosen)], task.y, rcond=1e-11)[0]
         if np.abs(task.x[list(chosen)] @ fit - task.y).max() <= task.tolerance / 4:
-            scored.append((round(float(np.linalg.norm(fit)), 9), list(chosen)))
-    scored.sort(key=lambda pair: pair[0])
-    return iter([chosen for _, chosen in scored[:16]])
+            alone = sum(i == t for i, t in zip(task.rows, chosen, strict=True))  # a tie goes to the choice that attends
+            scored.append((round(float(np.linalg.norm(fit)), 9), alone, list(chosen)))
+    return iter([chosen for *_, chosen in sorted(scored)[:16]])
 
 
 def _neighbours(task: Task) -> list[tuple[int, ...]]:
@@ -137,7 +137,13 @@ def _solve(task: Task, w: Array, said: str, width: int | None) -> Result:
     if pair is None:
         why = "no scores x_i M x_k with these margins were found" if form is None else f"no factors of width {width} were found; the scores have rank {np.linalg.matrix_rank(form, tol=1e-9)}"
         return Result(task="layer", status="undecided", statement=f"For {said}: {why}.", tolerance=task.tolerance)
-    return _checked(task, w, w_v, *pair, said)
+    narrow = len(pair[0])
+    for fewer in range(1, min(3, narrow)):
+        smaller = _placed(task, w, values, fewer)
+        if smaller is not None and _bound(task, w_v, *smaller) <= task.tolerance:
+            narrow = fewer
+            break
+    return _checked(task, w, w_v, *pair, said, narrow)
 
 
 def _outside(task: Task, w: Array, mixed: Array, left: float) -> Result:
@@ -245,24 +251,32 @@ def _placed(task: Task, w: Array, values: Array, width: int) -> tuple[Array, Arr
     return np.linalg.lstsq(task.x[task.rows], np.array(queries), rcond=None)[0].T, np.linalg.lstsq(task.x, places, rcond=None)[0].T
 
 
-def _checked(task: Task, w: Array, w_v: Array, w_q: Array, w_k: Array, said: str) -> Result:
-    """Everything recomputed from the matrices; the bound holds for them as they are."""
+def _problems(task: Task, w_v: Array, w_q: Array, w_k: Array) -> list[tuple[Problem, Array]]:
+    """Every wanted row as a problem of its own, with the query that the layer asks."""
     keys, values = task.x @ w_k.T, task.x @ w_v.T
-    problems = [Problem(keys, values, y, task.tolerance, task.scale) for y in task.y]
     queries = task.x[task.rows] @ w_q.T
-    bound = max(p.guaranteed(q) for p, q in zip(problems, queries, strict=True))
-    errors = [p.measured(q) for p, q in zip(problems, queries, strict=True)]
-    weights = softmax(problems[0].factor * (queries @ keys.T))
-    one_hot = bool((w.max(axis=1) == 1).all()) and np.linalg.matrix_rank(task.x, tol=1e-10) == len(task.x)
-    narrow = min(len(w_q), 1 if len(set(w.argmax(axis=1))) <= 2 else 2) if one_hot else len(w_q)
-    good = bound <= task.tolerance
+    return [(Problem(keys, values, y, task.tolerance, task.scale), q) for y, q in zip(task.y, queries, strict=True)]
+
+
+def _bound(task: Task, w_v: Array, w_q: Array, w_k: Array) -> float:
+    return max(problem.guaranteed(query) for problem, query in _problems(task, w_v, w_q, w_k))
+
+
+def _checked(task: Task, w: Array, w_v: Array, w_q: Array, w_k: Array, said: str, narrow: int) -> Result:
+    """Everything recomputed from the matrices; the bound holds for them as they are."""
+    w_v, w_q, w_k = (np.where(np.abs(m) < 1e-14 * np.abs(m).max(), 0.0, m) for m in (w_v, w_q, w_k))
+    pairs = _problems(task, w_v, w_q, w_k)
+    bound = max(problem.guaranteed(query) for problem, query in pairs)
+    errors = [problem.measured(query) for problem, query in pairs]
+    weights = np.array([problem.weights(query) for problem, query in pairs])
+    also = f"; width {narrow} is enough (--width {narrow})" if narrow < len(w_q) else ""
     return Result(
         task="layer",
-        status="solved" if good else "undecided",
-        statement=f"Attention weights: {said}. Every wanted row is within {number(bound)}; a head of width {len(w_q)} does it, and width {narrow} suffices.",
-        query=queries,
+        status="solved" if bound <= task.tolerance else "undecided",
+        statement=f"Attention weights: {said}. Every wanted row is within {number(bound)} with a head of width {len(w_q)}{also}.",
+        query=np.array([query for _, query in pairs]),
         weights=weights,
-        output=weights @ values,
+        output=weights @ pairs[0][0].values,
         target=task.y,
         bound=bound,
         error={kind: max(e[kind] for e in errors) for kind in ("float32", "float64")},

@@ -54,11 +54,14 @@ class Result:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def _rows(self) -> list[list[str]]:
+        """A header and a row for every key, or for the heaviest of many."""
         if self.weights is None or self.weights.ndim != 1:
             return []
         order = np.argsort(-self.weights, kind="stable")[:SHOWN_ROWS] if len(self.weights) > SHOWN_ROWS else range(len(self.weights))
-        margins = [math.nan] * len(self.weights) if self.margins is None else self.margins
-        return [[str(i), number(self.weights[i]), "" if math.isnan(margins[i]) else number(margins[i])] for i in order]
+        if self.margins is None:
+            return [["key", "weight"], *([str(i), number(self.weights[i])] for i in order)]
+        margins = ["chosen" if math.isnan(x) else number(x) for x in self.margins]
+        return [["key", "weight", "margin"], *([str(i), number(self.weights[i]), margins[i]] for i in order)]
 
     def facts(self) -> list[tuple[str, str]]:
         """The numbers a person wants, named."""
@@ -75,11 +78,11 @@ class Result:
             allowed = "" if self.tolerance is None else f"   (allowed {number(self.tolerance)})"
             rows.append(("guaranteed error", f"at most {number(self.bound)}{allowed}"))
         if self.lower_bound > 0:
-            rows.append(("every query misses by", f"at least {number(self.lower_bound)}"))
+            rows.append(("nothing comes nearer than", number(self.lower_bound)))
         for name, value in self.more.items():
             shown = _shown(value)
             if shown:
-                rows.append((name.replace("_", " "), shown))
+                rows.append((name if name.startswith("W_") else name.replace("_", " "), shown))
         return rows
 
     def __rich__(self) -> RenderableType:
@@ -97,19 +100,19 @@ class Result:
         parts.append(facts)
         if rows := self._rows():
             table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-            for title in ("key", "weight", "margin"):
+            for title in rows[0]:
                 table.add_column(title, justify="right")
-            for row in rows:
+            for row in rows[1:]:
                 table.add_row(*row)
             parts.append(table)
-            if self.weights is not None and len(self.weights) > len(rows):
-                parts.append(Text(f"... the {len(rows)} largest weights of {len(self.weights)}", style="dim"))
+            if self.weights is not None and len(self.weights) > len(rows) - 1:
+                parts.append(Text(f"... the {len(rows) - 1} largest weights of {len(self.weights)}", style="dim"))
         return Group(*parts)
 
     def _repr_html_(self) -> str:
         facts = "".join(f"<tr><td style='opacity:.6'>{_safe(k)}</td><td><code>{_safe(v)}</code></td></tr>" for k, v in self.facts())
         cells = "".join("<tr>" + "".join(f"<td style='text-align:right'>{_safe(c)}</td>" for c in row) + "</tr>" for row in self._rows())
-        weights = f"<table><tr><th>key</th><th>weight</th><th>margin</th></tr>{cells}</table>" if cells else ""
+        weights = f"<table>{cells}</table>" if cells else ""
         colour = {"solved": "#2a7d3f", "impossible": "#b3261e", "undecided": "#9a6b00"}[self.status]
         head = f"<b>{_safe(self.task)}</b>: <b style='color:{colour}'>{self.status}</b>"
         return f"<div>{head}<p>{_safe(self.statement)}</p><table>{facts}</table>{weights}</div>"
