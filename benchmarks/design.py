@@ -114,7 +114,11 @@ def instances(count: int, seed: int) -> Iterator[tuple[str, str, Array, Array, l
         tolerance = float(rng.choice([0.001, 0.01, 0.05, 0.2])) * (float(np.abs(values).max()) or 1.0)
         if (number // len(FAMILIES)) % 2:
             chosen = sorted(int(i) for i in rng.choice(n, size=int(rng.integers(1, n + 1)), replace=False))
-            weights = rng.dirichlet(np.full(len(chosen), 3.0)) if rng.random() < 0.5 else np.full(len(chosen), 1 / len(chosen))
+            weights = (
+                rng.dirichlet(np.full(len(chosen), 3.0))
+                if rng.random() < 0.5
+                else np.full(len(chosen), 1 / len(chosen))
+            )
             yield family.__name__, "blend", keys, values, chosen, weights, tolerance
         else:
             yield family.__name__, "select", keys, values, [int(rng.integers(n))], np.ones(1), tolerance
@@ -133,7 +137,9 @@ def wrong(result: Result, keys: Array, values: Array, target: Array, tolerance: 
     if result.status == "solved":
         if here > tolerance or result.bound > tolerance:
             return f"solved, but the error is {here:.3g} and the bound {result.bound:.3g}"
-        return None if here <= result.bound * (1 + 1e-12) else f"the error {here:.3g} passes the bound {result.bound:.3g}"
+        return (
+            None if here <= result.bound * (1 + 1e-12) else f"the error {here:.3g} passes the bound {result.bound:.3g}"
+        )
     size = max(float(np.abs(keys).max()), 1e-12)
     tries = rng.normal(size=(2000, keys.shape[1])) * 10.0 ** rng.uniform(-1, 3, size=(2000, 1)) / size
     best = min(float(errors(tries).min()), here)
@@ -174,14 +180,18 @@ def verdicts(count: int, seed: int) -> bool:
             mistakes.append(f"instance {number} ({family}, {task}): {problem}")
     kinds = ("separating", "convex_combination", "range")
     print(f"\nverdicts over {count:,} random instances ({time.perf_counter() - began:.0f} s, seed {seed})")
-    print(f"{'family':<12}{'solved':>8}{'impossible':>12}{'undecided':>11}{'share':>8}{'longest':>10}   certificates: {', '.join(kinds)}")
+    print(
+        f"{'family':<12}{'solved':>8}{'impossible':>12}{'undecided':>11}{'share':>8}{'longest':>10}   certificates: {', '.join(kinds)}"
+    )
     good = not mistakes
     for family, row in table.items():
         total = row["solved"] + row["impossible"] + row["undecided"]
         share = row["undecided"] / total
         good &= share <= 0.01
         types = ", ".join(str(row[kind]) for kind in kinds)
-        print(f"{family:<12}{row['solved']:>8}{row['impossible']:>12}{row['undecided']:>11}{share:>8.2%}{longest[family]:>8.2f} s   {types}")
+        print(
+            f"{family:<12}{row['solved']:>8}{row['impossible']:>12}{row['undecided']:>11}{share:>8.2%}{longest[family]:>8.2f} s   {types}"
+        )
     print(f"wrong verdicts: {len(mistakes)}")
     for line_ in mistakes[:20]:
         print("  ", line_)

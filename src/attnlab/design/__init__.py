@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "average", "blend", "edit_key", "layer", "mark", "noise", "project", "reach", "select", "verify"]
 
-_HOME = {"Result": "results", "average": "solve", "blend": "solve", "mark": "check", "reach": "solve", "select": "solve"}
+_HOME = {
+    "Result": "results",
+    "average": "solve",
+    "blend": "solve",
+    "mark": "check",
+    "reach": "solve",
+    "select": "solve",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -51,7 +51,11 @@ class Problem:
         unit = float(np.abs(moved).max()) or 1.0
         _, sizes, axes = np.linalg.svd(moved / unit, full_matrices=False)
         rank = max(1, int((sizes > 1e-11 * sizes[0]).sum()))
-        basis = axes[:rank].T * (np.sqrt(len(moved)) / np.maximum(sizes[:rank], 1e-300)) if sizes[0] > 0 else np.zeros((moved.shape[1], 1))
+        basis = (
+            axes[:rank].T * (np.sqrt(len(moved)) / np.maximum(sizes[:rank], 1e-300))
+            if sizes[0] > 0
+            else np.zeros((moved.shape[1], 1))
+        )
         object.__setattr__(self, "unit", unit)
         object.__setattr__(self, "points", (moved / unit) @ basis)
         object.__setattr__(self, "basis", basis)

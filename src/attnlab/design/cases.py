@@ -63,10 +63,10 @@ class Bounded:
 class Cases:
     """The tree of boxes for a problem whose refuter did not succeed with cuts alone."""
 
-    def __init__(self, refuter: Refuter, nodes: int, seconds: float) -> None:
+    def __init__(self, refuter: Refuter, tolerance: float, nodes: int, seconds: float) -> None:
         self.points, self.offsets, self.exact = refuter.points, refuter.offsets, refuter.exact
         self.spread, self.size = refuter.spread, float(np.abs(refuter.problem.keys).max())
-        self.limit = refuter.problem.tolerance / refuter.spread
+        self.limit = tolerance / refuter.spread
         self.cuts = [refuter.cuts[c] for c in refuter.root.cuts[-40:]]
         self.cut_rows = np.array([cut.row(len(self.points)) for cut in self.cuts]).reshape(-1, len(self.points))
         self.radii: list[float] = []
@@ -82,6 +82,7 @@ class Cases:
         _number_cuts(cases, used)
         return {
             "type": "range",
+            "proves": self.limit * self.spread,
             "bounds": [{"lower": low.tolist(), "upper": high.tolist()} for low, high in proofs],
             "combinations": [self.cuts[c].plain() for c in used],
             "cases": cases,
@@ -101,7 +102,11 @@ class Cases:
         wrong = np.clip(np.log(np.maximum(found.weights, TINY)) - found.logs, 0.0, 20.0) * np.sqrt(found.weights)
         i = int(wrong.argmax())
         low, high = float(box.low[i]), float(box.high[i])
-        at = found.weights[i] / 2 if low == 0 else np.clip(found.weights[i], low * (high / low) ** 0.15, low * (high / low) ** 0.85)
+        at = (
+            found.weights[i] / 2
+            if low == 0
+            else np.clip(found.weights[i], low * (high / low) ** 0.15, low * (high / low) ** 0.85)
+        )
         at = float(f"{float(at):.4g}")
         if wrong[i] < 1e-9 or not low < at < high:
             return None
@@ -124,9 +129,17 @@ class Cases:
             who, at = np.repeat(np.arange(n), touch.shape[1]), touch.ravel()
             outer = np.vstack([self.offsets.T, -self.offsets.T])
             parts = [(outer, np.zeros((2 * m, d + 1))), (-np.eye(n)[who] / at[:, None], logs[who])]
-            parts += [(np.eye(n)[some] * slope[:, None], -logs[some]), (self.cut_rows, np.zeros((len(self.cuts), d + 1)))]
+            parts += [
+                (np.eye(n)[some] * slope[:, None], -logs[some]),
+                (self.cut_rows, np.zeros((len(self.cuts), d + 1))),
+            ]
             rows = np.vstack([np.hstack(part) for part in parts])
-            right = [np.zeros(2 * m), np.log(at) - 1, slope * box.low[some] - np.log(box.low[some]), np.zeros(len(self.cuts))]
+            right = [
+                np.zeros(2 * m),
+                np.log(at) - 1,
+                slope * box.low[some] - np.log(box.low[some]),
+                np.zeros(len(self.cuts)),
+            ]
             size = np.maximum(np.abs(rows).max(axis=1), 1.0)
             size[: 2 * m] = 1.0
             ends = np.cumsum([len(r) for r in right])
@@ -184,7 +197,7 @@ class Cases:
         if self.radii and u:
             give += 2 * BALL_SLACK * max(abs(float(x)) for x in u.values())
         leaf = {
-            "direction": (direction / self.spread).tolist(),
+            "direction": (-direction / self.spread).tolist(),
             "vector": {str(i): str(x) for i, x in u.items()},
             "tangents": {str(i): touches[i] for i, x in u.items() if x > 0},
             "multipliers": [[c, mu] for c, mu in cuts.items()],

@@ -55,7 +55,13 @@ class Marks:
     def to_dict(self) -> dict[str, Any]:
         """For `--json`."""
         rows = [vars(o) for o in self.outcomes]
-        return {"title": self.title, "passed": self.passed, "points": self.points, "of": sum(o.points for o in self.outcomes), "tasks": rows}
+        return {
+            "title": self.title,
+            "passed": self.passed,
+            "points": self.points,
+            "of": sum(o.points for o in self.outcomes),
+            "tasks": rows,
+        }
 
     @property
     def points(self) -> float:
@@ -66,7 +72,9 @@ class Marks:
 class Task:
     """One question of a sheet, with the settings it inherits."""
 
-    def __init__(self, sheet: Mapping[str, Any], own: Mapping[str, Any], names: Mapping[str, Array], folder: Path, place: int) -> None:
+    def __init__(
+        self, sheet: Mapping[str, Any], own: Mapping[str, Any], names: Mapping[str, Array], folder: Path, place: int
+    ) -> None:
         self.own, self.names, self.folder = own, names, folder
         self.ask = own.get("ask")
         self.name = str(own.get("name", f"task {place}"))
@@ -90,7 +98,8 @@ class Task:
             raise DataError(f"{self.name}: '{name}' is missing; give it to the task or to the sheet")
         if isinstance(given, str):
             path = self.folder / given
-            given = inputs.read(str(path), name, free_rows=free_rows) if path.suffix else evaluate(given, self.names)
+            is_file = path.suffix.lower() in inputs.FILES
+            given = inputs.read(str(path), name, free_rows=free_rows) if is_file else evaluate(given, self.names)
         if isinstance(given, list) and any(isinstance(row, str) for row in given):
             width = max(np.size(self._row(row, 0)) for row in given)
             given = np.array([self._row(row, width) for row in given])
@@ -138,7 +147,9 @@ def _query_outcome(task: Task, problem: Problem, query: Array, chosen: list[int]
     margin = ""
     if chosen and len(outside):
         lead = float(scores[chosen].min() - scores[outside].max())
-        margin = f"; the margin to the other keys is {number(lead)} and they hold {weights[outside].sum():.1%} of the weight"
+        margin = (
+            f"; the margin to the other keys is {number(lead)} and they hold {weights[outside].sum():.1%} of the weight"
+        )
     said = (
         f"{which}the output is {vector(output)} and {vector(problem.target)} was wanted: off by {number(off[worst])} in coordinate {worst} "
         f"(allowed {number(task.tolerance)}){margin}"
@@ -182,7 +193,9 @@ def _project(task: Task, answer: Any) -> Outcome:
     off = np.abs(np.vstack([keep @ matrix.T - keep, forget @ matrix.T])).max(axis=1)
     worst = int(off.argmax())
     what = f"keeps row {worst} of `keep`" if worst < len(keep) else f"forgets row {worst - len(keep)} of `forget`"
-    return task.outcome(float(off.max()), f"M {what} only within {number(off[worst])} (allowed {number(task.tolerance)})")
+    return task.outcome(
+        float(off.max()), f"M {what} only within {number(off[worst])} (allowed {number(task.tolerance)})"
+    )
 
 
 def _edit_key(task: Task, answer: Any) -> Outcome:
@@ -192,7 +205,14 @@ def _edit_key(task: Task, answer: Any) -> Outcome:
     norm = task.own.get("norm")
     if norm is not None and abs(np.linalg.norm(new) - norm) > 1e-6 * norm:
         size = number(float(np.linalg.norm(new)))
-        return Outcome(task.name, False, task.points, None, task.tolerance, f"the key has norm {size} and {number(norm)} was asked for")
+        return Outcome(
+            task.name,
+            False,
+            task.points,
+            None,
+            task.tolerance,
+            f"the key has norm {size} and {number(norm)} was asked for",
+        )
     edited = np.where(np.arange(len(keys))[:, None] == j, new, keys)
     target = values[j] if "target" not in task.own else task.vector("target")
     return _query_outcome(task, Problem(edited, values, target, task.tolerance, task.scale), query, [])
@@ -204,7 +224,9 @@ def _layer(task: Task, answer: Any) -> Outcome:
         raise UserError(f"{task.name}: give three matrices, as a table with Q, K and V")
     w_q, w_k, w_v = (np.atleast_2d(np.asarray(answer[name], dtype=float)) for name in "QKV")
     if w_q.shape != w_k.shape or w_q.shape[1] != tokens.shape[1] or w_v.shape != (outputs.shape[1], tokens.shape[1]):
-        raise UserError(f"{task.name}: Q and K need {tokens.shape[1]} columns and equal heights, V {outputs.shape[1]} x {tokens.shape[1]} numbers")
+        raise UserError(
+            f"{task.name}: Q and K need {tokens.shape[1]} columns and equal heights, V {outputs.shape[1]} x {tokens.shape[1]} numbers"
+        )
     rows = []
     for i in range(len(tokens)):
         if not np.isnan(outputs[i]).any():
@@ -280,7 +302,10 @@ def mark(sheet: Path, answers: Path) -> Marks:
     for name in given:
         if name not in known and name != "let":
             raise UserError(f"{answers.name}: " + unknown("task", name, known))
-    return Marks(str(asked.get("title", sheet.stem)), tuple(_one(task, given.get(task.name), given.get("let", {})) for task in tasks))
+    return Marks(
+        str(asked.get("title", sheet.stem)),
+        tuple(_one(task, given.get(task.name), given.get("let", {})) for task in tasks),
+    )
 
 
 def _one(task: Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
@@ -289,8 +314,18 @@ def _one(task: Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
     if isinstance(answer, str) and answer.strip().lower() == "impossible":
         result = _solve(task)
         passed = result.status == "impossible"
-        shown = f": {vector(result.query)} does it" if result.status == "solved" and result.query is not None and result.query.ndim == 1 else ""
-        said = result.statement if passed else f"'impossible' is not right{shown}" if result.status == "solved" else f"'impossible' is not proved: {result.statement}"
+        shown = (
+            f": {vector(result.query)} does it"
+            if result.status == "solved" and result.query is not None and result.query.ndim == 1
+            else ""
+        )
+        said = (
+            result.statement
+            if passed
+            else f"'impossible' is not right{shown}"
+            if result.status == "solved"
+            else f"'impossible' is not proved: {result.statement}"
+        )
         return Outcome(task.name, passed, task.points, None, task.tolerance, said)
     names = dict(task.names)
     for name, setting in (("K", "keys"), ("V", "values")):
@@ -325,4 +360,6 @@ def _toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; give a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path.name} is not TOML: {str(error).splitlines()[0]}; put expressions in quotes and lists in brackets") from None
+        raise DataError(
+            f"{path.name} is not TOML: {str(error).splitlines()[0]}; put expressions in quotes and lists in brackets"
+        ) from None

@@ -26,7 +26,14 @@ Scales = Literal["none", "sqrt"]
 
 @design.command
 def select(
-    *, keys: Text, values: Text, index: int | None = None, tolerance: float = 0.01, scale: Scales = "none", json: bool = False, picture: Path | None = None
+    *,
+    keys: Text,
+    values: Text,
+    index: int | None = None,
+    tolerance: float = 0.01,
+    scale: Scales = "none",
+    json: bool = False,
+    picture: Path | None = None,
 ) -> None:
     """A query that copies one value; without --index, one query for every value.
 
@@ -81,7 +88,14 @@ def blend(
 
 @design.command
 def average(
-    *, keys: Text, values: Text, indices: Maybe = None, tolerance: float = 0.01, scale: Scales = "none", json: bool = False, picture: Path | None = None
+    *,
+    keys: Text,
+    values: Text,
+    indices: Maybe = None,
+    tolerance: float = 0.01,
+    scale: Scales = "none",
+    json: bool = False,
+    picture: Path | None = None,
 ) -> None:
     """A query for the plain average of some values, or of all: `blend` with equal weights.
 
@@ -100,7 +114,15 @@ def average(
 
 @design.command
 def reach(
-    *, keys: Text, values: Text, target: Text, tolerance: float = 0.01, scale: Scales = "none", json: bool = False, picture: Path | None = None
+    *,
+    keys: Text,
+    values: Text,
+    target: Text,
+    query: Maybe = None,
+    tolerance: float = 0.01,
+    scale: Scales = "none",
+    json: bool = False,
+    picture: Path | None = None,
 ) -> None:
     """A query whose output is any point you name.
 
@@ -109,6 +131,7 @@ def reach(
     keys: One key a row: a CSV, NPY or JSON file, or written out as '1,0;0,1'.
     values: One value a row, as many as keys.
     target: The output wanted, such as 1,0,0.
+    query: Do not search; say how near this query comes.
     tolerance: How far any coordinate of the output may be off.
     scale: 'sqrt' divides scores by the square root of the width of a key.
     json: Print one JSON object.
@@ -117,8 +140,8 @@ def reach(
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
-    wanted = inputs.numbers(target, "target")
-    _show(solve.reach(k, v, wanted, tolerance=tolerance, scale=scale), json, picture, (k, v))
+    wanted, given = inputs.numbers(target, "target"), None if query is None else inputs.numbers(query, "query")
+    _show(solve.reach(k, v, wanted, query=given, tolerance=tolerance, scale=scale), json, picture, (k, v))
 
 
 @design.command
@@ -299,6 +322,7 @@ def check(sheet: Path, answers: Path, *, json: bool = False) -> None:
         print(dumper.dumps(marks.to_dict(), allow_nan=False))
     else:
         from rich.console import Console
+        from rich.padding import Padding
         from rich.text import Text as Line
 
         console = Console(highlight=False)
@@ -306,8 +330,10 @@ def check(sheet: Path, answers: Path, *, json: bool = False) -> None:
         wide = max(len(o.name) for o in marks.outcomes)
         for o in marks.outcomes:
             verdict = Line("passed", style="bold green") if o.passed else Line("failed", style="bold red")
-            console.print(Line(f"  {o.name:<{wide}}  ") + verdict + Line(f"  {o.points:g} point{'s' * (o.points != 1)}"))
-            console.print(Line(f"  {'':<{wide}}  {o.message}", style="dim" if o.passed else ""))
+            console.print(
+                Line(f"  {o.name:<{wide}}  ") + verdict + Line(f"  {o.points:g} point{'s' * (o.points != 1)}")
+            )
+            console.print(Padding(Line(o.message, style="dim" if o.passed else ""), (0, 0, 0, wide + 4)))
         console.print(f"{marks.points:g} of {sum(o.points for o in marks.outcomes):g} points")
     if not marks.passed:
         raise SystemExit(1)
@@ -344,4 +370,6 @@ def _draw(result: Any, picture: Path, data: Any) -> list[Path]:
     try:
         return pictures.save(figure, picture)
     except OSError as error:
-        raise StorageError(f"the picture {picture} cannot be written ({error.strerror}); choose another place") from None
+        raise StorageError(
+            f"the picture {picture} cannot be written ({error.strerror}); choose another place"
+        ) from None

@@ -103,7 +103,9 @@ class _Edit:
             size = 1.0
         return along + (across * (left / size) if size > 0 else 0.0)
 
-    def _result(self, status: Status, said: str, key: Array, certificate: dict[str, object] | None = None, lower: float = 0.0) -> Result:
+    def _result(
+        self, status: Status, said: str, key: Array, certificate: dict[str, object] | None = None, lower: float = 0.0
+    ) -> Result:
         keys = self.problem.keys.copy()
         keys[self.j] = key
         after = Problem(keys, self.problem.values, self.problem.target, self.problem.tolerance, self.problem.scale)
@@ -121,28 +123,46 @@ class _Edit:
             tolerance=after.tolerance,
             certificate=certificate,
             lower_bound=lower,
-            more={"key": key, "key_norm": float(np.linalg.norm(key)), "moved_by": float(np.linalg.norm(key - self.problem.keys[self.j]))},
+            more={
+                "key": key,
+                "key_norm": float(np.linalg.norm(key)),
+                "moved_by": float(np.linalg.norm(key - self.problem.keys[self.j])),
+            },
         )
 
     def _solved(self, score: float) -> Result:
         key = self._key(score)
         weight = self._share(score) if np.isfinite(self.rest) else 1.0
-        return self._result("solved", f"With this key the query gives value {self.j} the weight {number(weight)}, and the output is where it was wanted.", key)
+        return self._result(
+            "solved",
+            f"With this key the query gives value {self.j} the weight {number(weight)}, and the output is where it was wanted.",
+            key,
+        )
 
     def _missed(self, start: Array, line: Array, ends: tuple[float, float]) -> Result:
         """min over the segment of the maximum norm; its multipliers are the direction that separates."""
         rows = np.vstack([np.column_stack([line, -np.ones(len(line))]), np.column_stack([-line, -np.ones(len(line))])])
         found = linear_program(np.array([0.0, 1.0]), A_ub=rows, b_ub=np.append(-start, start), bounds=[ends, (0, None)])
-        best = self._key(float(np.clip(self._score(min(max(found.x[0], 1e-12), 1 - 1e-12)), *self.levels))) if found and np.isfinite(self.rest) else self.problem.keys[self.j]
+        best = (
+            self._key(float(np.clip(self._score(min(max(found.x[0], 1e-12), 1 - 1e-12)), *self.levels)))
+            if found and np.isfinite(self.rest)
+            else self.problem.keys[self.j]
+        )
         why = "with one dimension and a fixed norm only two keys are left, and neither fits"
         if found is not None:
             m = len(line)
-            direction = found.multipliers[:m] - found.multipliers[m:]
+            direction = found.multipliers[m:] - found.multipliers[:m]
             certificate = {"type": "separating", "direction": direction.tolist(), "norm": self.norm}
             p = self.problem
-            bound = misses_segment(certificate, p.keys.tolist(), p.values.tolist(), self.q.tolist(), self.j, p.target.tolist(), p.factor)
+            bound = misses_segment(
+                certificate, p.keys.tolist(), p.values.tolist(), self.q.tolist(), self.j, p.target.tolist(), p.factor
+            )
             if bound > p.tolerance:
-                limit = "" if self.norm is None else f", and with norm {number(self.norm)} its weight stays between {number(ends[0])} and {number(ends[1])}"
+                limit = (
+                    ""
+                    if self.norm is None
+                    else f", and with norm {number(self.norm)} its weight stays between {number(ends[0])} and {number(ends[1])}"
+                )
                 said = (
                     f"Whatever key {self.j} is, the output lies on the segment from attention without it to value {self.j}{limit}; "
                     f"that segment misses the target by {number(bound)}."

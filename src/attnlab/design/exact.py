@@ -40,7 +40,9 @@ def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], gues
         top = rows[depth]
         for r in range(depth + 1, len(rows)):
             head = rows[r][c]
-            rows[r] = [0] * (c + 1) + [(top[c] * x - head * y) // previous for x, y in zip(rows[r][c + 1 :], top[c + 1 :], strict=True)]
+            rows[r] = [0] * (c + 1) + [
+                (top[c] * x - head * y) // previous for x, y in zip(rows[r][c + 1 :], top[c + 1 :], strict=True)
+            ]
         previous, depth = top[c], depth + 1
         pivots.append(c)
     if any(row[-1] for row in rows[depth:]):
@@ -56,7 +58,9 @@ def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], gues
     return answer
 
 
-def settle(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array) -> tuple[list[Fraction], float]:
+def settle(
+    columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array
+) -> tuple[list[Fraction], float]:
     """x near the guess that solves the system exactly, or, where only a wild one does, nearly; and the size of what is missed."""
     exact = solve(columns, right, guess)
     size = float(np.abs(guess).max())

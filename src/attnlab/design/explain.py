@@ -19,19 +19,20 @@ def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
     misses = f"{every} misses by more than {number(bound)}"
     if certificate["type"] == "separating":
         w = np.array(certificate["direction"])
-        reach, want = float((problem.values @ w).min()), float(problem.target @ w)
+        reach, want = float((problem.values @ w).max()), float(problem.target @ w)
         shown = ", ".join(number(x) for x in w) if len(w) <= 8 else f"{len(w)} numbers"
         return (
-            f"The target lies outside the hull of the values: along w = ({shown}) every value is at least {number(reach)} and "
-            f"the target only {number(want)}, so {misses}, whatever the keys are."
+            f"The target lies outside the hull of the values: along w = ({shown}) every value is at most {number(reach)} and "
+            f"the target {number(want)}, so {misses}, whatever the keys are."
         )
     if certificate["type"] == "range":
         cases = _leaves(certificate["cases"])
         if cases > 1 or not certificate["cases"]["vector"]:
             return f"In each of {cases} cases by the size of the weights an identity between logarithms of weights is broken, so {misses}."
         u = {i: float(Fraction(x)) for i, x in certificate["cases"]["vector"].items()}
-        most = max(abs(x) for x in u.values())
-        terms = " ".join(f"{'+' if x > 0 else '-'} {number(abs(x) / most)}·ln a_{i}" for i, x in u.items())
+        first = next(iter(u.values()))
+        most = max(abs(x) for x in u.values()) * (1 if first > 0 else -1)
+        terms = " ".join(f"{'+' if x / most > 0 else '-'} {_times(abs(x / most))}ln a_{i}" for i, x in u.items())
         return f"For {every} {terms.removeprefix('+ ')} = 0, because these keys cancel; near the target it cannot be, so {misses}."
     cuts = certificate["combinations"]
     plural = f"bounds of this kind on {len(cuts)} weights" if len(cuts) > 1 else "this bound"
@@ -41,8 +42,14 @@ def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
 def _combination(cut: dict[str, Any]) -> str:
     weights = {i: float(Fraction(x)) for i, x in cut["weights"].items()}
     limit = min(0.5, exp(sum(w * log(w) for w in weights.values())))
-    shown = " + ".join(f"{number(w)}·k_{i}" for i, w in list(weights.items())[:6]) + (" + ..." if len(weights) > 6 else "")
+    shown = " + ".join(f"{number(w)}·k_{i}" for i, w in list(weights.items())[:6]) + (
+        " + ..." if len(weights) > 6 else ""
+    )
     return f"Key {cut['index']} is {shown}, so its weight is at most {number(limit)} for every query"
+
+
+def _times(share: float) -> str:
+    return "" if number(share) == "1" else f"{number(share)}·"
 
 
 def _leaves(case: dict[str, Any]) -> int:

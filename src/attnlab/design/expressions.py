@@ -37,7 +37,9 @@ def evaluate(text: str, names: Mapping[str, Array]) -> Array:
     except (ValueError, TypeError, IndexError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"'{_short(text)}' cannot be computed: {str(error).splitlines()[0]}; check shapes and indices") from None
+        raise UserError(
+            f"'{_short(text)}' cannot be computed: {str(error).splitlines()[0]}; check shapes and indices"
+        ) from None
     if not np.isfinite(value).all():
         raise UserError(f"'{_short(text)}' is not finite; check divisions and powers")
     return value

@@ -14,6 +14,9 @@ from attnlab.design.attention import Array, Scale
 from attnlab.errors import DataError, UserError
 
 
+FILES = (".csv", ".npy", ".json", ".txt", ".tsv")
+
+
 def read(source: str, what: str, *, free_rows: bool = False) -> Array:
     """A matrix, one vector a row, from CSV, NPY or JSON, or written out: `1,0;0,1` or `[[1,0],[0,1]]`."""
     return matrix(_raw(source, what), what, free_rows=free_rows)
@@ -21,17 +24,20 @@ def read(source: str, what: str, *, free_rows: bool = False) -> Array:
 
 def _raw(source: str, what: str) -> Any:
     path = Path(source)
-    looks_like_file = path.suffix.lower() in (".csv", ".npy", ".json", ".txt", ".tsv")
-    if not looks_like_file and not path.is_file():
+    if path.suffix.lower() not in FILES and not path.is_file():
         return _json(source, what) if source.lstrip().startswith("[") else _lines(source.split(";"), what)
     try:
         if path.suffix.lower() == ".npy":
             return np.load(path, allow_pickle=False)
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise DataError(f"{what}: there is no file {source}; give a CSV, NPY or JSON file, or write it out as '1,0;0,1'") from None
+        raise DataError(
+            f"{what}: there is no file {source}; give a CSV, NPY or JSON file, or write it out as '1,0;0,1'"
+        ) from None
     except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{what}: {source} cannot be read ({str(error).splitlines()[0]}); save it as CSV with one row a vector") from None
+        raise DataError(
+            f"{what}: {source} cannot be read ({str(error).splitlines()[0]}); save it as CSV with one row a vector"
+        ) from None
     if path.suffix.lower() == ".json":
         return _json(text, f"{what}: {source}")
     return _lines(text.splitlines(), f"{what}: {source}")
@@ -62,7 +68,9 @@ def _lines(lines: Sequence[str], what: str) -> list[list[float]]:
             rows.append([float(cell) for cell in cells])
         except ValueError:
             bad = next(cell.strip() for cell in cells if not _is_number(cell))
-            raise DataError(f"{what}: '{bad}' in row {place} is not a number; rows are numbers with commas, no header") from None
+            raise DataError(
+                f"{what}: '{bad}' in row {place} is not a number; rows are numbers with commas, no header"
+            ) from None
     return rows
 
 
@@ -81,7 +89,9 @@ def matrix(data: ArrayLike, what: str, *, free_rows: bool = False) -> Array:
         widths = [len(r) for r in rows]
         if len(set(widths)) > 1:
             odd = next(i for i, w in enumerate(widths) if w != widths[0])
-            raise DataError(f"{what}: row {odd} has {widths[odd]} numbers and row 0 has {widths[0]}; give every row the same length")
+            raise DataError(
+                f"{what}: row {odd} has {widths[odd]} numbers and row 0 has {widths[0]}; give every row the same length"
+            )
     try:
         found = np.array(rows, dtype=np.float64)
     except (ValueError, TypeError):
@@ -89,7 +99,11 @@ def matrix(data: ArrayLike, what: str, *, free_rows: bool = False) -> Array:
     if found.ndim == 1 and found.size:
         found = found[None, :]
     if found.ndim != 2 or not found.size:
-        raise DataError(f"{what} has no rows; give at least one vector" if not found.size else f"{what} must be a matrix, not {found.ndim}-dimensional")
+        raise DataError(
+            f"{what} has no rows; give at least one vector"
+            if not found.size
+            else f"{what} must be a matrix, not {found.ndim}-dimensional"
+        )
     bad = ~np.isfinite(found)
     if free_rows:
         bad &= ~np.isnan(found).all(axis=1, keepdims=True)
@@ -160,5 +174,7 @@ def tolerance(eps: float) -> float:
 def scale(name: str) -> Scale:
     """`none` or `sqrt`."""
     if name not in ("none", "sqrt"):
-        raise UserError(f"scale '{name}' is unknown; choose none or sqrt (scores divided by the square root of the width)")
+        raise UserError(
+            f"scale '{name}' is unknown; choose none or sqrt (scores divided by the square root of the width)"
+        )
     return name  # type: ignore[return-value]

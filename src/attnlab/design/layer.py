@@ -51,7 +51,9 @@ def layer(
     x = inputs.matrix(tokens, "tokens")
     wanted = inputs.matrix(outputs, "outputs", free_rows=True)
     if len(x) != len(wanted):
-        raise UserError(f"there are {len(x)} tokens and {len(wanted)} rows of outputs; give one a token, with nan where any output will do")
+        raise UserError(
+            f"there are {len(x)} tokens and {len(wanted)} rows of outputs; give one a token, with nan where any output will do"
+        )
     rows = [i for i in range(len(x)) if not np.isnan(wanted[i]).any()]
     if not rows:
         raise UserError("every output is free; give at least one row of numbers")
@@ -65,7 +67,9 @@ def layer(
     best = None
     for chosen in _assignments(task):
         said = ", ".join(f"{i} to {t}" for i, t in zip(rows, chosen, strict=True))
-        result = _solve(task, np.eye(len(x))[chosen], f"one token each, chosen for the smallest W_V (row {said})", width)
+        result = _solve(
+            task, np.eye(len(x))[chosen], f"one token each, chosen for the smallest W_V (row {said})", width
+        )
         if result.status == "solved":
             return result
         best = best or result
@@ -86,7 +90,12 @@ def _equal_rows(task: Task) -> Result | None:
                 assert splits_equal_rows(certificate, task.x.tolist(), full.tolist(), task.tolerance)
                 said = f"Tokens {j} and {i} are equal, so every layer without a mask gives them one output; the wanted ones differ by {number(apart)}."
                 return Result(
-                    task="layer", status="impossible", statement=said, tolerance=task.tolerance, certificate=certificate, lower_bound=apart / 2
+                    task="layer",
+                    status="impossible",
+                    statement=said,
+                    tolerance=task.tolerance,
+                    certificate=certificate,
+                    lower_bound=apart / 2,
                 )
     return None
 
@@ -97,7 +106,9 @@ def _given(weights: ArrayLike, task: Task) -> Array:
     if w.shape == (n, n):
         w = w[task.rows]
     if w.shape != (len(task.rows), n):
-        raise UserError(f"the weights are {w.shape[0]} x {w.shape[1]}; give {n} columns and a row for every token or for every wanted output")
+        raise UserError(
+            f"the weights are {w.shape[0]} x {w.shape[1]}; give {n} columns and a row for every token or for every wanted output"
+        )
     if w.min() < 0 or np.abs(w.sum(axis=1) - 1).max() > 1e-6:
         raise UserError("every row of weights must be non-negative and sum to 1; divide each row by its sum")
     return w / w.sum(axis=1, keepdims=True)
@@ -135,7 +146,11 @@ def _solve(task: Task, w: Array, said: str, width: int | None) -> Result:
     if pair is None:
         pair = _placed(task, w, values, 2 if width is None else width)
     if pair is None:
-        why = "no scores x_i M x_k with these margins were found" if form is None else f"no factors of width {width} were found; the scores have rank {np.linalg.matrix_rank(form, tol=1e-9)}"
+        why = (
+            "no scores x_i M x_k with these margins were found"
+            if form is None
+            else f"no factors of width {width} were found; the scores have rank {np.linalg.matrix_rank(form, tol=1e-9)}"
+        )
         return Result(task="layer", status="undecided", statement=f"For {said}: {why}.", tolerance=task.tolerance)
     narrow = len(pair[0])
     for fewer in range(1, min(3, narrow)):
@@ -151,7 +166,10 @@ def _outside(task: Task, w: Array, mixed: Array, left: float) -> Result:
     null = np.linalg.svd(mixed.T)[2][np.linalg.matrix_rank(mixed, tol=1e-10) :]
     certificate, bound = None, 0.0
     exact_w, exact_x = ([[rational(v) for v in row] for row in m] for m in (w, task.x))
-    product_rows = [[sum((a * xr[c] for a, xr in zip(row, exact_x, strict=True)), Fraction(0)) for c in range(len(exact_x[0]))] for row in exact_w]
+    product_rows = [
+        [sum((a * xr[c] for a, xr in zip(row, exact_x, strict=True)), Fraction(0)) for c in range(len(exact_x[0]))]
+        for row in exact_w
+    ]
     for direction in (null.T @ (null @ task.y)).T if len(null) else ():
         size = float(np.abs(direction).max())
         if size < 1e-12:
@@ -173,7 +191,14 @@ def _outside(task: Task, w: Array, mixed: Array, left: float) -> Result:
         said = f"With these weights the best W_V misses by {number(left)}; that none does better is not proved."
         return Result(task="layer", status="undecided", statement=said, tolerance=task.tolerance, lower_bound=0.0)
     said = f"With exactly these weights every W_V misses some output by at least {number(bound)}: a combination of rows is zero after attention and not in the outputs."
-    return Result(task="layer", status="impossible", statement=said, tolerance=task.tolerance, certificate=certificate, lower_bound=bound)
+    return Result(
+        task="layer",
+        status="impossible",
+        statement=said,
+        tolerance=task.tolerance,
+        certificate=certificate,
+        lower_bound=bound,
+    )
 
 
 def _bilinear(task: Task, w: Array, values: Array) -> Array | None:
@@ -244,11 +269,18 @@ def _placed(task: Task, w: Array, values: Array, width: int) -> tuple[Array, Arr
         places[:, 0], places[:, 1] = np.cos(angle), np.sin(angle)
     queries = []
     for row, y in zip(w, task.y, strict=True):
-        built = by_margin(Problem(places, values, y, task.tolerance, task.scale), [int(row.argmax())], np.ones(1), 0.45 * task.tolerance)
+        built = by_margin(
+            Problem(places, values, y, task.tolerance, task.scale),
+            [int(row.argmax())],
+            np.ones(1),
+            0.45 * task.tolerance,
+        )
         if built is None:
             return None
         queries.append(built[0])
-    return np.linalg.lstsq(task.x[task.rows], np.array(queries), rcond=None)[0].T, np.linalg.lstsq(task.x, places, rcond=None)[0].T
+    return np.linalg.lstsq(task.x[task.rows], np.array(queries), rcond=None)[0].T, np.linalg.lstsq(
+        task.x, places, rcond=None
+    )[0].T
 
 
 def _problems(task: Task, w_v: Array, w_q: Array, w_k: Array) -> list[tuple[Problem, Array]]:

@@ -116,22 +116,30 @@ class Noise:
 
         a = self.pair[0]
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for title in ("design", f"mean weight on v_{a}", "spread (sd)", f"near v_{a}", f"far from v_{a}", "failed", "E|c - y|²"):
-            table.add_column(title, justify="left" if title == "design" else "right")
+        for title in (f"weight on v_{a}", "mean", "sd", f">= {NEAR}", f"<= {1 - NEAR:.1f}", "failed", "E|c-y|²"):
+            table.add_column(title, justify="left" if title.startswith("weight") else "right", no_wrap=True)
         for d in self.designs:
             s, c, e = d.simulated, d.closed_form, d.standard_error
-            table.add_row(d.name, f"{s.mean:.4f} ±{e.mean:.4f}", f"{s.sd:.4f}", f"{s.near_one:.1%}", f"{s.near_zero:.1%}", f"{s.failures:.1%}", f"{d.squared_error:.4f}")
-            table.add_row("  closed form", f"{c.mean:.4f}", f"{c.sd:.4f}", f"{c.near_one:.1%}", f"{c.near_zero:.1%}", f"{c.failures:.1%}", "", style="dim")
+            table.add_row(d.name, f"{s.mean:.4f} ±{e.mean:.4f}", *_cells(s), number(d.squared_error))
+            table.add_row("  closed form", f"{c.mean:.4f}        ", *_cells(c), "", style="dim")
         head = f"{self.keys} keys, queries of strength {number(self.strength)}, noise {number(self.alpha)} everywhere and {number(self.varying)} along key {a}, {self.samples:,} samples"
         queries = [Text(f"  {d.name}: " + "  ".join(vector(q) for q in d.queries), style="dim") for d in self.designs]
-        note = Text(f"near, far: weight on v_{a} at least {NEAR}, at most {1 - NEAR:.1f}; failed: outside [{FAIL}, {1 - FAIL}]", style="dim")
+        note = Text(
+            f"failed: the weight on v_{a} is outside [{FAIL}, {1 - FAIL}]; y = (v_{a} + v_{self.pair[1]})/2",
+            style="dim",
+        )
         return Group(Text(head, style="bold"), Text(self.statement()), table, note, *queries)
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{d.name}</td><td>{d.simulated.mean:.4f}</td><td>{d.simulated.sd:.4f}</td><td>{d.simulated.failures:.1%}</td></tr>" for d in self.designs
+            f"<tr><td>{d.name}</td><td>{d.simulated.mean:.4f}</td><td>{d.simulated.sd:.4f}</td><td>{d.simulated.failures:.1%}</td></tr>"
+            for d in self.designs
         )
         return f"<div><p>{self.statement()}</p><table><tr><th>design</th><th>mean</th><th>sd</th><th>failed</th></tr>{rows}</table></div>"
+
+
+def _cells(m: Moments) -> list[str]:
+    return [f"{m.sd:.4f}", f"{m.near_one:.1%}", f"{m.near_zero:.1%}", f"{m.failures:.1%}"]
 
 
 def noise(
@@ -168,14 +176,22 @@ def noise(
     keys = Keys(mu, float(alpha), stretch, factor(inputs.scale(scale), mu.shape[1]))
     a, b = pair
     one = strength * (mu[a] + mu[b])
-    designs = {"one head": one[None], "two equal heads": np.vstack([one, one]), "two split heads": strength * mu[[a, b]]}
+    designs = {
+        "one head": one[None],
+        "two equal heads": np.vstack([one, one]),
+        "two split heads": strength * mu[[a, b]],
+    }
     if robust:
-        designs[f"robust, {heads} head{'s' * (heads > 1)}"] = fitted(keys, v, (a, b), list(designs.values()), heads, seed)
+        designs[f"robust, {heads} head{'s' * (heads > 1)}"] = fitted(
+            keys, v, (a, b), list(designs.values()), heads, seed
+        )
     found = simulate(keys, v, (a, b), designs, samples, seed)
     return Noise(tuple(found), (a, b), float(strength), float(alpha), float(varying), samples, len(mu))
 
 
-def simulate(keys: Keys, values: Array, pair: tuple[int, int], designs: dict[str, Array], samples: int, seed: int) -> list[Design]:
+def simulate(
+    keys: Keys, values: Array, pair: tuple[int, int], designs: dict[str, Array], samples: int, seed: int
+) -> list[Design]:
     """The same keys for every design, and for every head of a design."""
     rng = np.random.default_rng(seed)
     every = np.vstack(list(designs.values()))
@@ -225,7 +241,11 @@ def _moments(weight: Array) -> tuple[Moments, Moments]:
     n = len(weight)
     mean, sd = float(weight.mean()), float(weight.std())
     fourth = float(((weight - mean) ** 4).mean())
-    shares = [float((weight >= NEAR).mean()), float((weight <= 1 - NEAR).mean()), float(((weight < FAIL) | (weight > 1 - FAIL)).mean())]
+    shares = [
+        float((weight >= NEAR).mean()),
+        float((weight <= 1 - NEAR).mean()),
+        float(((weight < FAIL) | (weight > 1 - FAIL)).mean()),
+    ]
     spread = [float(np.sqrt(p * (1 - p) / n)) for p in shares]
     sd_error = float(np.sqrt(max(fourth - sd**4, 0.0) / n)) / (2 * sd) if sd > 0 else 0.0
     return Moments(mean, sd, *shares), Moments(sd / float(np.sqrt(n)), sd_error, *spread)
@@ -255,14 +275,22 @@ def _law(keys: Keys, queries: Array, a: int) -> tuple[Moments, Array]:
     ends = [-9.0, *points, 9.0]
 
     def moment(power: int) -> float:
-        return float(sum(quad(lambda t: weight(t) ** power * np.exp(-t * t / 2) / np.sqrt(2 * np.pi), lo, hi, limit=200)[0] for lo, hi in zip(ends, ends[1:], strict=False)))
+        return float(
+            sum(
+                quad(lambda t: weight(t) ** power * np.exp(-t * t / 2) / np.sqrt(2 * np.pi), lo, hi, limit=200)[0]
+                for lo, hi in zip(ends, ends[1:], strict=False)
+            )
+        )
 
     mean = moment(1)
     grid = np.linspace(-9, 9, 200_001)
     on_grid = weight((grid[1:] + grid[:-1]) / 2)
     mass = np.diff(ndtr(grid))
     law = np.histogram(on_grid, bins=BINS, range=(0, 1), weights=mass)[0]
-    share = [float(mass[pick].sum()) for pick in (on_grid >= NEAR, on_grid <= 1 - NEAR, (on_grid < FAIL) | (on_grid > 1 - FAIL))]
+    share = [
+        float(mass[pick].sum())
+        for pick in (on_grid >= NEAR, on_grid <= 1 - NEAR, (on_grid < FAIL) | (on_grid > 1 - FAIL))
+    ]
     return Moments(mean, float(np.sqrt(max(moment(2) - mean**2, 0.0))), *share), law
 
 
@@ -288,6 +316,9 @@ def fitted(keys: Keys, values: Array, pair: tuple[int, int], naive: list[Array],
     size = float(np.linalg.norm(starts[-1], axis=1).mean())
     starts += [start * rng.uniform(0.3, 1.5, size=(heads, 1)) for start in starts[:]]
     starts += [rng.normal(size=shape) * size / np.sqrt(shape[1]) for _ in range(4)]
-    fits = [minimize(loss, start.ravel(), args=(seen,), jac=True, method="L-BFGS-B", options={"maxiter": 80}).x for start in starts]
+    fits = [
+        minimize(loss, start.ravel(), args=(seen,), jac=True, method="L-BFGS-B", options={"maxiter": 80}).x
+        for start in starts
+    ]
     fits += [start.ravel() for start in starts[: len(naive)]]
     return min(fits, key=lambda x: loss(x, unseen)[0]).reshape(shape)

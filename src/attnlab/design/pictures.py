@@ -32,7 +32,9 @@ def save(figure: Figure, path: Path) -> list[Path]:
 def design_picture(result: Result, keys: Array, values: Array) -> Figure:
     """Left the keys with the query, right the values with the output and what was wanted; hulls in grey."""
     figure, axes = _figure(2, 9.6, 4.8)
-    weights = np.full(len(keys), 1 / len(keys)) if result.weights is None or result.weights.ndim != 1 else result.weights
+    weights = (
+        np.full(len(keys), 1 / len(keys)) if result.weights is None or result.weights.ndim != 1 else result.weights
+    )
     place, named = _plane(keys)
     spots = _draw(axes[0], place(keys), weights, KEY, f"keys ({named})")
     if result.query is not None and result.query.ndim == 1 and np.linalg.norm(result.query) > 0:
@@ -41,13 +43,21 @@ def design_picture(result: Result, keys: Array, values: Array) -> Figure:
             tail = spots.mean(axis=0)
             tip = tail + arrow / np.linalg.norm(arrow) * 0.55 * max(np.ptp(spots[:, 0]), np.ptp(spots[:, 1]), 1e-9)
             axes[0].annotate("", tip, tail, arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6})
-            axes[0].annotate(f"q, norm {number(float(np.linalg.norm(result.query)))}", tip, xytext=(4, 4), textcoords="offset points", color=INK)
+            axes[0].annotate(
+                f"q, norm {number(float(np.linalg.norm(result.query)))}",
+                tip,
+                xytext=(4, 4),
+                textcoords="offset points",
+                color=INK,
+            )
     if result.output is not None and result.output.ndim == 1 and result.target is not None:
         place, named = _plane(values, result.target)
         _draw(axes[1], place(values), weights, VALUE, f"values ({named})")
         wanted, output = place(result.target), place(result.output)
         axes[1].scatter(*wanted, s=190, facecolors="none", edgecolors=INK, linewidths=1.4, label="wanted", zorder=4)
-        axes[1].scatter(*output, s=60, marker="X", color=OUT, label="output", zorder=5, edgecolors="white", linewidths=0.6)
+        axes[1].scatter(
+            *output, s=60, marker="X", color=OUT, label="output", zorder=5, edgecolors="white", linewidths=0.6
+        )
         axes[1].legend(frameon=False, loc="best")
     bound = f"error {number(result.error['float64'])}" if result.error else ""
     limit = f", every query misses by {number(result.lower_bound)}" if result.lower_bound else ""
@@ -71,7 +81,9 @@ def noise_picture(noise: Noise) -> Figure:
         ax.set_ylim(0, min(1.0, top * 2))
         ax.set_yticks([0, 1e-3, 1e-2, 1e-1, 1], ["0", "0.1 %", "1 %", "10 %", "100 %"])
     axes[0].set_ylabel("share of samples")
-    axes[-1].legend(frameon=False, fontsize=8, loc="upper left" if noise.designs[-1].simulated.mean > 0.3 else "upper right")
+    axes[-1].legend(
+        frameon=False, fontsize=8, loc="upper left" if noise.designs[-1].simulated.mean > 0.3 else "upper right"
+    )
     return figure
 
 
@@ -92,7 +104,9 @@ def _plane(points: Array, *also: Array) -> tuple[Any, str]:
     """A map to two coordinates: themselves where there are one or two, the first two principal axes otherwise."""
     width = points.shape[1]
     if width <= 2:
-        return lambda x: np.concatenate([np.atleast_1d(x), np.zeros((*np.shape(x)[:-1], 2 - width))], axis=-1), f"{width}-d"
+        return lambda x: np.concatenate(
+            [np.atleast_1d(x), np.zeros((*np.shape(x)[:-1], 2 - width))], axis=-1
+        ), f"{width}-d"
     centre = points.mean(axis=0)
     axes = np.linalg.svd(np.vstack([points, *also]) - centre, full_matrices=True)[2][:2]
     signs = np.where(axes[np.arange(2), np.abs(axes).argmax(axis=1)] < 0, -1.0, 1.0)

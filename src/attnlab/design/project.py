@@ -19,7 +19,9 @@ def project(keep: ArrayLike, forget: ArrayLike) -> Result:
     """M with M(v_a + v_b) = v_a for v_a in the span of the rows of `keep` and v_b in that of `forget`."""
     a, b = inputs.matrix(keep, "keep"), inputs.matrix(forget, "forget")
     if a.shape[1] != b.shape[1]:
-        raise UserError(f"vectors to keep have {a.shape[1]} numbers and those to forget {b.shape[1]}; give both the same width")
+        raise UserError(
+            f"vectors to keep have {a.shape[1]} numbers and those to forget {b.shape[1]}; give both the same width"
+        )
     for name, rows in (("keep", a), ("forget", b)):
         _independent(rows, name)
     both = np.vstack([a, b])
@@ -50,7 +52,10 @@ def _oblique(a: Array, b: Array, both: Array) -> Result:
     elif cosine < 1e-12:
         kind, matrix = "orthogonal subspaces: M = A (AᵀA)^-1 Aᵀ", a.T @ np.linalg.solve(a @ a.T, a)
     else:
-        kind, matrix = "independent subspaces, an oblique projector: M = [A 0][A B]^+", (np.linalg.pinv(both) @ wanted).T
+        kind, matrix = (
+            "independent subspaces, an oblique projector: M = [A 0][A B]^+",
+            (np.linalg.pinv(both) @ wanted).T,
+        )
     error = float(np.abs(both @ matrix.T - wanted).max())
     single = np.abs(both.astype(np.float32) @ matrix.T.astype(np.float32) - wanted).max()
     norm = float(np.linalg.norm(matrix, 2))
@@ -71,12 +76,18 @@ def _oblique(a: Array, b: Array, both: Array) -> Result:
 def _common(a: Array, b: Array, unit: Array) -> Result | None:
     """A vector that lies in both subspaces, as exact coefficients; None when they only nearly meet."""
     both = [*a, *(-b)]
-    null = np.linalg.svd(unit.T)[2][-1] / np.linalg.norm(np.vstack(both), axis=1) * np.append(np.ones(len(a)), -np.ones(len(b)))
+    null = (
+        np.linalg.svd(unit.T)[2][-1]
+        / np.linalg.norm(np.vstack(both), axis=1)
+        * np.append(np.ones(len(a)), -np.ones(len(b)))
+    )
     null /= np.abs(null).max()
     null = np.where(np.abs(null) > 1e-9, null, 0.0)
     lead = int(np.abs(null).argmax())
     rest = [i for i in np.flatnonzero(null) if i != lead]
-    columns = [[*(rational(x) for x in both[i]), Fraction(0)] for i in rest] + [[*(rational(x) for x in both[lead]), Fraction(1)]]
+    columns = [[*(rational(x) for x in both[i]), Fraction(0)] for i in rest] + [
+        [*(rational(x) for x in both[lead]), Fraction(1)]
+    ]
     right = [Fraction(0)] * a.shape[1] + [Fraction(1)]
     exact, off = settle(columns, right, np.append(null[rest] / null[lead], 1.0))
     if off:
@@ -84,7 +95,11 @@ def _common(a: Array, b: Array, unit: Array) -> Result | None:
     shares = [Fraction(0)] * len(both)
     for i, x in zip([*rest, lead], exact, strict=True):
         shares[i] = x
-    certificate = {"type": "range", "keep": [str(x) for x in shares[: len(a)]], "forget": [str(x) for x in shares[len(a) :]]}
+    certificate = {
+        "type": "range",
+        "keep": [str(x) for x in shares[: len(a)]],
+        "forget": [str(x) for x in shares[len(a) :]],
+    }
     if not shares_vector(certificate, a.tolist(), b.tolist()):
         return None
     common = np.array([float(x) for x in shares[: len(a)]]) @ a

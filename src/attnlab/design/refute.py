@@ -171,13 +171,22 @@ class Refuter:
 
     def _certificate(self, relaxed: Relaxed) -> Certificate:
         """Only the cuts that the proof uses."""
-        used = [(self.cuts[c], float(mu) * self.spread) for c, mu in zip(relaxed.cuts, relaxed.multipliers, strict=True) if mu > 0]
+        used = [
+            (self.cuts[c], float(mu) * self.spread)
+            for c, mu in zip(relaxed.cuts, relaxed.multipliers, strict=True)
+            if mu > 0
+        ]
+        used.sort(key=lambda pair: -pair[1])
+        direction = (-relaxed.direction).tolist()
         if not used:
-            return {"type": "separating", "direction": relaxed.direction.tolist()}
+            return {"type": "separating", "direction": direction}
+        first = used[0][0]
         return {
             "type": "convex_combination",
+            "index": first.index,
+            "weights": [float(first.weights.get(i, 0)) for i in range(len(self.points))],
             "combinations": [cut.plain() for cut, _ in used],
-            "direction": relaxed.direction.tolist(),
+            "direction": direction,
             "multipliers": [mu for _, mu in used],
             "radius": radius_of([cut.radius for cut, _ in used]),
         }

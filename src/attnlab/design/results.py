@@ -54,10 +54,20 @@ class Result:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def _rows(self) -> list[list[str]]:
-        """A header and a row for every key, or for the heaviest of many."""
+        """A header and a row for every key, or for the heaviest of many; for many queries a row for each."""
+        if "rows" in self.more and self.query is not None:
+            parts = list(zip(self.more["rows"], self.query, strict=True))[:SHOWN_ROWS]
+            return [
+                ["value", "verdict", "query"],
+                *([str(j), row["status"], vector(q)] for j, (row, q) in enumerate(parts)),
+            ]
         if self.weights is None or self.weights.ndim != 1:
             return []
-        order = np.argsort(-self.weights, kind="stable")[:SHOWN_ROWS] if len(self.weights) > SHOWN_ROWS else range(len(self.weights))
+        order = (
+            np.argsort(-self.weights, kind="stable")[:SHOWN_ROWS]
+            if len(self.weights) > SHOWN_ROWS
+            else range(len(self.weights))
+        )
         if self.margins is None:
             return [["key", "weight"], *([str(i), number(self.weights[i])] for i in order)]
         margins = ["chosen" if math.isnan(x) else number(x) for x in self.margins]
@@ -73,7 +83,12 @@ class Result:
         if self.target is not None and self.target.ndim == 1:
             rows.append(("wanted", vector(self.target)))
         if self.error is not None:
-            rows.append(("measured error", f"{number(self.error['float64'])} in float64, {number(self.error['float32'])} in float32"))
+            rows.append(
+                (
+                    "measured error",
+                    f"{number(self.error['float64'])} in float64, {number(self.error['float32'])} in float32",
+                )
+            )
         if self.bound is not None:
             allowed = "" if self.tolerance is None else f"   (allowed {number(self.tolerance)})"
             rows.append(("guaranteed error", f"at most {number(self.bound)}{allowed}"))
@@ -91,7 +106,10 @@ class Result:
         from rich.text import Text
 
         colour = COLOURS[self.status]
-        parts: list[RenderableType] = [Text.assemble((self.task, "bold"), ": ", (self.status, f"bold {colour}")), Text(self.statement)]
+        parts: list[RenderableType] = [
+            Text.assemble((self.task, "bold"), ": ", (self.status, f"bold {colour}")),
+            Text(self.statement),
+        ]
         facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         facts.add_column(style="dim", no_wrap=True)
         facts.add_column()
@@ -106,12 +124,18 @@ class Result:
                 table.add_row(*row)
             parts.append(table)
             if self.weights is not None and len(self.weights) > len(rows) - 1:
-                parts.append(Text(f"... the {len(rows) - 1} largest weights of {len(self.weights)}", style="dim"))
+                which = "the first" if self.weights.ndim == 2 else "the heaviest"
+                parts.append(Text(f"... {which} {len(rows) - 1} of {len(self.weights)}", style="dim"))
         return Group(*parts)
 
     def _repr_html_(self) -> str:
-        facts = "".join(f"<tr><td style='opacity:.6'>{_safe(k)}</td><td><code>{_safe(v)}</code></td></tr>" for k, v in self.facts())
-        cells = "".join("<tr>" + "".join(f"<td style='text-align:right'>{_safe(c)}</td>" for c in row) + "</tr>" for row in self._rows())
+        facts = "".join(
+            f"<tr><td style='opacity:.6'>{_safe(k)}</td><td><code>{_safe(v)}</code></td></tr>" for k, v in self.facts()
+        )
+        cells = "".join(
+            "<tr>" + "".join(f"<td style='text-align:right'>{_safe(c)}</td>" for c in row) + "</tr>"
+            for row in self._rows()
+        )
         weights = f"<table>{cells}</table>" if cells else ""
         colour = {"solved": "#2a7d3f", "impossible": "#b3261e", "undecided": "#9a6b00"}[self.status]
         head = f"<b>{_safe(self.task)}</b>: <b style='color:{colour}'>{self.status}</b>"
@@ -120,7 +144,7 @@ class Result:
 
 def number(x: float) -> str:
     """A number for reading: four digits, no noise."""
-    return "not finite" if not math.isfinite(x) else f"{x:.4g}"
+    return "not finite" if not math.isfinite(x) else f"{x + 0.0:.4g}"
 
 
 def vector(x: Array) -> str:

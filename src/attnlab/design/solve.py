@@ -20,7 +20,8 @@ from attnlab.design.programs import least_distance
 from attnlab.design.refute import Refutation, Refuter
 from attnlab.design.results import Result, number
 from attnlab.design.search import descend, starts, towards
-from attnlab.design.verify import holds
+from attnlab.design.verify import NotAProof, verify
+from attnlab.errors import UserError
 
 NODES, SECONDS = 600, 4.0
 
@@ -63,11 +64,28 @@ def blend(
 average = blend
 
 
-def reach(keys: ArrayLike, values: ArrayLike, target: ArrayLike, *, tolerance: float = 0.01, scale: Scale = "none") -> Result:
-    """A query whose output is the target within the tolerance."""
+def reach(
+    keys: ArrayLike,
+    values: ArrayLike,
+    target: ArrayLike,
+    *,
+    query: ArrayLike | None = None,
+    tolerance: float = 0.01,
+    scale: Scale = "none",
+) -> Result:
+    """A query whose output is the target within the tolerance; or, for a query that is given, how near it comes."""
     k, v = inputs.pair(keys, values)
     problem = Problem(k, v, inputs.target(target, v.shape[1]), inputs.tolerance(tolerance), inputs.scale(scale))
-    return _answer(problem, "reach the target", None, None)
+    if query is None:
+        return _answer(problem, "reach the target", None, None)
+    q = inputs.matrix(query, "query").ravel()
+    if len(q) != k.shape[1]:
+        raise UserError(f"the query has {len(q)} numbers and a key has {k.shape[1]}; give {k.shape[1]}")
+    good = _good(problem, q, problem.guaranteed(q))
+    said = f"The query given comes within {number(problem.error(q))}" + (
+        "." if good else "; leave it out to search for a better one."
+    )
+    return _result(problem, "the query given", "solved" if good else "undecided", said, q, None)
 
 
 def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None) -> Result:
@@ -83,7 +101,9 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
             if built is None:
                 break
             if _good(problem, *built):
-                return _result(problem, task, "solved", _margin_words(problem, built, chosen), built[0], chosen, built[1])
+                return _result(
+                    problem, task, "solved", _margin_words(problem, built, chosen), built[0], chosen, built[1]
+                )
         wanted = np.zeros(len(problem.keys))
         wanted[chosen] = w
     first = np.vstack([towards(problem.points, wanted), starts(problem, 24)])
@@ -95,10 +115,10 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
             more = problem.query(descend(problem, starts(problem, 120, seed=1), steps=200))
             best = min(best, more, key=problem.error)
             if not _good(problem, best, problem.guaranteed(best)):
-                proof = by_cases(refuter, proof)
-        if proof.certificate is not None and _holds(problem, proof.certificate):
-            said = explain(proof.certificate, problem, proof.lower_bound)
-            return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proof.lower_bound)
+                proof = by_cases(refuter, proof, problem.error(best))
+        if proof.certificate is not None and (proved := _proved(problem, proof.certificate)) is not None:
+            said = explain(proof.certificate, problem, proved)
+            return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proved)
         if not _good(problem, best, problem.guaranteed(best)):
             said = (
                 f"The best query found misses by {number(problem.error(best))}; that every query misses by more than "
@@ -154,7 +174,11 @@ def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, f
     margin = float((scores[low] - scores[outside]).min(initial=np.inf)) - 2 * rounding
     ratio = len(outside) * float(w.min()) * float(np.exp(min(off - margin, 500.0))) if len(outside) else 0.0
     spread = float((w @ np.abs(problem.values[chosen] - problem.target)).max())
-    return ratio / (1 + ratio) * far + float(np.expm1(min(2 * off, 500.0))) * spread + 4 * UNIT * float(np.abs(problem.values).max())
+    return (
+        ratio / (1 + ratio) * far
+        + float(np.expm1(min(2 * off, 500.0))) * spread
+        + 4 * UNIT * float(np.abs(problem.values).max())
+    )
 
 
 def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int]) -> str:
@@ -171,12 +195,20 @@ def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int
     return f"The chosen keys have the scores they need and lead every other key by at least {number(margin)}, " + bound
 
 
-def by_cases(refuter: Refuter, so_far: Refutation) -> Refutation:
-    """The proof by cases where there is one and the problem is small enough for it."""
+def by_cases(refuter: Refuter, so_far: Refutation, best: float) -> Refutation:
+    """The proof by cases where there is one and the problem is small enough; then three tries to prove more than was asked."""
     if not refuter.exact or len(refuter.points) > 64:
         return so_far
-    certificate = Cases(refuter, NODES, SECONDS).run()
-    return so_far if certificate is None else Refutation(max(so_far.lower_bound, refuter.problem.tolerance), certificate)
+    low = refuter.problem.tolerance
+    certificate = Cases(refuter, low, NODES, SECONDS).run()
+    if certificate is None:
+        return so_far
+    high = best
+    for _ in range(3):
+        middle = float(f"{(low * high) ** 0.5:.3g}")
+        more = Cases(refuter, middle, NODES // 20, SECONDS / 20).run() if low < middle < high else None
+        low, high, certificate = (low, middle, certificate) if more is None else (middle, high, more)
+    return Refutation(max(so_far.lower_bound, low), certificate)
 
 
 def _good(problem: Problem, query: Array, bound: float) -> bool:
@@ -184,8 +216,15 @@ def _good(problem: Problem, query: Array, bound: float) -> bool:
     return bound <= problem.tolerance and problem.error(query) <= problem.tolerance
 
 
-def _holds(problem: Problem, certificate: dict[str, object]) -> bool:
-    return holds(certificate, problem.keys.tolist(), problem.values.tolist(), problem.target.tolist(), problem.tolerance)
+def _proved(problem: Problem, certificate: dict[str, object]) -> float | None:
+    """What the independent verifier accepts, rounded down."""
+    try:
+        bound = verify(
+            certificate, problem.keys.tolist(), problem.values.tolist(), problem.target.tolist(), problem.tolerance
+        )
+    except NotAProof:
+        return None
+    return float(np.nextafter(float(bound), 0.0))
 
 
 def _near(values: Array, target: Array) -> Array:

@@ -16,7 +16,6 @@ KEYS = ".47,.65,.60;.64,.50,-.59;-.03,-.48,-.88;.43,-.83,.35"
 VALUES = "-.07,-.88,.47;.37,-.93,-.07;-.25,-.75,.61;.94,.20,.28"
 BOTH = f"--keys '{KEYS}' --values '{VALUES}'"
 LINE = "--keys '-1;0;1' --values '1,0,0;0,1,0;0,0,1'"
-AXES = "1,0,0,0;0,1,0,0;0,0,1,0;0,0,0,1"
 # x1 = u_d + u_b, x2 = u_a, x3 = u_c + u_b with u_a .. u_d along the axes, of length 4
 TOKENS = "0,4,0,4;4,0,0,0;0,4,4,0"
 
@@ -88,7 +87,7 @@ STEPS = (
         "Tokens x1 = u_d + u_b, x2 = u_a, x3 = u_c + u_b. Token 2 attends to itself: its query is x2, and its output nearly u_a. No change "
         "of x2 by u_c or u_d makes u_b, because u_b lies outside the hull of the values (distance beta/sqrt 2 in the Euclidean norm).",
         (
-            f"reach --keys '{TOKENS}' --values '{TOKENS}' --target 4,0,0,0",
+            f"reach --keys '{TOKENS}' --values '{TOKENS}' --target 4,0,0,0 --query 4,0,0,0",
             "reach --keys '0,4,0,4;4,0,4,0;0,4,4,0' --values '0,4,0,4;4,0,4,0;0,4,4,0' --target 0,4,0,0",
             "reach --keys '0,4,0,4;4,0,0,4;0,4,4,0' --values '0,4,0,4;4,0,0,4;0,4,4,0' --target 0,4,0,0",
         ),
@@ -108,13 +107,17 @@ STEPS = (
         "A11",
         "The query stays, a key changes",
         "Changing key 2 moves the output only along the segment from attention without it to v_2. With norm 1 the reach of a weak query is limited.",
-        (f"edit-key {BOTH} --query 1,2,3 --index 2", f"edit-key {BOTH} --query 1,2,3 --index 2 --norm 1", f"edit-key {BOTH} --query 40,-30,60 --index 2 --norm 1"),
+        (
+            f"edit-key {BOTH} --query 1,2,3 --index 2",
+            f"edit-key {BOTH} --query 1,2,3 --index 2 --norm 1",
+            f"edit-key {BOTH} --query 40,-30,60 --index 2 --norm 1",
+        ),
     ),
     Step(
         "A12",
         "The worked exercise, within 0.05",
         "Select value 0, the identity, the average of all, the average of values 0 and 1. `attnlab check` marks any answer by its property: the plain mean "
-        "of k_0 and k_1 fails by 0.186, ten times it passes within 0.006.",
+        "of k_0 and k_1 fails by 0.186, ten times it passes within 0.003.",
         (f"select {BOTH} --tolerance 0.05", f"average {BOTH} --indices 0,1 --tolerance 0.05"),
     ),
 )

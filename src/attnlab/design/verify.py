@@ -22,8 +22,10 @@ class NotAProof(Exception):
     """The certificate does not prove what it claims."""
 
 
-def verify(certificate: Mapping[str, Any], keys: Rows, values: Rows, target: Sequence[float], tolerance: float) -> Fraction:
-    """The proved lower bound on the maximum-norm error of every query (for `range`: the tolerance itself).
+def verify(
+    certificate: Mapping[str, Any], keys: Rows, values: Rows, target: Sequence[float], tolerance: float
+) -> Fraction:
+    """The proved lower bound on the maximum-norm error of every query.
 
     With a "radius" in the certificate the proof is about the queries with |scale · q| <= radius.
     """
@@ -38,8 +40,15 @@ def verify(certificate: Mapping[str, Any], keys: Rows, values: Rows, target: Seq
     elif kind == "range":
         if len(certificate["bounds"]) != len(v):
             raise NotAProof("there must be limits for every weight")
-        _check_case(certificate["cases"], cuts, _first_box(certificate["bounds"], v, y, eps), (k, v, y, eps), radius)
-        return eps
+        bound = _exact(certificate["proves"])
+        if bound < eps:
+            raise NotAProof(
+                f"proves only that the error is more than {float(bound):.6g}, and {float(eps):.6g} is allowed"
+            )
+        _check_case(
+            certificate["cases"], cuts, _first_box(certificate["bounds"], v, y, bound), (k, v, y, bound), radius
+        )
+        return bound
     else:
         raise NotAProof(f"no rule for certificates of type {kind!r}")
     if bound <= eps:
@@ -97,8 +106,8 @@ def _check_cut(cut: Mapping[str, Any], k: Matrix, radius: float | None) -> None:
 
 
 def _rows(w: list[Fraction], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]) -> list[Fraction]:
-    """w·(v_i - y) + sum mu (row of the cut)_i: averaged over attainable weights, at most w·(output - y)."""
-    rows = [_dot(w, value) - _dot(w, y) for value in v]
+    """w·(y - v_i) + sum mu (row of the cut)_i: averaged over attainable weights, at most w·(y - output)."""
+    rows = [_dot(w, y) - _dot(w, value) for value in v]
     for cut, mu in shares:
         share = _exact(mu)
         if share < 0:
@@ -109,7 +118,9 @@ def _rows(w: list[Fraction], shares: Sequence[tuple[Cut, float]], v: Matrix, y: 
     return rows
 
 
-def _half_space(direction: Sequence[float], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]) -> Fraction:
+def _half_space(
+    direction: Sequence[float], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]
+) -> Fraction:
     """The bound that one direction proves."""
     w = [_exact(x) for x in direction]
     return min(_rows(w, shares, v, y)) / sum(abs(x) for x in w)
@@ -129,7 +140,13 @@ def _first_box(bounds: Sequence[Mapping[str, Any]], v: Matrix, y: list[Fraction]
     return box
 
 
-def _check_case(case: Mapping[str, Any], cuts: Sequence[Cut], box: Box, problem: tuple[Matrix, Matrix, list[Fraction], Fraction], radius: float | None) -> None:
+def _check_case(
+    case: Mapping[str, Any],
+    cuts: Sequence[Cut],
+    box: Box,
+    problem: tuple[Matrix, Matrix, list[Fraction], Fraction],
+    radius: float | None,
+) -> None:
     """No attainable weights in the box give an output within eps; a split covers both of its sides."""
     if "split" in case:
         i, at = int(case["split"][0]), _exact(case["split"][1])
@@ -162,7 +179,9 @@ def _check_case(case: Mapping[str, Any], cuts: Sequence[Cut], box: Box, problem:
         constant -= x * start
         size += abs(float(x)) * (1 + abs(float(start)) + float(slope * high))
     level = _exact(case["level"])
-    value = level + sum((min((r - level) * low, (r - level) * high) for r, (low, high) in zip(rows, box, strict=True)), Fraction(0))
+    value = level + sum(
+        (min((r - level) * low, (r - level) * high) for r, (low, high) in zip(rows, box, strict=True)), Fraction(0)
+    )
     if value + constant - Fraction(_give(miss, radius) + 1e-13 * size) <= eps * sum(abs(x) for x in w):
         raise NotAProof("one of the cases is not refuted")
 
@@ -170,27 +189,45 @@ def _check_case(case: Mapping[str, Any], cuts: Sequence[Cut], box: Box, problem:
 def shares_vector(certificate: Mapping[str, Any], keep: Rows, forget: Rows) -> bool:
     """Whether the coefficients name one vector, not zero, that lies in both spans."""
     a, b = _matrix(keep), _matrix(forget)
-    left = [sum((_exact(x) * row[c] for x, row in zip(certificate["keep"], a, strict=True)), Fraction(0)) for c in range(len(a[0]))]
-    right = [sum((_exact(x) * row[c] for x, row in zip(certificate["forget"], b, strict=True)), Fraction(0)) for c in range(len(a[0]))]
+    left = [
+        sum((_exact(x) * row[c] for x, row in zip(certificate["keep"], a, strict=True)), Fraction(0))
+        for c in range(len(a[0]))
+    ]
+    right = [
+        sum((_exact(x) * row[c] for x, row in zip(certificate["forget"], b, strict=True)), Fraction(0))
+        for c in range(len(a[0]))
+    ]
     return left == right and any(left)
 
 
 def misses_segment(
-    certificate: Mapping[str, Any], keys: Rows, values: Rows, query: Sequence[float], j: int, target: Sequence[float], factor: float
+    certificate: Mapping[str, Any],
+    keys: Rows,
+    values: Rows,
+    query: Sequence[float],
+    j: int,
+    target: Sequence[float],
+    factor: float,
 ) -> float:
     """How far, along the direction, the outputs that a change of key j can give stay from the target (rounding counted against it)."""
     scores = [factor * math.fsum(x * y for x, y in zip(key, query, strict=True)) for key in keys]
     others = [i for i in range(len(keys)) if i != j]
     top = max((scores[i] for i in others), default=0.0)
     rest = math.fsum(math.exp(scores[i] - top) for i in others)
-    without = [math.fsum(math.exp(scores[i] - top) / rest * values[i][c] for i in others) if others else values[j][c] for c in range(len(target))]
+    without = [
+        math.fsum(math.exp(scores[i] - top) / rest * values[i][c] for i in others) if others else values[j][c]
+        for c in range(len(target))
+    ]
     shares = (0.0, 1.0) if others else (1.0, 1.0)
     if others and (certificate.get("norm") is not None or not any(query)):
         length = factor * math.hypot(*query) * float(certificate.get("norm") or 0.0)
         shares = tuple(1 / (1 + rest * math.exp(min(top - score, 700.0))) for score in (-length, length))
     w = [float(x) for x in certificate["direction"]]
     size = math.fsum(map(abs, w))
-    bounds = [math.fsum(x * (o + t * (v - o) - y) for x, o, v, y in zip(w, without, values[j], target, strict=True)) for t in shares]
+    bounds = [
+        math.fsum(x * (y - o - t * (v - o)) for x, o, v, y in zip(w, without, values[j], target, strict=True))
+        for t in shares
+    ]
     spread = max(abs(x) for row in [*values, target] for x in row)
     rounding = 1e-13 * (len(keys) + max(map(abs, scores))) * spread
     return min(bounds) / size - rounding
@@ -210,4 +247,6 @@ def outside_range(certificate: Mapping[str, Any], mixed: Rows, y: Rows) -> Fract
     if any(sum((a * row[c] for a, row in zip(u, rows, strict=True)), Fraction(0)) for c in range(len(rows[0]))):
         raise NotAProof("the vector does not cancel the attended inputs")
     out = _matrix(y)
-    return max(abs(sum((a * row[c] for a, row in zip(u, out, strict=True)), Fraction(0))) for c in range(len(out[0]))) / sum(abs(a) for a in u)
+    return max(
+        abs(sum((a * row[c] for a, row in zip(u, out, strict=True)), Fraction(0))) for c in range(len(out[0]))
+    ) / sum(abs(a) for a in u)
