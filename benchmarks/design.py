@@ -1,4 +1,5 @@
-"""Figures of the attention solver: times and their growth, wrong verdicts, undecided ones per family, noise against closed form.
+"""Figures of the attention solver: times and their growth, wrong verdicts, undecided ones per family, noise against
+closed form.
 
 `python benchmarks/design.py` takes a few minutes; `--instances 500` is a quick look. Exit 1 when a figure is missed.
 """
@@ -14,9 +15,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.design import blend, select
+from attnlab.design import blend, noise, select
 from attnlab.design.results import Result
-from attnlab.design.verify import NotAProof, verify
+from attnlab.design.verifier import NotAProof, verify
 
 Array = NDArray[np.float64]
 Rng = np.random.Generator
@@ -132,7 +133,8 @@ def wrong(result: Result, keys: Array, values: Array, target: Array, tolerance: 
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.abs(weights / weights.sum(axis=1, keepdims=True) @ values - target).max(axis=1)
 
-    assert result.query is not None and result.bound is not None
+    assert result.query is not None
+    assert result.bound is not None
     here = float(errors(result.query[None, :])[0])
     if result.status == "solved":
         if here > tolerance or result.bound > tolerance:
@@ -180,21 +182,85 @@ def verdicts(count: int, seed: int) -> bool:
             mistakes.append(f"instance {number} ({family}, {task}): {problem}")
     kinds = ("separating", "convex_combination", "range")
     print(f"\nverdicts over {count:,} random instances ({time.perf_counter() - began:.0f} s, seed {seed})")
-    print(
-        f"{'family':<12}{'solved':>8}{'impossible':>12}{'undecided':>11}{'share':>8}{'longest':>10}   certificates: {', '.join(kinds)}"
-    )
+    head = f"{'family':<12}{'solved':>8}{'impossible':>12}{'undecided':>11}{'share':>8}{'longest':>10}"
+    print(f"{head}   certificates: {', '.join(kinds)}")
     good = not mistakes
     for family, row in table.items():
-        total = row["solved"] + row["impossible"] + row["undecided"]
-        share = row["undecided"] / total
+        share = row["undecided"] / (row["solved"] + row["impossible"] + row["undecided"])
         good &= share <= 0.01
-        types = ", ".join(str(row[kind]) for kind in kinds)
-        print(
-            f"{family:<12}{row['solved']:>8}{row['impossible']:>12}{row['undecided']:>11}{share:>8.2%}{longest[family]:>8.2f} s   {types}"
-        )
+        counts = f"{family:<12}{row['solved']:>8}{row['impossible']:>12}{row['undecided']:>11}{share:>8.2%}"
+        print(f"{counts}{longest[family]:>8.2f} s   {', '.join(str(row[kind]) for kind in kinds)}")
     print(f"wrong verdicts: {len(mistakes)}")
-    for line_ in mistakes[:20]:
-        print("  ", line_)
+    for mistake in mistakes[:20]:
+        print("  ", mistake)
+    return good
+
+
+def timed(work: Callable[[], object], repeats: int = 3) -> float:
+    """Seconds, best of a few."""
+    best = np.inf
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def times() -> bool:
+    """Select against the number of keys; the figure for 512 keys is 0.2 s, for 4,096 keys 5 s."""
+    select(np.eye(2), np.eye(2), 0)  # imports
+    print("\nselect, d = 64, values of width 64, tolerance 0.01")
+    good = True
+    for n, limit in (
+        (64, np.inf),
+        (128, np.inf),
+        (256, np.inf),
+        (512, 0.2),
+        (1024, np.inf),
+        (2048, np.inf),
+        (4096, 5.0),
+    ):
+        rng = np.random.default_rng(n)
+        keys, values = rng.normal(size=(n, 64)), rng.normal(size=(n, 64))
+        result = select(keys, values, 0)
+        seconds = timed(lambda keys=keys, values=values: select(keys, values, 0))  # type: ignore[misc]
+        good &= result.status == "solved" and seconds < limit
+        print(
+            f"  n = {n:>5}: {seconds * 1000:8.1f} ms   {result.status}"
+            + (f"   (allowed {limit} s)" if limit < np.inf else "")
+        )
+    print("select of a key inside the hull, d = 8, values orthonormal: solver, and the verifier alone")
+    for n in (16, 32, 64, 128):
+        rng = np.random.default_rng(n)
+        keys, values = rng.normal(size=(n, 8)), np.eye(n)
+        keys[0] = keys[1:].mean(axis=0)
+        result = select(keys, values, 0)
+        seconds = timed(lambda keys=keys, values=values: select(keys, values, 0), 1)  # type: ignore[misc]
+        shown = f"  n = {n:>5}: {seconds * 1000:8.1f} ms   {result.status}"
+        if (found := result.certificate) is not None:
+            given = (found, keys.tolist(), values.tolist(), values[0].tolist(), 0.01)
+            shown += f", verified in {timed(lambda given=given: verify(*given)) * 1000:.1f} ms"  # type: ignore[misc]
+        good &= result.status == "impossible"
+        print(shown)
+    return good
+
+
+def under_noise(samples: int = 1_000_000) -> bool:
+    """Simulation against closed form in standard errors, at several C and n, and the time for a million samples."""
+    seconds = timed(lambda: noise(samples=samples))
+    print(f"\nnoise, {samples:,} samples, n = 10, C = 10: {seconds:.2f} s   (allowed 2 s)")
+    good = seconds < 2
+    for strength, n in ((10.0, 10), (10.0, 2), (30.0, 10), (1000.0, 10)):
+        for design in noise(samples=samples, strength=strength, n=n, seed=1).designs:
+            s, c, e = design.simulated, design.closed_form, design.standard_error
+            apart = [abs(s.mean - c.mean) / e.mean, abs(s.sd - c.sd) / e.sd, abs(s.failures - c.failures) / e.failures]
+            good &= max(apart) < 3
+            shown = f"mean {s.mean:.4f} ({c.mean:.4f}), sd {s.sd:.4f} ({c.sd:.4f}), "
+            shown += f"failed {s.failures:.2%} ({c.failures:.2%})"
+            print(
+                f"  C = {strength:6g}, n = {n:>2}, {design.name:<16} {shown}   at most {max(apart):.1f} standard "
+                f"errors apart"
+            )
     return good
 
 
@@ -204,7 +270,9 @@ def main() -> int:
     parser.add_argument("--instances", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    return 0 if verdicts(options.instances, options.seed) else 1
+    good = [times(), under_noise(), verdicts(options.instances, options.seed)]
+    print("\nevery figure is reached" if all(good) else "\na figure is missed")
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":

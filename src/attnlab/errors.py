@@ -1,13 +1,13 @@
 """The errors users meet: one line that names the mistake and the fix, and an exit code.
 
-AttnlabError            1  something failed
-├── UserError           2  the request cannot be done as given (a ValueError)
-│   ├── ConfigError        a setting
-│   ├── DataError          a file's content
-│   └── OutputExists       a folder that would be overwritten
-├── CheckpointError     1  a checkpoint cannot be trusted
-├── StorageError        1  the disk refused
-└── Interrupted       130  stopped on request, with everything saved
+    AttnlabError            1  something failed
+    ├── UserError           2  the request cannot be done as given (a ValueError)
+    │   ├── ConfigError        a setting
+    │   ├── DataError          a file's content
+    │   └── OutputExists       a folder that would be overwritten
+    ├── CheckpointError     1  a checkpoint cannot be trusted
+    ├── StorageError        1  the disk refused
+    └── Interrupted       130  stopped on request, with everything saved
 """
 
 from __future__ import annotations

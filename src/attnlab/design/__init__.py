@@ -12,17 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnlab.design.check import mark
-    from attnlab.design.edit_key import edit_key
-    from attnlab.design.layer import layer
-    from attnlab.design.noise import noise
-    from attnlab.design.project import project
+    from attnlab.design.edits import edit_key
+    from attnlab.design.layers import layer
+    from attnlab.design.noisy_keys import noise
+    from attnlab.design.projection import project
     from attnlab.design.results import Result
     from attnlab.design.solve import average, blend, reach, select
-    from attnlab.design.verify import verify
+    from attnlab.design.verifier import verify
 
 __all__ = ["Result", "average", "blend", "edit_key", "layer", "mark", "noise", "project", "reach", "select", "verify"]
 
 _HOME = {
+    "Result": "results",
+    "average": "solve",
+    "blend": "solve",
+    "edit_key": "edits",
+    "layer": "layers",
+    "mark": "check",
+    "noise": "noisy_keys",
+    "project": "projection",
+    "reach": "solve",
+    "select": "solve",
+    "verify": "verifier",
+}
     "Result": "results",
     "average": "solve",
     "blend": "solve",
@@ -34,6 +46,6 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Modules load when a name is first used, so that `--help` needs neither numpy nor scipy."""
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME.get(name, name)}"), name)
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,4 +1,6 @@
-"""`python -m attnlab.design ...`: the sub-commands of `attnlab design`, and `check`, without the rest of the program."""
+"""`python -m attnlab.design ...`: the sub-commands of `attnlab design`, and `check`, without the rest of the
+program.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Attention forwards: weights, outputs, and how far float arithmetic may be from the exact value. Log-sum-exp everywhere."""
+"""Attention forwards: weights, outputs, and how far float arithmetic may be from the exact value. Log-sum-exp
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +47,16 @@ class Problem:
     basis: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        """`points` are the keys in coordinates of their own: centred, without directions in which they do not differ, and equally wide
-        in the others. Scores of `points` for z differ from scores of the keys for `query(z)` by a constant only."""
+        """`points` are the keys in coordinates of their own: centred, without the directions in which they do not
+        differ, equally wide in the others. Scores of `points` for z are those of the keys for `query(z)`, but for a
+        constant.
+        """
         moved = self.keys - self.keys.mean(axis=0)
         unit = float(np.abs(moved).max()) or 1.0
         _, sizes, axes = np.linalg.svd(moved / unit, full_matrices=False)
         rank = max(1, int((sizes > 1e-11 * sizes[0]).sum()))
-        basis = (
-            axes[:rank].T * (np.sqrt(len(moved)) / np.maximum(sizes[:rank], 1e-300))
-            if sizes[0] > 0
-            else np.zeros((moved.shape[1], 1))
-        )
+        width = np.where(sizes[:rank] > 0, np.sqrt(len(moved)) / np.maximum(sizes[:rank], 1e-300), 0.0)
+        basis = axes[:rank].T * width
         object.__setattr__(self, "unit", unit)
         object.__setattr__(self, "points", (moved / unit) @ basis)
         object.__setattr__(self, "basis", basis)

@@ -1,9 +1,10 @@
 """Proving impossibility by cases, where one linear program over weights is too weak.
 
-Weights whose output is within the tolerance lie in a box that linear programs prove. Inside a box ln a_i is below its tangents
-and above its chord, and ln a = K q + constant is linear in q: one linear program bounds the error from below. Its multipliers
-hold a vector u with K'u = 0 and sum u = 0, so that sum u_i ln a_i = 0 for every query; made exact, that vector is the proof
-for the box. A box that resists is cut in two at the weight about whose logarithm the program is most wrong.
+Weights whose output is within the tolerance lie in a box that linear programs prove. Inside a box ln a_i is below
+its tangents and above its chord, and ln a = K q + constant is linear in q: one linear program bounds the error from
+below. Its multipliers hold a vector u with K'u = 0 and sum u = 0, so that sum u_i ln a_i = 0 for every query; made
+exact, that vector is the proof for the box. A box that resists is cut in two at the weight about whose logarithm the
+program is most wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Box:
         return np.where(flat, 1 / self.high, np.log(self.high / low) / np.where(flat, 1.0, width))
 
     def least(self, row: Array) -> tuple[float, float]:
-        """min row·a over weights in the box, and the level y of its dual: y + sum over i of the least (row_i - y)·a_i."""
+        """min row·a over weights in the box, and the level y of its dual: y + sum over i of the least (row_i -
+        y)·a_i.
+        """
         left, level = 1.0 - float(self.low.sum()), float(row.min())
         for i in np.argsort(row):
             level = float(row[i])
@@ -158,9 +161,9 @@ class Cases:
             outside, tangents, chords, cuts = np.split(found.multipliers / size, ends[:-1])
             above = np.bincount(who, tangents, minlength=n)
             steep = np.bincount(who, tangents / at, minlength=n)
-            u = above.copy()
+            u = above.astype(np.float64)
             u[some] -= chords
-            touches = {i: float(above[i] / steep[i]) for i in np.flatnonzero(above > 0)}
+            touches = {int(i): float(above[i] / steep[i]) for i in np.flatnonzero(above > 0)}
             shares = {c: float(mu) for c, mu in enumerate(cuts) if mu > 0}
             closed, leaf = self._leaf(box, outside[:m] - outside[m:], self._exact_vector(u, box), touches, shares)
             bounded = Bounded(closed, leaf, found.x[:n], logs @ found.x[n : n + d + 1])
@@ -224,7 +227,9 @@ class Cases:
         return vector if all(x > 0 or box.low[i] > 0 for i, x in vector.items()) else {}
 
     def _first_box(self) -> tuple[Box, list[tuple[Array, Array]]]:
-        """Between which limits each weight lies when the output is within the tolerance, with the directions that prove it."""
+        """Between which limits each weight lies when the output is within the tolerance, with the directions that
+        prove it.
+        """
         n, m = self.offsets.shape
         limits = {"A_ub": np.vstack([self.offsets.T, -self.offsets.T]), "b_ub": np.full(2 * m, self.limit)}
         limits |= {"A_eq": np.ones((1, n)), "b_eq": np.ones(1)}

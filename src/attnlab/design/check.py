@@ -1,7 +1,8 @@
-"""Sheets and answers: a teacher asks for a property, a student gives any numbers or expressions, and the property is tested.
+"""Sheets and answers: a teacher asks for a property, a student gives any numbers or expressions, and the property is
+tested.
 
-A sheet is TOML: `keys` and `values`, a tolerance, and tasks. Whatever has the property passes; what has it not gets the counterexample.
-The answer "impossible" passes where it is proved.
+A sheet is TOML: `keys` and `values`, a tolerance, and tasks. Whatever has the property passes; what has it not gets
+the counterexample. The answer "impossible" passes where it is proved.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import numpy as np
 
 from attnlab.design import inputs
 from attnlab.design.attention import Array, Problem, Scale, factor
-from attnlab.design.edit_key import edit_key
+from attnlab.design.edits import edit_key
 from attnlab.design.expressions import evaluate
-from attnlab.design.layer import layer
-from attnlab.design.noise import Keys, simulate
-from attnlab.design.project import project
+from attnlab.design.layers import layer
+from attnlab.design.noisy_keys import Keys, simulate
+from attnlab.design.projection import project
 from attnlab.design.results import Result, number, vector
 from attnlab.design.solve import blend, reach, select
 from attnlab.errors import DataError, UserError, unknown
@@ -151,7 +152,8 @@ def _query_outcome(task: Task, problem: Problem, query: Array, chosen: list[int]
             f"; the margin to the other keys is {number(lead)} and they hold {weights[outside].sum():.1%} of the weight"
         )
     said = (
-        f"{which}the output is {vector(output)} and {vector(problem.target)} was wanted: off by {number(off[worst])} in coordinate {worst} "
+        f"{which}the output is {vector(output)} and {vector(problem.target)} was wanted: off by "
+        f"{number(off[worst])} in coordinate {worst} "
         f"(allowed {number(task.tolerance)}){margin}"
     )
     return task.outcome(float(off.max()), said)
@@ -225,7 +227,8 @@ def _layer(task: Task, answer: Any) -> Outcome:
     w_q, w_k, w_v = (np.atleast_2d(np.asarray(answer[name], dtype=float)) for name in "QKV")
     if w_q.shape != w_k.shape or w_q.shape[1] != tokens.shape[1] or w_v.shape != (outputs.shape[1], tokens.shape[1]):
         raise UserError(
-            f"{task.name}: Q and K need {tokens.shape[1]} columns and equal heights, V {outputs.shape[1]} x {tokens.shape[1]} numbers"
+            f"{task.name}: Q and K need {tokens.shape[1]} columns and equal heights, V {outputs.shape[1]} x "
+            f"{tokens.shape[1]} numbers"
         )
     rows = []
     for i in range(len(tokens)):
@@ -249,7 +252,8 @@ def _noise(task: Task, answer: Any) -> Outcome:
     s = found.simulated
     error = float(np.sqrt(found.squared_error))
     said = (
-        f"under this noise the root mean square error is {number(error)} (allowed {number(task.tolerance)}): the weight on v_{pair[0]} has mean "
+        f"under this noise the root mean square error is {number(error)} (allowed {number(task.tolerance)}): the "
+        f"weight on v_{pair[0]} has mean "
         f"{number(s.mean)} and spread {number(s.sd)}, and leaves [0.25, 0.75] in {s.failures:.1%} of samples"
     )
     return task.outcome(error, said)

@@ -1,4 +1,6 @@
-"""The command line of the solver: `design` with its sub-commands, and `check`. Arguments in, one result out; no mathematics."""
+"""The command line of the solver: `design` with its sub-commands, and `check`. Arguments in, one result out; no
+mathematics.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +12,46 @@ from cyclopts import App, Parameter
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
-    from attnlab.design.noise import Noise
+    from attnlab.design.noisy_keys import Noise
     from attnlab.design.results import Result
 
 design = App(
     name="design",
-    help="Solve attention backwards: a query or matrices for the output you want, with a bound, or a proof that there are none.",
+    help=(
+        "Solve attention backwards: a query or matrices for the output you want, with a bound, or a proof that "
+        "there are none."
+    ),
     default_parameter=Parameter(name_transform=lambda name: name.replace("_", "-"), negative=()),
 )
 
-Text = Annotated[str, Parameter(allow_leading_hyphen=True)]
-Maybe = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
-Scales = Literal["none", "sqrt"]
+
+def _text(words: str) -> Parameter:
+    return Parameter(help=words, allow_leading_hyphen=True)
+
+
+FILE = "a CSV, NPY or JSON file, or written out as '1,0;0,1'"
+Keys = Annotated[str, _text(f"One key a row: {FILE}.")]
+Values = Annotated[str, _text("One value a row, as many as keys.")]
+Target = Annotated[str, _text("The output wanted, such as 1,0,0.")]
+Indices = Annotated[str | None, _text("Which values, such as 0,1; all when left out.")]
+Tolerance = Annotated[float, Parameter(help="How far any coordinate of the output may be off.")]
+Scales = Annotated[Literal["none", "sqrt"], Parameter(help="sqrt divides scores by the square root of the width.")]
+Json = Annotated[bool, Parameter(help="Print one JSON object.")]
+Picture = Annotated[Path | None, Parameter(help="Write a picture, as PNG and as SVG.")]
 
 
 @design.command
 def select(
     *,
-    keys: Text,
-    values: Text,
-    index: int | None = None,
-    tolerance: float = 0.01,
+    keys: Keys,
+    values: Values,
+    index: Annotated[int | None, Parameter(help="Which value, counted from 0.")] = None,
+    tolerance: Tolerance = 0.01,
     scale: Scales = "none",
-    json: bool = False,
-    picture: Path | None = None,
+    json: Json = False,
+    picture: Picture = None,
 ) -> None:
-    """A query that copies one value; without --index, one query for every value.
-
-    Parameters
-    ----------
-    keys: One key a row: a CSV, NPY or JSON file, or written out as '1,0;0,1'.
-    values: One value a row, as many as keys.
-    index: Which value, counted from 0.
-    tolerance: How far any coordinate of the output may be off.
-    scale: 'sqrt' divides scores by the square root of the width of a key.
-    json: Print one JSON object.
-    picture: Write a picture as PNG and SVG.
-    """
+    """A query that copies one value; without --index, one query for every value."""
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
@@ -56,28 +61,16 @@ def select(
 @design.command
 def blend(
     *,
-    keys: Text,
-    values: Text,
-    indices: Maybe = None,
-    weights: Maybe = None,
-    tolerance: float = 0.01,
+    keys: Keys,
+    values: Values,
+    indices: Indices = None,
+    weights: Annotated[str | None, _text("Their weights, such as .3,.7; equal when left out.")] = None,
+    tolerance: Tolerance = 0.01,
     scale: Scales = "none",
-    json: bool = False,
-    picture: Path | None = None,
+    json: Json = False,
+    picture: Picture = None,
 ) -> None:
-    """A query that mixes some values with given weights and ignores the others.
-
-    Parameters
-    ----------
-    keys: One key a row: a CSV, NPY or JSON file, or written out as '1,0;0,1'.
-    values: One value a row, as many as keys.
-    indices: Which values, such as 0,1; all when left out.
-    weights: Their weights, such as .3,.7; equal when left out.
-    tolerance: How far any coordinate of the output may be off.
-    scale: 'sqrt' divides scores by the square root of the width of a key.
-    json: Print one JSON object.
-    picture: Write a picture as PNG and SVG.
-    """
+    """A query that mixes some values with given weights and ignores the others."""
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
@@ -89,54 +82,31 @@ def blend(
 @design.command
 def average(
     *,
-    keys: Text,
-    values: Text,
-    indices: Maybe = None,
-    tolerance: float = 0.01,
+    keys: Keys,
+    values: Values,
+    indices: Indices = None,
+    tolerance: Tolerance = 0.01,
     scale: Scales = "none",
-    json: bool = False,
-    picture: Path | None = None,
+    json: Json = False,
+    picture: Picture = None,
 ) -> None:
-    """A query for the plain average of some values, or of all: `blend` with equal weights.
-
-    Parameters
-    ----------
-    keys: One key a row: a CSV, NPY or JSON file, or written out as '1,0;0,1'.
-    values: One value a row, as many as keys.
-    indices: Which values, such as 0,1; all when left out.
-    tolerance: How far any coordinate of the output may be off.
-    scale: 'sqrt' divides scores by the square root of the width of a key.
-    json: Print one JSON object.
-    picture: Write a picture as PNG and SVG.
-    """
+    """A query for the plain average of some values, or of all: `blend` with equal weights."""
     blend(keys=keys, values=values, indices=indices, tolerance=tolerance, scale=scale, json=json, picture=picture)
 
 
 @design.command
 def reach(
     *,
-    keys: Text,
-    values: Text,
-    target: Text,
-    query: Maybe = None,
-    tolerance: float = 0.01,
+    keys: Keys,
+    values: Values,
+    target: Target,
+    query: Annotated[str | None, _text("Do not search; say how near this query comes.")] = None,
+    tolerance: Tolerance = 0.01,
     scale: Scales = "none",
-    json: bool = False,
-    picture: Path | None = None,
+    json: Json = False,
+    picture: Picture = None,
 ) -> None:
-    """A query whose output is any point you name.
-
-    Parameters
-    ----------
-    keys: One key a row: a CSV, NPY or JSON file, or written out as '1,0;0,1'.
-    values: One value a row, as many as keys.
-    target: The output wanted, such as 1,0,0.
-    query: Do not search; say how near this query comes.
-    tolerance: How far any coordinate of the output may be off.
-    scale: 'sqrt' divides scores by the square root of the width of a key.
-    json: Print one JSON object.
-    picture: Write a picture as PNG and SVG.
-    """
+    """A query whose output is any point you name."""
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
@@ -145,17 +115,15 @@ def reach(
 
 
 @design.command
-def project(*, keep: Text, forget: Text, json: bool = False) -> None:
-    """The matrix that extracts v_a from v_a + v_b.
-
-    Parameters
-    ----------
-    keep: A basis of the subspace of v_a, one vector a row.
-    forget: A basis of the subspace of v_b, one vector a row.
-    json: Print one JSON object.
-    """
+def project(
+    *,
+    keep: Annotated[str, _text("A basis of the subspace of v_a, one vector a row.")],
+    forget: Annotated[str, _text("A basis of the subspace of v_b, one vector a row.")],
+    json: Json = False,
+) -> None:
+    """The matrix that extracts v_a from v_a + v_b."""
     from attnlab.design import inputs
-    from attnlab.design.project import project as solve_project
+    from attnlab.design.projection import project as solve_project
 
     _show(solve_project(inputs.read(keep, "keep"), inputs.read(forget, "forget")), json)
 
@@ -163,28 +131,17 @@ def project(*, keep: Text, forget: Text, json: bool = False) -> None:
 @design.command
 def layer(
     *,
-    tokens: Text,
-    outputs: Text,
-    weights: Maybe = None,
-    width: int | None = None,
-    tolerance: float = 0.01,
+    tokens: Annotated[str, _text("One input a row.")],
+    outputs: Annotated[str, _text("One wanted output a row; a row of nan is free.")],
+    weights: Annotated[str | None, _text("The attention weights to use; chosen when left out.")] = None,
+    width: Annotated[int | None, Parameter(help="Width of the head; the rank of the scores when left out.")] = None,
+    tolerance: Tolerance = 0.01,
     scale: Scales = "none",
-    json: bool = False,
+    json: Json = False,
 ) -> None:
-    """W_Q, W_K and W_V of a head whose self-attention gives the outputs you want.
-
-    Parameters
-    ----------
-    tokens: One input a row.
-    outputs: One wanted output a row; a row of nan is free.
-    weights: The attention weights to use; chosen when left out.
-    width: The width of the head; the rank of the scores when left out.
-    tolerance: How far any coordinate of an output may be off.
-    scale: 'sqrt' divides scores by the square root of the width of the head.
-    json: Print one JSON object.
-    """
+    """W_Q, W_K and W_V of a head whose self-attention gives the outputs you want."""
     from attnlab.design import inputs
-    from attnlab.design.layer import layer as solve_layer
+    from attnlab.design.layers import layer as solve_layer
 
     x, y = inputs.read(tokens, "tokens"), inputs.read(outputs, "outputs", free_rows=True)
     given = None if weights is None else inputs.read(weights, "weights")
@@ -194,36 +151,22 @@ def layer(
 @design.command
 def edit_key(
     *,
-    keys: Text,
-    values: Text,
-    query: Text,
-    index: int,
-    target: Maybe = None,
-    norm: float | None = None,
-    tolerance: float = 0.01,
+    keys: Keys,
+    values: Values,
+    query: Annotated[str, _text("The query that stays as it is.")],
+    index: Annotated[int, Parameter(help="The key to change, counted from 0.")],
+    target: Annotated[str | None, _text("The output wanted; the key's own value when left out.")] = None,
+    norm: Annotated[float | None, Parameter(help="The norm that the new key must have.")] = None,
+    tolerance: Tolerance = 0.01,
     scale: Scales = "none",
-    json: bool = False,
-    picture: Path | None = None,
+    json: Json = False,
+    picture: Picture = None,
 ) -> None:
-    """Change one key so that a fixed query gives the output you want.
-
-    Parameters
-    ----------
-    keys: One key a row: a CSV, NPY or JSON file, or written out as '1,0;0,1'.
-    values: One value a row, as many as keys.
-    query: The query that stays as it is.
-    index: The key to change, counted from 0.
-    target: The output wanted; the key's own value when left out.
-    norm: The norm that the new key must have.
-    tolerance: How far any coordinate of the output may be off.
-    scale: 'sqrt' divides scores by the square root of the width of a key.
-    json: Print one JSON object.
-    picture: Write a picture as PNG and SVG.
-    """
+    """Change one key so that a fixed query gives the output you want."""
     import numpy as np
 
     from attnlab.design import inputs
-    from attnlab.design.edit_key import edit_key as solve_edit
+    from attnlab.design.edits import edit_key as solve_edit
 
     k, v, q = inputs.read(keys, "keys"), inputs.read(values, "values"), inputs.numbers(query, "query")
     wanted = None if target is None else inputs.numbers(target, "target")
@@ -235,84 +178,47 @@ def edit_key(
 @design.command
 def noise(
     *,
-    keys: Maybe = None,
-    values: Maybe = None,
-    indices: Text = "0,1",
-    n: int = 10,
-    strength: float = 10.0,
-    alpha: float = 1e-6,
-    varying: float = 0.5,
-    samples: int = 1_000_000,
-    robust: bool = False,
-    heads: int = 2,
-    seed: int = 0,
+    keys: Annotated[str | None, _text("Mean keys, one a row; n orthonormal ones when left out.")] = None,
+    values: Annotated[str | None, _text("One value a key; orthonormal ones when left out.")] = None,
+    indices: Annotated[str, _text("The two values to average; the norm of the first key varies.")] = "0,1",
+    n: Annotated[int, Parameter(help="How many keys, when none are given.")] = 10,
+    strength: Annotated[float, Parameter(help="The length C of the queries.")] = 10.0,
+    alpha: Annotated[float, Parameter(help="Variance of every key in every direction.")] = 1e-6,
+    varying: Annotated[float, Parameter(help="Variance of the first key along itself.")] = 0.5,
+    samples: Annotated[int, Parameter(help="How many draws.")] = 1_000_000,
+    robust: Annotated[bool, Parameter(help="Also fit queries to the noise.")] = False,
+    heads: Annotated[int, Parameter(help="Heads of the robust design.")] = 2,
+    seed: Annotated[int, Parameter(help="Of the random numbers.")] = 0,
     scale: Scales = "none",
-    json: bool = False,
-    picture: Path | None = None,
+    json: Json = False,
+    picture: Picture = None,
 ) -> None:
-    """What noise on the keys does to a blend of two values: one head, two equal heads, two split heads.
-
-    Parameters
-    ----------
-    keys: Mean keys, one a row; n orthonormal ones when left out.
-    values: One value a key; orthonormal when left out.
-    indices: The two values to average; the norm of the first key varies.
-    n: How many keys, when none are given.
-    strength: The length C of the queries.
-    alpha: Variance of every key in every direction.
-    varying: Variance of the first key along itself.
-    samples: How many draws.
-    robust: Also fit queries to the noise.
-    heads: Heads of the robust design.
-    seed: Of the random numbers.
-    scale: 'sqrt' divides scores by the square root of the width of a key.
-    json: Print one JSON object.
-    picture: Write a picture as PNG and SVG.
-    """
+    """What noise on the keys does to a blend of two values: one head, two equal heads, two split heads."""
     from attnlab.design import inputs
-    from attnlab.design.noise import noise as simulate_noise
+    from attnlab.design.noisy_keys import noise as simulate_noise
 
     means = None if keys is None else inputs.read(keys, "keys")
     given = None if values is None else inputs.read(values, "values")
-    found = simulate_noise(
-        means,
-        given,
-        _whole(indices),
-        n=n,
-        strength=strength,
-        alpha=alpha,
-        varying=varying,
-        samples=samples,
-        robust=robust,
-        heads=heads,
-        seed=seed,
-        scale=scale,
-    )
-    _show(found, json, picture)
+    settings: dict[str, Any] = {"n": n, "strength": strength, "alpha": alpha, "varying": varying, "samples": samples}
+    settings |= {"robust": robust, "heads": heads, "seed": seed, "scale": scale}
+    _show(simulate_noise(means, given, _whole(indices), **settings), json, picture)
 
 
 @design.command
-def tour(*, step: str | None = None) -> None:
-    """Walk through everything the solver does, each step with the command that repeats it.
-
-    Parameters
-    ----------
-    step: One step only, such as A3.
-    """
+def tour(*, step: Annotated[str | None, Parameter(help="One step only, such as A3.")] = None) -> None:
+    """Walk through everything the solver does, each step with the command that repeats it."""
     from attnlab.design.tour import walk
 
     walk(step)
 
 
-def check(sheet: Path, answers: Path, *, json: bool = False) -> None:
-    """Mark an answer file: whatever has the property that the sheet asks for passes. Exit code 1 when a task fails.
-
-    Parameters
-    ----------
-    sheet: The teacher's TOML file.
-    answers: The student's TOML file.
-    json: Print one JSON object.
-    """
+def check(
+    sheet: Annotated[Path, Parameter(help="The teacher's TOML file.")],
+    answers: Annotated[Path, Parameter(help="The student's TOML file.")],
+    *,
+    json: Annotated[bool, Parameter(help="Print one JSON object.", negative=())] = False,
+) -> None:
+    """Mark an answer file: whatever has the property that the sheet asks for passes; exit code 1 when a task fails."""
     from attnlab.design.check import mark
 
     marks = mark(sheet, answers)
@@ -363,7 +269,7 @@ def _show(result: Result | Noise, as_json: bool, picture: Path | None = None, da
 
 def _draw(result: Any, picture: Path, data: Any) -> list[Path]:
     from attnlab.design import pictures
-    from attnlab.design.noise import Noise
+    from attnlab.design.noisy_keys import Noise
     from attnlab.errors import StorageError
 
     figure = pictures.noise_picture(result) if isinstance(result, Noise) else pictures.design_picture(result, *data)

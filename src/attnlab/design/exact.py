@@ -1,4 +1,5 @@
-"""Exact rationals for the solver: a number is the decimal it was written as, and linear systems are solved without rounding.
+"""Exact rationals for the solver: a number is the decimal it was written as, and linear systems are solved without
+rounding.
 
 The verifier does not use this module; it has its own few lines.
 """
@@ -20,7 +21,7 @@ def rational(number: float) -> Fraction:
 
 
 def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array) -> list[Fraction] | None:
-    """x with sum x_c · column_c = right, exactly; columns without a pivot keep their guessed value. None if there is no x.
+    """x with sum x_c · column_c = right, exactly, or None; columns without a pivot keep their guessed value.
 
     Fraction-free elimination (Bareiss) on integers: the numbers stay as short as determinants.
     """
@@ -49,9 +50,9 @@ def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], gues
         return None
     x = [Fraction(0) if c in pivots else rational(guess[order[c]]) for c in range(len(order))]
     for r in reversed(range(depth)):
-        row = rows[r]
-        rest = sum((row[c] * x[c] for c in range(pivots[r] + 1, len(order)) if x[c]), Fraction(0))
-        x[pivots[r]] = (row[-1] - rest) / row[pivots[r]]
+        line = rows[r]
+        rest = sum((line[c] * x[c] for c in range(pivots[r] + 1, len(order)) if x[c]), Fraction(0))
+        x[pivots[r]] = (line[-1] - rest) / line[pivots[r]]
     answer = [Fraction(0)] * len(order)
     for place, c in enumerate(order):
         answer[c] = x[place]
@@ -61,7 +62,9 @@ def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], gues
 def settle(
     columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array
 ) -> tuple[list[Fraction], float]:
-    """x near the guess that solves the system exactly, or, where only a wild one does, nearly; and the size of what is missed."""
+    """x near the guess that solves the system exactly, or, where only a wild one does, nearly; and the size of what
+    is missed.
+    """
     exact = solve(columns, right, guess)
     size = float(np.abs(guess).max())
     if exact is not None and max(abs(float(x) - g) for x, g in zip(exact, guess, strict=True)) <= 1e-6 * size:

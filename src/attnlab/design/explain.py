@@ -22,18 +22,25 @@ def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
         reach, want = float((problem.values @ w).max()), float(problem.target @ w)
         shown = ", ".join(number(x) for x in w) if len(w) <= 8 else f"{len(w)} numbers"
         return (
-            f"The target lies outside the hull of the values: along w = ({shown}) every value is at most {number(reach)} and "
+            f"The target lies outside the hull of the values: along w = ({shown}) every value is at most "
+            f"{number(reach)} and "
             f"the target {number(want)}, so {misses}, whatever the keys are."
         )
     if certificate["type"] == "range":
         cases = _leaves(certificate["cases"])
         if cases > 1 or not certificate["cases"]["vector"]:
-            return f"In each of {cases} cases by the size of the weights an identity between logarithms of weights is broken, so {misses}."
+            return (
+                f"In each of {cases} cases by the size of the weights an identity between logarithms of weights "
+                f"is broken, so {misses}."
+            )
         u = {i: float(Fraction(x)) for i, x in certificate["cases"]["vector"].items()}
         first = next(iter(u.values()))
         most = max(abs(x) for x in u.values()) * (1 if first > 0 else -1)
         terms = " ".join(f"{'+' if x / most > 0 else '-'} {_times(abs(x / most))}ln a_{i}" for i, x in u.items())
-        return f"For {every} {terms.removeprefix('+ ')} = 0, because these keys cancel; near the target it cannot be, so {misses}."
+        return (
+            f"For {every} {terms.removeprefix('+ ')} = 0, because these keys cancel; near the target it cannot "
+            f"be, so {misses}."
+        )
     cuts = certificate["combinations"]
     plural = f"bounds of this kind on {len(cuts)} weights" if len(cuts) > 1 else "this bound"
     return f"{_combination(cuts[0])}; with {plural} {misses}."

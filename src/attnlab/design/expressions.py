@@ -1,4 +1,6 @@
-"""Arithmetic on vectors and matrices as students write it, without Python's eval: names, numbers, indices and operators only."""
+"""Arithmetic on vectors and matrices as students write it, without Python's eval: names, numbers, indices and
+operators only.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 from attnlab.design.attention import Array, Scale
 from attnlab.errors import DataError, UserError
 
-
 FILES = (".csv", ".npy", ".json", ".txt", ".tsv")
 
 
@@ -83,7 +82,9 @@ def _is_number(cell: str) -> bool:
 
 
 def matrix(data: ArrayLike, what: str, *, free_rows: bool = False) -> Array:
-    """A finite matrix with at least one row; a single vector becomes one row. With `free_rows` a row of NaN is allowed."""
+    """A finite matrix with at least one row; a single vector becomes one row. With `free_rows` a row of NaN is
+    allowed.
+    """
     rows: Any = data
     if isinstance(rows, list | tuple) and rows and all(isinstance(r, list | tuple) for r in rows):
         widths = [len(r) for r in rows]

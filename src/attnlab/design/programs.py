@@ -1,4 +1,6 @@
-"""The convex programs underneath: the least-norm point of a polyhedron (by non-negative least squares) and linear programs."""
+"""The convex programs underneath: the least-norm point of a polyhedron (by non-negative least squares) and linear
+programs.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,11 @@ from typing import Any
 import numpy as np
 
 from attnlab.design.attention import Array
+
+
+def least_squares(rows: Array, right: Array) -> Array:
+    """The least x for which rows·x is nearest to the right side; directions below 1e-11 count as none."""
+    return np.asarray(np.linalg.lstsq(rows, right, rcond=1e-11)[0], dtype=np.float64)
 
 
 def least_distance(rows: Array, least: Array) -> Array | None:
@@ -32,7 +39,7 @@ def least_distance(rows: Array, least: Array) -> Array | None:
         return None
     residual = np.append(g.T @ dual, h @ dual - 1.0)
     active = dual > 0
-    tries = [np.linalg.lstsq(g[active], h[active], rcond=None)[0]] if active.any() else []
+    tries = [least_squares(g[active], h[active])] if active.any() else []
     if residual[-1] < 0:
         tries.append(-residual[:-1] / residual[-1])
     tries.append(residual[:-1])
@@ -67,7 +74,8 @@ def linear_program(cost: Array, **constraints: Any) -> Linear | None:
     if found.status != 0:
         return None
     slack = np.zeros(0) if constraints.get("A_ub") is None else np.maximum(-np.asarray(found.ineqlin.marginals), 0.0)
-    return Linear(np.asarray(found.x), float(found.fun), slack)
+    x = np.asarray(found.x, dtype=np.float64)
+    return Linear(x, float(cost @ x), slack)
 
 
 def hull_distance(points: Array, target: Array) -> float:

@@ -1,11 +1,11 @@
 """Proving that no query gives an output within the tolerance.
 
-Attention weights obey ln a = K q + constant, so every identity k_j = sum p_i k_i with p in the simplex gives, for every
-query, a_j = prod a_i^p_i, and by the inequality of means a *linear* bound a_j <= sum b_i a_i whenever
-sum p_i ln(b_i / p_i) >= 0. Linear bounds are cuts of a linear program over weights whose value is a lower bound on the error
+Attention weights obey ln a = K q + constant, so every identity k_j = sum p_i k_i with p in the simplex gives, for
+every query, a_j = prod a_i^p_i, and by the inequality of means a *linear* bound a_j <= sum b_i a_i whenever sum p_i
+ln(b_i / p_i) >= 0. Linear bounds are cuts of a linear program over weights whose value is a lower bound on the error
 of every query. Without cuts it is the distance to the hull of the values. Where it is too weak, `cases` goes on.
 
-Everything found here is in floats, then repaired to exact rationals; `verify` judges it without this module.
+Everything found here is in floats, then repaired to exact rationals; `verifier` judges it without this module.
 """
 
 from __future__ import annotations

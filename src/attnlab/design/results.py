@@ -1,4 +1,6 @@
-"""What a question gets back: solved, impossible or undecided, never a fourth; readable by a person, a notebook and a program."""
+"""What a question gets back: solved, impossible or undecided, never a fourth; readable by a person, a notebook and
+a program.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import html
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,8 +27,8 @@ SHOWN_ROWS = 12
 class Result:
     """One verdict with everything needed to check it.
 
-    `bound` is guaranteed for the query shown, `error` measured; `lower_bound` is proved for every query. The fields a task
-    has beyond these (matrices, a new key, moments) are in `more`, and stand beside the others in the JSON object.
+    `bound` is guaranteed for the query shown, `error` measured; `lower_bound` is proved for every query. What a task
+    has beyond these (matrices, a new key, verdicts of rows) is in `more`, and stands beside the others in the JSON object.
     """
 
     task: str
@@ -46,7 +48,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers; a number that is not finite becomes null."""
-        names = "status query weights output bound error certificate statement lower_bound task target tolerance margins".split()
+        names = [field.name for field in fields(self) if field.name != "more"]
         return {name: _plain(getattr(self, name)) for name in names} | {k: _plain(v) for k, v in self.more.items()}
 
     def to_json(self) -> str:

@@ -1,8 +1,9 @@
 """Queries from wanted outputs: select one value, blend several, reach any point.
 
-One order of attack for all three: the query zero, a construction whose bound is proved beforehand (equal scores inside the
-subset, a margin outside), the hull of the values, a descent from many starts, a proof of impossibility, and an honest
-shrug. The verdict is about the output, because that is what was asked for; what it says about weights is told beside it.
+One order of attack for all three: the query zero, a construction whose bound is proved beforehand (equal scores
+inside the subset, a margin outside), the hull of the values, a descent from many starts, a proof of impossibility,
+and an honest shrug. The verdict is about the output, because that is what was asked for; what it says about weights
+is told beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from attnlab.design.programs import least_distance
 from attnlab.design.refute import Refutation, Refuter
 from attnlab.design.results import Result, number
 from attnlab.design.search import descend, starts, towards
-from attnlab.design.verify import NotAProof, verify
+from attnlab.design.verifier import NotAProof, verify
 from attnlab.errors import UserError
 
 NODES, SECONDS = 600, 4.0
@@ -51,7 +52,9 @@ def blend(
     tolerance: float = 0.01,
     scale: Scale = "none",
 ) -> Result:
-    """A query whose output is the weighted mean of the chosen values: all of them and equal weights unless said otherwise."""
+    """A query whose output is the weighted mean of the chosen values: all of them and equal weights unless said
+    otherwise.
+    """
     k, v = inputs.pair(keys, values)
     chosen = inputs.indices(indices, len(k))
     w = inputs.weights(weights, len(chosen))
@@ -92,7 +95,10 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
     """The first of: zero, the construction, the descent, the proof."""
     zero = np.zeros(problem.keys.shape[1])
     if _good(problem, zero, problem.guaranteed(zero)):
-        said = "The query 0 weighs every key equally, whatever the keys are, and the mean of all values is within the tolerance."
+        said = (
+            "The query 0 weighs every key equally, whatever the keys are, and the mean of all values is within "
+            "the tolerance."
+        )
         return _result(problem, task, "solved", said, zero, chosen)
     wanted = _near(problem.values, problem.target)
     if chosen is not None and w is not None:
@@ -125,12 +131,17 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
                 f"{number(proof.lower_bound)} is proved. Between the two neither a query nor a proof was found."
             )
             return _result(problem, task, "undecided", said, best, chosen, None, None, proof.lower_bound)
-    said = f"Found by descent: in exact arithmetic the output is within {number(problem.guaranteed(best))} of what was wanted."
+    said = (
+        f"Found by descent: in exact arithmetic the output is within {number(problem.guaranteed(best))} of what "
+        f"was wanted."
+    )
     return _result(problem, task, "solved", said, best, chosen)
 
 
 def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tuple[Array, float] | None:
-    """The least query with scores ln w inside the subset and a margin below them outside, and the bound that it gives."""
+    """The least query with scores ln w inside the subset and a margin below them outside, and the bound that it
+    gives.
+    """
     k, n = problem.keys * problem.factor, len(problem.keys)
     low = chosen[int(w.argmin())]
     outside = np.setdiff1d(np.arange(n), chosen)
@@ -164,7 +175,9 @@ def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tupl
 
 
 def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, far: float) -> float:
-    """mass outside <= r/(1+r), and inside the weights are off by e^(2 deviation): what the scores of this query prove."""
+    """mass outside <= r/(1+r), and inside the weights are off by e^(2 deviation): what the scores of this query
+    prove.
+    """
     scores = problem.factor * (problem.keys @ query)
     rounding = (len(query) + 4) * UNIT * problem.factor * float((np.abs(problem.keys) @ np.abs(query)).max())
     low = chosen[int(w.argmin())]
@@ -196,7 +209,9 @@ def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int
 
 
 def by_cases(refuter: Refuter, so_far: Refutation, best: float) -> Refutation:
-    """The proof by cases where there is one and the problem is small enough; then three tries to prove more than was asked."""
+    """The proof by cases where there is one and the problem is small enough; then three tries to prove more than
+    was asked.
+    """
     if not refuter.exact or len(refuter.points) > 64:
         return so_far
     low = refuter.problem.tolerance

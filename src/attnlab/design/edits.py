@@ -1,6 +1,7 @@
 """The query stays, one key changes: a new k_j that moves the output where it is wanted.
 
-Changing k_j moves the output only along the open segment from attention without j to v_j, so the distance to that segment decides.
+Changing k_j moves the output only along the open segment from attention without j to v_j, so the distance to that
+segment decides.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from attnlab.design import inputs
 from attnlab.design.attention import Array, Problem, Scale, log_sum_exp, softmax
 from attnlab.design.programs import linear_program
 from attnlab.design.results import Result, Status, number
-from attnlab.design.verify import misses_segment
+from attnlab.design.verifier import misses_segment
 from attnlab.errors import UserError
 
 
@@ -27,7 +28,9 @@ def edit_key(
     tolerance: float = 0.01,
     scale: Scale = "none",
 ) -> Result:
-    """The key `index` nearest to the present one for which the fixed query gives the target (its own value when none is given)."""
+    """The key `index` nearest to the present one for which the fixed query gives the target (its own value when
+    none is given).
+    """
     k, v = inputs.pair(keys, values)
     j = inputs.index(index, len(k))
     q = inputs.matrix(query, "query").ravel()
@@ -135,7 +138,8 @@ class _Edit:
         weight = self._share(score) if np.isfinite(self.rest) else 1.0
         return self._result(
             "solved",
-            f"With this key the query gives value {self.j} the weight {number(weight)}, and the output is where it was wanted.",
+            f"With this key the query gives value {self.j} the weight {number(weight)}, and the output is where "
+            f"it was wanted.",
             key,
         )
 
@@ -158,13 +162,13 @@ class _Edit:
                 certificate, p.keys.tolist(), p.values.tolist(), self.q.tolist(), self.j, p.target.tolist(), p.factor
             )
             if bound > p.tolerance:
-                limit = (
-                    ""
-                    if self.norm is None
-                    else f", and with norm {number(self.norm)} its weight stays between {number(ends[0])} and {number(ends[1])}"
-                )
+                limit = ""
+                if self.norm is not None:
+                    shares = f"{number(ends[0])} and {number(ends[1])}"
+                    limit = f", and with norm {number(self.norm)} its weight stays between {shares}"
                 said = (
-                    f"Whatever key {self.j} is, the output lies on the segment from attention without it to value {self.j}{limit}; "
+                    f"Whatever key {self.j} is, the output lies on the segment from attention without it to value "
+                    f"{self.j}{limit}; "
                     f"that segment misses the target by {number(bound)}."
                 )
                 return self._result("impossible", said, best, certificate, bound)

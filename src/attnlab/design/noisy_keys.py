@@ -1,13 +1,16 @@
-"""Keys that vary: k_i ~ N(mu_i, Sigma_i). What the output does for one head, two equal heads, two split heads, and heads fitted to the noise.
+"""Keys that vary: k_i ~ N(mu_i, Sigma_i). What the output does for one head, two equal heads, two split heads, and
+heads fitted to the noise.
 
-The scores of one key for all queries are jointly Gaussian, so one small vector a key is drawn, never a key. The closed form uses
-a_a = sigmoid(D) with D = s_a - log-sum-exp of the other scores: exact when only key a varies, first order in the small noise of the others.
+The scores of one key for all queries are jointly Gaussian, so one small vector a key is drawn, never a key. The
+closed form uses a_a = sigmoid(D) with D = s_a - log-sum-exp of the other scores: exact when only key a varies, first
+order in the small noise of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +55,9 @@ class Keys:
 
 @dataclass(frozen=True)
 class Moments:
-    """The weight on v_a: mean, standard deviation, and the share of samples at 0.9 or more, at 0.1 or less, and outside [1/4, 3/4]."""
+    """The weight on v_a: mean, standard deviation, and the share of samples at 0.9 or more, at 0.1 or less, and
+    outside [1/4, 3/4].
+    """
 
     mean: float
     sd: float
@@ -105,7 +110,8 @@ class Noise:
         """The finding in one sentence."""
         one, split = self.designs[0].simulated, next(d for d in self.designs if d.name == "two split heads").simulated
         return (
-            f"Aiming at (v_{self.pair[0]} + v_{self.pair[1]})/2: with one head the weight on v_{self.pair[0]} has standard deviation {number(one.sd)}, "
+            f"Aiming at (v_{self.pair[0]} + v_{self.pair[1]})/2: with one head the weight on v_{self.pair[0]} has "
+            f"standard deviation {number(one.sd)}, "
             f"with split heads {number(split.sd)}, and they still fail in {split.failures:.1%} of samples."
         )
 
@@ -122,7 +128,10 @@ class Noise:
             s, c, e = d.simulated, d.closed_form, d.standard_error
             table.add_row(d.name, f"{s.mean:.4f} ±{e.mean:.4f}", *_cells(s), number(d.squared_error))
             table.add_row("  closed form", f"{c.mean:.4f}        ", *_cells(c), "", style="dim")
-        head = f"{self.keys} keys, queries of strength {number(self.strength)}, noise {number(self.alpha)} everywhere and {number(self.varying)} along key {a}, {self.samples:,} samples"
+        head = (
+            f"{self.keys} keys, queries of strength {number(self.strength)}, noise {number(self.alpha)} "
+            f"everywhere and {number(self.varying)} along key {a}, {self.samples:,} samples"
+        )
         queries = [Text(f"  {d.name}: " + "  ".join(vector(q) for q in d.queries), style="dim") for d in self.designs]
         note = Text(
             f"failed: the weight on v_{a} is outside [{FAIL}, {1 - FAIL}]; y = (v_{a} + v_{self.pair[1]})/2",
@@ -157,7 +166,9 @@ def noise(
     seed: int = 0,
     scale: Scale = "none",
 ) -> Noise:
-    """How designs for (v_a + v_b)/2 fare when the norm of key a varies: one head, equal heads, split heads, and `robust` ones."""
+    """How designs for (v_a + v_b)/2 fare when the norm of key a varies: one head, equal heads, split heads, and
+    `robust` ones.
+    """
     if n < 2:
         raise UserError(f"n {n} is too small; two keys are needed to blend two values")
     mu = np.eye(n) if means is None else inputs.matrix(means, "keys")
@@ -278,7 +289,7 @@ def _law(keys: Keys, queries: Array, a: int) -> tuple[Moments, Array]:
         return float(
             sum(
                 quad(lambda t: weight(t) ** power * np.exp(-t * t / 2) / np.sqrt(2 * np.pi), lo, hi, limit=200)[0]
-                for lo, hi in zip(ends, ends[1:], strict=False)
+                for lo, hi in pairwise(ends)
             )
         )
 
@@ -295,7 +306,9 @@ def _law(keys: Keys, queries: Array, a: int) -> tuple[Moments, Array]:
 
 
 def fitted(keys: Keys, values: Array, pair: tuple[int, int], naive: list[Array], heads: int, seed: int) -> Array:
-    """Queries of least expected squared error, from the naive designs and random starts; chosen on samples not fitted to."""
+    """Queries of least expected squared error, from the naive designs and random starts; chosen on samples not
+    fitted to.
+    """
     from scipy.optimize import minimize
 
     rng = np.random.default_rng([seed, 1])

@@ -1,8 +1,10 @@
-"""Is this certificate a proof? An independent judge: standard library only, exact rationals, no line shared with the solver.
+"""Is this certificate a proof? An independent judge: standard library only, exact rationals, no line shared with the
+solver.
 
-It reads the certificate as a program would receive it (plain lists, numbers and strings such as "1/3") together with the
-problem, and either returns the bound that is proved or says what fails. Numbers of the problem are the decimals they are
-written as. The only inexact step is the logarithm, whose error the judge bounds and counts against the certificate.
+It reads the certificate as a program would receive it (plain lists, numbers and strings such as "1/3") together with
+the problem, and either returns the bound that is proved or says what fails. Numbers of the problem are the decimals
+they are written as. The only inexact step is the logarithm, whose error the judge bounds and counts against the
+certificate.
 """
 
 from __future__ import annotations
@@ -127,7 +129,9 @@ def _half_space(
 
 
 def _first_box(bounds: Sequence[Mapping[str, Any]], v: Matrix, y: list[Fraction], eps: Fraction) -> Box:
-    """Limits on each weight of any mixture of values within eps of y: a_i = sum_r a_r (1[r = i] - z·(v_r - y)) + z·(c - y)."""
+    """Limits on each weight of any mixture of values within eps of y: a_i = sum_r a_r (1[r = i] - z·(v_r - y)) +
+    z·(c - y).
+    """
     box = []
     for i, proof in enumerate(bounds):
         ends = []
@@ -209,7 +213,9 @@ def misses_segment(
     target: Sequence[float],
     factor: float,
 ) -> float:
-    """How far, along the direction, the outputs that a change of key j can give stay from the target (rounding counted against it)."""
+    """How far, along the direction, the outputs that a change of key j can give stay from the target (rounding
+    counted against it).
+    """
     scores = [factor * math.fsum(x * y for x, y in zip(key, query, strict=True)) for key in keys]
     others = [i for i in range(len(keys)) if i != j]
     top = max((scores[i] for i in others), default=0.0)
@@ -221,7 +227,8 @@ def misses_segment(
     shares = (0.0, 1.0) if others else (1.0, 1.0)
     if others and (certificate.get("norm") is not None or not any(query)):
         length = factor * math.hypot(*query) * float(certificate.get("norm") or 0.0)
-        shares = tuple(1 / (1 + rest * math.exp(min(top - score, 700.0))) for score in (-length, length))
+        low, high = (1 / (1 + rest * math.exp(min(top - score, 700.0))) for score in (-length, length))
+        shares = (low, high)
     w = [float(x) for x in certificate["direction"]]
     size = math.fsum(map(abs, w))
     bounds = [

@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike
 from attnlab.design import inputs
 from attnlab.design.attention import Array
 from attnlab.design.exact import rational, settle
+from attnlab.design.programs import least_squares
 from attnlab.design.results import Result, number
-from attnlab.design.verify import shares_vector
+from attnlab.design.verifier import shares_vector
 from attnlab.errors import UserError
 
 
@@ -54,7 +55,7 @@ def _oblique(a: Array, b: Array, both: Array) -> Result:
     else:
         kind, matrix = (
             "independent subspaces, an oblique projector: M = [A 0][A B]^+",
-            (np.linalg.pinv(both) @ wanted).T,
+            least_squares(both, wanted).T,
         )
     error = float(np.abs(both @ matrix.T - wanted).max())
     single = np.abs(both.astype(np.float32) @ matrix.T.astype(np.float32) - wanted).max()
@@ -62,7 +63,10 @@ def _oblique(a: Array, b: Array, both: Array) -> Result:
     size = float(np.abs(both).sum(axis=1).max()) * float(np.abs(matrix).max())
     bound = error + (both.shape[1] + 2) * 2.0**-52 * size
     angle = float(np.degrees(np.arcsin(min(1.0, 1.0 / max(norm, 1.0)))))
-    said = f"M(v_a + v_b) = v_a by {kind}. |M| = {number(norm)} = 1/sin of the smallest angle between the subspaces, {number(angle)} degrees."
+    said = (
+        f"M(v_a + v_b) = v_a by {kind}. |M| = {number(norm)} = 1/sin of the smallest angle between the subspaces, "
+        f"{number(angle)} degrees."
+    )
     return Result(
         task="keep one subspace, forget the other",
         status="solved",
@@ -84,7 +88,7 @@ def _common(a: Array, b: Array, unit: Array) -> Result | None:
     null /= np.abs(null).max()
     null = np.where(np.abs(null) > 1e-9, null, 0.0)
     lead = int(np.abs(null).argmax())
-    rest = [i for i in np.flatnonzero(null) if i != lead]
+    rest = [int(i) for i in np.flatnonzero(null) if i != lead]
     columns = [[*(rational(x) for x in both[i]), Fraction(0)] for i in rest] + [
         [*(rational(x) for x in both[lead]), Fraction(1)]
     ]
@@ -104,7 +108,8 @@ def _common(a: Array, b: Array, unit: Array) -> Result | None:
         return None
     common = np.array([float(x) for x in shares[: len(a)]]) @ a
     said = (
-        f"The vector ({', '.join(number(x) for x in common[:8])}{', ...' if len(common) > 8 else ''}) lies in both subspaces: M would have to keep it and forget it. "
+        f"The vector ({', '.join(number(x) for x in common[:8])}{', ...' if len(common) > 8 else ''}) lies in "
+        f"both subspaces: M would have to keep it and forget it. "
         "No matrix extracts v_a."
     )
     size = float(np.abs(common).max())

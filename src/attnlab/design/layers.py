@@ -1,8 +1,9 @@
 """Whole layers: W_Q, W_K and W_V from inputs and wanted outputs.
 
-First the attention weights W: the user's, or one token for every wanted row, chosen so that the smallest value matrix does.
-Then W_V from W X W_Vᵀ = Y by least squares, then one bilinear form M of least norm whose scores x_i M x_k have the order and
-margins that W needs (the program of `blend`, with x_i ⊗ x_k as keys), and M = W_Qᵀ W_K by singular values.
+First the attention weights W: the user's, or one token for every wanted row, chosen so that the smallest value
+matrix does. Then W_V from W X W_Vᵀ = Y by least squares, then one bilinear form M of least norm whose scores x_i M
+x_k have the order and margins that W needs (the program of `blend`, with x_i ⊗ x_k as keys), and M = W_Qᵀ W_K by
+singular values.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from numpy.typing import ArrayLike
 from attnlab.design import inputs
 from attnlab.design.attention import Array, Problem, Scale, factor
 from attnlab.design.exact import rational, settle
-from attnlab.design.programs import least_distance
+from attnlab.design.programs import least_distance, least_squares
 from attnlab.design.results import Result, number
 from attnlab.design.solve import by_margin
-from attnlab.design.verify import NotAProof, outside_range, splits_equal_rows
+from attnlab.design.verifier import NotAProof, outside_range, splits_equal_rows
 from attnlab.errors import UserError
 
 TRIES = 4096
@@ -52,7 +53,8 @@ def layer(
     wanted = inputs.matrix(outputs, "outputs", free_rows=True)
     if len(x) != len(wanted):
         raise UserError(
-            f"there are {len(x)} tokens and {len(wanted)} rows of outputs; give one a token, with nan where any output will do"
+            f"there are {len(x)} tokens and {len(wanted)} rows of outputs; give one a token, with nan where any "
+            f"output will do"
         )
     rows = [i for i in range(len(x)) if not np.isnan(wanted[i]).any()]
     if not rows:
@@ -75,7 +77,10 @@ def layer(
         best = best or result
     if best is not None:
         return best
-    said = "No choice of one token for every wanted row has values linear in the tokens; give the weights you want with --weights."
+    said = (
+        "No choice of one token for every wanted row has values linear in the tokens; give the weights you want "
+        "with --weights."
+    )
     return Result(task="layer", status="undecided", statement=said, tolerance=task.tolerance)
 
 
@@ -88,7 +93,10 @@ def _equal_rows(task: Task) -> Result | None:
                 full = np.zeros((len(task.x), task.y.shape[1]))
                 full[task.rows] = task.y
                 assert splits_equal_rows(certificate, task.x.tolist(), full.tolist(), task.tolerance)
-                said = f"Tokens {j} and {i} are equal, so every layer without a mask gives them one output; the wanted ones differ by {number(apart)}."
+                said = (
+                    f"Tokens {j} and {i} are equal, so every layer without a mask gives them one output; the "
+                    f"wanted ones differ by {number(apart)}."
+                )
                 return Result(
                     task="layer",
                     status="impossible",
@@ -107,7 +115,8 @@ def _given(weights: ArrayLike, task: Task) -> Array:
         w = w[task.rows]
     if w.shape != (len(task.rows), n):
         raise UserError(
-            f"the weights are {w.shape[0]} x {w.shape[1]}; give {n} columns and a row for every token or for every wanted output"
+            f"the weights are {w.shape[0]} x {w.shape[1]}; give {n} columns and a row for every token or for "
+            f"every wanted output"
         )
     if w.min() < 0 or np.abs(w.sum(axis=1) - 1).max() > 1e-6:
         raise UserError("every row of weights must be non-negative and sum to 1; divide each row by its sum")
@@ -120,7 +129,7 @@ def _assignments(task: Task) -> Iterator[list[int]]:
     every = list(islice(product(range(n), repeat=r), TRIES)) if n**r <= TRIES else _neighbours(task)
     scored = []
     for chosen in every:
-        fit = np.linalg.lstsq(task.x[list(chosen)], task.y, rcond=1e-11)[0]
+        fit = least_squares(task.x[list(chosen)], task.y)
         if np.abs(task.x[list(chosen)] @ fit - task.y).max() <= task.tolerance / 4:
             alone = sum(i == t for i, t in zip(task.rows, chosen, strict=True))  # a tie goes to the choice that attends
             scored.append((round(float(np.linalg.norm(fit)), 9), alone, list(chosen)))
@@ -136,7 +145,7 @@ def _neighbours(task: Task) -> list[tuple[int, ...]]:
 
 def _solve(task: Task, w: Array, said: str, width: int | None) -> Result:
     mixed = w @ task.x
-    w_v = np.linalg.lstsq(mixed, task.y, rcond=1e-11)[0].T
+    w_v = least_squares(mixed, task.y).T
     left = float(np.abs(mixed @ w_v.T - task.y).max())
     if left > task.tolerance / 2:
         return _outside(task, w, mixed, left)
@@ -190,7 +199,10 @@ def _outside(task: Task, w: Array, mixed: Array, left: float) -> Result:
     if certificate is None:
         said = f"With these weights the best W_V misses by {number(left)}; that none does better is not proved."
         return Result(task="layer", status="undecided", statement=said, tolerance=task.tolerance, lower_bound=0.0)
-    said = f"With exactly these weights every W_V misses some output by at least {number(bound)}: a combination of rows is zero after attention and not in the outputs."
+    said = (
+        f"With exactly these weights every W_V misses some output by at least {number(bound)}: a combination of "
+        f"rows is zero after attention and not in the outputs."
+    )
     return Result(
         task="layer",
         status="impossible",
@@ -225,7 +237,7 @@ def _bilinear(task: Task, w: Array, values: Array) -> Array | None:
     first, free = np.zeros(size), np.eye(size)
     if equal:
         a, b = np.array(equal), np.array(level)
-        first = np.linalg.lstsq(a, b, rcond=1e-11)[0]
+        first = least_squares(a, b)
         if np.abs(a @ first - b).max() > 1e-9 * (1 + np.abs(b).max()):
             return None
         full = np.linalg.svd(a)
@@ -278,9 +290,7 @@ def _placed(task: Task, w: Array, values: Array, width: int) -> tuple[Array, Arr
         if built is None:
             return None
         queries.append(built[0])
-    return np.linalg.lstsq(task.x[task.rows], np.array(queries), rcond=None)[0].T, np.linalg.lstsq(
-        task.x, places, rcond=None
-    )[0].T
+    return least_squares(task.x[task.rows], np.array(queries)).T, least_squares(task.x, places).T
 
 
 def _problems(task: Task, w_v: Array, w_q: Array, w_k: Array) -> list[tuple[Problem, Array]]:
@@ -305,7 +315,10 @@ def _checked(task: Task, w: Array, w_v: Array, w_q: Array, w_k: Array, said: str
     return Result(
         task="layer",
         status="solved" if bound <= task.tolerance else "undecided",
-        statement=f"Attention weights: {said}. Every wanted row is within {number(bound)} with a head of width {len(w_q)}{also}.",
+        statement=(
+            f"Attention weights: {said}. Every wanted row is within {number(bound)} with a head of width "
+            f"{len(w_q)}{also}."
+        ),
         query=np.array([query for _, query in pairs]),
         weights=weights,
         output=weights @ pairs[0][0].values,
