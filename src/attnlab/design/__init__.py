@@ -22,30 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "average", "blend", "edit_key", "layer", "mark", "noise", "project", "reach", "select", "verify"]
 
-_HOME = {
-    "Result": "results",
-    "average": "solve",
-    "blend": "solve",
-    "edit_key": "edits",
-    "layer": "layers",
-    "mark": "check",
-    "noise": "noisy_keys",
-    "project": "projection",
-    "reach": "solve",
-    "select": "solve",
-    "verify": "verifier",
-}
-    "Result": "results",
-    "average": "solve",
-    "blend": "solve",
-    "mark": "check",
-    "reach": "solve",
-    "select": "solve",
+_HOMES = {
+    "edits": ("edit_key",),
+    "layers": ("layer",),
+    "noisy_keys": ("noise",),
+    "projection": ("project",),
+    "check": ("mark",),
+    "results": ("Result",),
+    "solve": ("average", "blend", "reach", "select"),
+    "verifier": ("verify",),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Modules load when a name is first used, so that `--help` needs neither numpy nor scipy."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -141,10 +141,13 @@ class Noise:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{d.name}</td><td>{d.simulated.mean:.4f}</td><td>{d.simulated.sd:.4f}</td><td>{d.simulated.failures:.1%}</td></tr>"
+            f"<tr><td>{'</td><td>'.join([d.name, f'{d.simulated.mean:.4f}', *_cells(d.simulated)])}</td></tr>"
             for d in self.designs
         )
-        return f"<div><p>{self.statement()}</p><table><tr><th>design</th><th>mean</th><th>sd</th><th>failed</th></tr>{rows}</table></div>"
+        titles = "".join(
+            f"<th>{t}</th>" for t in ("design", "mean", "sd", f"&ge; {NEAR}", f"&le; {1 - NEAR:.1f}", "failed")
+        )
+        return f"<div><p>{self.statement()}</p><table><tr>{titles}</tr>{rows}</table></div>"
 
 
 def _cells(m: Moments) -> list[str]:

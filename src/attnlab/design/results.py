@@ -28,7 +28,7 @@ class Result:
     """One verdict with everything needed to check it.
 
     `bound` is guaranteed for the query shown, `error` measured; `lower_bound` is proved for every query. What a task
-    has beyond these (matrices, a new key, verdicts of rows) is in `more`, and stands beside the others in the JSON object.
+    has beyond these (matrices, a new key, verdicts of rows) is in `more`, and stands beside the others in the JSON.
     """
 
     task: str
