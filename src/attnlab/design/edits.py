@@ -83,7 +83,7 @@ class _Edit:
 
     def _nearest(self, low: float, high: float) -> float:
         if self.length == 0 or not np.isfinite(self.rest):
-            return self.present
+            return float(np.clip(self.present, *self.levels))
         bottom = -np.inf if low <= 0 else max(self._score(low), self.levels[0])
         top = np.inf if high >= 1 else min(self._score(high), self.levels[1])
         return float(np.clip(self.present, min(bottom, top), max(bottom, top)))

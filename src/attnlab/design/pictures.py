@@ -37,19 +37,15 @@ def design_picture(result: Result, keys: Array, values: Array) -> Figure:
     )
     place, named = _plane(keys)
     spots = _draw(axes[0], place(keys), weights, KEY, f"keys ({named})")
-    if result.query is not None and result.query.ndim == 1 and np.linalg.norm(result.query) > 0:
-        arrow = place(keys.mean(axis=0) + result.query) - place(keys.mean(axis=0))
-        if np.linalg.norm(arrow) > 0:
-            tail = spots.mean(axis=0)
-            tip = tail + arrow / np.linalg.norm(arrow) * 0.55 * max(np.ptp(spots[:, 0]), np.ptp(spots[:, 1]), 1e-9)
-            axes[0].annotate("", tip, tail, arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6})
-            axes[0].annotate(
-                f"q, norm {number(float(np.linalg.norm(result.query)))}",
-                tip,
-                xytext=(4, 4),
-                textcoords="offset points",
-                color=INK,
-            )
+    query = result.query
+    if query is not None and query.ndim == 1 and np.ptp(keys @ query) > 1e-6:
+        arrow = place(keys.mean(axis=0) + query) - place(keys.mean(axis=0))
+        reach = 0.55 * max(float(np.ptp(spots, axis=0).max()), 1e-9) / max(float(np.linalg.norm(arrow)), 1e-300)
+        tail = spots.mean(axis=0)
+        axes[0].annotate("", tail + arrow * reach, tail, arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6})
+        axes[0].set_title(
+            f"keys ({named})\narrow: direction of the query, norm {number(float(np.linalg.norm(query)))}", fontsize=10
+        )
     if result.output is not None and result.output.ndim == 1 and result.target is not None:
         place, named = _plane(values, result.target)
         _draw(axes[1], place(values), weights, VALUE, f"values ({named})")
@@ -106,7 +102,7 @@ def _plane(points: Array, *also: Array) -> tuple[Any, str]:
     if width <= 2:
         return lambda x: np.concatenate(
             [np.atleast_1d(x), np.zeros((*np.shape(x)[:-1], 2 - width))], axis=-1
-        ), f"{width}-d"
+        ), f"{width} dimension{'s' * (width > 1)}"
     centre = points.mean(axis=0)
     axes = np.linalg.svd(np.vstack([points, *also]) - centre, full_matrices=True)[2][:2]
     signs = np.where(axes[np.arange(2), np.abs(axes).argmax(axis=1)] < 0, -1.0, 1.0)
@@ -126,6 +122,8 @@ def _draw(ax: Any, spots: Array, weights: Array, colour: str, title: str) -> Arr
         for i, spot in enumerate(spots):
             ax.annotate(str(i), spot, xytext=(6, 6), textcoords="offset points", fontsize=8, color=INK)
     ax.set_title(title, fontsize=10, color=INK)
+    if np.ptp(spots[:, 1]) == 0:
+        ax.set_yticks([])
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.18)
     return spots
