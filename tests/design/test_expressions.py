@@ -44,7 +44,7 @@ def test_arithmetic(text, value):
         ("K['a']", "whole number"),
         ("K[9]", "check shapes"),
         ("K + [1, 2, 3]", "check shapes"),
-        ("k[0]", "did you mean K"),
+        ("k[0]", "choose from C, K, u"),
         ("1/0", "not finite"),
         ("9**9**9**9", "not finite"),
         ("(" * 3000, "at most"),

@@ -13,7 +13,7 @@ def test_separators_and_blank_lines(tmp_path):
 
 def test_full_precision_survives(tmp_path):
     data = np.random.default_rng(0).normal(size=(5, 3))
-    np.savetxt(tmp_path / "K.csv", data, delimiter=",", fmt="%r")
+    np.savetxt(tmp_path / "K.csv", data, delimiter=",", fmt="%.17g")
     assert (inputs.read(str(tmp_path / "K.csv"), "keys") == data).all()
 
 

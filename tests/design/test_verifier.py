@@ -74,7 +74,7 @@ def test_other_keys_are_refused(proofs):
         (lambda c: c["combinations"][0]["weights"].update({"0": "1/4", "2": "3/4"}), "do not combine"),
         (lambda c: c["combinations"][0]["factors"].update({"0": 0.4}), "inequality of means"),
         (lambda c: c["multipliers"].__setitem__(0, -1.0), "negative share"),
-        (lambda c: c["direction"].__setitem__(1, 0.0), ""),
+        (lambda c: c["direction"].__setitem__(1, 0.0), "direction is zero"),
         (lambda c: c.update(type="magic"), "no rule"),
     ],
 )
@@ -82,7 +82,7 @@ def test_tampering_with_a_combination_is_noticed(proofs, change, words):
     result, keys, values, target = proofs["convex_combination"]
     certificate = copy.deepcopy(result.certificate)
     change(certificate)
-    with pytest.raises((NotAProof, ZeroDivisionError), match=words):
+    with pytest.raises(NotAProof, match=words):
         verify(certificate, keys, values, target, 0.01)
 
 
@@ -91,7 +91,7 @@ def test_tampering_with_a_combination_is_noticed(proofs, change, words):
     [
         lambda c: c["cases"]["vector"].update({"1": "0"}),
         lambda c: c["cases"]["tangents"].update({"1": 5.0}),
-        lambda c: c["cases"].update(level=-1.0),
+        lambda c: c["cases"].update(level=100.0),
         lambda c: c["bounds"].pop(),
         lambda c: c["bounds"][0].update(lower=[0.0, 0.0, 0.0]),
         lambda c: c.update(proves=0.49),

@@ -70,7 +70,7 @@ def settle(
     if exact is not None and max(abs(float(x) - g) for x, g in zip(exact, guess, strict=True)) <= 1e-6 * size:
         return exact, 0.0
     rows = np.array([[float(x) for x in column] for column in columns]).T
-    unit = np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-300)
+    unit = np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-9 * np.abs(rows).max())
     moved = guess.copy()
     for _ in range(2):
         miss = np.array([float(b) for b in right]) - rows @ moved

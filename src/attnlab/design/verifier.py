@@ -125,6 +125,8 @@ def _half_space(
 ) -> Fraction:
     """The bound that one direction proves."""
     w = [_exact(x) for x in direction]
+    if not any(w):
+        raise NotAProof("the direction is zero")
     return min(_rows(w, shares, v, y)) / sum(abs(x) for x in w)
 
 
