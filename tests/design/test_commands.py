@@ -105,7 +105,7 @@ def test_people_get_words(capsys):
 
 
 def test_pictures_are_written_twice(capsys, tmp_path):
-    code, out, _ = run(
+    code, _, _ = run(
         capsys,
         "select",
         "--keys",

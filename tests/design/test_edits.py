@@ -14,7 +14,7 @@ def output(keys, values, query, j, key):
     return softmax(keys @ query) @ values
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(st.integers(0, 10**6), st.sampled_from([None, 1.0]), st.booleans())
 def test_every_verdict_is_true(seed, norm, own):
     rng = np.random.default_rng(seed)

@@ -36,6 +36,20 @@ families = st.sampled_from(
 )
 
 
+def climbed(errors, query, rng):
+    """The least error that shrinking random steps find; nothing is shared with the solver."""
+    least, step = errors(query[None])[0], 1.0
+    for _ in range(60):
+        moved = query * (1 + step * rng.normal(size=(30, 1)))
+        moved = moved + step * rng.normal(size=(30, len(query))) * np.abs(query).max()
+        found = errors(moved)
+        if found.min() < least:
+            least, query = found.min(), moved[found.argmin()]
+        else:
+            step /= 1.5
+    return least
+
+
 def judge(result, keys, values, target, tolerance, rng):
     def errors(queries):
         return np.abs(softmax(queries @ keys.T) @ values - target).max(axis=1)
@@ -49,7 +63,7 @@ def judge(result, keys, values, target, tolerance, rng):
     size = np.abs(keys).max() or 1.0
     tries = rng.normal(size=(1000, keys.shape[1])) * 10.0 ** rng.uniform(-1, 3, size=(1000, 1)) / size
     near = result.query + rng.normal(size=(300, keys.shape[1])) * 10.0 ** rng.uniform(-3, 0, size=(300, 1)) / size
-    least = min(errors(tries).min(), errors(near).min(), here)
+    least = min(errors(tries).min(), errors(near).min(), here, climbed(errors, tries[errors(tries).argmin()], rng))
     assert least >= result.lower_bound * (1 - 1e-9)
     if result.status == "impossible":
         assert least > tolerance
@@ -58,7 +72,7 @@ def judge(result, keys, values, target, tolerance, rng):
         assert result.lower_bound <= float(proved) * (1 + 1e-12)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(families, st.integers(0, 10**6), st.sampled_from([0.003, 0.03, 0.2]))
 def test_select(name, seed, tolerance):
     rng = np.random.default_rng(seed)
@@ -68,7 +82,7 @@ def test_select(name, seed, tolerance):
     judge(select(keys, values, j, tolerance=tolerance), keys, values, values[j], tolerance, rng)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(families, st.integers(0, 10**6), st.sampled_from([0.003, 0.03, 0.2]))
 def test_blend(name, seed, tolerance):
     rng = np.random.default_rng(seed)
@@ -81,7 +95,7 @@ def test_blend(name, seed, tolerance):
     judge(blend(keys, values, chosen, weights, tolerance=tolerance), keys, values, target, tolerance, rng)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(families, st.integers(0, 10**6))
 def test_reach(name, seed):
     rng = np.random.default_rng(seed)

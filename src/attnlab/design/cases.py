@@ -102,7 +102,9 @@ class Cases:
             return None if found is None else found.leaf
         if self.nodes < 0 or perf_counter() > self.deadline or depth > 60:
             return None
-        wrong = np.clip(np.log(np.maximum(found.weights, TINY)) - found.logs, 0.0, 20.0) * np.sqrt(np.maximum(found.weights, 0.0))
+        wrong = np.clip(np.log(np.maximum(found.weights, TINY)) - found.logs, 0.0, 20.0) * np.sqrt(
+            np.maximum(found.weights, 0.0)
+        )
         i = int(wrong.argmax())
         low, high = float(box.low[i]), float(box.high[i])
         at = (

@@ -37,6 +37,7 @@ Indices = Annotated[str | None, _text("Which values, such as 0,1; all when left 
 Tolerance = Annotated[float, Parameter(help="How far any coordinate of the output may be off.")]
 Scales = Annotated[Literal["none", "sqrt"], Parameter(help="sqrt divides scores by the square root of the width.")]
 Json = Annotated[bool, Parameter(help="Print one JSON object.")]
+Seconds = Annotated[float, Parameter(help="How long a proof of impossibility may be looked for.")]
 Picture = Annotated[Path | None, Parameter(help="Write a picture, as PNG and as SVG.")]
 
 
@@ -48,6 +49,7 @@ def select(
     index: Annotated[int | None, Parameter(help="Which value, counted from 0.")] = None,
     tolerance: Tolerance = 0.01,
     scale: Scales = "none",
+    seconds: Seconds = 5.0,
     json: Json = False,
     picture: Picture = None,
 ) -> None:
@@ -55,7 +57,7 @@ def select(
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
-    _show(solve.select(k, v, index, tolerance=tolerance, scale=scale), json, picture, (k, v))
+    _show(solve.select(k, v, index, tolerance=tolerance, scale=scale, seconds=seconds), json, picture, (k, v))
 
 
 @design.command
@@ -67,6 +69,7 @@ def blend(
     weights: Annotated[str | None, _text("Their weights, such as .3,.7; equal when left out.")] = None,
     tolerance: Tolerance = 0.01,
     scale: Scales = "none",
+    seconds: Seconds = 5.0,
     json: Json = False,
     picture: Picture = None,
 ) -> None:
@@ -76,7 +79,7 @@ def blend(
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
     chosen = None if indices is None else _whole(indices)
     shares = None if weights is None else inputs.numbers(weights, "weights")
-    _show(solve.blend(k, v, chosen, shares, tolerance=tolerance, scale=scale), json, picture, (k, v))
+    _show(solve.blend(k, v, chosen, shares, tolerance=tolerance, scale=scale, seconds=seconds), json, picture, (k, v))
 
 
 @design.command
@@ -103,6 +106,7 @@ def reach(
     query: Annotated[str | None, _text("Do not search; say how near this query comes.")] = None,
     tolerance: Tolerance = 0.01,
     scale: Scales = "none",
+    seconds: Seconds = 5.0,
     json: Json = False,
     picture: Picture = None,
 ) -> None:
@@ -111,7 +115,9 @@ def reach(
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
     wanted, given = inputs.numbers(target, "target"), None if query is None else inputs.numbers(query, "query")
-    _show(solve.reach(k, v, wanted, query=given, tolerance=tolerance, scale=scale), json, picture, (k, v))
+    _show(
+        solve.reach(k, v, wanted, query=given, tolerance=tolerance, scale=scale, seconds=seconds), json, picture, (k, v)
+    )
 
 
 @design.command

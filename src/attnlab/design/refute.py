@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class Relaxed:
 class Refuter:
     """The search for a proof about one problem. Inside, values are relative to the target and of size 1."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, seconds: float) -> None:
         self.problem = problem
         self.points = problem.points
         self.spread = float(np.abs(problem.values - problem.target).max()) or 1.0
@@ -79,7 +80,8 @@ class Refuter:
         self.goal = problem.tolerance * (1 + 1e-9) / self.spread + 1e-12
         self.cuts: list[Cut] = []
         self.vertices: set[int] = set()
-        self.exact = [[rational(x) for x in row] for row in problem.keys] if problem.keys.size <= 50_000 else []
+        self.deadline = perf_counter() + seconds
+        self.exact = [[rational(x) for x in row] for row in problem.keys] if problem.keys.size <= 300_000 else []
 
     def run(self) -> Refutation:
         """The hull of the values, then cuts."""
@@ -122,12 +124,12 @@ class Refuter:
         """Add cuts where the relaxation is happiest, until its value stops rising."""
         now = best
         for turn in range(rounds):
-            if best.value > self.goal:
+            if best.value > self.goal or perf_counter() > self.deadline:
                 break
             at = np.maximum(now.weights, 10.0 ** -(1 + turn % 4) / len(self.points))
             at /= at.sum()
             heavy = [int(j) for j in np.argsort(-now.weights)[:12] if now.weights[j] > 1e-7]
-            fresh = [cut for j in heavy if (cut := self._cut(j, at)) is not None]
+            fresh = [cut for j in heavy if perf_counter() < self.deadline and (cut := self._cut(j, at)) is not None]
             if not fresh:
                 break
             self.cuts += fresh

@@ -24,23 +24,30 @@ from attnlab.design.search import descend, starts, towards
 from attnlab.design.verifier import NotAProof, verify
 from attnlab.errors import UserError
 
-NODES, SECONDS = 600, 4.0
+SECONDS = 5.0  # how long a proof by cases may take, and NODES a second at most
+NODES = 150
 
 
 def select(
-    keys: ArrayLike, values: ArrayLike, index: int | None = None, *, tolerance: float = 0.01, scale: Scale = "none"
+    keys: ArrayLike,
+    values: ArrayLike,
+    index: int | None = None,
+    *,
+    tolerance: float = 0.01,
+    scale: Scale = "none",
+    seconds: float = SECONDS,
 ) -> Result:
     """A query whose output is value `index` within the tolerance; without an index, one query for every row."""
     k, v = inputs.pair(keys, values)
     eps = inputs.tolerance(tolerance)
     if index is None:
-        return _together([_select(k, v, j, eps, scale) for j in range(len(k))], eps)
-    return _select(k, v, inputs.index(index, len(k)), eps, scale)
+        return _together([_select(k, v, j, eps, scale, seconds) for j in range(len(k))], eps)
+    return _select(k, v, inputs.index(index, len(k)), eps, scale, seconds)
 
 
-def _select(k: Array, v: Array, j: int, eps: float, scale: Scale) -> Result:
+def _select(k: Array, v: Array, j: int, eps: float, scale: Scale, seconds: float) -> Result:
     problem = Problem(k, v, v[j], eps, inputs.scale(scale))
-    return _answer(problem, f"select value {j}", [j], np.ones(1))
+    return _answer(problem, f"select value {j}", [j], np.ones(1), seconds)
 
 
 def blend(
@@ -51,6 +58,7 @@ def blend(
     *,
     tolerance: float = 0.01,
     scale: Scale = "none",
+    seconds: float = SECONDS,
 ) -> Result:
     """A query whose output is the weighted mean of the chosen values: all of them and equal weights unless said
     otherwise.
@@ -61,7 +69,7 @@ def blend(
     problem = Problem(k, v, w @ v[chosen], inputs.tolerance(tolerance), inputs.scale(scale))
     share = "equally" if np.ptp(w) < 1e-12 else "as " + ":".join(number(x) for x in w)
     who = "all values" if len(chosen) == len(k) else "values " + ", ".join(map(str, chosen))
-    return _answer(problem, f"blend {who} {share}", chosen, w)
+    return _answer(problem, f"blend {who} {share}", chosen, w, seconds)
 
 
 average = blend
@@ -75,12 +83,13 @@ def reach(
     query: ArrayLike | None = None,
     tolerance: float = 0.01,
     scale: Scale = "none",
+    seconds: float = SECONDS,
 ) -> Result:
     """A query whose output is the target within the tolerance; or, for a query that is given, how near it comes."""
     k, v = inputs.pair(keys, values)
     problem = Problem(k, v, inputs.target(target, v.shape[1]), inputs.tolerance(tolerance), inputs.scale(scale))
     if query is None:
-        return _answer(problem, "reach the target", None, None)
+        return _answer(problem, "reach the target", None, None, seconds)
     q = inputs.matrix(query, "query").ravel()
     if len(q) != k.shape[1]:
         raise UserError(f"the query has {len(q)} numbers and a key has {k.shape[1]}; give {k.shape[1]}")
@@ -91,7 +100,7 @@ def reach(
     return _result(problem, "the query given", "solved" if good else "undecided", said, q, None)
 
 
-def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None) -> Result:
+def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None, seconds: float) -> Result:
     """The first of: zero, the construction, the descent, the proof."""
     zero = np.zeros(problem.keys.shape[1])
     if _good(problem, zero, problem.guaranteed(zero)):
@@ -112,23 +121,24 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
                 )
         wanted = np.zeros(len(problem.keys))
         wanted[chosen] = w
-    first = np.vstack([towards(problem.points, wanted), starts(problem, 24)])
+    first = np.vstack([towards(problem.points, wanted), starts(problem, _starts(problem, 24))])
     best = problem.query(descend(problem, first))
-    refuter = Refuter(problem)
+    refuter = Refuter(problem, seconds)
     if not _good(problem, best, problem.guaranteed(best)):
         proof = refuter.run()
         if proof.certificate is None:
-            more = problem.query(descend(problem, starts(problem, 120, seed=1), steps=200))
+            more = problem.query(descend(problem, starts(problem, _starts(problem, 120), seed=1), steps=200))
             best = min(best, more, key=problem.error)
             if not _good(problem, best, problem.guaranteed(best)):
-                proof = by_cases(refuter, proof, problem.error(best))
+                proof = by_cases(refuter, proof, problem.error(best), seconds)
         if proof.certificate is not None and (proved := _proved(problem, proof.certificate)) is not None:
             said = explain(proof.certificate, problem, proved)
             return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proved)
         if not _good(problem, best, problem.guaranteed(best)):
             said = (
                 f"The best query found misses by {number(problem.error(best))}; that every query misses by more than "
-                f"{number(proof.lower_bound)} is proved. Between the two neither a query nor a proof was found."
+                f"{number(proof.lower_bound)} is proved. Between the two neither a query nor a proof was found; "
+                "more time for the proof (seconds) may decide it."
             )
             return _result(problem, task, "undecided", said, best, chosen, None, None, proof.lower_bound)
     said = (
@@ -208,22 +218,28 @@ def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int
     return f"The chosen keys have the scores they need and lead every other key by at least {number(margin)}, " + bound
 
 
-def by_cases(refuter: Refuter, so_far: Refutation, best: float) -> Refutation:
+def by_cases(refuter: Refuter, so_far: Refutation, best: float, seconds: float) -> Refutation:
     """The proof by cases where there is one and the problem is small enough; then three tries to prove more than
     was asked.
     """
     if not refuter.exact or len(refuter.points) > 64:
         return so_far
     low = refuter.problem.tolerance
-    certificate = Cases(refuter, low, NODES, SECONDS).run()
+    certificate = Cases(refuter, low, int(NODES * seconds), seconds).run()
     if certificate is None:
         return so_far
     high = best
     for _ in range(3):
         middle = float(f"{(low * high) ** 0.5:.3g}")
-        more = Cases(refuter, middle, NODES // 20, SECONDS / 20).run() if low < middle < high else None
+        more = Cases(refuter, middle, int(NODES * seconds / 20), seconds / 20).run() if low < middle < high else None
         low, high, certificate = (low, middle, certificate) if more is None else (middle, high, more)
     return Refutation(max(so_far.lower_bound, low), certificate)
+
+
+def _starts(problem: Problem, most: int) -> int:
+    """As many starts as take about as long for a large problem as for a small one."""
+    size = len(problem.keys) * problem.points.shape[1] * problem.values.shape[1]
+    return int(np.clip(2e7 / size, 1, most))
 
 
 def _good(problem: Problem, query: Array, bound: float) -> bool:
