@@ -91,6 +91,7 @@ def test_tampering_with_a_combination_is_noticed(proofs, change, words):
     [
         lambda c: c["cases"]["vector"].update({"1": "0"}),
         lambda c: c["cases"]["tangents"].update({"1": 5.0}),
+        lambda c: c["cases"]["tangents"].update({"1": -0.1}),
         lambda c: c["cases"].update(level=100.0),
         lambda c: c["bounds"].pop(),
         lambda c: c["bounds"][0].update(lower=[0.0, 0.0, 0.0]),

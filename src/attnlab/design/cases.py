@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class Cases:
         self.cuts = [refuter.cuts[c] for c in refuter.root.cuts[-40:]]
         self.cut_rows = np.array([cut.row(len(self.points)) for cut in self.cuts]).reshape(-1, len(self.points))
         self.radii: list[float] = []
-        self.nodes, self.deadline = nodes, perf_counter() + seconds
+        self.nodes, self.deadline = nodes, process_time() + seconds
 
     def run(self) -> Certificate | None:
         """The certificate, or None when the budget ended first."""
@@ -100,7 +100,7 @@ class Cases:
         found = self._program(box)
         if found is None or found.closed:
             return None if found is None else found.leaf
-        if self.nodes < 0 or perf_counter() > self.deadline or depth > 60:
+        if self.nodes < 0 or process_time() > self.deadline or depth > 60:
             return None
         wrong = np.clip(np.log(np.maximum(found.weights, TINY)) - found.logs, 0.0, 20.0) * np.sqrt(
             np.maximum(found.weights, 0.0)

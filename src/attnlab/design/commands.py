@@ -37,7 +37,7 @@ Indices = Annotated[str | None, _text("Which values, such as 0,1; all when left 
 Tolerance = Annotated[float, Parameter(help="How far any coordinate of the output may be off.")]
 Scales = Annotated[Literal["none", "sqrt"], Parameter(help="sqrt divides scores by the square root of the width.")]
 Json = Annotated[bool, Parameter(help="Print one JSON object.")]
-Seconds = Annotated[float, Parameter(help="How long a proof of impossibility may be looked for.")]
+Seconds = Annotated[float, Parameter(help="Computing time allowed for a proof of impossibility.")]
 Picture = Annotated[Path | None, Parameter(help="Write a picture, as PNG and as SVG.")]
 
 

@@ -174,8 +174,7 @@ def tolerance(eps: float) -> float:
 
 def scale(name: str) -> Scale:
     """`none` or `sqrt`."""
-    if name not in ("none", "sqrt"):
-        raise UserError(
-            f"scale '{name}' is unknown; choose none or sqrt (scores divided by the square root of the width)"
-        )
-    return name  # type: ignore[return-value]
+    known: dict[str, Scale] = {"none": "none", "sqrt": "sqrt"}
+    if name not in known:
+        raise UserError(f"scale '{name}' is unknown; choose none or sqrt (scores over the square root of the width)")
+    return known[name]

@@ -191,7 +191,7 @@ def _outside(task: Task, w: Array, mixed: Array, left: float) -> Result:
             continue
         found = {"type": "range", "vector": [str(v) for v in exact]}
         try:
-            here = float(outside_range(found, product_rows, task.y.tolist()))  # type: ignore[arg-type]
+            here = float(outside_range(found, product_rows, task.y.tolist()))
         except NotAProof:
             continue
         if here > max(bound, task.tolerance):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ class Refuter:
         self.goal = problem.tolerance * (1 + 1e-9) / self.spread + 1e-12
         self.cuts: list[Cut] = []
         self.vertices: set[int] = set()
-        self.deadline = perf_counter() + seconds
+        self.deadline = process_time() + seconds
         self.exact = [[rational(x) for x in row] for row in problem.keys] if problem.keys.size <= 300_000 else []
 
     def run(self) -> Refutation:
@@ -124,12 +124,12 @@ class Refuter:
         """Add cuts where the relaxation is happiest, until its value stops rising."""
         now = best
         for turn in range(rounds):
-            if best.value > self.goal or perf_counter() > self.deadline:
+            if best.value > self.goal or process_time() > self.deadline:
                 break
             at = np.maximum(now.weights, 10.0 ** -(1 + turn % 4) / len(self.points))
             at /= at.sum()
             heavy = [int(j) for j in np.argsort(-now.weights)[:12] if now.weights[j] > 1e-7]
-            fresh = [cut for j in heavy if perf_counter() < self.deadline and (cut := self._cut(j, at)) is not None]
+            fresh = [cut for j in heavy if process_time() < self.deadline and (cut := self._cut(j, at)) is not None]
             if not fresh:
                 break
             self.cuts += fresh

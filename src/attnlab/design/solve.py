@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.design import inputs
-from attnlab.design.attention import UNIT, Array, Problem, Scale
+from attnlab.design.attention import UNIT, Array, Problem, Scale, softmax
 from attnlab.design.cases import Cases
 from attnlab.design.explain import explain
 from attnlab.design.programs import least_distance
 from attnlab.design.refute import Refutation, Refuter
-from attnlab.design.results import Result, number
+from attnlab.design.results import Result, Status, number
 from attnlab.design.search import descend, starts, towards
 from attnlab.design.verifier import NotAProof, verify
 from attnlab.errors import UserError
@@ -260,8 +260,6 @@ def _proved(problem: Problem, certificate: dict[str, object]) -> float | None:
 
 def _near(values: Array, target: Array) -> Array:
     """Positive weights, as even as they can be, whose mean of the values is near the target."""
-    from attnlab.design.attention import softmax
-
     size = float(np.abs(values - target).max()) or 1.0
     moved = (values - target) / size
     stretched = np.vstack([moved, np.zeros(moved.shape[1])])
@@ -272,7 +270,7 @@ def _near(values: Array, target: Array) -> Array:
 def _result(
     problem: Problem,
     task: str,
-    status: str,
+    status: Status,
     said: str,
     query: Array,
     chosen: list[int] | None,
@@ -288,7 +286,7 @@ def _result(
         margins[chosen] = np.nan
     return Result(
         task=task,
-        status=status,  # type: ignore[arg-type]
+        status=status,
         statement=said,
         query=query,
         weights=weights,
@@ -305,13 +303,14 @@ def _result(
 
 def _together(parts: list[Result], eps: float) -> Result:
     """Many rows as one result: the worst status, the largest error, every row's own verdict in `rows`."""
-    status = next(s for s in ("impossible", "undecided", "solved") if any(p.status == s for p in parts))
+    worst: tuple[Status, ...] = ("impossible", "undecided", "solved")
+    status = next(s for s in worst if any(p.status == s for p in parts))
     bad = [p for p in parts if p.status == status]
     said = f"All {len(parts)} rows: one query each." if status == "solved" else f"{bad[0].task}: {bad[0].statement}"
     errors = [p.error for p in parts if p.error is not None]
     return Result(
         task="select every value",
-        status=status,  # type: ignore[arg-type]
+        status=status,
         statement=said,
         query=np.array([p.query for p in parts]),
         weights=np.array([p.weights for p in parts]),

@@ -78,6 +78,8 @@ def _mixed(shares: Mapping[int, Fraction], rows: Rows) -> list[Fraction]:
 
 def _log(x: Fraction) -> float:
     """ln x for any positive rational, also one that no float can hold."""
+    if x <= 0:
+        raise NotAProof("the logarithm of a number that is not positive")
     shift = x.numerator.bit_length() - x.denominator.bit_length()
     return math.log(float(x / Fraction(2) ** shift)) + shift * math.log(2)
 
@@ -240,10 +242,10 @@ def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, toleranc
     return list(x[i]) == list(x[j]) and apart > 2 * _exact(tolerance)
 
 
-def outside_range(certificate: Mapping[str, Any], mixed: Rows, y: Rows) -> Fraction:
+def outside_range(certificate: Mapping[str, Any], mixed: Sequence[Sequence[float | Fraction]], y: Rows) -> Fraction:
     """u with u·(W X) = 0: whatever the value matrix, some wanted output is missed by |u·Y| / |u|_1."""
     u = [_exact(x) for x in certificate["vector"]]
-    rows = [[_exact(x) if isinstance(x, int | float) else x for x in row] for row in mixed]
+    rows = [[x if isinstance(x, Fraction) else _exact(x) for x in row] for row in mixed]
     if any(sum((a * row[c] for a, row in zip(u, rows, strict=True)), Fraction(0)) for c in range(len(rows[0]))):
         raise NotAProof("the vector does not cancel the attended inputs")
     out = _matrix(y)
