@@ -89,7 +89,7 @@ def test_files_beside_the_sheet(tmp_path):
         ("", SHEET.replace('"select"', '"selct"'), "did you mean select"),
         ("", SHEET.replace("index", "indx"), "did you mean index"),
         ("copy = [1, 2]", SHEET.replace("keys = [[1, 0], [0, 1]]", ""), "'keys' is missing"),
-        ("copy = [1, 2]", SHEET.replace("[[1, 0], [0, 1]]", "[[1, 0], [0]]", 1), "same length"),
+        ("copy = [1, 2]", SHEET.replace("[[1, 0], [0, 1]]", "[[1, 0], [0]]", 1), "make them equal"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, answers, sheet, words):

@@ -125,7 +125,7 @@ def test_pictures_are_written_twice(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["select", "--keys", "1,2;3", "--values", "1;2", "--index", "0"], "same length"),
+        (["select", "--keys", "1,2;3", "--values", "1;2", "--index", "0"], "make them equal"),
         (["select", "--keys", "1,nan;3,4", "--values", "1;2", "--index", "0"], "finite number"),
         (["select", "--keys", "", "--values", "1;2", "--index", "0"], "at least one vector"),
         (["select", "--keys", "[]", "--values", "1;2", "--index", "0"], "at least one vector"),

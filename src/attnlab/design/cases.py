@@ -70,7 +70,7 @@ class Cases:
         self.points, self.offsets, self.exact = refuter.points, refuter.offsets, refuter.exact
         self.spread, self.size = refuter.spread, float(np.abs(refuter.problem.keys).max())
         self.limit = tolerance / refuter.spread
-        self.cuts = [refuter.cuts[c] for c in refuter.root.cuts[-40:]]
+        self.cuts = [refuter.cuts[c] for c in (refuter.root.cuts if refuter.root else ())[-40:]]
         self.cut_rows = np.array([cut.row(len(self.points)) for cut in self.cuts]).reshape(-1, len(self.points))
         self.radii: list[float] = []
         self.nodes, self.deadline = nodes, process_time() + seconds

@@ -91,7 +91,7 @@ def matrix(data: ArrayLike, what: str, *, free_rows: bool = False) -> Array:
         if len(set(widths)) > 1:
             odd = next(i for i, w in enumerate(widths) if w != widths[0])
             raise DataError(
-                f"{what}: row {odd} has {widths[odd]} numbers and row 0 has {widths[0]}; give every row the same length"
+                f"{what}: row 0 has length {widths[0]} and row {odd} has length {widths[odd]}; make them equal"
             )
     try:
         found = np.array(rows, dtype=np.float64)

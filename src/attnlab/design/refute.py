@@ -81,6 +81,7 @@ class Refuter:
         self.cuts: list[Cut] = []
         self.vertices: set[int] = set()
         self.deadline = process_time() + seconds
+        self.root: Relaxed | None = None
         self.exact = [[rational(x) for x in row] for row in problem.keys] if problem.keys.size <= 300_000 else []
 
     def run(self) -> Refutation:
@@ -90,7 +91,7 @@ class Refuter:
             return Refutation(0.0, None)
         self.root = self._tighten(hull, rounds=10) if self.exact else hull
         bound = max(0.0, self.root.value * self.spread)
-        return Refutation(bound, self._certificate(self.root) if self.root.value > self.goal else None)
+        return Refutation(bound, self.certificate(self.root) if self.root.value > self.goal else None)
 
     def relax(self, cuts: tuple[int, ...]) -> Relaxed | None:
         """min t over weights a with |V'a - y| <= t and the cuts; the value is what the multipliers prove."""
@@ -171,7 +172,7 @@ class Refuter:
             return None
         return {i: w for i, w in zip(support, exact, strict=True) if w}, BALL_SLACK / off / 2 if off else np.inf
 
-    def _certificate(self, relaxed: Relaxed) -> Certificate:
+    def certificate(self, relaxed: Relaxed) -> Certificate:
         """Only the cuts that the proof uses."""
         used = [
             (self.cuts[c], float(mu) * self.spread)

@@ -9,6 +9,7 @@ is told beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -105,47 +106,56 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
     zero = np.zeros(problem.keys.shape[1])
     if _good(problem, zero, problem.guaranteed(zero)):
         said = (
-            "The query 0 weighs every key equally, whatever the keys are, and the mean of all values is within "
-            "the tolerance."
+            "The query 0 weighs every key equally, whatever the keys are: the mean of all values is within the "
+            "tolerance."
         )
         return _result(problem, task, "solved", said, zero, chosen)
-    wanted = _near(problem.values, problem.target)
-    if chosen is not None and w is not None:
-        for share in (1 - 1e-6, 0.99, 0.7):
-            built = by_margin(problem, chosen, w, share * problem.tolerance)
-            if built is None:
-                break
-            if _good(problem, *built):
-                return _result(
-                    problem, task, "solved", _margin_words(problem, built, chosen), built[0], chosen, built[1]
-                )
-        wanted = np.zeros(len(problem.keys))
-        wanted[chosen] = w
-    first = np.vstack([towards(problem.points, wanted), starts(problem, _starts(problem, 24))])
-    best = problem.query(descend(problem, first))
-    refuter = Refuter(problem, seconds)
+    if chosen is None or w is None:
+        return _searched(problem, task, None, _near(problem.values, problem.target), seconds)
+    for share in (1 - 1e-6, 0.99, 0.7):
+        built = by_margin(problem, chosen, w, share * problem.tolerance)
+        if built is None:
+            break
+        if _good(problem, *built):
+            said = _margin_words(problem, built, chosen)
+            return _result(problem, task, "solved", said, built[0], chosen, built[1])
+    wanted = np.zeros(len(problem.keys))
+    wanted[chosen] = w
+    return _searched(problem, task, chosen, wanted, seconds)
+
+
+def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Array, seconds: float) -> Result:
+    """Descent and proof in turn, each longer the second time."""
+    nearest = towards(problem.points, wanted)
+    more: dict[str, Any] = {}
+    if chosen is not None:  # the convex best: how near the weights themselves can come
+        weights = softmax(problem.points @ nearest)
+        logs = np.log(wanted[chosen]) - np.log(np.maximum(weights[chosen], 1e-300))
+        more = {"least_divergence": float(wanted[chosen] @ logs), "nearest_weights": weights}
+    best = problem.query(descend(problem, np.vstack([nearest, starts(problem, _starts(problem, 24))])))
+    proof = Refutation(0.0, None)
     if not _good(problem, best, problem.guaranteed(best)):
+        refuter = Refuter(problem, seconds)
         proof = refuter.run()
         if proof.certificate is None:
-            more = problem.query(descend(problem, starts(problem, _starts(problem, 120), seed=1), steps=200))
-            best = min(best, more, key=problem.error)
+            longer = problem.query(descend(problem, starts(problem, _starts(problem, 120), seed=1), steps=200))
+            best = min(best, longer, key=problem.error)
             if not _good(problem, best, problem.guaranteed(best)):
                 proof = by_cases(refuter, proof, problem.error(best), seconds)
-        if proof.certificate is not None and (proved := _proved(problem, proof.certificate)) is not None:
-            said = explain(proof.certificate, problem, proved)
-            return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proved)
-        if not _good(problem, best, problem.guaranteed(best)):
-            said = (
-                f"The best query found misses by {number(problem.error(best))}; that every query misses by more than "
-                f"{number(proof.lower_bound)} is proved. Between the two neither a query nor a proof was found; "
-                "more time for the proof (seconds) may decide it."
-            )
-            return _result(problem, task, "undecided", said, best, chosen, None, None, proof.lower_bound)
+    if _good(problem, best, problem.guaranteed(best)):
+        bound = number(problem.guaranteed(best))
+        said = f"Found by descent: in exact arithmetic the output is within {bound} of what was wanted."
+        return _result(problem, task, "solved", said, best, chosen, more=more)
+    proved = None if proof.certificate is None else _proved(problem, proof.certificate, problem.tolerance)
+    if proved is not None:
+        said = explain(proof.certificate or {}, problem, proved)
+        return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proved, more)
+    lower = (refuter.root and _proved(problem, refuter.certificate(refuter.root), 0.0)) or 0.0
     said = (
-        f"Found by descent: in exact arithmetic the output is within {number(problem.guaranteed(best))} of what "
-        f"was wanted."
+        f"The best query found misses by {number(problem.error(best))}; proved is only that every query misses by "
+        f"{number(lower)}. More time for the proof may decide it."
     )
-    return _result(problem, task, "solved", said, best, chosen)
+    return _result(problem, task, "undecided", said, best, chosen, lower=lower, more=more)
 
 
 def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tuple[Array, float] | None:
@@ -247,12 +257,11 @@ def _good(problem: Problem, query: Array, bound: float) -> bool:
     return bound <= problem.tolerance and problem.error(query) <= problem.tolerance
 
 
-def _proved(problem: Problem, certificate: dict[str, object]) -> float | None:
+def _proved(problem: Problem, certificate: dict[str, Any], tolerance: float) -> float | None:
     """What the independent verifier accepts, rounded down."""
     try:
-        bound = verify(
-            certificate, problem.keys.tolist(), problem.values.tolist(), problem.target.tolist(), problem.tolerance
-        )
+        given = (problem.keys.tolist(), problem.values.tolist(), problem.target.tolist())
+        bound = verify(certificate, *given, tolerance)
     except NotAProof:
         return None
     return float(np.nextafter(float(bound), 0.0))
@@ -275,8 +284,9 @@ def _result(
     query: Array,
     chosen: list[int] | None,
     bound: float | None = None,
-    certificate: dict[str, object] | None = None,
+    certificate: dict[str, Any] | None = None,
     lower: float = 0.0,
+    more: dict[str, Any] | None = None,
 ) -> Result:
     weights = problem.weights(query)
     scores = problem.factor * (problem.keys @ query)
@@ -298,6 +308,7 @@ def _result(
         certificate=certificate,
         lower_bound=lower,
         margins=margins,
+        more=more or {},
     )
 
 
