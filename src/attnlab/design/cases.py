@@ -102,23 +102,19 @@ class Cases:
             return None if found is None else found.leaf
         if self.nodes < 0 or process_time() > self.deadline or depth > 60:
             return None
-        wrong = np.clip(np.log(np.maximum(found.weights, TINY)) - found.logs, 0.0, 20.0) * np.sqrt(
-            np.maximum(found.weights, 0.0)
-        )
+        weights = np.maximum(found.weights, TINY)
+        wrong = np.clip(np.log(weights) - found.logs, 0.0, 20.0) * np.sqrt(weights)
         i = int(wrong.argmax())
         low, high = float(box.low[i]), float(box.high[i])
-        at = (
-            found.weights[i] / 2
-            if low == 0
-            else np.clip(found.weights[i], low * (high / low) ** 0.15, low * (high / low) ** 0.85)
-        )
-        at = float(f"{float(at):.4g}")
+        inner = (low * (high / low) ** 0.15, low * (high / low) ** 0.85) if low > 0 else (0.0, high)
+        at = float(f"{np.clip(weights[i] if low > 0 else weights[i] / 2, *inner):.4g}")
         if wrong[i] < 1e-9 or not low < at < high:
             return None
-        above = self._close(Box(np.where(np.arange(len(box.low)) == i, at, box.low), box.high), depth + 1)
+        here = np.arange(len(weights)) == i
+        above = self._close(Box(np.where(here, at, box.low), box.high), depth + 1)
         if above is None:
             return None
-        below = self._close(Box(box.low, np.where(np.arange(len(box.low)) == i, at, box.high)), depth + 1)
+        below = self._close(Box(box.low, np.where(here, at, box.high)), depth + 1)
         return None if below is None else {"split": [i, at], "above": above, "below": below}
 
     def _program(self, box: Box) -> Bounded | None:
