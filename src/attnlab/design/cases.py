@@ -61,6 +61,7 @@ class Bounded:
     leaf: Certificate
     weights: Array
     logs: Array
+    query: Array
 
 
 class Cases:
@@ -69,10 +70,11 @@ class Cases:
     def __init__(self, refuter: Refuter, tolerance: float, nodes: int, seconds: float) -> None:
         self.points, self.offsets, self.exact = refuter.points, refuter.offsets, refuter.exact
         self.spread, self.size = refuter.spread, float(np.abs(refuter.problem.keys).max())
-        self.limit = tolerance / refuter.spread
+        self.tolerance, self.limit = tolerance, tolerance / refuter.spread
         self.cuts = [refuter.cuts[c] for c in (refuter.root.cuts if refuter.root else ())[-40:]]
         self.cut_rows = np.array([cut.row(len(self.points)) for cut in self.cuts]).reshape(-1, len(self.points))
         self.radii: list[float] = []
+        self.hints: list[Array] = []  # queries of boxes that resisted: where a solution would be, if there is one
         self.nodes, self.deadline = nodes, process_time() + seconds
 
     def run(self) -> Certificate | None:
@@ -85,7 +87,7 @@ class Cases:
         _number_cuts(cases, used)
         return {
             "type": "range",
-            "proves": self.limit * self.spread,
+            "proves": self.tolerance,
             "bounds": [{"lower": low.tolist(), "upper": high.tolist()} for low, high in proofs],
             "combinations": [self.cuts[c].plain() for c in used],
             "cases": cases,
@@ -102,8 +104,9 @@ class Cases:
             return None if found is None else found.leaf
         if self.nodes < 0 or process_time() > self.deadline or depth > 60:
             return None
+        self.hints.append(found.query)
         weights = np.maximum(found.weights, TINY)
-        wrong = np.clip(np.log(weights) - found.logs, 0.0, 20.0) * np.sqrt(weights)
+        wrong = weights - np.exp(np.minimum(found.logs, 0.0))  # mass beyond what its own logarithm allows
         i = int(wrong.argmax())
         low, high = float(box.low[i]), float(box.high[i])
         inner = (low * (high / low) ** 0.15, low * (high / low) ** 0.85) if low > 0 else (0.0, high)
@@ -164,7 +167,7 @@ class Cases:
             touches = {int(i): float(above[i] / steep[i]) for i in np.flatnonzero(above > 0)}
             shares = {c: float(mu) for c, mu in enumerate(cuts) if mu > 0}
             closed, leaf = self._leaf(box, outside[:m] - outside[m:], self._exact_vector(u, box), touches, shares)
-            bounded = Bounded(closed, leaf, found.x[:n], logs @ found.x[n : n + d + 1])
+            bounded = Bounded(closed, leaf, found.x[:n], logs @ found.x[n : n + d + 1], found.x[n : n + d])
             if closed:
                 break
             fresh = np.clip(found.x[:n], np.maximum(box.low, TINY), box.high)

@@ -141,7 +141,7 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
             longer = problem.query(descend(problem, starts(problem, _starts(problem, 120), seed=1), steps=200))
             best = min(best, longer, key=problem.error)
             if not _good(problem, best, problem.guaranteed(best)):
-                proof = by_cases(refuter, proof, problem.error(best), seconds)
+                proof, best = by_cases(refuter, proof, best, seconds)
     if _good(problem, best, problem.guaranteed(best)):
         bound = number(problem.guaranteed(best))
         said = f"Found by descent: in exact arithmetic the output is within {bound} of what was wanted."
@@ -228,22 +228,25 @@ def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int
     return f"The chosen keys have the scores they need and lead every other key by at least {number(margin)}, " + bound
 
 
-def by_cases(refuter: Refuter, so_far: Refutation, best: float, seconds: float) -> Refutation:
-    """The proof by cases where there is one and the problem is small enough; then three tries to prove more than
-    was asked.
+def by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float) -> tuple[Refutation, Array]:
+    """The proof by cases where there is one and the problem is small enough, then three tries to prove more than was
+    asked; or the best query from the boxes that resisted.
     """
     if not refuter.exact or len(refuter.points) > 64:
-        return so_far
-    low = refuter.problem.tolerance
-    certificate = Cases(refuter, low, int(NODES * seconds), seconds).run()
+        return so_far, best
+    problem = refuter.problem
+    low, high = problem.tolerance, problem.error(best)
+    cases = Cases(refuter, low, int(NODES * seconds), seconds)
+    certificate = cases.run()
     if certificate is None:
-        return so_far
-    high = best
+        hints = np.array(cases.hints[-40:] + cases.hints[:40]).reshape(-1, refuter.points.shape[1])
+        found = problem.query(descend(problem, hints)) if len(hints) else best
+        return so_far, min(best, found, key=problem.error)
     for _ in range(3):
         middle = float(f"{(low * high) ** 0.5:.3g}")
         more = Cases(refuter, middle, int(NODES * seconds / 20), seconds / 20).run() if low < middle < high else None
         low, high, certificate = (low, middle, certificate) if more is None else (middle, high, more)
-    return Refutation(max(so_far.lower_bound, low), certificate)
+    return Refutation(max(so_far.lower_bound, low), certificate), best
 
 
 def _starts(problem: Problem, most: int) -> int:
