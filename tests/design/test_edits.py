@@ -66,3 +66,30 @@ def test_mistakes(arguments, words):
     given_ = {"query": [1, 2], "index": 0} | arguments
     with pytest.raises(UserError, match=words):
         edit_key(np.eye(2), np.eye(2), **given_)
+
+
+def test_the_norm_holds_where_the_weight_saturates():
+    result = edit_key([[100, 0], [0, 0]], np.eye(2), [100, 0], 0, norm=1)
+    assert result.status == "solved"
+    assert np.linalg.norm(result.more["key"]) == pytest.approx(1)
+    assert edit_key([[1, 0], [-900, 0]], np.eye(2), [1, 0], 0, norm=1).status == "solved"
+
+
+def test_scores_that_cancel_prove_nothing_false():
+    keys, values = [[1e8, 1e-8, 1e8], [0, 0, 0], [0, 0, 0]], [[1.0], [0.0], [5.0]]
+    result = edit_key(keys, values, [1e8, 1e8, -1e8], 2, [0.7310585786300049], tolerance=1e-6)
+    assert result.status != "impossible"
+
+
+def test_a_bound_beyond_the_tolerance_is_not_solved():
+    rng = np.random.default_rng(0)
+    for size in (1e3, 1e6, 1e8):
+        keys, values, query = size * rng.normal(size=(4, 3)), rng.normal(size=(4, 2)), size * rng.normal(size=3)
+        for j in range(4):
+            result = edit_key(keys, values, query, j, tolerance=1e-9)
+            assert result.status != "solved" or result.bound <= 1e-9
+
+
+def test_a_direction_of_zero_is_no_proof():
+    result = edit_key([[1, 0], [0, 1]], [[1], [1]], [1, 1], 0, [1 + 5e-9], norm=1, tolerance=1e-10)
+    assert result.status in ("undecided", "impossible")

@@ -118,3 +118,55 @@ def test_a_radius_buys_only_what_the_residual_allows():
         verify({**result.certificate, "radius": result.certificate["radius"] * 1e3}, *given)
     with pytest.raises(NotAProof):
         verify({**result.certificate, "radius": None}, *given)
+
+
+FOUR = ([[0.0], [1.0], [2.0], [5.0]], np.eye(4).tolist(), [0, 0, 0, 1], 0.01)
+
+
+def forged(**changes):
+    cut = {"index": 1, "weights": {"0": "1/2", "2": "1/2"}, "factors": {"0": 0.5000001, "2": 0.5000001}}
+    certificate = {"type": "convex_combination", "index": 1, "weights": [0.5, 0, 0.5, 0], "multipliers": [1.0]}
+    certificate |= {"combinations": [cut | changes.pop("cut", {})], "direction": [-1, -1, -1, 1]}
+    return certificate | changes
+
+
+@pytest.mark.parametrize(
+    ("certificate", "words"),
+    [
+        (forged(cut={"factors": {"0": 0.5000001, "2": 0.5000001, "3": -1.0}}), "one for every key"),
+        (forged(cut={"factors": {"0": 0.5000001, "2": 0.5000001, "3": 1.0}}), "one for every key"),
+        (forged(cut={"factors": {"0": 0.5000001}}), "one for every key"),
+        (forged(cut={"factors": {"0": -0.5, "2": 0.5}}), "must be positive"),
+        (forged(cut={"weights": {"0": "1/2", "00": "0", "2": "1/2"}}), "not one of the 4 indices"),
+        (forged(cut={"weights": {"0": "1/2", "7": "1/2"}}), "not one of the 4 indices"),
+        (forged(cut={"index": 3}, radius=-1e9), "radius must be positive"),
+        (forged(cut={"index": 3}, radius=float("nan")), "malformed"),
+        (forged(cut={"index": 3}, radius=float("inf")), "malformed"),
+        (forged(cut={"weights": {}}), "malformed"),
+        (forged(cut={"weights": {"0": "1/0", "2": "1/2"}}), "malformed"),
+        (forged(cut={"weights": {"0": "1e999999999", "2": "1/2"}}), "fraction"),
+        (forged(combinations=[]), "malformed"),
+        (forged(combinations=3), "malformed"),
+        (forged(direction=["x", 0, 0, 1]), "malformed"),
+        (forged(index=2), "those of the first combination"),
+        (forged(weights=[1, 0, 0, 0]), "those of the first combination"),
+        ({"type": "separating"}, "malformed"),
+        ({"type": "range", "bounds": [{}] * 4, "proves": 0.1, "cases": {}}, "malformed"),
+    ],
+)
+def test_forged_proofs_are_refused(certificate, words):
+    with pytest.raises(NotAProof, match=words):
+        verify(certificate, *FOUR)
+
+
+def test_the_norm_of_an_edited_key_is_that_of_the_problem():
+    keys, values, query, target = [[0.0], [0.0]], [[1.0], [0.0]], [10.0], [1.0]
+    certificate = {"type": "separating", "direction": [1.0], "norm": 0.01}
+    assert verifier.misses_segment(certificate, keys, values, query, 0, target, 1.0) < 1e-6
+    assert verifier.misses_segment(certificate, keys, values, query, 0, target, 1.0, 0.01) > 0.4
+
+
+@pytest.mark.parametrize("certificate", [{"direction": [0.0]}, {"direction": [1.0, 2.0]}, {}, {"direction": ["x"]}])
+def test_a_segment_needs_a_direction(certificate):
+    with pytest.raises(NotAProof):
+        verifier.misses_segment(certificate, [[0.0], [0.0]], [[1.0], [0.0]], [1.0], 0, [1.0], 1.0)

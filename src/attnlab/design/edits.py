@@ -13,7 +13,7 @@ from attnlab.design import inputs
 from attnlab.design.attention import Array, Problem, Scale, log_sum_exp, softmax
 from attnlab.design.programs import linear_program
 from attnlab.design.results import Result, Status, number
-from attnlab.design.verifier import misses_segment
+from attnlab.design.verifier import NotAProof, misses_segment
 from attnlab.errors import UserError
 
 
@@ -73,20 +73,22 @@ class _Edit:
             low, high = _interval(start, line, aim)
             if one_dimensional:
                 fits = [score for score in self.levels if low <= self._share(score) <= high]
-                if fits:
-                    return self._solved(min(fits, key=lambda score: abs(score - self.present)))
-                continue
-            low, high = max(low, ends[0]), min(high, ends[1])
-            if low <= high and high > 0 and (low < 1 or not np.isfinite(self.rest) or self.length == 0):
-                return self._solved(self._nearest(low, high))
+                solved = self._solved(min(fits, key=lambda score: abs(score - self.present))) if fits else None
+            else:
+                low, high = max(low, ends[0]), min(high, ends[1])
+                open_end = low < 1 or self.norm is not None or not np.isfinite(self.rest) or self.length == 0
+                solved = self._solved(self._nearest(low, high)) if low <= high and high > 0 and open_end else None
+            if solved is not None:
+                return solved
         return self._missed(start, line, ends)
 
     def _nearest(self, low: float, high: float) -> float:
         if self.length == 0 or not np.isfinite(self.rest):
             return float(np.clip(self.present, *self.levels))
-        bottom = -np.inf if low <= 0 else max(self._score(low), self.levels[0])
-        top = np.inf if high >= 1 else min(self._score(high), self.levels[1])
-        return float(np.clip(self.present, min(bottom, top), max(bottom, top)))
+        bottom = -np.inf if low <= self._share(self.levels[0]) else self._score(low)
+        top = np.inf if high >= 1 else self._score(high)
+        nearest = np.clip(self.present, min(bottom, top), max(bottom, top))
+        return float(np.clip(nearest, *self.levels))
 
     def _key(self, score: float) -> Array:
         """The nearest key with this score, of the wanted norm where one is wanted."""
@@ -133,15 +135,19 @@ class _Edit:
             },
         )
 
-    def _solved(self, score: float) -> Result:
+    def _solved(self, score: float) -> Result | None:
+        """The key for this score, if its norm is right and its error proved to be within the tolerance."""
         key = self._key(score)
+        if self.norm is not None and abs(float(np.linalg.norm(key)) - self.norm) > 1e-9 * self.norm:
+            return None
         weight = self._share(score) if np.isfinite(self.rest) else 1.0
-        return self._result(
+        result = self._result(
             "solved",
             f"With this key the query gives value {self.j} the weight {number(weight)}, and the output is where "
             f"it was wanted.",
             key,
         )
+        return result if result.bound is not None and result.bound <= self.problem.tolerance else None
 
     def _missed(self, start: Array, line: Array, ends: tuple[float, float]) -> Result:
         """min over the segment of the maximum norm; its multipliers are the direction that separates."""
@@ -157,11 +163,8 @@ class _Edit:
             m = len(line)
             direction = found.multipliers[m:] - found.multipliers[:m]
             certificate = {"type": "separating", "direction": direction.tolist(), "norm": self.norm}
-            p = self.problem
-            bound = misses_segment(
-                certificate, p.keys.tolist(), p.values.tolist(), self.q.tolist(), self.j, p.target.tolist(), p.factor
-            )
-            if bound > p.tolerance:
+            bound = self._proved(certificate)
+            if bound > self.problem.tolerance:
                 limit = ""
                 if self.norm is not None:
                     shares = f"{number(ends[0])} and {number(ends[1])}"
@@ -172,8 +175,17 @@ class _Edit:
                     f"that segment misses the target by {number(bound)}."
                 )
                 return self._result("impossible", said, best, certificate, bound)
-            why = f"the segment is only {number(bound)} away"
+            why = f"the segment is only {number(max(bound, 0.0))} away"
         return self._result("undecided", f"No key was found and no proof that there is none: {why}.", best)
+
+    def _proved(self, certificate: dict[str, object]) -> float:
+        """What the independent verifier accepts; 0 where that is nothing."""
+        p = self.problem
+        rows = (p.keys.tolist(), p.values.tolist(), self.q.tolist(), self.j, p.target.tolist())
+        try:
+            return misses_segment(certificate, *rows, p.factor, self.norm)
+        except NotAProof:
+            return 0.0
 
 
 def _interval(start: Array, line: Array, aim: float) -> tuple[float, float]:

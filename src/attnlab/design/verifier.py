@@ -16,8 +16,11 @@ from typing import Any
 
 Rows = Sequence[Sequence[float]]
 Matrix = list[list[Fraction]]
-Cut = Mapping[str, Any]
+Cut = tuple[int, dict[int, Fraction], dict[int, Fraction]]  # the index, its weights, their factors
 Box = list[tuple[Fraction, Fraction]]
+
+
+MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError)
 
 
 class NotAProof(Exception):
@@ -31,13 +34,23 @@ def verify(
 
     With a "radius" in the certificate the proof is about the queries with |scale · q| <= radius.
     """
-    v, y, eps = _matrix(values), [_exact(x) for x in target], _exact(tolerance)
-    kind, cuts, radius = certificate.get("type"), certificate.get("combinations", []), certificate.get("radius")
-    for cut in cuts:
-        _check_cut(cut, keys, radius)
+    try:
+        return _judged(certificate, keys, _matrix(values), [_exact(x) for x in target], _exact(tolerance))
+    except MALFORMED as error:
+        raise _malformed(error) from None
+
+
+def _malformed(error: Exception) -> NotAProof:
+    return NotAProof(f"the certificate is malformed ({type(error).__name__}: {error})")
+
+
+def _judged(certificate: Mapping[str, Any], keys: Rows, v: Matrix, y: list[Fraction], eps: Fraction) -> Fraction:
+    kind, radius = certificate.get("type"), _radius(certificate.get("radius"))
+    cuts = [_cut(cut, keys, radius) for cut in certificate.get("combinations", [])]
     if kind == "separating":
         bound = _half_space(certificate["direction"], [], v, y)
     elif kind == "convex_combination":
+        _check_headline(certificate, cuts[0], len(v))
         bound = _half_space(certificate["direction"], list(zip(cuts, certificate["multipliers"], strict=True)), v, y)
     elif kind == "range":
         if len(certificate["bounds"]) != len(v):
@@ -59,7 +72,33 @@ def verify(
 
 
 def _exact(x: float | str) -> Fraction:
-    return Fraction(x) if isinstance(x, str) else Fraction(repr(float(x)))
+    if not isinstance(x, str):
+        return Fraction(repr(float(x)))
+    if "e" in x.lower():
+        raise NotAProof(f"{x[:20]} must be written as a fraction, such as 1/3")
+    return Fraction(x)
+
+
+def _index(x: int | str, n: int) -> int:
+    """A row number in its one spelling."""
+    i = int(x)
+    if isinstance(x, bool) or (str(x) != str(i)) or not 0 <= i < n:
+        raise NotAProof(f"{x!r} is not one of the {n} indices")
+    return i
+
+
+def _shares(given: Mapping[str, Any], n: int) -> dict[int, Fraction]:
+    """Exact numbers by index."""
+    return {_index(i, n): _exact(x) for i, x in given.items()}
+
+
+def _radius(given: Any) -> Fraction | None:
+    if given is None:
+        return None
+    radius = _exact(given)
+    if radius <= 0:
+        raise NotAProof("the radius must be positive")
+    return radius
 
 
 def _matrix(rows: Rows) -> Matrix:
@@ -84,39 +123,51 @@ def _log(x: Fraction) -> float:
     return math.log(float(x / Fraction(2) ** shift)) + shift * math.log(2)
 
 
-def _give(residual: Sequence[Fraction], radius: float | None) -> float:
+def _give(residual: Sequence[Fraction], radius: Fraction | None) -> float:
     """How much residual·q can be for |q| <= radius; no residual is allowed when the proof is about every query."""
-    if not any(residual):
+    most = max(map(abs, residual), default=Fraction(0))
+    if not most:
         return 0.0
     if radius is None:
         raise NotAProof("the keys do not combine exactly, and no radius restricts the queries")
-    return math.sqrt(sum(float(x) ** 2 for x in residual)) * float(radius) * (1 + 1e-9)
+    return math.hypot(*(float(x / most) for x in residual)) * float(most * radius) * (1 + 1e-9)
 
 
-def _check_cut(cut: Mapping[str, Any], keys: Rows, radius: float | None) -> None:
+def _cut(cut: Mapping[str, Any], keys: Rows, radius: Fraction | None) -> Cut:
     """a_j <= sum b_i a_i for every query, by weighted means: key j = sum p_i key_i and sum p_i ln(b_i / p_i) >= 0."""
-    j = int(cut["index"])
-    p = {int(i): _exact(x) for i, x in cut["weights"].items()}
-    b = {int(i): _exact(x) for i, x in cut["factors"].items()}
-    if min(p.values()) < 0 or sum(p.values()) != 1 or min([j, *p]) < 0:
+    j = _index(cut["index"], len(keys))
+    p, b = _shares(cut["weights"], len(keys)), _shares(cut["factors"], len(keys))
+    if min(p.values()) < 0 or sum(p.values()) != 1:
         raise NotAProof(f"the weights for key {j} are not a convex combination")
+    if set(b) != {i for i, w in p.items() if w} or min(b.values()) <= 0:
+        raise NotAProof(f"the factors for key {j} must be positive, one for every key of the combination")
     miss = _mixed({**p, j: p.get(j, Fraction(0)) - 1}, keys)
-    terms = [float(w) * (_log(b[i]) - _log(w)) for i, w in p.items() if w]
+    terms = [float(p[i]) * (_log(x) - _log(p[i])) for i, x in b.items()]
     if sum(terms) < 1e-12 * (1 + sum(map(abs, terms))) + _give(miss, radius):
         raise NotAProof(f"the factors for key {j} are too small for the inequality of means")
+    return j, p, b
+
+
+def _check_headline(certificate: Mapping[str, Any], first: Cut, n: int) -> None:
+    """The index and weights that stand on top for readers are those of the first combination."""
+    j, p, _ = first
+    shown = [_exact(x) for x in certificate["weights"]]
+    same = len(shown) == n and all(abs(x - p.get(i, 0)) <= Fraction(1, 10**9) for i, x in enumerate(shown))
+    if _index(certificate["index"], n) != j or not same:
+        raise NotAProof("index and weights are not those of the first combination")
 
 
 def _rows(w: list[Fraction], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]) -> list[Fraction]:
     """w·(y - v_i) + sum mu (row of the cut)_i: averaged over attainable weights, at most w·(y - output)."""
     there = _dot(w, y)
     rows = [there - _dot(w, value) for value in v]
-    for cut, mu in shares:
+    for (j, _, factors), mu in shares:
         share = _exact(mu)
         if share < 0:
             raise NotAProof("a combination enters with a negative share")
-        rows[int(cut["index"])] += share
-        for i, b in cut["factors"].items():
-            rows[int(i)] -= share * _exact(b)
+        rows[j] += share
+        for i, b in factors.items():
+            rows[i] -= share * b
     return rows
 
 
@@ -151,11 +202,11 @@ def _check_case(
     cuts: Sequence[Cut],
     box: Box,
     problem: tuple[Rows, Matrix, list[Fraction], Fraction],
-    radius: float | None,
+    radius: Fraction | None,
 ) -> None:
     """No attainable weights in the box give an output within eps; a split covers both of its sides."""
     if "split" in case:
-        i, at = int(case["split"][0]), _exact(case["split"][1])
+        i, at = _index(case["split"][0], len(box)), _exact(case["split"][1])
         low, high = box[i]
         _check_case(case["above"], cuts, [*box[:i], (max(low, at), high), *box[i + 1 :]], problem, radius)
         _check_case(case["below"], cuts, [*box[:i], (low, min(high, at)), *box[i + 1 :]], problem, radius)
@@ -164,9 +215,9 @@ def _check_case(
         return
     keys, v, y, eps = problem
     w = [_exact(x) for x in case["direction"]]
-    rows = _rows(w, [(cuts[int(c)], mu) for c, mu in case["multipliers"]], v, y)
-    u = {int(i): _exact(x) for i, x in case["vector"].items()}
-    if u and (sum(u.values()) != 0 or min(u) < 0):
+    rows = _rows(w, [(cuts[_index(c, len(cuts))], mu) for c, mu in case["multipliers"]], v, y)
+    u = _shares(case["vector"], len(keys))
+    if sum(u.values()) != 0:
         raise NotAProof("the vector does not sum to zero")
     miss = _mixed(u, keys)
     constant, size = Fraction(0), 1.0
@@ -194,8 +245,10 @@ def _check_case(
 
 def shares_vector(certificate: Mapping[str, Any], keep: Rows, forget: Rows) -> bool:
     """Whether the coefficients name one vector, not zero, that lies in both spans."""
-    left = _mixed({i: _exact(x) for i, x in enumerate(certificate["keep"])}, keep)
-    right = _mixed({i: _exact(x) for i, x in enumerate(certificate["forget"])}, forget)
+    left, right = (
+        _mixed({_index(i, len(rows)): _exact(x) for i, x in enumerate(certificate[name])}, rows)
+        for name, rows in (("keep", keep), ("forget", forget))
+    )
     return left == right and any(left)
 
 
@@ -207,32 +260,49 @@ def misses_segment(
     j: int,
     target: Sequence[float],
     factor: float,
+    norm: float | None = None,
 ) -> float:
-    """How far, along the direction, the outputs that a change of key j can give stay from the target (rounding
-    counted against it).
+    """How far, along the direction, the outputs that a change of key j (to this norm, if one is given) can give stay
+    from the target; rounding is counted against it.
     """
-    scores = [factor * math.fsum(x * y for x, y in zip(key, query, strict=True)) for key in keys]
-    others = [i for i in range(len(keys)) if i != j]
-    top = max((scores[i] for i in others), default=0.0)
-    rest = math.fsum(math.exp(scores[i] - top) for i in others)
-    without = [
-        math.fsum(math.exp(scores[i] - top) / rest * values[i][c] for i in others) if others else values[j][c]
-        for c in range(len(target))
-    ]
-    shares = (0.0, 1.0) if others else (1.0, 1.0)
-    if others and (certificate.get("norm") is not None or not any(query)):
-        length = factor * math.hypot(*query) * float(certificate.get("norm") or 0.0)
-        low, high = (1 / (1 + rest * math.exp(min(top - score, 700.0))) for score in (-length, length))
-        shares = (low, high)
-    w = [float(x) for x in certificate["direction"]]
+    try:
+        w = [float(_exact(x)) for x in certificate["direction"]]
+    except MALFORMED as error:
+        raise _malformed(error) from None
     size = math.fsum(map(abs, w))
+    if not (0 < size < math.inf and len(w) == len(target)):
+        raise NotAProof("the direction is zero or of the wrong length")
+    without, shares, unsure = _segment(keys, values, query, j, factor, norm)
     bounds = [
         math.fsum(x * (y - o - t * (v - o)) for x, o, v, y in zip(w, without, values[j], target, strict=True))
         for t in shares
     ]
     spread = max(abs(x) for row in [*values, target] for x in row)
-    rounding = 1e-13 * (len(keys) + max(map(abs, scores))) * spread
-    return min(bounds) / size - rounding
+    return min(bounds) / size - 1e-13 * (len(keys) + unsure) * spread
+
+
+def _segment(
+    keys: Rows, values: Rows, query: Sequence[float], j: int, factor: float, norm: float | None
+) -> tuple[list[float], tuple[float, float], float]:
+    """Attention without key j, the least and the greatest weight that key j can have, and the size of the scores.
+
+    Scores are compared exactly: only their differences are rounded, so that they may cancel.
+    """
+    others = [i for i in range(len(keys)) if i != j]
+    if not others:
+        return list(values[j]), (1.0, 1.0), 0.0
+    q = [_exact(x) for x in query]
+    products = {i: _dot([_exact(x) for x in keys[i]], q) for i in others}
+    top = max(products.values())
+    raised = {i: math.exp(factor * float(max(x - top, Fraction(-(10**6))))) for i, x in products.items()}
+    rest = math.fsum(raised.values())
+    without = [math.fsum(raised[i] / rest * values[i][c] for i in others) for c in range(len(values[0]))]
+    if norm is None and any(query):
+        return without, (0.0, 1.0), 0.0
+    length, level = factor * math.hypot(*query) * float(norm or 0.0), factor * float(top)
+    gaps = [math.log(rest) + level - score for score in (-length, length)]
+    low, high = (0.0 if gap > 700 else 1 / (1 + math.exp(max(gap, -700.0))) for gap in gaps)
+    return without, (low, high), length + abs(level)
 
 
 def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, tolerance: float) -> bool:
