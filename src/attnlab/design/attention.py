@@ -1,0 +1,98 @@
+"""Attention forwards: weights, outputs, and how far float arithmetic may be from the exact value. Log-sum-exp
+everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Scale = Literal["none", "sqrt"]
+
+UNIT = 2.0**-52
+
+
+def factor(scale: Scale, width: int) -> float:
+    """What the products of queries and keys are multiplied by."""
+    return 1.0 if scale == "none" else 1.0 / float(np.sqrt(width))
+
+
+def softmax(scores: Array) -> Array:
+    """Weights along the last axis; the largest score is taken out first, so nothing overflows."""
+    shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+
+
+def log_sum_exp(scores: Array) -> float:
+    """ln sum e^scores, without overflow."""
+    top = float(scores.max())
+    return top + float(np.log(np.exp(scores - top).sum()))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Keys, values and the output that one query should give, within a tolerance in the maximum norm."""
+
+    keys: Array
+    values: Array
+    target: Array
+    tolerance: float
+    scale: Scale = "none"
+    unit: float = field(init=False)
+    points: Array = field(init=False)
+    basis: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        """`points` are the keys in coordinates of their own: centred, without the directions in which they do not
+        differ, equally wide in the others. Scores of `points` for z are those of the keys for `query(z)`, but for a
+        constant.
+        """
+        moved = self.keys - self.keys.mean(axis=0)
+        unit = float(np.abs(moved).max()) or 1.0
+        _, sizes, axes = np.linalg.svd(moved / unit, full_matrices=False)
+        rank = max(1, int((sizes > 1e-11 * sizes[0]).sum()))
+        width = np.where(sizes[:rank] > 0, np.sqrt(len(moved)) / np.maximum(sizes[:rank], 1e-300), 0.0)
+        basis = axes[:rank].T * width
+        object.__setattr__(self, "unit", unit)
+        object.__setattr__(self, "points", (moved / unit) @ basis)
+        object.__setattr__(self, "basis", basis)
+
+    @property
+    def factor(self) -> float:
+        """The scale as a number."""
+        return factor(self.scale, self.keys.shape[1])
+
+    def query(self, z: Array) -> Array:
+        """The query for the keys that a query for `points` stands for."""
+        return np.asarray(self.basis @ z) / (self.factor * self.unit)
+
+    def weights(self, query: Array) -> Array:
+        """softmax(scale · K q)."""
+        return softmax(self.factor * (self.keys @ query))
+
+    def error(self, query: Array) -> float:
+        """Distance of the output from the target, in float64."""
+        return float(np.abs(self.weights(query) @ self.values - self.target).max())
+
+    def guaranteed(self, query: Array) -> float:
+        """An upper bound on the error in exact arithmetic: the float64 error plus everything rounding can have done."""
+        n, d = self.keys.shape
+        off = (d + 4) * UNIT * self.factor * float((np.abs(self.keys) @ np.abs(query)).max())
+        weights = self.weights(query)
+        spread = float((weights @ np.abs(self.values - self.target)).max())
+        sums = (n + 8) * UNIT * float(max(np.abs(self.values).max(), np.abs(self.target).max()))
+        return self.error(query) + float(np.expm1(min(2 * off, 50.0))) * spread + sums
+
+    def measured(self, query: Array) -> dict[str, float]:
+        """The error as a program meets it, in float32 and in float64."""
+        single = [np.asarray(x, dtype=np.float32) for x in (self.keys, self.values, query)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = np.float32(self.factor) * (single[0] @ single[2])
+            raised = np.exp(scores - scores.max())
+            output = (raised / raised.sum()) @ single[1]
+        low = float(np.abs(output.astype(np.float64) - self.target).max())
+        return {"float32": low, "float64": self.error(query)}

@@ -1,0 +1,129 @@
+"""Pictures: keys, values and query in the plane, and the output under noise. Written as PNG and as SVG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnlab.design.attention import Array
+from attnlab.design.noisy_keys import BINS, Noise
+from attnlab.design.results import Result, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, SOFT, KEY, VALUE, OUT = "#222222", "#c9ccd1", "#2f6db5", "#d0781e", "#b3261e"
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """The figure as PNG and as SVG beside it, whatever suffix was given."""
+    import matplotlib as mpl
+
+    paths = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context({"svg.hashsalt": "attnlab"}):
+        for each in paths:
+            figure.savefig(each, dpi=160, metadata={"Date": None} if each.suffix == ".svg" else None)
+    return paths
+
+
+def design_picture(result: Result, keys: Array, values: Array) -> Figure:
+    """Left the keys with the query, right the values with the output and what was wanted; hulls in grey."""
+    figure, axes = _figure(2, 9.6, 4.8)
+    weights = (
+        np.full(len(keys), 1 / len(keys)) if result.weights is None or result.weights.ndim != 1 else result.weights
+    )
+    place, named = _plane(keys)
+    spots = _draw(axes[0], place(keys), weights, KEY, f"keys ({named})")
+    query = result.query
+    if query is not None and query.ndim == 1 and np.ptp(keys @ query) > 1e-6:
+        arrow = place(keys.mean(axis=0) + query) - place(keys.mean(axis=0))
+        reach = 0.55 * max(float(np.ptp(spots, axis=0).max()), 1e-9) / max(float(np.linalg.norm(arrow)), 1e-300)
+        tail = spots.mean(axis=0)
+        axes[0].annotate("", tail + arrow * reach, tail, arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6})
+        axes[0].set_title(
+            f"keys ({named})\narrow: direction of the query, norm {number(float(np.linalg.norm(query)))}", fontsize=10
+        )
+    if result.output is not None and result.output.ndim == 1 and result.target is not None:
+        place, named = _plane(values, result.target)
+        _draw(axes[1], place(values), weights, VALUE, f"values ({named})")
+        wanted, output = place(result.target), place(result.output)
+        axes[1].scatter(*wanted, s=190, facecolors="none", edgecolors=INK, linewidths=1.4, label="wanted", zorder=4)
+        axes[1].scatter(
+            *output, s=60, marker="X", color=OUT, label="output", zorder=5, edgecolors="white", linewidths=0.6
+        )
+        axes[1].legend(frameon=False, loc="best")
+    bound = f"error {number(result.error['float64'])}" if result.error else ""
+    limit = f", every query misses by {number(result.lower_bound)}" if result.lower_bound else ""
+    figure.suptitle(f"{result.task}: {result.status} ({bound}{limit})", fontsize=12, color=INK)
+    return figure
+
+
+def noise_picture(noise: Noise) -> Figure:
+    """A histogram for every design, with the closed form drawn over it."""
+    figure, axes = _figure(len(noise.designs), 3.6 * len(noise.designs), 3.9)
+    edges = np.linspace(0, 1, BINS + 1)
+    top = max(float(d.histogram.max()) for d in noise.designs)
+    for ax, design in zip(axes, noise.designs, strict=True):
+        ax.stairs(design.histogram, edges, fill=True, color="#9dbfe3", label="simulated")
+        ax.stairs(design.law, edges, color=OUT, lw=1.3, label="closed form")
+        ax.axvline(0.5, color=INK, lw=0.8, ls=":")
+        s = design.simulated
+        ax.set_title(f"{design.name}\nsd {s.sd:.3f}, failed {s.failures:.1%}", fontsize=10, color=INK)
+        ax.set_xlabel(f"weight on $v_{{{noise.pair[0]}}}$")
+        ax.set_yscale("symlog", linthresh=1e-3)
+        ax.set_ylim(0, min(1.0, top * 2))
+        ax.set_yticks([0, 1e-3, 1e-2, 1e-1, 1], ["0", "0.1 %", "1 %", "10 %", "100 %"])
+    axes[0].set_ylabel("share of samples")
+    axes[-1].legend(
+        frameon=False, fontsize=8, loc="upper left" if noise.designs[-1].simulated.mean > 0.3 else "upper right"
+    )
+    return figure
+
+
+def _figure(columns: int, width: float, height: float) -> tuple[Figure, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(colors="#666666", labelsize=8)
+    return figure, axes
+
+
+def _plane(points: Array, *also: Array) -> tuple[Any, str]:
+    """A map to two coordinates: themselves where there are one or two, the first two principal axes otherwise."""
+    width = points.shape[1]
+    if width <= 2:
+        return lambda x: np.concatenate(
+            [np.atleast_1d(x), np.zeros((*np.shape(x)[:-1], 2 - width))], axis=-1
+        ), f"{width} dimension{'s' * (width > 1)}"
+    centre = points.mean(axis=0)
+    axes = np.linalg.svd(np.vstack([points, *also]) - centre, full_matrices=True)[2][:2]
+    signs = np.where(axes[np.arange(2), np.abs(axes).argmax(axis=1)] < 0, -1.0, 1.0)
+    return lambda x: (np.asarray(x) - centre) @ (axes * signs[:, None]).T, f"first 2 of {width} principal axes"
+
+
+def _draw(ax: Any, spots: Array, weights: Array, colour: str, title: str) -> Array:
+    from scipy.spatial import ConvexHull, QhullError
+
+    try:
+        corners = spots[ConvexHull(spots).vertices]
+        ax.fill(*corners.T, facecolor="#eef0f3", edgecolor=SOFT, lw=1.0, zorder=0)
+    except (QhullError, ValueError):
+        ax.plot(*spots[np.argsort(spots @ (np.ptp(spots, axis=0) + 1e-12))].T, color=SOFT, lw=1.0, zorder=0)
+    ax.scatter(*spots.T, s=30 + 320 * weights, color=colour, alpha=0.85, edgecolors="white", linewidths=0.8, zorder=3)
+    if len(spots) <= 30:
+        for i, spot in enumerate(spots):
+            ax.annotate(str(i), spot, xytext=(6, 6), textcoords="offset points", fontsize=8, color=INK)
+    ax.set_title(title, fontsize=10, color=INK)
+    if np.ptp(spots[:, 1]) == 0:
+        ax.set_yticks([])
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.margins(0.18)
+    return spots

@@ -1,0 +1,339 @@
+"""Queries from wanted outputs: select one value, blend several, reach any point.
+
+One order of attack for all three: the query zero, a construction whose bound is proved beforehand (equal scores
+inside the subset, a margin outside), the hull of the values, a descent from many starts, a proof of impossibility,
+and an honest shrug. The verdict is about the output, because that is what was asked for; what it says about weights
+is told beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnlab.design import inputs
+from attnlab.design.attention import UNIT, Array, Problem, Scale, softmax
+from attnlab.design.cases import Cases
+from attnlab.design.explain import explain
+from attnlab.design.programs import least_distance
+from attnlab.design.refute import Refutation, Refuter
+from attnlab.design.results import Result, Status, number
+from attnlab.design.search import descend, starts, towards
+from attnlab.design.verifier import NotAProof, verify
+from attnlab.errors import UserError
+
+SECONDS = 5.0  # how long a proof by cases may take, and NODES a second at most
+NODES = 150
+
+
+def select(
+    keys: ArrayLike,
+    values: ArrayLike,
+    index: int | None = None,
+    *,
+    tolerance: float = 0.01,
+    scale: Scale = "none",
+    seconds: float = SECONDS,
+) -> Result:
+    """A query whose output is value `index` within the tolerance; without an index, one query for every row."""
+    k, v = inputs.pair(keys, values)
+    eps = inputs.tolerance(tolerance)
+    if index is None:
+        return _together([_select(k, v, j, eps, scale, seconds) for j in range(len(k))], eps)
+    return _select(k, v, inputs.index(index, len(k)), eps, scale, seconds)
+
+
+def _select(k: Array, v: Array, j: int, eps: float, scale: Scale, seconds: float) -> Result:
+    problem = Problem(k, v, v[j], eps, inputs.scale(scale))
+    return _answer(problem, f"select value {j}", [j], np.ones(1), seconds)
+
+
+def blend(
+    keys: ArrayLike,
+    values: ArrayLike,
+    indices: Sequence[int] | None = None,
+    weights: ArrayLike | None = None,
+    *,
+    tolerance: float = 0.01,
+    scale: Scale = "none",
+    seconds: float = SECONDS,
+) -> Result:
+    """A query whose output is the weighted mean of the chosen values: all of them and equal weights unless said
+    otherwise.
+    """
+    k, v = inputs.pair(keys, values)
+    chosen = inputs.indices(indices, len(k))
+    w = inputs.weights(weights, len(chosen))
+    problem = Problem(k, v, w @ v[chosen], inputs.tolerance(tolerance), inputs.scale(scale))
+    share = "equally" if np.ptp(w) < 1e-12 else "as " + ":".join(number(x) for x in w)
+    who = "all values" if len(chosen) == len(k) else "values " + ", ".join(map(str, chosen))
+    return _answer(problem, f"blend {who} {share}", chosen, w, seconds)
+
+
+average = blend
+
+
+def reach(
+    keys: ArrayLike,
+    values: ArrayLike,
+    target: ArrayLike,
+    *,
+    query: ArrayLike | None = None,
+    tolerance: float = 0.01,
+    scale: Scale = "none",
+    seconds: float = SECONDS,
+) -> Result:
+    """A query whose output is the target within the tolerance; or, for a query that is given, how near it comes."""
+    k, v = inputs.pair(keys, values)
+    problem = Problem(k, v, inputs.target(target, v.shape[1]), inputs.tolerance(tolerance), inputs.scale(scale))
+    if query is None:
+        return _answer(problem, "reach the target", None, None, seconds)
+    q = inputs.matrix(query, "query").ravel()
+    if len(q) != k.shape[1]:
+        raise UserError(f"the query has {len(q)} numbers and a key has {k.shape[1]}; give {k.shape[1]}")
+    good = _good(problem, q, problem.guaranteed(q))
+    said = f"The query given comes within {number(problem.error(q))}" + (
+        "." if good else "; leave it out to search for a better one."
+    )
+    return _result(problem, "the query given", "solved" if good else "undecided", said, q, None)
+
+
+def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None, seconds: float) -> Result:
+    """The first of: zero, the construction, the descent, the proof."""
+    zero = np.zeros(problem.keys.shape[1])
+    if _good(problem, zero, problem.guaranteed(zero)):
+        said = (
+            "The query 0 weighs every key equally, whatever the keys are: the mean of all values is within the "
+            "tolerance."
+        )
+        return _result(problem, task, "solved", said, zero, chosen)
+    if chosen is None or w is None:
+        return _searched(problem, task, None, _near(problem.values, problem.target), seconds)
+    for share in (1 - 1e-6, 0.99, 0.7):
+        built = by_margin(problem, chosen, w, share * problem.tolerance)
+        if built is None:
+            break
+        if _good(problem, *built):
+            said = _margin_words(problem, built, chosen)
+            return _result(problem, task, "solved", said, built[0], chosen, built[1])
+    wanted = np.zeros(len(problem.keys))
+    wanted[chosen] = w
+    return _searched(problem, task, chosen, wanted, seconds)
+
+
+def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Array, seconds: float) -> Result:
+    """Descent and proof in turn, each longer the second time."""
+    nearest = towards(problem.points, wanted)
+    more: dict[str, Any] = {}
+    if chosen is not None:  # the convex best: how near the weights themselves can come
+        weights = softmax(problem.points @ nearest)
+        logs = np.log(wanted[chosen]) - np.log(np.maximum(weights[chosen], 1e-300))
+        more = {"least_divergence": float(wanted[chosen] @ logs), "nearest_weights": weights}
+    best = problem.query(descend(problem, np.vstack([nearest, starts(problem, _starts(problem, 24))])))
+    proof = Refutation(0.0, None)
+    if not _good(problem, best, problem.guaranteed(best)):
+        refuter = Refuter(problem, seconds)
+        proof = refuter.run()
+        if proof.certificate is None:
+            longer = problem.query(descend(problem, starts(problem, _starts(problem, 120), seed=1), steps=200))
+            best = min(best, longer, key=problem.error)
+            if not _good(problem, best, problem.guaranteed(best)):
+                proof, best = by_cases(refuter, proof, best, seconds)
+    if _good(problem, best, problem.guaranteed(best)):
+        bound = number(problem.guaranteed(best))
+        said = f"Found by descent: in exact arithmetic the output is within {bound} of what was wanted."
+        return _result(problem, task, "solved", said, best, chosen, more=more)
+    proved = None if proof.certificate is None else _proved(problem, proof.certificate, problem.tolerance)
+    if proved is not None:
+        said = explain(proof.certificate or {}, problem, proved)
+        return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proved, more)
+    lower = (refuter.root and _proved(problem, refuter.certificate(refuter.root), 0.0)) or 0.0
+    said = (
+        f"The best query found misses by {number(problem.error(best))}; proved is only that every query misses by "
+        f"{number(lower)}. More time for the proof may decide it."
+    )
+    return _result(problem, task, "undecided", said, best, chosen, lower=lower, more=more)
+
+
+def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tuple[Array, float] | None:
+    """The least query with scores ln w inside the subset and a margin below them outside, and the bound that it
+    gives.
+    """
+    k, n = problem.keys * problem.factor, len(problem.keys)
+    low = chosen[int(w.argmin())]
+    outside = np.setdiff1d(np.arange(n), chosen)
+    inside = [i for i in chosen if i != low]
+    far = float(np.abs(problem.values[outside] - problem.target).max(initial=0.0))
+    weight = {i: float(x) for i, x in zip(chosen, w, strict=True)}
+    first, free = np.zeros(k.shape[1]), np.eye(k.shape[1])
+    if inside:
+        rows = (k[inside] - k[low]) / problem.unit
+        logs = np.log([weight[i] / weight[low] for i in inside])
+        u, s, vt = np.linalg.svd(rows, full_matrices=True)
+        rank = int((s > 1e-11 * max(s.max(initial=0.0), 1e-300)).sum())
+        first = vt[:rank].T @ ((u[:, :rank].T @ logs) / s[:rank])
+        first += vt[:rank].T @ ((u[:, :rank].T @ (logs - rows @ first)) / s[:rank])
+        free = vt[rank:].T
+        if np.abs(rows @ first - logs).max() > 1e-9 * (1 + np.abs(logs).max()):
+            return None
+    z = np.zeros(free.shape[1])
+    if len(outside) and far > aim:
+        margin = float(np.log(len(outside) * weight[low] * (far - aim) / aim))
+        rows = (k[low] - k[outside]) / problem.unit
+        if free.shape[1] == 0:
+            z_found = z if (rows @ first >= margin).all() else None
+        else:
+            z_found = least_distance(rows @ free, margin - rows @ first)
+        if z_found is None:
+            return None
+        z = z_found
+    query = (first + free @ z) / problem.unit
+    return query, _margin_bound(problem, query, chosen, w, far)
+
+
+def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, far: float) -> float:
+    """mass outside <= r/(1+r), and inside the weights are off by e^(2 deviation): what the scores of this query
+    prove.
+    """
+    scores = problem.factor * (problem.keys @ query)
+    rounding = (len(query) + 4) * UNIT * problem.factor * float((np.abs(problem.keys) @ np.abs(query)).max())
+    low = chosen[int(w.argmin())]
+    level = scores[chosen] - np.log(w)
+    off = float(np.abs(level - level[chosen.index(low)]).max()) + 2 * rounding
+    outside = np.setdiff1d(np.arange(len(scores)), chosen)
+    margin = float((scores[low] - scores[outside]).min(initial=np.inf)) - 2 * rounding
+    ratio = len(outside) * float(w.min()) * float(np.exp(min(off - margin, 500.0))) if len(outside) else 0.0
+    spread = float((w @ np.abs(problem.values[chosen] - problem.target)).max())
+    return (
+        ratio / (1 + ratio) * far
+        + float(np.expm1(min(2 * off, 500.0))) * spread
+        + 4 * UNIT * float(np.abs(problem.values).max())
+    )
+
+
+def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int]) -> str:
+    scores = problem.factor * (problem.keys @ built[0])
+    outside = np.setdiff1d(np.arange(len(scores)), chosen)
+    bound = f"so the output is within {number(built[1])} of what was wanted."
+    if not len(outside):
+        return "The scores of the keys differ by exactly the logarithms of the wanted weights, " + bound
+    margin = float(scores[chosen].min() - scores[outside].max())
+    if len(chosen) == 1:
+        lead = f"Key {chosen[0]} leads every other key by {number(margin)}: the others together weigh at most "
+        ratio = len(outside) * float(np.exp(-margin))
+        return lead + f"{number(ratio / (1 + ratio))}, " + bound
+    return f"The chosen keys have the scores they need and lead every other key by at least {number(margin)}, " + bound
+
+
+def by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float) -> tuple[Refutation, Array]:
+    """The proof by cases where there is one and the problem is small enough, then three tries to prove more than was
+    asked; or the best query from the boxes that resisted.
+    """
+    if not refuter.exact or len(refuter.points) > 64:
+        return so_far, best
+    problem = refuter.problem
+    low, high = problem.tolerance, problem.error(best)
+    cases = Cases(refuter, low, int(NODES * seconds), seconds)
+    certificate = cases.run()
+    if certificate is None:
+        hints = np.array(cases.hints[-40:] + cases.hints[:40]).reshape(-1, refuter.points.shape[1])
+        found = problem.query(descend(problem, hints)) if len(hints) else best
+        return so_far, min(best, found, key=problem.error)
+    for _ in range(3):
+        middle = float(f"{(low * high) ** 0.5:.3g}")
+        more = Cases(refuter, middle, int(NODES * seconds / 20), seconds / 20).run() if low < middle < high else None
+        low, high, certificate = (low, middle, certificate) if more is None else (middle, high, more)
+    return Refutation(max(so_far.lower_bound, low), certificate), best
+
+
+def _starts(problem: Problem, most: int) -> int:
+    """As many starts as take about as long for a large problem as for a small one."""
+    size = len(problem.keys) * problem.points.shape[1] * problem.values.shape[1]
+    return int(np.clip(2e7 / size, 1, most))
+
+
+def _good(problem: Problem, query: Array, bound: float) -> bool:
+    """Proved and measured."""
+    return bound <= problem.tolerance and problem.error(query) <= problem.tolerance
+
+
+def _proved(problem: Problem, certificate: dict[str, Any], tolerance: float) -> float | None:
+    """What the independent verifier accepts, rounded down."""
+    try:
+        given = (problem.keys.tolist(), problem.values.tolist(), problem.target.tolist())
+        bound = verify(certificate, *given, tolerance)
+    except NotAProof:
+        return None
+    return float(np.nextafter(float(bound), 0.0))
+
+
+def _near(values: Array, target: Array) -> Array:
+    """Positive weights, as even as they can be, whose mean of the values is near the target."""
+    size = float(np.abs(values - target).max()) or 1.0
+    moved = (values - target) / size
+    stretched = np.vstack([moved, np.zeros(moved.shape[1])])
+    wanted = np.append(np.zeros(len(moved)), 1.0)
+    return softmax(moved @ towards(stretched, wanted, steps=30))
+
+
+def _result(
+    problem: Problem,
+    task: str,
+    status: Status,
+    said: str,
+    query: Array,
+    chosen: list[int] | None,
+    bound: float | None = None,
+    certificate: dict[str, Any] | None = None,
+    lower: float = 0.0,
+    more: dict[str, Any] | None = None,
+) -> Result:
+    weights = problem.weights(query)
+    scores = problem.factor * (problem.keys @ query)
+    margins = None
+    if chosen is not None:
+        margins = scores[chosen].min() - scores
+        margins[chosen] = np.nan
+    return Result(
+        task=task,
+        status=status,
+        statement=said,
+        query=query,
+        weights=weights,
+        output=weights @ problem.values,
+        target=problem.target,
+        bound=problem.guaranteed(query) if bound is None else bound,
+        error=problem.measured(query),
+        tolerance=problem.tolerance,
+        certificate=certificate,
+        lower_bound=lower,
+        margins=margins,
+        more=more or {},
+    )
+
+
+def _together(parts: list[Result], eps: float) -> Result:
+    """Many rows as one result: the worst status, the largest error, every row's own verdict in `rows`."""
+    worst: tuple[Status, ...] = ("impossible", "undecided", "solved")
+    status = next(s for s in worst if any(p.status == s for p in parts))
+    bad = [p for p in parts if p.status == status]
+    said = f"All {len(parts)} rows: one query each." if status == "solved" else f"{bad[0].task}: {bad[0].statement}"
+    errors = [p.error for p in parts if p.error is not None]
+    return Result(
+        task="select every value",
+        status=status,
+        statement=said,
+        query=np.array([p.query for p in parts]),
+        weights=np.array([p.weights for p in parts]),
+        output=np.array([p.output for p in parts]),
+        target=np.array([p.target for p in parts]),
+        bound=max(p.bound for p in parts if p.bound is not None),
+        error={kind: max(e[kind] for e in errors) for kind in ("float32", "float64")},
+        tolerance=eps,
+        certificate=bad[0].certificate,
+        lower_bound=max(p.lower_bound for p in parts),
+        more={"rows": [{"status": p.status, "statement": p.statement, "certificate": p.certificate} for p in parts]},
+    )

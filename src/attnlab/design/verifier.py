@@ -1,0 +1,324 @@
+"""Is this certificate a proof? An independent judge: standard library only, exact rationals, no line shared with the
+solver.
+
+It reads the certificate as a program would receive it (plain lists, numbers and strings such as "1/3") together with
+the problem, and either returns the bound that is proved or says what fails. Numbers of the problem are the decimals
+they are written as. The only inexact step is the logarithm, whose error the judge bounds and counts against the
+certificate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+Rows = Sequence[Sequence[float]]
+Matrix = list[list[Fraction]]
+Cut = tuple[int, dict[int, Fraction], dict[int, Fraction]]  # the index, its weights, their factors
+Box = list[tuple[Fraction, Fraction]]
+
+
+MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError)
+
+
+class NotAProof(Exception):
+    """The certificate does not prove what it claims."""
+
+
+def verify(
+    certificate: Mapping[str, Any], keys: Rows, values: Rows, target: Sequence[float], tolerance: float
+) -> Fraction:
+    """The proved lower bound on the maximum-norm error of every query.
+
+    With a "radius" in the certificate the proof is about the queries with |scale · q| <= radius.
+    """
+    try:
+        return _judged(certificate, keys, _matrix(values), [_exact(x) for x in target], _exact(tolerance))
+    except MALFORMED as error:
+        raise _malformed(error) from None
+
+
+def _malformed(error: Exception) -> NotAProof:
+    return NotAProof(f"the certificate is malformed ({type(error).__name__}: {error})")
+
+
+def _judged(certificate: Mapping[str, Any], keys: Rows, v: Matrix, y: list[Fraction], eps: Fraction) -> Fraction:
+    kind, radius = certificate.get("type"), _radius(certificate.get("radius"))
+    cuts = [_cut(cut, keys, radius) for cut in certificate.get("combinations", [])]
+    if kind == "separating":
+        bound = _half_space(certificate["direction"], [], v, y)
+    elif kind == "convex_combination":
+        _check_headline(certificate, cuts[0], len(v))
+        bound = _half_space(certificate["direction"], list(zip(cuts, certificate["multipliers"], strict=True)), v, y)
+    elif kind == "range":
+        if len(certificate["bounds"]) != len(v):
+            raise NotAProof("there must be limits for every weight")
+        bound = _exact(certificate["proves"])
+        if bound < eps:
+            raise NotAProof(
+                f"proves only that the error is more than {float(bound):.6g}, and {float(eps):.6g} is allowed"
+            )
+        _check_case(
+            certificate["cases"], cuts, _first_box(certificate["bounds"], v, y, bound), (keys, v, y, bound), radius
+        )
+        return bound
+    else:
+        raise NotAProof(f"no rule for certificates of type {kind!r}")
+    if bound <= eps:
+        raise NotAProof(f"proves only that the error is at least {float(bound):.6g}, and {float(eps):.6g} is allowed")
+    return bound
+
+
+def _exact(x: float | str) -> Fraction:
+    if not isinstance(x, str):
+        return Fraction(repr(float(x)))
+    if "e" in x.lower():
+        raise NotAProof(f"{x[:20]} must be written as a fraction, such as 1/3")
+    return Fraction(x)
+
+
+def _index(x: int | str, n: int) -> int:
+    """A row number in its one spelling."""
+    i = int(x)
+    if isinstance(x, bool) or (str(x) != str(i)) or not 0 <= i < n:
+        raise NotAProof(f"{x!r} is not one of the {n} indices")
+    return i
+
+
+def _shares(given: Mapping[str, Any], n: int) -> dict[int, Fraction]:
+    """Exact numbers by index."""
+    return {_index(i, n): _exact(x) for i, x in given.items()}
+
+
+def _radius(given: Any) -> Fraction | None:
+    if given is None:
+        return None
+    radius = _exact(given)
+    if radius <= 0:
+        raise NotAProof("the radius must be positive")
+    return radius
+
+
+def _matrix(rows: Rows) -> Matrix:
+    return [[_exact(x) for x in row] for row in rows]
+
+
+def _dot(a: Sequence[Fraction], b: Sequence[Fraction]) -> Fraction:
+    return sum((x * y for x, y in zip(a, b, strict=True) if x), Fraction(0))
+
+
+def _mixed(shares: Mapping[int, Fraction], rows: Rows) -> list[Fraction]:
+    """The sum of rows with these shares."""
+    chosen = [(x, [_exact(a) for a in rows[i]]) for i, x in shares.items()]
+    return [sum((x * row[c] for x, row in chosen), Fraction(0)) for c in range(len(rows[0]))]
+
+
+def _log(x: Fraction) -> float:
+    """ln x for any positive rational, also one that no float can hold."""
+    if x <= 0:
+        raise NotAProof("the logarithm of a number that is not positive")
+    shift = x.numerator.bit_length() - x.denominator.bit_length()
+    return math.log(float(x / Fraction(2) ** shift)) + shift * math.log(2)
+
+
+def _give(residual: Sequence[Fraction], radius: Fraction | None) -> float:
+    """How much residual·q can be for |q| <= radius; no residual is allowed when the proof is about every query."""
+    most = max(map(abs, residual), default=Fraction(0))
+    if not most:
+        return 0.0
+    if radius is None:
+        raise NotAProof("the keys do not combine exactly, and no radius restricts the queries")
+    return math.hypot(*(float(x / most) for x in residual)) * float(most * radius) * (1 + 1e-9)
+
+
+def _cut(cut: Mapping[str, Any], keys: Rows, radius: Fraction | None) -> Cut:
+    """a_j <= sum b_i a_i for every query, by weighted means: key j = sum p_i key_i and sum p_i ln(b_i / p_i) >= 0."""
+    j = _index(cut["index"], len(keys))
+    p, b = _shares(cut["weights"], len(keys)), _shares(cut["factors"], len(keys))
+    if min(p.values()) < 0 or sum(p.values()) != 1:
+        raise NotAProof(f"the weights for key {j} are not a convex combination")
+    if set(b) != {i for i, w in p.items() if w} or min(b.values()) <= 0:
+        raise NotAProof(f"the factors for key {j} must be positive, one for every key of the combination")
+    miss = _mixed({**p, j: p.get(j, Fraction(0)) - 1}, keys)
+    terms = [float(p[i]) * (_log(x) - _log(p[i])) for i, x in b.items()]
+    if sum(terms) < 1e-12 * (1 + sum(map(abs, terms))) + _give(miss, radius):
+        raise NotAProof(f"the factors for key {j} are too small for the inequality of means")
+    return j, p, b
+
+
+def _check_headline(certificate: Mapping[str, Any], first: Cut, n: int) -> None:
+    """The index and weights that stand on top for readers are those of the first combination."""
+    j, p, _ = first
+    shown = [_exact(x) for x in certificate["weights"]]
+    same = len(shown) == n and all(abs(x - p.get(i, 0)) <= Fraction(1, 10**9) for i, x in enumerate(shown))
+    if _index(certificate["index"], n) != j or not same:
+        raise NotAProof("index and weights are not those of the first combination")
+
+
+def _rows(w: list[Fraction], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]) -> list[Fraction]:
+    """w·(y - v_i) + sum mu (row of the cut)_i: averaged over attainable weights, at most w·(y - output)."""
+    there = _dot(w, y)
+    rows = [there - _dot(w, value) for value in v]
+    for (j, _, factors), mu in shares:
+        share = _exact(mu)
+        if share < 0:
+            raise NotAProof("a combination enters with a negative share")
+        rows[j] += share
+        for i, b in factors.items():
+            rows[i] -= share * b
+    return rows
+
+
+def _half_space(
+    direction: Sequence[float], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]
+) -> Fraction:
+    """The bound that one direction proves."""
+    w = [_exact(x) for x in direction]
+    if not any(w):
+        raise NotAProof("the direction is zero")
+    return min(_rows(w, shares, v, y)) / sum(abs(x) for x in w)
+
+
+def _first_box(bounds: Sequence[Mapping[str, Any]], v: Matrix, y: list[Fraction], eps: Fraction) -> Box:
+    """Limits on each weight of any mixture of values within eps of y: a_i = sum_r a_r (1[r = i] - z·(v_r - y)) +
+    z·(c - y).
+    """
+    box = []
+    for i, proof in enumerate(bounds):
+        ends = []
+        for side in ("lower", "upper"):
+            z = [_exact(x) for x in proof[side]]
+            reach = [Fraction(int(r == i)) - _dot(z, value) + _dot(z, y) for r, value in enumerate(v)]
+            give = eps * sum(abs(x) for x in z)
+            ends.append(max(min(reach) - give, Fraction(0)) if side == "lower" else min(max(reach) + give, Fraction(1)))
+        box.append((ends[0], ends[1]))
+    return box
+
+
+def _check_case(
+    case: Mapping[str, Any],
+    cuts: Sequence[Cut],
+    box: Box,
+    problem: tuple[Rows, Matrix, list[Fraction], Fraction],
+    radius: Fraction | None,
+) -> None:
+    """No attainable weights in the box give an output within eps; a split covers both of its sides."""
+    if "split" in case:
+        i, at = _index(case["split"][0], len(box)), _exact(case["split"][1])
+        low, high = box[i]
+        _check_case(case["above"], cuts, [*box[:i], (max(low, at), high), *box[i + 1 :]], problem, radius)
+        _check_case(case["below"], cuts, [*box[:i], (low, min(high, at)), *box[i + 1 :]], problem, radius)
+        return
+    if any(low > high for low, high in box):
+        return
+    keys, v, y, eps = problem
+    w = [_exact(x) for x in case["direction"]]
+    rows = _rows(w, [(cuts[_index(c, len(cuts))], mu) for c, mu in case["multipliers"]], v, y)
+    u = _shares(case["vector"], len(keys))
+    if sum(u.values()) != 0:
+        raise NotAProof("the vector does not sum to zero")
+    miss = _mixed(u, keys)
+    constant, size = Fraction(0), 1.0
+    for i, x in u.items():
+        low, high = box[i]
+        if x > 0:  # ln a <= ln b + a/b - 1
+            touch = _exact(case["tangents"][str(i)])
+            slope, start = 1 / touch, Fraction(_log(touch)) - 1
+        else:  # ln a >= the chord between the limits
+            if low <= 0:
+                raise NotAProof(f"nothing keeps weight {i} away from zero")
+            slope = Fraction((_log(high) - _log(low)) / float(high - low)) if high > low else 1 / low
+            # rounded so that the chord stays below the logarithm at both ends
+            start = min(Fraction(_log(low)) - slope * low, Fraction(_log(high)) - slope * high)
+        rows[i] -= x * slope
+        constant -= x * start
+        size += abs(float(x)) * (1 + abs(float(start)) + float(slope * high))
+    level = _exact(case["level"])
+    value = level + sum(
+        (min((r - level) * low, (r - level) * high) for r, (low, high) in zip(rows, box, strict=True)), Fraction(0)
+    )
+    if value + constant - Fraction(_give(miss, radius) + 1e-13 * size) <= eps * sum(abs(x) for x in w):
+        raise NotAProof("one of the cases is not refuted")
+
+
+def shares_vector(certificate: Mapping[str, Any], keep: Rows, forget: Rows) -> bool:
+    """Whether the coefficients name one vector, not zero, that lies in both spans."""
+    left, right = (
+        _mixed({_index(i, len(rows)): _exact(x) for i, x in enumerate(certificate[name])}, rows)
+        for name, rows in (("keep", keep), ("forget", forget))
+    )
+    return left == right and any(left)
+
+
+def misses_segment(
+    certificate: Mapping[str, Any],
+    keys: Rows,
+    values: Rows,
+    query: Sequence[float],
+    j: int,
+    target: Sequence[float],
+    factor: float,
+    norm: float | None = None,
+) -> float:
+    """How far, along the direction, the outputs that a change of key j (to this norm, if one is given) can give stay
+    from the target; rounding is counted against it.
+    """
+    try:
+        w = [float(_exact(x)) for x in certificate["direction"]]
+    except MALFORMED as error:
+        raise _malformed(error) from None
+    size = math.fsum(map(abs, w))
+    if not (0 < size < math.inf and len(w) == len(target)):
+        raise NotAProof("the direction is zero or of the wrong length")
+    without, shares, unsure = _segment(keys, values, query, j, factor, norm)
+    bounds = [
+        math.fsum(x * (y - o - t * (v - o)) for x, o, v, y in zip(w, without, values[j], target, strict=True))
+        for t in shares
+    ]
+    spread = max(abs(x) for row in [*values, target] for x in row)
+    return min(bounds) / size - 1e-13 * (len(keys) + unsure) * spread
+
+
+def _segment(
+    keys: Rows, values: Rows, query: Sequence[float], j: int, factor: float, norm: float | None
+) -> tuple[list[float], tuple[float, float], float]:
+    """Attention without key j, the least and the greatest weight that key j can have, and the size of the scores.
+
+    Scores are compared exactly: only their differences are rounded, so that they may cancel.
+    """
+    others = [i for i in range(len(keys)) if i != j]
+    if not others:
+        return list(values[j]), (1.0, 1.0), 0.0
+    q = [_exact(x) for x in query]
+    products = {i: _dot([_exact(x) for x in keys[i]], q) for i in others}
+    top = max(products.values())
+    raised = {i: math.exp(factor * float(max(x - top, Fraction(-(10**6))))) for i, x in products.items()}
+    rest = math.fsum(raised.values())
+    without = [math.fsum(raised[i] / rest * values[i][c] for i in others) for c in range(len(values[0]))]
+    if norm is None and any(query):
+        return without, (0.0, 1.0), 0.0
+    length, level = factor * math.hypot(*query) * float(norm or 0.0), factor * float(top)
+    gaps = [math.log(rest) + level - score for score in (-length, length)]
+    low, high = (0.0 if gap > 700 else 1 / (1 + math.exp(max(gap, -700.0))) for gap in gaps)
+    return without, (low, high), length + abs(level)
+
+
+def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, tolerance: float) -> bool:
+    """Whether two equal inputs are asked for outputs more than twice the tolerance apart."""
+    i, j = (int(r) for r in certificate["rows"])
+    apart = max(abs(_exact(a) - _exact(b)) for a, b in zip(y[i], y[j], strict=True))
+    return list(x[i]) == list(x[j]) and apart > 2 * _exact(tolerance)
+
+
+def outside_range(certificate: Mapping[str, Any], mixed: Sequence[Sequence[float | Fraction]], y: Rows) -> Fraction:
+    """u with u·(W X) = 0: whatever the value matrix, some wanted output is missed by |u·Y| / |u|_1."""
+    u = [_exact(x) for x in certificate["vector"]]
+    rows = [[x if isinstance(x, Fraction) else _exact(x) for x in row] for row in mixed]
+    if any(sum((a * row[c] for a, row in zip(u, rows, strict=True)), Fraction(0)) for c in range(len(rows[0]))):
+        raise NotAProof("the vector does not cancel the attended inputs")
+    out = _matrix(y)
+    return max(
+        abs(sum((a * row[c] for a, row in zip(u, out, strict=True)), Fraction(0))) for c in range(len(out[0]))
+    ) / sum(abs(a) for a in u)

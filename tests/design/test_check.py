@@ -1,0 +1,103 @@
+from pathlib import Path
+
+import pytest
+
+from attnlab.design import mark
+from attnlab.errors import UserError
+
+SHEETS = Path(__file__).parents[2] / "examples" / "sheets"
+NAMES = sorted(path.stem for path in SHEETS.glob("a*.toml") if "-" not in path.stem)
+
+
+def test_there_is_a_sheet_for_every_part():
+    assert set(NAMES) == {f"a{i}" for i in range(1, 13)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_right_answers_pass(name):
+    marks = mark(SHEETS / f"{name}.toml", SHEETS / f"{name}-right.toml")
+    assert marks.passed, [o.message for o in marks.outcomes if not o.passed]
+
+
+@pytest.mark.parametrize("path", sorted(SHEETS.glob("*-wrong.toml")), ids=lambda path: path.stem)
+def test_wrong_answers_fail(path):
+    assert not mark(SHEETS / f"{path.stem.split('-')[0]}.toml", path).passed
+
+
+def test_a_failing_answer_gets_the_counterexample():
+    marks = mark(SHEETS / "a12.toml", SHEETS / "a12-wrong.toml")
+    failed = [o for o in marks.outcomes if not o.passed]
+    assert [o.name for o in failed] == ["average two"]
+    assert failed[0].error == pytest.approx(0.186, abs=1e-3)
+    for part in ("off by 0.1855 in coordinate 1", "allowed 0.05", "the margin to the other keys is 0.8744"):
+        assert part in failed[0].message
+    assert marks.points == 3
+
+
+def test_ten_times_the_mean_passes_within_three_thousandths():
+    marks = mark(SHEETS / "a12.toml", SHEETS / "a12-right.toml")
+    assert marks.outcomes[3].error == pytest.approx(0.003, abs=5e-4)
+
+
+SHEET = """
+keys = [[1, 0], [0, 1]]
+values = [[1, 0], [0, 1]]
+[[task]]
+name = "copy"
+ask = "select"
+index = 0
+"""
+
+
+def marked(tmp_path, answers, sheet=SHEET):
+    (tmp_path / "sheet.toml").write_text(sheet, encoding="utf-8")
+    (tmp_path / "answers.toml").write_text(answers, encoding="utf-8")
+    return mark(tmp_path / "sheet.toml", tmp_path / "answers.toml").outcomes[0]
+
+
+def test_numbers_and_names_of_ones_own(tmp_path):
+    assert marked(tmp_path, "copy = [5, -5]").passed
+    assert marked(tmp_path, 'copy = "C*(K[0] - K[1])"\n[let]\nC = 9').passed
+
+
+def test_no_answer_is_not_a_pass(tmp_path):
+    assert marked(tmp_path, "").message == "there is no answer"
+
+
+def test_impossible_must_be_true(tmp_path):
+    outcome = marked(tmp_path, 'copy = "impossible"')
+    assert not outcome.passed
+    assert "does it" in outcome.message
+
+
+def test_files_beside_the_sheet(tmp_path):
+    (tmp_path / "K.csv").write_text("1,0\n0,1\n", encoding="utf-8")
+    assert marked(tmp_path, "copy = [5, -5]", SHEET.replace("keys = [[1, 0], [0, 1]]", 'keys = "K.csv"')).passed
+
+
+@pytest.mark.parametrize(
+    ("answers", "sheet", "words"),
+    [
+        ("copy = [1, 2, 3]", SHEET, "give 2 numbers"),
+        ('copy = "K.sum()"', SHEET, "calls a function"),
+        ("cpoy = [1, 2]", SHEET, "did you mean copy"),
+        ("copy = [1, [2]]", SHEET, "different lengths"),
+        ("copy = true", SHEET, "give numbers"),
+        ("copy = [nan, 1]", SHEET, "finite"),
+        ("copy = ", SHEET, "is not TOML"),
+        ("", "keys = [[1]]", "has no tasks"),
+        ("", SHEET.replace('"select"', '"selct"'), "did you mean select"),
+        ("", SHEET.replace("index", "indx"), "did you mean index"),
+        ("copy = [1, 2]", SHEET.replace("keys = [[1, 0], [0, 1]]", ""), "'keys' is missing"),
+        ("copy = [1, 2]", SHEET.replace("[[1, 0], [0, 1]]", "[[1, 0], [0]]", 1), "make them equal"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, answers, sheet, words):
+    with pytest.raises(UserError, match=words) as caught:
+        marked(tmp_path, answers, sheet)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match="there is no file"):
+        mark(tmp_path / "none.toml", tmp_path / "none.toml")

@@ -1,0 +1,179 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from attnlab.design.__main__ import main
+
+K = np.array([[0.47, 0.65, 0.60], [0.64, 0.50, -0.59], [-0.03, -0.48, -0.88], [0.43, -0.83, 0.35]])
+V = np.array([[-0.07, -0.88, 0.47], [0.37, -0.93, -0.07], [-0.25, -0.75, 0.61], [0.94, 0.20, 0.28]])
+CONTRACT = {
+    "status",
+    "query",
+    "weights",
+    "output",
+    "bound",
+    "error",
+    "certificate",
+    "statement",
+    "lower_bound",
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, data in (("K", K), ("V", V)):
+        np.savetxt(tmp_path / f"{name}.csv", data, delimiter=",", fmt="%.17g")
+        np.save(tmp_path / f"{name}.npy", data)
+        (tmp_path / f"{name}.json").write_text(json.dumps(data.tolist()), encoding="utf-8")
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    code = main([str(a) for a in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def run_json(capsys, *arguments):
+    code, out, err = run(capsys, *arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("kind", ["csv", "npy", "json"])
+def test_the_contract_of_select(capsys, files, kind):
+    found = run_json(
+        capsys,
+        "select",
+        "--keys",
+        files / f"K.{kind}",
+        "--values",
+        files / f"V.{kind}",
+        "--index",
+        0,
+        "--tolerance",
+        0.01,
+    )
+    assert set(found) >= CONTRACT
+    assert found["status"] == "solved"
+    assert set(found["error"]) == {"float32", "float64"}
+    assert found["certificate"] is None
+    scores = K @ found["query"]
+    weights = np.exp(scores) / np.exp(scores).sum()
+    assert weights == pytest.approx(found["weights"])
+    assert np.abs(weights @ V - V[0]).max() <= found["bound"] <= 0.01
+
+
+def test_blend_and_reach(capsys, files):
+    given = ("--keys", files / "K.csv", "--values", files / "V.csv")
+    blend = run_json(capsys, "blend", *given, "--indices", "0,1", "--weights", ".5,.5")
+    assert blend["output"] == pytest.approx(((V[0] + V[1]) / 2).tolist(), abs=0.01)
+    assert run_json(capsys, "average", *given, "--indices", "0,1")["query"] == blend["query"]
+    reach = run_json(capsys, "reach", *given, "--target", "1,0,0")
+    assert reach["status"] == "impossible"
+    assert reach["certificate"]["type"] == "separating"
+    assert reach["lower_bound"] > 0.1
+    negative = run_json(capsys, "reach", *given, "--target", "-.07,-.88,.47", "--tolerance", "0.05")
+    assert negative["status"] == "solved"
+
+
+def test_inline_matrices_and_every_row(capsys):
+    found = run_json(capsys, "select", "--keys", "1,0;0,1", "--values", "[[1, 0], [0, 1]]", "--scale", "sqrt")
+    assert np.shape(found["query"]) == (2, 2)
+    assert [row["status"] for row in found["rows"]] == ["solved", "solved"]
+
+
+def test_the_other_commands(capsys):
+    assert run_json(capsys, "project", "--keep", "1,0", "--forget", "1,1")["matrix"] == pytest.approx(
+        np.array([[1, -1], [0, 0]])
+    )
+    assert run_json(capsys, "layer", "--tokens", "1,0;0,1", "--outputs", "0,1;nan,nan")["status"] == "solved"
+    edit = run_json(capsys, "edit-key", "--keys", "0,0;0,0", "--values", "1,0;0,1", "--query", "5,0", "--index", 1)
+    assert edit["key"][0] > 0.5
+    noise = run_json(capsys, "noise", "--samples", 2000, "--n", 4, "--robust", "--heads", 1)
+    assert len(noise["designs"]) == 4
+
+
+def test_people_get_words(capsys):
+    code, out, _ = run(capsys, "select", "--keys", "-1;0;1", "--values", "1,0,0;0,1,0;0,0,1", "--index", 1)
+    assert code == 0
+    for part in ("select value 1: impossible", "0.5·k_0 + 0.5·k_2", "nothing comes nearer than  0.6667", "margin"):
+        assert part in out
+
+
+def test_pictures_are_written_twice(capsys, tmp_path):
+    code, _, _ = run(
+        capsys,
+        "select",
+        "--keys",
+        "1,0;0,1",
+        "--values",
+        "1,0;0,1",
+        "--index",
+        0,
+        "--picture",
+        tmp_path / "a" / "b.png",
+    )
+    assert code == 0
+    assert (tmp_path / "a" / "b.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "a" / "b.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["select", "--keys", "1,2;3", "--values", "1;2", "--index", "0"], "make them equal"),
+        (["select", "--keys", "1,nan;3,4", "--values", "1;2", "--index", "0"], "finite number"),
+        (["select", "--keys", "", "--values", "1;2", "--index", "0"], "at least one vector"),
+        (["select", "--keys", "[]", "--values", "1;2", "--index", "0"], "at least one vector"),
+        (["select", "--keys", "1;2", "--values", "1;2", "--index", "7"], "choose from 0 to 1"),
+        (["select", "--keys", "1;x", "--values", "1;2", "--index", "0"], "'x' in row 2 is not a number"),
+        (["select", "--keys", "[[1],", "--values", "1;2", "--index", "0"], "is not JSON"),
+        (["select", "--keys", "none.csv", "--values", "1;2", "--index", "0"], "there is no file none.csv"),
+        (["select", "--keys", "1;2", "--values", "1;2", "--index", "one"], "one"),
+        (["select", "--keys", "1;2", "--values", "1;2", "--indx", "1"], "index"),
+        (["select", "--values", "1;2"], "keys"),
+        (
+            ["blend", "--keys", "1;2", "--values", "1;2", "--indices", "0,1", "--weights", ".5,.6"],
+            "divide by their sum",
+        ),
+        (["blend", "--keys", "1;2", "--values", "1;2", "--indices", "0;1"], "whole numbers"),
+        (["reach", "--keys", "1;2", "--values", "1;2", "--target", "1,2"], "give 1"),
+        (["tour", "--step", "A99"], "unknown step"),
+        (["tuor"], "tour"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(capsys, arguments, words):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_check_exits_1_when_a_task_fails(capsys, tmp_path):
+    sheet, good, bad = (tmp_path / f"{name}.toml" for name in ("sheet", "good", "bad"))
+    sheet.write_text(
+        'keys = [[1], [-1]]\nvalues = [[1], [0]]\n[[task]]\nname = "t"\nask = "select"\nindex = 0\n', "utf-8"
+    )
+    good.write_text("t = [9]", "utf-8")
+    bad.write_text("t = [0.1]", "utf-8")
+    code, out, _ = run(capsys, "check", sheet, good, "--json")
+    assert code == 0
+    assert json.loads(out)["passed"]
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(sheet), str(bad)])
+    assert stopped.value.code == 1
+    assert "off by" in capsys.readouterr().out
+    assert run(capsys, "check", sheet, tmp_path / "none.toml")[0] == 2
+
+
+def test_help_loads_no_numerics():
+    code = "import sys; from attnlab.design.__main__ import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code += "print([m for m in ('numpy', 'scipy', 'matplotlib', 'torch') if m in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert "select" in done.stdout

@@ -1,0 +1,86 @@
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from attnlab.design import noise
+from attnlab.errors import UserError
+
+FIELDS = ("mean", "sd", "near_one", "near_zero", "failures")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return noise(samples=200_000)
+
+
+@pytest.mark.parametrize("strength", [10.0, 1000.0])
+def test_simulation_agrees_with_the_closed_form(strength):
+    for design in noise(samples=200_000, strength=strength, seed=2).designs:
+        for name in FIELDS:
+            apart = getattr(design.simulated, name) - getattr(design.closed_form, name)
+            assert abs(apart) <= 3.5 * getattr(design.standard_error, name) + 1e-6, (design.name, name)
+
+
+def test_the_known_numbers(found):
+    one, equal, split = found.designs
+    assert one.closed_form.sd == pytest.approx(0.442, abs=5e-4)
+    assert equal.closed_form.sd == pytest.approx(one.closed_form.sd)
+    assert split.closed_form.sd == pytest.approx(0.151, abs=5e-4)
+    assert split.closed_form.failures == pytest.approx(norm.cdf(np.sqrt(2) * (np.log(9) / 10 - 1)), abs=2e-4)
+    assert split.closed_form.failures == pytest.approx(0.135, abs=5e-4)
+
+
+def test_limits_as_the_queries_grow():
+    one, _, split = noise(samples=1000, strength=1e5).designs
+    assert one.closed_form.sd == pytest.approx(0.5, abs=1e-3)
+    assert split.closed_form.mean == pytest.approx(0.46, abs=2e-3)
+    assert split.closed_form.sd == pytest.approx(0.135, abs=1e-3)
+    assert split.closed_form.failures == pytest.approx(0.079, abs=1e-3)
+
+
+def test_equal_heads_are_one_head(found):
+    one, equal, _ = found.designs
+    assert equal.simulated == one.simulated
+    assert (equal.histogram == one.histogram).all()
+
+
+def test_small_noise_alone_is_harmless():
+    for design in noise(samples=50_000, varying=0.0, alpha=1e-6).designs:
+        assert design.simulated.failures == 0
+        assert design.simulated.mean == pytest.approx(0.5, abs=1e-3)
+
+
+def test_the_robust_design_beats_the_naive_ones():
+    *naive, robust = noise(samples=50_000, robust=True, heads=1, n=5).designs
+    assert robust.queries.shape == (1, 5)
+    assert robust.squared_error < 0.1 * min(d.squared_error for d in naive)
+
+
+def test_heads_see_the_same_keys():
+    """Drawn apart, two equal heads would look better than one: 0.442 / sqrt 2."""
+    _, equal, _ = noise(samples=100_000).designs
+    assert equal.simulated.sd > 0.43
+
+
+def test_histograms_are_shares(found):
+    for design in found.designs:
+        assert design.histogram.sum() == pytest.approx(1)
+        assert design.law.sum() == pytest.approx(1)
+    assert set(json.loads(found.to_json())) >= {"status", "designs", "samples"}
+    assert "two split heads" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"n": 1}, "two keys"),
+        ({"indices": (0, 1, 2)}, "name two"),
+        ({"alpha": -1.0}, "non-negative"),
+        ({"samples": 5}, "too few"),
+    ],
+)
+def test_mistakes(settings, words):
+    with pytest.raises(UserError, match=words):
+        noise(**settings)

@@ -1,0 +1,34 @@
+import numpy as np
+import pytest
+
+from attnlab.design import blend, noise, select
+from attnlab.design.pictures import design_picture, noise_picture, save
+
+EYE = np.eye(3)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [EYE, [[-1.0], [0.0], [1.0]], [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]], [[1.0, 1.0]] * 3],
+    ids=["3d", "1d", "line", "point"],
+)
+def test_every_shape_of_keys_can_be_drawn(keys, tmp_path):
+    keys = np.array(keys)
+    figure = design_picture(select(keys, EYE, 0, tolerance=0.2), keys, EYE)
+    assert len(figure.axes[1].collections) >= 3
+    png, svg = save(figure, tmp_path / "picture.anything")
+    assert png.stat().st_size > 5000
+    assert svg.suffix == ".svg"
+
+
+def test_the_title_holds_the_verdict():
+    result = blend([[-1], [0], [1]], EYE, [0, 2])
+    title = design_picture(result, np.array([[-1.0], [0.0], [1.0]]), EYE).get_suptitle()
+    assert "impossible" in title
+    assert "every query misses" in title
+
+
+def test_one_panel_a_design_with_the_law_over_it():
+    figure = noise_picture(noise(samples=5000))
+    assert len(figure.axes) == 3
+    assert all(len(ax.patches) == 2 for ax in figure.axes)
