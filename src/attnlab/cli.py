@@ -19,6 +19,7 @@ from rich.text import Text
 
 from attnlab import __version__
 from attnlab.config import RunConfig, describe_type, from_text, load_preset, preset_names, resolve, type_hints, walk
+from attnlab.design.commands import check, design
 from attnlab.errors import AttnlabError, UserError
 from attnlab.runs import speaks
 
@@ -33,12 +34,14 @@ def as_written(name: str) -> str:
 app = App(
     name="attnlab",
     version=__version__,
-    help="An attention laboratory: train small language models with any attention, and see what they know.",
+    help="An attention laboratory: design attention with proofs, train small language models, see what they know.",
     help_format="plaintext",
     default_parameter=Parameter(name_transform=as_written),
 )
 corpus_app = App(name="corpus", help="Look at data as a task sees it, or write the built-in data to files.")
 app.command(corpus_app)
+app.command(design)
+app.command(check)
 
 
 def settings_class(cls: type[Any]) -> type[Any]:

@@ -284,7 +284,9 @@ def show_table(result: dict[str, Any], console: Console) -> None:
     title = f"{result['title']}\n{result['world']['exam_questions']:,} questions, {novelty}; intervals of 95 %"
     table = Table(title=title, box=box.SIMPLE_HEAD)
     for heading in ("", "accuracy", "interval", "commonest answer", "training"):
-        table.add_column(heading, justify="left" if heading in ("", "commonest answer") else "right", no_wrap=not heading)
+        table.add_column(
+            heading, justify="left" if heading in ("", "commonest answer") else "right", no_wrap=not heading
+        )
     for row in result["rows"]:
         scores = ("-", "-")
         if "accuracy" in row:
