@@ -103,6 +103,7 @@ def reach(
 
 def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None, seconds: float) -> Result:
     """The first of: zero, the construction, the descent, the proof."""
+    seconds = inputs.seconds(seconds)
     zero = np.zeros(problem.keys.shape[1])
     if _good(problem, zero, problem.guaranteed(zero)):
         said = (
@@ -210,7 +211,7 @@ def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, f
     return (
         ratio / (1 + ratio) * far
         + float(np.expm1(min(2 * off, 500.0))) * spread
-        + 4 * UNIT * float(np.abs(problem.values).max())
+        + (len(chosen) + 8) * UNIT * float(np.abs(problem.values).max())
     )
 
 
