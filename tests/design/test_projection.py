@@ -67,8 +67,7 @@ def test_solved_only_within_the_tolerance():
     rng = np.random.default_rng(1)
     a = rng.normal(size=3)
     cases = [([[0.3333333333333333, 0.6666666666666666, 1]], [[1, 2, 3]]), ([a], [3 * a, [0, 0, 1]])]
-    for gap in 10.0 ** -np.arange(3, 17):
-        cases.append(([[1, 0, 0]], [[1, gap, 0]]))
+    cases += [([[1, 0, 0]], [[1, gap, 0]]) for gap in 10.0 ** -np.arange(3, 17)]
     for keep, forget in cases:
         result = project(keep, forget)
         assert result.status != "solved" or miss(result, np.array(keep), np.array(forget)) <= result.bound <= 1e-6

@@ -52,7 +52,7 @@ def _judged(certificate: Mapping[str, Any], keys: Rows, v: Matrix, y: list[Fract
     elif kind == "convex_combination":
         _check_headline(certificate, cuts[0], len(v))
         bound = _half_space(certificate["direction"], list(zip(cuts, certificate["multipliers"], strict=True)), v, y)
-    elif kind == "range":
+    elif kind == "farkas":
         if len(certificate["bounds"]) != len(v):
             raise NotAProof("there must be limits for every weight")
         bound = _exact(certificate["proves"])
