@@ -125,11 +125,11 @@ def matrix(data: ArrayLike, what: str, *, free_rows: bool = False) -> Array:
     if bad.any():
         r, c = (int(x) for x in np.argwhere(bad)[0])
         raise DataError(f"{what}: row {r}, column {c} is {found[r, c]}; replace it by a finite number")
-    large, small = np.nanmax(np.abs(found), initial=0.0), np.nanmin(np.abs(found[found != 0]), initial=1.0)
-    if large > LARGEST or small < 1 / LARGEST:
-        odd = large if large > LARGEST else small
+    sizes = np.abs(found).max(axis=1)  # of rows: a tiny number beside others is harmless
+    odd = sizes[(sizes > LARGEST) | ((sizes > 0) & (sizes < 1 / LARGEST))]
+    if len(odd):
         raise DataError(
-            f"{what}: {odd:g} has a square that no float can hold; scale the numbers to between 1e-100 and 1e100"
+            f"{what}: a row of size {odd[0]:g} has squares that no float can hold; scale it to between 1e-100 and 1e100"
         )
     return found
 
