@@ -196,7 +196,7 @@ def verdicts(count: int, seed: int) -> bool:
             table[family][result.certificate["type"]] += 1
         if problem is not None:
             mistakes.append(f"instance {number} ({family}, {task}): {problem}")
-    kinds = ("separating", "convex_combination", "range")
+    kinds = ("separating", "convex_combination", "farkas")
     print(f"\nverdicts over {count:,} random instances ({time.perf_counter() - began:.0f} s, seed {seed})")
     head = f"{'family':<12}{'solved':>8}{'impossible':>12}{'undecided':>11}{'share':>8}{'longest':>10}"
     print(f"{head}   certificates: {', '.join(kinds)}")

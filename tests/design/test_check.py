@@ -101,3 +101,44 @@ def test_mistakes_are_one_line(tmp_path, answers, sheet, words):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match="there is no file"):
         mark(tmp_path / "none.toml", tmp_path / "none.toml")
+
+
+NOISE = 'keys = [[1, 0], [0, 1]]\nvalues = [[1], [0]]\n[[task]]\nname = "copy"\nask = "noise"\n'
+PROJECT = '[[task]]\nname = "copy"\nask = "project"\nkeep = [[1, 0, 0]]\nforget = [[1, 0]]\n'
+EDIT = SHEET.replace('"select"', '"edit-key"') + "query = [1, 2, 3]\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "sheet"),
+    [
+        ("", SHEET.replace("index = 0", "")),
+        ("copy = [1, 2]", SHEET.replace("index = 0", 'index = "x"')),
+        ("copy = [1, 2]", SHEET.replace("index = 0", "index = 0.5")),
+        ("", "task = [1, 2]"),
+        ("", "task = []"),
+        ("", "vectors = 3\n" + SHEET),
+        ("", SHEET + "[vectors]\nu = [[1, 2], [3]]\n"),
+        *(("", SHEET + f"points = {x}\n") for x in ('"x"', "nan", "-3")),
+        *(("", SHEET + f"tolerance = {x}\n") for x in ('"x"', "true", "0")),
+        *(("", SHEET.replace('"select"\nindex', '"blend"\nindices').replace("= 0", x)) for x in ("= 3", '= ["a"]')),
+        ("[copy]\na = 1", SHEET),
+        ("copy = [{a = 1}]", SHEET),
+        ("copy = [1, 2]\nlet = 3", SHEET),
+        ("copy = [1, 2]", EDIT),
+        ("copy = [1, 2]", EDIT.replace("[1, 2, 3]", "[1, 2]") + 'norm = "x"\n'),
+        ("copy = [1, 2]", PROJECT),
+        ("copy = [1, 2]", NOISE + 'heads = "x"\n'),
+        ("copy = [1, 2]", SHEET + SHEET[SHEET.index("[[task]]") :]),
+        ("copy = " + "9" * 400, SHEET),
+    ],
+)
+def test_sheets_with_settings_of_the_wrong_kind_are_one_line(tmp_path, answers, sheet):
+    with pytest.raises(UserError) as caught:
+        marked(tmp_path, answers, sheet)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_that_grow_are_stopped(tmp_path):
+    grown = "\n".join(f'x{i + 1} = "x{i} ^ x{i}"' for i in range(9))
+    with pytest.raises(UserError, match="stay below"):
+        marked(tmp_path, f'copy = "x9"\n[let]\nx0 = "K[0] + 1"\n{grown}', SHEET)

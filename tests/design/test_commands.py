@@ -100,7 +100,7 @@ def test_the_other_commands(capsys):
 def test_people_get_words(capsys):
     code, out, _ = run(capsys, "select", "--keys", "-1;0;1", "--values", "1,0,0;0,1,0;0,0,1", "--index", 1)
     assert code == 0
-    for part in ("select value 1: impossible", "0.5·k_0 + 0.5·k_2", "nothing comes nearer than  0.6667", "margin"):
+    for part in ("select value 1: impossible", "0.5·k_0 + 0.5·k_2", "nothing comes nearer than  0.6666", "margin"):
         assert part in out
 
 
@@ -177,3 +177,32 @@ def test_help_loads_no_numerics():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
     assert "select" in done.stdout
+
+
+LONG = ";".join(["0.123456,0.654321,0.111111"] * 60)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--keys", LONG, "--values", "1,0"),
+        ("--keys", "[[1" + "0" * 400 + "]]", "--values", "[[1]]"),
+        ("--keys", "[[1" + "0" * 5000 + "]]", "--values", "[[1]]"),
+        ("--keys", "[" * 100_000, "--values", "[[1]]"),
+        *(("--keys", f"{x};1", "--values", "1;0") for x in ("1e308", "1e200", "1e-320")),
+        *(("--keys", "0;1;2", "--values", "1,0;0,1;0,0", "--index", 1, "--seconds", x) for x in ("nan", "-5")),
+    ],
+)
+def test_extreme_input_is_one_line(capsys, arguments):
+    code, out, err = run(capsys, "select", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_indices_are_whole_and_numbers_real():
+    from attnlab.design import blend, select
+    from attnlab.errors import UserError
+
+    with pytest.raises(UserError, match="whole"):
+        blend(np.eye(2), np.eye(2), [0.5])
+    with pytest.raises(UserError, match="complex"):
+        select(np.eye(2) * 1j, np.eye(2), 0)

@@ -64,3 +64,17 @@ def test_anything_else_is_one_line(text, words):
 def test_no_text_escapes(text):
     with suppress(UserError):
         assert np.isfinite(evaluate(text, NAMES)).all()
+
+
+@pytest.mark.parametrize("text", ["^".join(["K"] * 30), "[" + ",".join(["B"] * 3) + "]", "B ^ K", "B_t @ B", "c + c_t"])
+def test_nothing_grows_beyond_a_million_numbers(text):
+    column = np.ones((1001, 1))
+    with pytest.raises(UserError, match="stay below"):
+        evaluate(text, {"K": np.ones((3, 2)), "B": np.ones((1, 400_000)), "c": column})
+
+
+@pytest.mark.parametrize("text", ["1" + "0" * 400, "K[\n0\n]\n.T", "K[0]\n+\n[1,\n2,\n3]", "K[1" + "0" * 400 + "]"])
+def test_errors_are_one_line(text):
+    with pytest.raises(UserError) as caught:
+        evaluate(text, NAMES)
+    assert "\n" not in str(caught.value)

@@ -46,3 +46,9 @@ def test_pickles_are_not_loaded(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError):
         inputs.read(str(tmp_path / "x.npy"), "keys")
+
+
+def test_a_tiny_number_beside_others_is_harmless():
+    assert inputs.read("1,1e-104;0,1", "weights").shape == (2, 2)
+    with pytest.raises(DataError, match="scale it"):
+        inputs.read("1,1;1e-104,0", "keys")

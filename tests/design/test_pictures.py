@@ -32,3 +32,10 @@ def test_one_panel_a_design_with_the_law_over_it():
     figure = noise_picture(noise(samples=5000))
     assert len(figure.axes) == 3
     assert all(len(ax.patches) == 2 for ax in figure.axes)
+
+
+def test_a_query_for_every_value_shows_every_output():
+
+    figure = design_picture(select(np.eye(3), np.eye(3)), np.eye(3), np.eye(3))
+    drawn = {c.get_label(): len(c.get_offsets()) for c in figure.axes[1].collections}
+    assert drawn["wanted"] == drawn["output"] == 3

@@ -56,3 +56,40 @@ def test_too_many_vectors_always_meet():
 def test_mistakes(keep, forget, words):
     with pytest.raises(UserError, match=words):
         project(keep, forget)
+
+
+def miss(result, keep, forget):
+    matrix = result.more["matrix"]
+    return max(np.abs(keep @ matrix.T - keep).max(), np.abs(forget @ matrix.T).max())
+
+
+def test_solved_only_within_the_tolerance():
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=3)
+    cases = [([[0.3333333333333333, 0.6666666666666666, 1]], [[1, 2, 3]]), ([a], [3 * a, [0, 0, 1]])]
+    cases += [([[1, 0, 0]], [[1, gap, 0]]) for gap in 10.0 ** -np.arange(3, 17)]
+    for keep, forget in cases:
+        result = project(keep, forget)
+        assert result.status != "solved" or miss(result, np.array(keep), np.array(forget)) <= result.bound <= 1e-6
+
+
+def test_the_angle_is_not_read_off_a_wrong_matrix():
+    assert project([[0.3333333333333333, 0.6666666666666666, 1]], [[1, 2, 3]]).status == "undecided"
+    assert project([[0.3333333333333333, 0.6666666666666666, 1]], [[1, 2, 3]]).more["smallest_angle"] < 1e-9
+    assert project([[1, 0]], [[1, 1e-5]]).more["smallest_angle"] == pytest.approx(np.degrees(1e-5))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_too_many_vectors_of_all_sizes_meet(seed):
+    rng = np.random.default_rng(seed)
+    keep, forget = (rng.normal(size=(n, 5)) * 10.0 ** rng.uniform(-6, 6, size=(n, 1)) for n in (4, 3))
+    result = project(keep, forget)
+    assert result.status == "impossible"
+    assert shares_vector(result.certificate, keep.tolist(), forget.tolist())
+    assert 0 < result.lower_bound <= 0.5
+
+
+def test_a_tolerance_can_be_chosen():
+    keep, forget = [[1, 0, 0]], [[1, 1e-6, 0]]
+    assert project(keep, forget, tolerance=1e-2).status == "solved"
+    assert project(keep, forget, tolerance=1e-13).status == "undecided"

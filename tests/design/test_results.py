@@ -39,3 +39,11 @@ def test_a_notebook_shows_the_verdict_and_escapes_text():
     assert "solved" in page
     assert "<td" in page
     assert "&lt;b&gt;" in Result(task="<b>", status="solved", statement="")._repr_html_()
+
+
+def test_bounds_are_rounded_to_the_side_on_which_they_stay_true():
+    from attnlab.design.results import at_least, at_most
+
+    for x in (0.123456, 1e-9 / 3, 12345.6, 0.1, 2.0):
+        assert float(at_least(x)) <= x <= float(at_most(x))
+    assert (at_least(0.16669), at_most(0.16661)) == ("0.1666", "0.1667")

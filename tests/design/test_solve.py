@@ -64,7 +64,7 @@ def test_unequal_weights_within_a_tolerance_without_a_face():
 def test_the_two_ends_of_a_line_cannot_be_blended():
     result = blend(LINE, np.eye(3), [0, 2])
     assert result.status == "impossible"
-    assert result.certificate["type"] == "range"
+    assert result.certificate["type"] == "farkas"
     assert result.lower_bound > 0.2
     assert result.error["float64"] >= result.lower_bound
 
@@ -145,3 +145,11 @@ def test_mistakes_name_their_fix(call, words):
     with pytest.raises(UserError, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_a_sentence_about_a_ball_of_queries_says_so():
+    keys = np.random.default_rng(3).normal(size=(4, 6))
+    keys[0] = keys[1:].mean(axis=0)
+    said = select(keys, np.eye(4), 0).statement
+    assert said.count("every query with |scale·q| up to") == 2
+    assert "Key 0 is nearly" in said

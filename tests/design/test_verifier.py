@@ -151,7 +151,7 @@ def forged(**changes):
         (forged(index=2), "those of the first combination"),
         (forged(weights=[1, 0, 0, 0]), "those of the first combination"),
         ({"type": "separating"}, "malformed"),
-        ({"type": "range", "bounds": [{}] * 4, "proves": 0.1, "cases": {}}, "malformed"),
+        ({"type": "farkas", "bounds": [{}] * 4, "proves": 0.1, "cases": {}}, "malformed"),
     ],
 )
 def test_forged_proofs_are_refused(certificate, words):

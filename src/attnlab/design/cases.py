@@ -86,7 +86,7 @@ class Cases:
         used: dict[int, int] = {}
         _number_cuts(cases, used)
         return {
-            "type": "range",
+            "type": "farkas",
             "proves": self.tolerance,
             "bounds": [{"lower": low.tolist(), "upper": high.tolist()} for low, high in proofs],
             "combinations": [self.cuts[c].plain() for c in used],

@@ -26,7 +26,25 @@ from attnlab.design.results import Result, number, vector
 from attnlab.design.solve import blend, reach, select
 from attnlab.errors import DataError, UserError, unknown
 
+NUMBERS = {"points", "tolerance", "norm", "alpha", "varying"}
+WHOLE = {"index", "heads"}
+WORDS = {"name", "ask", "text", "scale", "title"}
+NEEDED = {"select": ("index",), "edit-key": ("query", "index"), "reach": ("target",), "project": ("keep", "forget")}
 COMMON = {"name", "ask", "points", "tolerance", "keys", "values", "text", "scale"}
+
+
+def _checked(who: str, settings: Mapping[str, Any]) -> None:
+    """Every setting of a sheet or task is of its kind."""
+    for name, given in settings.items():
+        is_number = isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < inputs.LARGEST
+        if name in NUMBERS and not (is_number and given >= 0):
+            raise UserError(f"{who}: {name} must be a number from 0 on, not {given!r}")
+        if name in WHOLE and not (is_number and isinstance(given, int)):
+            raise UserError(f"{who}: {name} must be a whole number, not {given!r}")
+        if name in WORDS and not isinstance(given, str):
+            raise UserError(f"{who}: {name} must be text in quotes, not {given!r}")
+        if name == "indices" and not (isinstance(given, list) and all(type(j) is int for j in given)):
+            raise UserError(f"{who}: indices must be a list of whole numbers, such as [0, 1], not {given!r}")
 
 
 @dataclass(frozen=True)
@@ -77,12 +95,19 @@ class Task:
         self, sheet: Mapping[str, Any], own: Mapping[str, Any], names: Mapping[str, Array], folder: Path, place: int
     ) -> None:
         self.own, self.names, self.folder = own, names, folder
+        self.name = f"task {place}"
+        if not isinstance(own, dict):
+            raise UserError(f"{self.name} must be a table; write [[task]] and its settings below")
+        self.name = str(own.get("name", self.name))
+        _checked(self.name, own)
         self.ask = own.get("ask")
-        self.name = str(own.get("name", f"task {place}"))
         if self.ask not in ASKS:
             raise UserError(f"{self.name}: " + unknown("ask", str(self.ask), ASKS))
         if extra := set(own) - COMMON - ASKS[self.ask][1]:
             raise UserError(f"{self.name}: " + unknown("setting", sorted(extra)[0], COMMON | ASKS[self.ask][1]))
+        for needed in NEEDED.get(str(self.ask), ()):
+            if needed not in own:
+                raise UserError(f"{self.name}: '{needed}' is missing; a task that asks {self.ask} needs it")
         self.sheet = sheet
         self.tolerance = inputs.tolerance(self.setting("tolerance", 0.05))
         self.points = float(own.get("points", 1))
@@ -109,7 +134,7 @@ class Task:
     def _row(self, row: Any, width: int) -> Array:
         if row == "free":
             return np.full(width, np.nan)
-        return evaluate(row, self.names) if isinstance(row, str) else np.asarray(row, dtype=float)
+        return np.asarray(_evaluated(row, self.names))
 
     def vector(self, name: str) -> Array:
         """One vector."""
@@ -127,8 +152,14 @@ class Task:
         return Outcome(self.name, passed, self.points, float(error), self.tolerance, said)
 
 
+def _numeric(task: Task, answer: Any) -> Array:
+    if isinstance(answer, dict):
+        raise UserError(f"{task.name}: the answer is a table; give numbers, or an expression in quotes")
+    return np.asarray(answer, dtype=np.float64)
+
+
 def _shaped(task: Task, answer: Any, shape: tuple[int, ...]) -> Array:
-    found = np.asarray(answer, dtype=np.float64)
+    found = _numeric(task, answer)
     if found.size == int(np.prod(shape)) and found.ndim <= 2 and 1 in (*shape, 0):
         found = found.reshape(shape)
     if found.shape != shape:
@@ -161,7 +192,7 @@ def _query_outcome(task: Task, problem: Problem, query: Array, chosen: list[int]
 
 def _select(task: Task, answer: Any) -> Outcome:
     values = task.array("values")
-    j = inputs.index(int(task.own["index"]), len(values))
+    j = inputs.index(task.own["index"], len(values))
     problem = task.problem(values[j])
     return _query_outcome(task, problem, _shaped(task, answer, (problem.keys.shape[1],)), [j])
 
@@ -191,6 +222,8 @@ def _reach(task: Task, answer: Any) -> Outcome:
 
 def _project(task: Task, answer: Any) -> Outcome:
     keep, forget = task.array("keep"), task.array("forget")
+    if keep.shape[1] != forget.shape[1]:
+        raise UserError(f"{task.name}: keep and forget have different widths; give both the same")
     matrix = _shaped(task, answer, (keep.shape[1], keep.shape[1]))
     off = np.abs(np.vstack([keep @ matrix.T - keep, forget @ matrix.T])).max(axis=1)
     worst = int(off.argmax())
@@ -202,7 +235,9 @@ def _project(task: Task, answer: Any) -> Outcome:
 
 def _edit_key(task: Task, answer: Any) -> Outcome:
     keys, values, query = task.array("keys"), task.array("values"), task.vector("query")
-    j = inputs.index(int(task.own["index"]), len(keys))
+    if len(query) != keys.shape[1]:
+        raise UserError(f"{task.name}: the query has {len(query)} numbers; give {keys.shape[1]}")
+    j = inputs.index(task.own["index"], len(keys))
     new = _shaped(task, answer, (keys.shape[1],))
     norm = task.own.get("norm")
     if norm is not None and abs(np.linalg.norm(new) - norm) > 1e-6 * norm:
@@ -224,7 +259,7 @@ def _layer(task: Task, answer: Any) -> Outcome:
     tokens, outputs = task.array("tokens"), task.array("outputs", free_rows=True)
     if not isinstance(answer, dict) or set(answer) != {"Q", "K", "V"}:
         raise UserError(f"{task.name}: give three matrices, as a table with Q, K and V")
-    w_q, w_k, w_v = (np.atleast_2d(np.asarray(answer[name], dtype=float)) for name in "QKV")
+    w_q, w_k, w_v = (np.atleast_2d(_numeric(task, answer[name])) for name in "QKV")
     if w_q.shape != w_k.shape or w_q.shape[1] != tokens.shape[1] or w_v.shape != (outputs.shape[1], tokens.shape[1]):
         raise UserError(
             f"{task.name}: Q and K need {tokens.shape[1]} columns and equal heights, V {outputs.shape[1]} x "
@@ -241,7 +276,7 @@ def _layer(task: Task, answer: Any) -> Outcome:
 def _noise(task: Task, answer: Any) -> Outcome:
     """The root of the expected squared error of the mean over heads, simulated."""
     means, values = task.array("keys"), task.array("values")
-    queries = np.atleast_2d(np.asarray(answer, dtype=float))
+    queries = np.atleast_2d(_numeric(task, answer))
     heads = int(task.own.get("heads", len(queries)))
     queries = _shaped(task, queries, (heads, means.shape[1]))
     pair = inputs.indices(task.own.get("indices", [0, 1]), len(means))
@@ -263,7 +298,7 @@ def _solve(task: Task) -> Result:
     """The same question, for the answer "impossible"."""
     common: dict[str, Any] = {"tolerance": task.tolerance, "scale": task.scale}
     if task.ask == "project":
-        return project(task.array("keep"), task.array("forget"))
+        return project(task.array("keep"), task.array("forget"), tolerance=task.tolerance)
     if task.ask == "layer":
         return layer(task.array("tokens"), task.array("outputs", free_rows=True), **common)
     if task.ask == "noise":
@@ -296,20 +331,31 @@ ASKS: dict[str, tuple[Callable[[Task, Any], Outcome], set[str]]] = {
 def mark(sheet: Path, answers: Path) -> Marks:
     """Every task of the sheet against the answers."""
     asked, given = _toml(sheet), _toml(answers)
+    _checked(sheet.name, asked)
     names: dict[str, Array] = {}
-    for name, data in asked.get("vectors", {}).items():
-        names[name] = evaluate(data, names) if isinstance(data, str) else np.asarray(data, dtype=float)
-    if not isinstance(asked.get("task"), list):
+    for name, data in _table(asked, "vectors", sheet).items():
+        names[name] = np.asarray(_evaluated(data, names))
+    if not isinstance(asked.get("task"), list) or not asked["task"]:
         raise DataError(f"{sheet.name} has no tasks; add [[task]] with a name and what to ask: {', '.join(ASKS)}")
     tasks = [Task(asked, own, names, sheet.parent, place) for place, own in enumerate(asked["task"], start=1)]
     known = [task.name for task in tasks]
+    if twice := sorted({name for name in known if known.count(name) > 1}):
+        raise UserError(f"{sheet.name}: two tasks are called '{twice[0]}'; give every task a name of its own")
+    let = _table(given, "let", answers)
     for name in given:
         if name not in known and name != "let":
             raise UserError(f"{answers.name}: " + unknown("task", name, known))
     return Marks(
         str(asked.get("title", sheet.stem)),
-        tuple(_one(task, given.get(task.name), given.get("let", {})) for task in tasks),
+        tuple(_one(task, given.get(task.name), let) for task in tasks),
     )
+
+
+def _table(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    found = content.get(name, {})
+    if not isinstance(found, dict):
+        raise UserError(f"{path.name}: {name} must be a table; write [{name}] and a name = value a line")
+    return found
 
 
 def _one(task: Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
@@ -348,13 +394,15 @@ def _evaluated(answer: Any, names: Mapping[str, Array]) -> Any:
         return {name: _evaluated(part, names) for name, part in answer.items()}
     if isinstance(answer, list):
         parts = [_evaluated(part, names) for part in answer]
+        if any(isinstance(part, dict) for part in parts):
+            raise UserError("a list holds a table; give numbers, or expressions in quotes")
         if len({np.shape(part) for part in parts}) > 1:
             raise UserError("the rows of an answer have different lengths; give every row the same")
         return np.array(parts)
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         raise UserError(f"{answer!r} is not an answer; give numbers, or an expression in quotes")
-    if not np.isfinite(answer):
-        raise UserError(f"{answer} is not an answer; give finite numbers")
+    if not abs(answer) < inputs.LARGEST:
+        raise UserError(f"{str(answer)[:20]} is not an answer; give finite numbers")
     return np.float64(answer)
 
 

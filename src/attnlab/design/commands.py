@@ -125,13 +125,14 @@ def project(
     *,
     keep: Annotated[str, _text("A basis of the subspace of v_a, one vector a row.")],
     forget: Annotated[str, _text("A basis of the subspace of v_b, one vector a row.")],
+    tolerance: Annotated[float, Parameter(help="How far any coordinate of M times a basis vector may be off.")] = 1e-6,
     json: Json = False,
 ) -> None:
     """The matrix that extracts v_a from v_a + v_b."""
     from attnlab.design import inputs
     from attnlab.design.projection import project as solve_project
 
-    _show(solve_project(inputs.read(keep, "keep"), inputs.read(forget, "forget")), json)
+    _show(solve_project(inputs.read(keep, "keep"), inputs.read(forget, "forget"), tolerance=tolerance), json)
 
 
 @design.command

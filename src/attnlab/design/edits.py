@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from attnlab.design import inputs
 from attnlab.design.attention import Array, Problem, Scale, log_sum_exp, softmax
 from attnlab.design.programs import linear_program
-from attnlab.design.results import Result, Status, number
+from attnlab.design.results import Result, Status, at_least, number
 from attnlab.design.verifier import NotAProof, misses_segment
 from attnlab.errors import UserError
 
@@ -172,7 +172,7 @@ class _Edit:
                 said = (
                     f"Whatever key {self.j} is, the output lies on the segment from attention without it to value "
                     f"{self.j}{limit}; "
-                    f"that segment misses the target by {number(bound)}."
+                    f"that segment misses the target by at least {at_least(bound)}."
                 )
                 return self._result("impossible", said, best, certificate, bound)
             why = f"the segment is only {number(max(bound, 0.0))} away"

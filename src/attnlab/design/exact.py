@@ -59,6 +59,16 @@ def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], gues
     return answer
 
 
+def null_vector(columns: Sequence[Sequence[Fraction]], guess: Array) -> list[Fraction] | None:
+    """x, not zero, with sum x_c · column_c = 0, near the guess where that is one; None when there is none."""
+    right = [Fraction(0)] * len(columns[0])
+    for start in (guess, np.ones(len(columns))):
+        found = solve(columns, right, start)
+        if found is not None and any(found):
+            return found
+    return None
+
+
 def settle(
     columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array
 ) -> tuple[list[Fraction], float]:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from attnlab.design.attention import Problem
-from attnlab.design.results import number
+from attnlab.design.results import at_least, at_most, number
 
 
 def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
     """The sentence, with its numbers."""
     ball = certificate.get("radius")
-    every = "every query" if ball is None else f"every query with |scale·q| up to {number(ball)}"
-    misses = f"{every} misses by more than {number(bound)}"
+    every = "every query" if ball is None else f"every query with |scale·q| up to {at_least(ball)}"
+    misses = f"{every} misses by at least {at_least(bound)}"
     if certificate["type"] == "separating":
         w = np.array(certificate["direction"])
         reach, want = float((problem.values @ w).max()), float(problem.target @ w)
@@ -26,7 +26,7 @@ def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
             f"{number(reach)} and "
             f"the target {number(want)}, so {misses}, whatever the keys are."
         )
-    if certificate["type"] == "range":
+    if certificate["type"] == "farkas":
         cases = _leaves(certificate["cases"])
         if cases > 1 or not certificate["cases"]["vector"]:
             return (
@@ -43,16 +43,17 @@ def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
         )
     cuts = certificate["combinations"]
     plural = f"bounds of this kind on {len(cuts)} weights" if len(cuts) > 1 else "this bound"
-    return f"{_combination(cuts[0])}; with {plural} {misses}."
+    return f"{_combination(cuts[0], every)}; with {plural} {misses}."
 
 
-def _combination(cut: dict[str, Any]) -> str:
+def _combination(cut: dict[str, Any], every: str) -> str:
     weights = {i: float(Fraction(x)) for i, x in cut["weights"].items()}
-    limit = min(0.5, exp(sum(w * log(w) for w in weights.values())))
+    nearly = "" if every == "every query" else "nearly "
+    limit = (1.0 if every == "every query" else 1.001) * min(0.5, exp(sum(w * log(w) for w in weights.values())))
     shown = " + ".join(f"{number(w)}·k_{i}" for i, w in list(weights.items())[:6]) + (
         " + ..." if len(weights) > 6 else ""
     )
-    return f"Key {cut['index']} is {shown}, so its weight is at most {number(limit)} for every query"
+    return f"Key {cut['index']} is {nearly}{shown}, so its weight is at most {at_most(limit)} for {every}"
 
 
 def _times(share: float) -> str:

@@ -14,6 +14,7 @@ from attnlab.design.attention import Array
 from attnlab.errors import UserError, unknown
 
 LONGEST = 2000
+MOST = 1_000_000  # entries of any intermediate value
 OPERATORS: dict[type[ast.operator], tuple[str, Any]] = {
     ast.Add: ("+", np.add),
     ast.Sub: ("-", np.subtract),
@@ -36,11 +37,11 @@ def evaluate(text: str, names: Mapping[str, Array]) -> Array:
             value = np.asarray(_value(tree.body, names), dtype=np.float64)
     except (SyntaxError, MemoryError, RecursionError):
         raise UserError(f"'{_short(text)}' is not an expression; use {ALLOWED}") from None
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(
-            f"'{_short(text)}' cannot be computed: {str(error).splitlines()[0]}; check shapes and indices"
+            f"'{_short(text)}' cannot be computed: {_short(str(error))}; check shapes and indices"
         ) from None
     if not np.isfinite(value).all():
         raise UserError(f"'{_short(text)}' is not finite; check divisions and powers")
@@ -58,9 +59,11 @@ def _value(node: ast.expr, names: Mapping[str, Array]) -> Any:
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return _value(operand, names)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            return OPERATORS[type(op)][1](_value(left, names), _value(right, names))
+            return _applied(type(op), np.asarray(_value(left, names)), np.asarray(_value(right, names)))
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return np.array([_value(item, names) for item in items])
+            parts = [np.asarray(_value(item, names)) for item in items]
+            _allow(sum(part.size for part in parts))
+            return np.array(parts)
         case ast.Subscript(value=value, slice=index):
             return _value(value, names)[_index(index)]
         case ast.Call():
@@ -68,6 +71,22 @@ def _value(node: ast.expr, names: Mapping[str, Array]) -> Any:
         case ast.Attribute():
             raise UserError(f"'{_short(ast.unparse(node))}' has an attribute; use {ALLOWED}, and X_t for a transpose")
     raise UserError(f"'{_short(ast.unparse(node))}' is not allowed; use {ALLOWED}")
+
+
+def _applied(op: type[ast.operator], left: Array, right: Array) -> Any:
+    """The operation, once its result is known to be of a reasonable size."""
+    if op is ast.BitXor:
+        _allow(left.size * right.size)
+    elif op is ast.MatMult:
+        _allow(left.size // max(left.shape[-1:] or (1,)) * (right.size // max(1, *right.shape[-2:-1] or right.shape)))
+    else:
+        _allow(int(np.prod(np.broadcast_shapes(left.shape, right.shape), dtype=object)))
+    return OPERATORS[op][1](left, right)
+
+
+def _allow(entries: int) -> None:
+    if entries > MOST:
+        raise UserError(f"an expression would have {entries} numbers on its way; stay below {MOST}")
 
 
 def _named(name: str, names: Mapping[str, Array]) -> Array:
@@ -90,4 +109,5 @@ def _index(node: ast.expr) -> Any:
 
 
 def _short(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= 60 else text[:57] + "..."

@@ -14,6 +14,7 @@ from attnlab.design.attention import Array, Scale
 from attnlab.errors import DataError, UserError
 
 FILES = (".csv", ".npy", ".json", ".txt", ".tsv")
+LARGEST = 1e100
 
 
 def read(source: str, what: str, *, free_rows: bool = False) -> Array:
@@ -23,7 +24,7 @@ def read(source: str, what: str, *, free_rows: bool = False) -> Array:
 
 def _raw(source: str, what: str) -> Any:
     path = Path(source)
-    if path.suffix.lower() not in FILES and not path.is_file():
+    if path.suffix.lower() not in FILES and not _is_file(path):
         return _json(source, what) if source.lstrip().startswith("[") else _lines(source.split(";"), what)
     try:
         if path.suffix.lower() == ".npy":
@@ -42,6 +43,13 @@ def _raw(source: str, what: str) -> Any:
     return _lines(text.splitlines(), f"{what}: {source}")
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # numbers written out are longer than a name may be
+        return False
+
+
 def numbers(source: str, what: str) -> Array:
     """One vector: `1,0,0`, or a file with one row or one column."""
     found = read(source, what)
@@ -55,6 +63,8 @@ def _json(text: str, what: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{what} is not JSON ({error.msg} at character {error.pos}); write [[1, 0], [0, 1]]") from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{what} is JSON too deep or with a number too long; write [[1, 0], [0, 1]]") from None
 
 
 def _lines(lines: Sequence[str], what: str) -> list[list[float]]:
@@ -94,8 +104,12 @@ def matrix(data: ArrayLike, what: str, *, free_rows: bool = False) -> Array:
                 f"{what}: row 0 has length {widths[0]} and row {odd} has length {widths[odd]}; make them equal"
             )
     try:
+        if np.iscomplexobj(rows):
+            raise DataError(f"{what} has complex numbers; give real ones")
         found = np.array(rows, dtype=np.float64)
-    except (ValueError, TypeError):
+    except DataError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise DataError(f"{what} must be numbers, one vector a row; write [[1, 0], [0, 1]]") from None
     if found.ndim == 1 and found.size:
         found = found[None, :]
@@ -111,6 +125,12 @@ def matrix(data: ArrayLike, what: str, *, free_rows: bool = False) -> Array:
     if bad.any():
         r, c = (int(x) for x in np.argwhere(bad)[0])
         raise DataError(f"{what}: row {r}, column {c} is {found[r, c]}; replace it by a finite number")
+    sizes = np.abs(found).max(axis=1)  # of rows: a tiny number beside others is harmless
+    odd = sizes[(sizes > LARGEST) | ((sizes > 0) & (sizes < 1 / LARGEST))]
+    if len(odd):
+        raise DataError(
+            f"{what}: a row of size {odd[0]:g} has squares that no float can hold; scale it to between 1e-100 and 1e100"
+        )
     return found
 
 
@@ -132,6 +152,8 @@ def target(data: ArrayLike, width: int) -> Array:
 
 def index(j: int, n: int) -> int:
     """A row number."""
+    if isinstance(j, bool | str) or not float(j).is_integer():
+        raise UserError(f"index {j} is not a whole number; choose from 0 to {n - 1}")
     if not 0 <= j < n:
         raise UserError(f"index {j} is out of range: there are {n} keys; choose from 0 to {n - 1}")
     return int(j)
@@ -143,7 +165,7 @@ def indices(chosen: Sequence[int] | None, n: int) -> list[int]:
         return list(range(n))
     if not len(chosen):
         raise UserError("no indices are given; name at least one key, such as 0,1")
-    found = [index(int(j), n) for j in chosen]
+    found = [index(j, n) for j in chosen]
     if len(set(found)) < len(found):
         twice = next(j for j in found if found.count(j) > 1)
         raise UserError(f"index {twice} is given twice; name every key once and give it its whole weight")
@@ -170,6 +192,13 @@ def tolerance(eps: float) -> float:
     if not (np.isfinite(eps) and eps > 0):
         raise UserError(f"tolerance {eps:g} must be a positive number, such as 0.01")
     return float(eps)
+
+
+def seconds(given: float) -> float:
+    """Computing time."""
+    if not (np.isfinite(given) and given >= 0):
+        raise UserError(f"seconds {given:g} must be a number from 0 on, such as 5")
+    return float(given)
 
 
 def scale(name: str) -> Scale:

@@ -20,7 +20,7 @@ from attnlab.design import inputs
 from attnlab.design.attention import Array, Problem, Scale, factor
 from attnlab.design.exact import rational, settle
 from attnlab.design.programs import least_distance, least_squares
-from attnlab.design.results import Result, number
+from attnlab.design.results import Result, at_least, at_most, number
 from attnlab.design.solve import by_margin
 from attnlab.design.verifier import NotAProof, outside_range, splits_equal_rows
 from attnlab.errors import UserError
@@ -200,7 +200,7 @@ def _outside(task: Task, w: Array, mixed: Array, left: float) -> Result:
         said = f"With these weights the best W_V misses by {number(left)}; that none does better is not proved."
         return Result(task="layer", status="undecided", statement=said, tolerance=task.tolerance, lower_bound=0.0)
     said = (
-        f"With exactly these weights every W_V misses some output by at least {number(bound)}: a combination of "
+        f"With exactly these weights every W_V misses some output by at least {at_least(bound)}: a combination of "
         f"rows is zero after attention and not in the outputs."
     )
     return Result(
@@ -316,7 +316,7 @@ def _checked(task: Task, w: Array, w_v: Array, w_q: Array, w_k: Array, said: str
         task="layer",
         status="solved" if bound <= task.tolerance else "undecided",
         statement=(
-            f"Attention weights: {said}. Every wanted row is within {number(bound)} with a head of width "
+            f"Attention weights: {said}. Every wanted row is within {at_most(bound)} with a head of width "
             f"{len(w_q)}{also}."
         ),
         query=np.array([query for _, query in pairs]),

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnlab.design.attention import Array
 from attnlab.design.noisy_keys import BINS, Noise
-from attnlab.design.results import Result, number
+from attnlab.design.results import Result, at_least, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,17 +46,17 @@ def design_picture(result: Result, keys: Array, values: Array) -> Figure:
         axes[0].set_title(
             f"keys ({named})\narrow: direction of the query, norm {number(float(np.linalg.norm(query)))}", fontsize=10
         )
-    if result.output is not None and result.output.ndim == 1 and result.target is not None:
-        place, named = _plane(values, result.target)
+    if result.output is not None and result.target is not None:
+        place, named = _plane(values, result.target) if result.target.ndim == 1 else _plane(values)
         _draw(axes[1], place(values), weights, VALUE, f"values ({named})")
-        wanted, output = place(result.target), place(result.output)
+        wanted, output = (place(np.atleast_2d(rows)).T for rows in (result.target, result.output))
         axes[1].scatter(*wanted, s=190, facecolors="none", edgecolors=INK, linewidths=1.4, label="wanted", zorder=4)
         axes[1].scatter(
             *output, s=60, marker="X", color=OUT, label="output", zorder=5, edgecolors="white", linewidths=0.6
         )
         axes[1].legend(frameon=False, loc="best")
     bound = f"error {number(result.error['float64'])}" if result.error else ""
-    limit = f", every query misses by {number(result.lower_bound)}" if result.lower_bound else ""
+    limit = f", every query misses by at least {at_least(result.lower_bound)}" if result.lower_bound else ""
     figure.suptitle(f"{result.task}: {result.status} ({bound}{limit})", fontsize=12, color=INK)
     return figure
 

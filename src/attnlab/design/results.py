@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -93,9 +94,9 @@ class Result:
             )
         if self.bound is not None:
             allowed = "" if self.tolerance is None else f"   (allowed {number(self.tolerance)})"
-            rows.append(("guaranteed error", f"at most {number(self.bound)}{allowed}"))
+            rows.append(("guaranteed error", f"at most {at_most(self.bound)}{allowed}"))
         if self.lower_bound > 0:
-            rows.append(("nothing comes nearer than", number(self.lower_bound)))
+            rows.append(("nothing comes nearer than", at_least(self.lower_bound)))
         for name, value in self.more.items():
             shown = _shown(value)
             if shown:
@@ -147,6 +148,22 @@ class Result:
 def number(x: float) -> str:
     """A number for reading: four digits, no noise."""
     return "not finite" if not math.isfinite(x) else f"{x + 0.0:.4g}"
+
+
+def at_most(x: float) -> str:
+    """An upper bound for reading, rounded up."""
+    return _rounded(x, ROUND_CEILING)
+
+
+def at_least(x: float) -> str:
+    """A lower bound for reading, rounded down."""
+    return _rounded(x, ROUND_FLOOR)
+
+
+def _rounded(x: float, direction: str) -> str:
+    if not math.isfinite(x) or x == 0:
+        return number(x)
+    return f"{float(Context(prec=4, rounding=direction).create_decimal(repr(float(x)))):.4g}"
 
 
 def vector(x: Array) -> str:

@@ -20,7 +20,7 @@ from attnlab.design.cases import Cases
 from attnlab.design.explain import explain
 from attnlab.design.programs import least_distance
 from attnlab.design.refute import Refutation, Refuter
-from attnlab.design.results import Result, Status, number
+from attnlab.design.results import Result, Status, at_least, at_most, number
 from attnlab.design.search import descend, starts, towards
 from attnlab.design.verifier import NotAProof, verify
 from attnlab.errors import UserError
@@ -103,6 +103,7 @@ def reach(
 
 def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None, seconds: float) -> Result:
     """The first of: zero, the construction, the descent, the proof."""
+    seconds = inputs.seconds(seconds)
     zero = np.zeros(problem.keys.shape[1])
     if _good(problem, zero, problem.guaranteed(zero)):
         said = (
@@ -143,7 +144,7 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
             if not _good(problem, best, problem.guaranteed(best)):
                 proof, best = by_cases(refuter, proof, best, seconds)
     if _good(problem, best, problem.guaranteed(best)):
-        bound = number(problem.guaranteed(best))
+        bound = at_most(problem.guaranteed(best))
         said = f"Found by descent: in exact arithmetic the output is within {bound} of what was wanted."
         return _result(problem, task, "solved", said, best, chosen, more=more)
     proved = None if proof.certificate is None else _proved(problem, proof.certificate, problem.tolerance)
@@ -152,8 +153,8 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
         return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proved, more)
     lower = (refuter.root and _proved(problem, refuter.certificate(refuter.root), 0.0)) or 0.0
     said = (
-        f"The best query found misses by {number(problem.error(best))}; proved is only that every query misses by "
-        f"{number(lower)}. More time for the proof may decide it."
+        f"The best query found misses by {number(problem.error(best))}; proved is only that every query misses by at "
+        f"least {at_least(lower)}. More time for the proof may decide it."
     )
     return _result(problem, task, "undecided", said, best, chosen, lower=lower, more=more)
 
@@ -210,22 +211,26 @@ def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, f
     return (
         ratio / (1 + ratio) * far
         + float(np.expm1(min(2 * off, 500.0))) * spread
-        + 4 * UNIT * float(np.abs(problem.values).max())
+        + (len(chosen) + 8) * UNIT * float(np.abs(problem.values).max())
     )
 
 
 def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int]) -> str:
     scores = problem.factor * (problem.keys @ built[0])
     outside = np.setdiff1d(np.arange(len(scores)), chosen)
-    bound = f"so the output is within {number(built[1])} of what was wanted."
+    bound = f"so the output is within {at_most(built[1])} of what was wanted."
     if not len(outside):
         return "The scores of the keys differ by exactly the logarithms of the wanted weights, " + bound
     margin = float(scores[chosen].min() - scores[outside].max())
     if len(chosen) == 1:
-        lead = f"Key {chosen[0]} leads every other key by {number(margin)}: the others together weigh at most "
+        lead = (
+            f"Key {chosen[0]} leads every other key by at least {at_least(margin)}: the others together weigh at most "
+        )
         ratio = len(outside) * float(np.exp(-margin))
-        return lead + f"{number(ratio / (1 + ratio))}, " + bound
-    return f"The chosen keys have the scores they need and lead every other key by at least {number(margin)}, " + bound
+        return lead + f"{at_most(ratio / (1 + ratio))}, " + bound
+    return (
+        f"The chosen keys have the scores they need and lead every other key by at least {at_least(margin)}, " + bound
+    )
 
 
 def by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float) -> tuple[Refutation, Array]:

@@ -52,7 +52,7 @@ def _judged(certificate: Mapping[str, Any], keys: Rows, v: Matrix, y: list[Fract
     elif kind == "convex_combination":
         _check_headline(certificate, cuts[0], len(v))
         bound = _half_space(certificate["direction"], list(zip(cuts, certificate["multipliers"], strict=True)), v, y)
-    elif kind == "range":
+    elif kind == "farkas":
         if len(certificate["bounds"]) != len(v):
             raise NotAProof("there must be limits for every weight")
         bound = _exact(certificate["proves"])
@@ -284,25 +284,25 @@ def misses_segment(
 def _segment(
     keys: Rows, values: Rows, query: Sequence[float], j: int, factor: float, norm: float | None
 ) -> tuple[list[float], tuple[float, float], float]:
-    """Attention without key j, the least and the greatest weight that key j can have, and the size of the scores.
-
-    Scores are compared exactly: only their differences are rounded, so that they may cancel.
+    """Attention without key j, the least and the greatest weight that key j can have, and how large the numbers are
+    whose sums are scores: they may cancel, and their rounding does not.
     """
     others = [i for i in range(len(keys)) if i != j]
     if not others:
         return list(values[j]), (1.0, 1.0), 0.0
-    q = [_exact(x) for x in query]
-    products = {i: _dot([_exact(x) for x in keys[i]], q) for i in others}
-    top = max(products.values())
-    raised = {i: math.exp(factor * float(max(x - top, Fraction(-(10**6))))) for i, x in products.items()}
+    products = {i: [factor * x * y for x, y in zip(keys[i], query, strict=True)] for i in others}
+    size = max(math.fsum(map(abs, terms)) for terms in products.values())
+    scores = {i: math.fsum(terms) for i, terms in products.items()}
+    top = max(scores.values())
+    raised = {i: math.exp(x - top) for i, x in scores.items()}
     rest = math.fsum(raised.values())
     without = [math.fsum(raised[i] / rest * values[i][c] for i in others) for c in range(len(values[0]))]
     if norm is None and any(query):
-        return without, (0.0, 1.0), 0.0
-    length, level = factor * math.hypot(*query) * float(norm or 0.0), factor * float(top)
-    gaps = [math.log(rest) + level - score for score in (-length, length)]
+        return without, (0.0, 1.0), size
+    length = factor * math.hypot(*query) * float(norm or 0.0)
+    gaps = [math.log(rest) + top - score for score in (-length, length)]
     low, high = (0.0 if gap > 700 else 1 / (1 + math.exp(max(gap, -700.0))) for gap in gaps)
-    return without, (low, high), length + abs(level)
+    return without, (low, high), size + length
 
 
 def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, tolerance: float) -> bool:
