@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attnlab.report.charts import LEVELS, Axis, Bar, Series, Shading, bar_chart, heat_cells, heat_map, line_chart
@@ -48,6 +48,8 @@ def test_ticks_are_round_and_as_long_as_they_must_be(low: float, high: float, la
     assert [axis.label(tick) for tick in axis.ticks] == labels
 
 
+@example(0.0, 5e-324, 2)
+@example(-1e-300, 0.0, 5)
 @given(st.floats(-1e12, 1e12), st.floats(0, 1e12), st.integers(2, 10))
 def test_a_scale_covers_its_data_with_few_ticks(low: float, span: float, most: int) -> None:
     high = low + span

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+LEAST_SIZE = 1e-290  # below it numbers lose their digits: such data are drawn as zero
 LEAST_SPREAD = 1e-9  # of the numbers' size: data closer together than this count as flat
 
 
@@ -52,9 +53,10 @@ def _whole(number: float) -> bool:
 
 def scale(low: float, high: float, begin: float, end: float, most: int = 5) -> Scale:
     """A scale over the data with at most `most` steps between round ends."""
-    if high - low <= LEAST_SPREAD * max(abs(low), abs(high)):
-        room = abs(low) / 2 or 0.5
-        low, high = (0.0, 1.0) if low == 0 else (low - room, low + room)
+    if max(abs(low), abs(high)) < LEAST_SIZE:
+        low, high = 0.0, 1.0
+    elif high - low <= LEAST_SPREAD * max(abs(low), abs(high)):
+        low, high = low - abs(low) / 2, low + abs(low) / 2
     step = round_step(high - low, most)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return Scale(tuple(step * number for number in range(first, last + 1)), step, begin, end)
