@@ -12,8 +12,13 @@ from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 from attnlab.config import RunConfig, resolve  # noqa: E402
+
+# Busy machines are slow, and a submission is judged on the same examples each time; elsewhere new ones are drawn.
+settings.register_profile("attnlab", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("attnlab")
 
 TINY: dict[str, Any] = {
     "model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
