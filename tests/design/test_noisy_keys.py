@@ -1,7 +1,9 @@
+import io
 import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.stats import norm
 
 from attnlab.design import noise
@@ -84,3 +86,19 @@ def test_histograms_are_shares(found):
 def test_mistakes(settings, words):
     with pytest.raises(UserError, match=words):
         noise(**settings)
+
+
+def test_the_table_says_when_the_closed_form_does_not_hold():
+    def shown(alpha):
+        found = noise(samples=100_000, alpha=alpha)
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(found)
+        return found, console.export_text()
+
+    tiny, text = shown(1e-10)
+    assert max(one.distance for one in tiny.designs) < 4
+    assert "standard errors apart" in text
+    rough, text = shown(0.1)
+    assert max(one.distance for one in rough.designs) > 20
+    assert "The closed form is off by" in text
+    assert rough.to_dict()["designs"][0]["standard_errors_apart"] > 20

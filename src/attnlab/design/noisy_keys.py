@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CHUNK = 50_000
 BINS = 80
 NEAR = 0.9  # a weight from here on is "near" a value
+FAR = 4.0  # standard errors beyond which simulation and closed form do not agree
 FAIL = 0.25  # the blend has failed when the weight on v_a leaves [1/4, 3/4]
 
 
@@ -79,6 +80,15 @@ class Design:
     histogram: Array
     law: Array
 
+    @property
+    def distance(self) -> float:
+        """How far simulation and closed form lie apart at most, in standard errors of the simulation."""
+        pairs = [
+            (getattr(self.simulated, name), getattr(self.closed_form, name), getattr(self.standard_error, name))
+            for name in ("mean", "sd", "failures")
+        ]
+        return max(abs(one - other) / max(error, 1e-12) for one, other, error in pairs)
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -97,6 +107,8 @@ class Noise:
         plain = [asdict(design) for design in self.designs]
         for row in plain:
             row |= {name: row[name].tolist() for name in ("queries", "histogram", "law")}
+        for row, design in zip(plain, self.designs, strict=True):
+            row["standard_errors_apart"] = design.distance
         settings = {name: getattr(self, name) for name in ("pair", "strength", "alpha", "varying", "samples", "keys")}
         return {"status": "solved", "statement": self.statement(), **settings, "designs": plain}
 
@@ -137,7 +149,13 @@ class Noise:
             f"failed: the weight on v_{a} is outside [{FAIL}, {1 - FAIL}]; y = (v_{a} + v_{self.pair[1]})/2",
             style="dim",
         )
-        return Group(Text(head, style="bold"), Text(self.statement()), table, note, *queries)
+        apart = max(design.distance for design in self.designs)
+        law = Text(f"simulation and closed form are at most {apart:.1f} standard errors apart", style="dim")
+        if apart > FAR:
+            law = Text(
+                f"The closed form is off by {apart:.0f} standard errors here: it takes noise {number(self.alpha)} as tiny."
+            )
+        return Group(Text(head, style="bold"), Text(self.statement()), table, law, note, *queries)
 
     def _repr_html_(self) -> str:
         rows = "".join(
