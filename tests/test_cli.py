@@ -115,7 +115,11 @@ def test_finetune_evaluate_and_ask(trained: Path, here: Path, capsys: pytest.Cap
     assert out["questions"] == 2
     assert "accuracy" not in out
     assert call("ask", "tuned", "Where was Hank Aaron born?", "--top", "3", "--json") == 0
-    answers = json.loads(capsys.readouterr().out)["answers"]
+    shown = json.loads(capsys.readouterr().out)
+    answers = shown["answers"]
+    assert shown["documents"] is None  # fine-tuned without a corpus
+    assert call("ask", trained, "Where was Zaphod Beeblebrox born?") == 0
+    assert "no document that it read" in capsys.readouterr().out
     assert 1 <= len(answers) <= 3
     assert all(0 <= answer["probability"] <= 1 for answer in answers)
 

@@ -52,6 +52,15 @@ def test_create_refuses_and_open_explains(tmp_path: Path) -> None:
         _ = run.model
 
 
+def test_a_study_stands_for_its_last_model_once_there_is_one(tmp_path: Path) -> None:
+    runs.write_folder(tmp_path / "study", {"study.json": b"{}"})
+    with pytest.raises(UserError, match="stopped before its model was finished: go on with `attnlab resume"):
+        Run.open(tmp_path / "study")
+    Run.create(tmp_path / "study/finetune", {})
+    (tmp_path / "study/finetune/model").mkdir()
+    assert Run.open(tmp_path / "study").path == tmp_path / "study/finetune"
+
+
 def test_damaged_json_is_named(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
     (run.path / "config.json").write_text("[1, 2")

@@ -128,6 +128,9 @@ def run(
 ) -> None:
     """Do a whole study and write its report; without a name, the main job on the built-in people.
 
+    Settings of training and task given by hand are those of pretraining; a file given by --config may hold tables
+    [finetune.train] and [scratch.train] for the other two trainings.
+
     Parameters
     ----------
     study
@@ -340,7 +343,7 @@ def ask(folder: Path, question: str, /, *, top: Whole = 5, json: bool = False) -
     json
         Print for programs.
     """
-    from attnlab import evaluate
+    from attnlab import evaluate, stages
     from attnlab.model import load_model
     from attnlab.runs import Run
 
@@ -348,12 +351,17 @@ def ask(folder: Path, question: str, /, *, top: Whole = 5, json: bool = False) -
         raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
     if top < 1:
         raise UserError(f"--top must be at least 1, not {top}")
-    answers = evaluate.top_answers(*load_model(Run.open(folder).model), question, top)
+    opened = Run.open(folder)
+    answers = evaluate.top_answers(*load_model(opened.model), question, top)
+    read = stages.documents_read(opened, question)
     if json:
-        show_json({"question": question, "answers": [{"answer": a, "probability": p} for a, p in answers]})
+        found = [{"answer": a, "probability": p} for a, p in answers]
+        show_json({"question": question, "answers": found, "documents": read})
         return
     for answer, probability in answers:
         console.print(f"{100 * probability:5.1f} %  {answer}")
+    if read == []:
+        console.print("(no document that it read is about a name in this question: the answers are guesses)")
 
 
 @corpus_app.command(name="show")

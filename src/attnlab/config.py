@@ -292,7 +292,7 @@ def resolve(
         special = {name: lay(special[name], special_over[name]) for name in SPECIAL}
     values = common if stage == "pretrain" else lay(common, special[stage])
     values = {**lay(values, given or {}), "preset": preset}
-    config: RunConfig = build(RunConfig, values, where="command line")
+    config: RunConfig = build(RunConfig, values, where="settings given")
     return replace(config, model=replace(config.model, mechanism=lasting_names(config.model.mechanism)))
 
 

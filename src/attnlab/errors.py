@@ -57,6 +57,10 @@ class Interrupted(AttnlabError):
 def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     """The message for a name that does not exist, with the nearest ones that do."""
     options = sorted(choices)
-    near = difflib.get_close_matches(name, options, n=3, cutoff=0.5)
+    alike = {option: difflib.SequenceMatcher(None, name, option).ratio() for option in options}
+    best = max(alike.values(), default=0.0)
+    near = [option for option in sorted(options, key=lambda one: -alike[one]) if alike[option] >= max(0.5, best - 0.1)][
+        :3
+    ]
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(options)}"
     return f"unknown {kind} '{name}': {hint}"

@@ -164,7 +164,9 @@ class Run:
         """An existing run."""
         path = Path(path)
         if (path / "study.json").is_file():
-            path = path / "finetune"  # what a study ends with
+            if not (path / "finetune" / "model").is_dir():
+                raise UserError(f"{path} was stopped before its model was finished: go on with `attnlab resume {path}`")
+            path = path / "finetune"
         if not path.is_dir():
             raise UserError(f"{path}: no such run folder; `ls runs` shows those of this folder")
         if not (path / "config.json").is_file():

@@ -122,6 +122,16 @@ def stored_config(run: Run) -> RunConfig:
     return config
 
 
+def documents_read(run: Run, question: str) -> list[str] | None:
+    """The documents of a run's corpus that are about a name in a question; None where the corpus cannot be read now."""
+    entry = run.config.get("data", {}).get("corpus")
+    try:
+        corpus = corpora.load_corpus(entry["source"]) if entry else None
+    except DataError:
+        return None
+    return [corpus.lines[index] for index in corpora.documents_about(corpus, question)] if corpus else None
+
+
 def rehearse(config: RunConfig, sources: Sources, tokenizer: Tokenizer) -> None:
     """Find the mistakes that training would find, without training: in the model's and the task's settings, in the data."""
     on_paper(config.model)

@@ -114,6 +114,17 @@ def test_questions_asked_in_training_are_not_called_new(tmp_path: Path) -> None:
     assert "36 of them asked in training" in (tmp_path / "out.txt").read_text()
 
 
+def test_questions_about_strangers_are_counted_and_long_answers_cut(tmp_path: Path) -> None:
+    strange = tmp_path / "strange.tsv"
+    strange.write_text("Where was Zaphod Beeblebrox born?\tBetelgeuse\n")
+    plan = recall.Plan("people:60", "people:60:train", str(strange), preset="quick", given=GIVEN)
+    with (tmp_path / "out.txt").open("w") as stream:
+        recall.begin(plan, tmp_path / "study", Console(file=stream, width=100))
+    assert "note: 1 of 37 questions name nobody" in (tmp_path / "out.txt").read_text()
+    assert recall.short("x" * 31) == "x" * 29 + "…"
+    assert recall.short("x" * 30) == "x" * 30
+
+
 def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, console: Console) -> None:
     with pytest.raises(DataError, match="has no answer"):
         blind = tmp_path / "blind.tsv"

@@ -381,9 +381,13 @@ def _one(task: Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
     for name, setting in (("K", "keys"), ("V", "values")):
         if task.setting(setting) is not None:
             names[name] = task.array(setting)
-    for name, data in let.items():
-        names[name] = _evaluated(data, names)
-    return ASKS[str(task.ask)][0](task, _evaluated(answer, names))
+    try:
+        for name, data in let.items():
+            names[name] = _evaluated(data, names)
+        given = _evaluated(answer, names)
+    except UserError as error:
+        raise UserError(f"the answer to '{task.name}': {error}") from None
+    return ASKS[str(task.ask)][0](task, given)
 
 
 def _evaluated(answer: Any, names: Mapping[str, Array]) -> Any:

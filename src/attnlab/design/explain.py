@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import exp, log
 from typing import Any
 
 import numpy as np
 
 from attnlab.design.attention import Problem
-from attnlab.design.results import at_least, at_most, number
+from attnlab.design.results import at_least, number
 
 
 def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
@@ -49,11 +48,13 @@ def explain(certificate: dict[str, Any], problem: Problem, bound: float) -> str:
 def _combination(cut: dict[str, Any], every: str) -> str:
     weights = {i: float(Fraction(x)) for i, x in cut["weights"].items()}
     nearly = "" if every == "every query" else "nearly "
-    limit = (1.0 if every == "every query" else 1.001) * min(0.5, exp(sum(w * log(w) for w in weights.values())))
-    shown = " + ".join(f"{number(w)}·k_{i}" for i, w in list(weights.items())[:6]) + (
-        " + ..." if len(weights) > 6 else ""
-    )
-    return f"Key {cut['index']} is {nearly}{shown}, so its weight is at most {at_most(limit)} for {every}"
+
+    def mean(letter: str) -> str:
+        shown = " + ".join(f"{number(w)}·{letter}_{i}" for i, w in list(weights.items())[:6])
+        return shown + (" + ..." if len(weights) > 6 else "")
+
+    j = cut["index"]
+    return f"Key {j} is {nearly}{mean('k')}, so its weight a_{j} is {nearly}at most {mean('a')} for {every}"
 
 
 def _times(share: float) -> str:

@@ -159,6 +159,6 @@ def walk(code: str | None = None) -> None:
         console.print(Text(step.said))
         for command in step.commands:
             console.print()
-            console.print(Text(f"$ attnlab design {command}", style="cyan"))
+            console.print(Text(f"$ attnlab design {command}", style="cyan"), soft_wrap=True)
             design(shlex.split(command), exit_on_error=False, print_error=False, result_action="return_value")
         console.print()

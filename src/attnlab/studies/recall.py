@@ -105,6 +105,11 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     corpus = corpora.load_corpus(plan.corpus)
     facts, exam = corpora.load_questions(plan.facts), corpora.load_questions(plan.exam)
     console.print(f"{len(corpus.lines):,} documents, {len(facts):,} training questions, {len(exam):,} to be examined")
+    strangers = sum(not corpora.documents_about(corpus, item.question) for item in (*facts, *exam))
+    if strangers:
+        console.print(
+            f"note: {strangers:,} of {len(facts) + len(exam):,} questions name nobody that a document is about"
+        )
     runs = train_all(plan, folder, console)
     began = time.perf_counter()
     examinations = examine_all(runs, corpus, facts, exam)
@@ -203,7 +208,7 @@ def describe_row(row: Row, examination: Examination, runs: dict[str, Run]) -> di
     mixed = ", with the training questions among them" if runs["pretrain"].config["data"]["facts"] else ""
     words = {
         "note": row.note.replace("{mixed}", mixed),
-        "subject": row.subject.replace("{commonest}", summary["commonest_prediction"]),
+        "subject": row.subject.replace("{commonest}", short(summary["commonest_prediction"])),
         "kind": "model" if row.run else "baseline",
     }
     return {**asdict(row), **words, "seconds": seconds, **summary}
@@ -277,6 +282,11 @@ def lines_of(examination: Examination) -> bytes:
     return "".join(prediction + "\n" for prediction in examination.predictions).encode()
 
 
+def short(answer: str) -> str:
+    """An answer in a table; a model that has learned nothing may write on and on."""
+    return answer if len(answer) <= 30 else answer[:29] + "…"
+
+
 def show_table(result: dict[str, Any], console: Console) -> None:
     """The result in the terminal."""
     asked = result["world"]["asked_before"]
@@ -291,7 +301,7 @@ def show_table(result: dict[str, Any], console: Console) -> None:
         scores = ("-", "-")
         if "accuracy" in row:
             scores = (f"{100 * row['accuracy']:.1f} %", f"{100 * row['low']:.0f} to {100 * row['high']:.0f} %")
-        commonest = Text(f"{row['commonest_prediction'] or '(none)'}, {100 * row['commonest_share']:.0f} %")
+        commonest = Text(f"{short(row['commonest_prediction']) or '(none)'}, {100 * row['commonest_share']:.0f} %")
         seconds = f"{row['seconds'] / 60:.1f} min" if row["seconds"] is not None else "-"
         table.add_row(row["name"], *scores, commonest, seconds, style="bold" if row["name"] == MAIN else "")
     console.print(table)
