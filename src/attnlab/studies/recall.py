@@ -292,7 +292,7 @@ def show_table(result: dict[str, Any], console: Console) -> None:
     asked = result["world"]["asked_before"]
     novelty = f"{asked:,} of them asked in training" if asked else "never asked before"
     title = f"{result['title']}\n{result['world']['exam_questions']:,} questions, {novelty}; intervals of 95 %"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for heading in ("", "accuracy", "interval", "commonest answer", "training"):
         table.add_column(
             heading, justify="left" if heading in ("", "commonest answer") else "right", no_wrap=not heading
