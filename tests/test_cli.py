@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import attnlab
 from attnlab import __version__, cli
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
@@ -128,7 +129,9 @@ def test_a_mechanism_in_a_users_file_trains_and_loads_from_elsewhere(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = (
-        (Path(cli.__file__).parent / "mechanisms/dot.py").read_text().replace('@mechanism("dot"', '@mechanism("mine"')
+        (Path(attnlab.__file__).parent / "mechanisms/dot.py")
+        .read_text()
+        .replace('@mechanism("dot"', '@mechanism("mine"')
     )
     (here / "mine.py").write_text(source.replace("class Dot", "class Mine"))
     world = ("--corpus", "people:60", "--facts", "people:60:train")

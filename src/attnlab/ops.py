@@ -1,7 +1,7 @@
 """Pure tensor functions, and the legend of shape letters used in every signature.
 
 B batch   T tokens asked   S tokens seen   D width of the residual stream   H heads   C width of a head
-V vocabulary   N targets
+G heads of keys and values   V vocabulary   N targets
 """
 
 from __future__ import annotations
@@ -65,6 +65,29 @@ def attention_pattern(
         return scores.softmax(dim=-1)
     pattern = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
     return pattern.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
+
+
+def fused_attention(
+    q: Float[Tensor, "B H T C"],
+    k: Float[Tensor, "B G T C"],
+    v: Float[Tensor, "B G T E"],
+    padding: Bool[Tensor, "B T"] | None,
+    causal: bool,
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Float[Tensor, "B H T E"]:
+    """Scaled dot-product attention of a whole text by torch's kernel, which never forms the pattern."""
+    mask = None if padding is None else visible(q.shape[2], k.shape[2], padding, causal)
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=causal and mask is None,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
 
 
 def token_losses(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:

@@ -56,8 +56,10 @@ class Entry:
         }
 
     def accepts(self, name: str) -> bool:
-        """Whether the constructor takes this parameter."""
-        return name in inspect.signature(self.build).parameters
+        """Whether the constructor takes this parameter; `**shared` takes all that the backbone offers."""
+        parameters = inspect.signature(self.build).parameters
+        open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        return name in parameters or (open_ended and name in SHARED)
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with their types made right, or an error naming the nearest ones."""

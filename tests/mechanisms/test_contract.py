@@ -13,7 +13,8 @@ from attnlab.taps import capture
 
 WIDTH, HEADS, BLOCK = 32, 4, 24
 CAUSAL = [name for name in registry.names("mechanism") if registry.find("mechanism", name).causal]
-SOUND = [name for name in CAUSAL if not registry.find("mechanism", name).defect]
+DEFECTIVE = [name for name in CAUSAL if registry.find("mechanism", name).defect]
+SOUND = [name for name in CAUSAL if name not in DEFECTIVE]
 
 
 def make(name: str, **asked: Any) -> nn.Module:
@@ -79,7 +80,7 @@ def test_rows_of_a_batch_do_not_meet(name: str, variant: dict[str, Any]) -> None
     assert torch.allclose(module(x)[1], module(x[1:2])[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", registry.names("mechanism"))
+@pytest.mark.parametrize("name", [name for name in registry.names("mechanism") if name not in DEFECTIVE])
 @pytest.mark.parametrize("causal", [True, False])
 def test_padding_is_not_looked_at_and_nothing_is_nan(name: str, causal: bool) -> None:
     module = make(name, causal=causal)

@@ -1,56 +1,167 @@
-"""Queries, keys and values of a token, prepared the way the backbone asks; and what is kept of them in generation."""
+"""What mechanisms are made of: queries, keys and values by head, what is kept of them in generation, and `Attention`."""
 
 from __future__ import annotations
 
+from typing import Any, Literal, TypedDict
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from attnlab import ops
 from attnlab.taps import Tap
 
+Share = Literal["nothing", "qk", "qkv"]
+
+
+class Shared(TypedDict, total=False):
+    """What the backbone fills in; a mechanism takes all of it as `**shared`, or names what it can use."""
+
+    causal: bool
+    rotary: bool
+    qk_norm: bool
+    bias: bool
+    dropout: float
+
 
 class Heads(nn.Module):
-    """Three projections, cut into heads, with rotary positions and normalised queries and keys where asked."""
+    """Three projections, cut into heads, with rotary positions and normalised queries and keys where asked.
+
+    `share` lets the keys, or the keys and the values, use the projection of the queries; `kv_heads` makes fewer heads of
+    keys and values than of queries.
+    """
 
     table: Tensor
 
-    def __init__(self, n_embd: int, n_head: int, block_size: int, *, rotary: bool, qk_norm: bool, bias: bool) -> None:
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        block_size: int,
+        *,
+        rotary: bool = False,
+        qk_norm: bool = False,
+        bias: bool = False,
+        kv_heads: int | None = None,
+        share: Share = "nothing",
+    ) -> None:
         super().__init__()
         self.n_head = n_head
+        self.kv_heads = kv_heads or n_head
         self.rotary = rotary
         self.qk_norm = qk_norm
+        narrow = n_embd // n_head * self.kv_heads
         self.query = nn.Linear(n_embd, n_embd, bias=bias)
-        self.key = nn.Linear(n_embd, n_embd, bias=bias)
-        self.value = nn.Linear(n_embd, n_embd, bias=bias)
+        self.key = None if share in ("qk", "qkv") else nn.Linear(n_embd, narrow, bias=bias)
+        self.value = None if share == "qkv" else nn.Linear(n_embd, narrow, bias=bias)
         table = ops.rotary_table(block_size, n_embd // n_head) if rotary else torch.empty(0)
         self.register_buffer("table", table, persistent=False)
-        self.hook_q, self.hook_k, self.hook_v = Tap(), Tap(), Tap()
 
     def forward(
         self, x: Float[Tensor, "B T D"], start: int = 0
-    ) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B H T C"], Float[Tensor, "B H T C"]]:
+    ) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B G T C"], Float[Tensor, "B G T C"]]:
         """Queries, keys and values of tokens that stand at positions `start` and after."""
-        q, k, v = (ops.split_heads(layer(x), self.n_head) for layer in (self.query, self.key, self.value))
+        q = ops.split_heads(self.query(x), self.n_head)
+        k = q if self.key is None else ops.split_heads(self.key(x), self.kv_heads)
+        v = q if self.value is None else ops.split_heads(self.value(x), self.kv_heads)
         if self.qk_norm:
             q, k = ops.rms_norm(q), ops.rms_norm(k)
         if self.rotary:
             table = self.table[start : start + x.shape[1]]
             q, k = ops.rotate(q, table), ops.rotate(k, table)
-        return self.hook_q(q), self.hook_k(k), self.hook_v(v)
+        return q, k, v
 
 
 class KeyValueCache:
-    """All keys and values seen so far."""
+    """The keys and values seen so far, all of them or the last `keep`."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: int | None = None) -> None:
         self.length = 0
+        self.keep = keep
         self._stored: tuple[Tensor, Tensor] | None = None
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Everything seen, the new ones last."""
+        """Everything kept, then the new ones."""
+        self.length += k.shape[2]
         if self._stored is not None:
             k, v = torch.cat([self._stored[0], k], dim=2), torch.cat([self._stored[1], v], dim=2)
-        self._stored = k, v
-        self.length = k.shape[2]
+        start = 0 if self.keep is None else max(0, k.shape[2] - self.keep)
+        self._stored = k[:, :, start:], v[:, :, start:]
         return k, v
+
+
+class Attention(nn.Module):
+    """Heads, weights over tokens, output projection: what is left to a mechanism is its `pattern` and a `fast` path.
+
+    Abstract. `pattern` is the readable reference, also for tokens in mid-text (fewer queries than keys); it is used when
+    somebody watches `hook_pattern`. `fast` gives the same averages for a whole text.
+    """
+
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        block_size: int,
+        *,
+        causal: bool = True,
+        rotary: bool = False,
+        qk_norm: bool = False,
+        bias: bool = False,
+        dropout: float = 0.0,
+        kv_heads: int | None = None,
+        share: Share = "nothing",
+    ) -> None:
+        super().__init__()
+        self.causal = causal
+        self.dropout = dropout
+        self.heads = Heads(
+            n_embd, n_head, block_size, rotary=rotary, qk_norm=qk_norm, bias=bias, kv_heads=kv_heads, share=share
+        )
+        self.out = nn.Linear(n_embd, n_embd, bias=bias)
+        self.hook_q, self.hook_k, self.hook_v = Tap(), Tap(), Tap()
+        self.hook_pattern, self.hook_z = Tap(), Tap()
+
+    def new_cache(self) -> Any:
+        """Room for what is kept of a text under way."""
+        return KeyValueCache()
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None = None, cache: Any = None
+    ) -> Float[Tensor, "B T D"]:
+        """The mixed tokens."""
+        q, k, v = self.heads(x, cache.length if cache else 0)
+        # As elsewhere in the field, who looks at heads from outside finds tokens before heads.
+        q, k, v = (
+            tap(one.transpose(1, 2)).transpose(1, 2)
+            for tap, one in ((self.hook_q, q), (self.hook_k, k), (self.hook_v, v))
+        )
+        z = self.look(q, k, v, padding) if cache is None else self.go_on(q, k, v, padding, cache)
+        z = self.hook_z(z.transpose(1, 2)).transpose(1, 2)
+        return self.out(ops.join_heads(z))
+
+    def go_on(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: Any) -> Tensor:
+        """The averages for new tokens, the others being in the cache."""
+        k, v = cache.append(k, v)
+        return self.look(q, k, v, None if padding is None else padding[:, -k.shape[2] :])
+
+    def look(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """The averages, by the readable path when somebody watches or the text is under way."""
+        if self.hook_pattern.watched or q.shape[2] != k.shape[2]:
+            return self.reference(q, k, v, padding)
+        return self.fast(q, k, v, padding)
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """The averages by the pattern, written out."""
+        pattern = self.pattern(q, k, ops.visible(q.shape[2], k.shape[2], padding, self.causal))
+        return F.dropout(self.hook_pattern(pattern), self.dropout, self.training) @ v
+
+    def pattern(
+        self, q: Float[Tensor, "B H T C"], k: Float[Tensor, "B G S C"], mask: Bool[Tensor, "#B 1 T S"] | None
+    ) -> Float[Tensor, "#B H T S"]:
+        """How much of every token's value goes into every average; `mask` is True where a token may be seen."""
+        raise NotImplementedError
+
+    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """The same averages, faster; the reference where there is nothing faster."""
+        return self.reference(q, k, v, padding)

@@ -1,0 +1,134 @@
+"""What the verbs share: the application, the screen, settings given by hand, and the way out."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import field, fields, is_dataclass, make_dataclass
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Group, Parameter
+from rich.console import Console
+
+from attnlab import __version__
+from attnlab.config import RunConfig, describe_type, from_text, type_hints
+from attnlab.errors import AttnlabError
+from attnlab.runs import speaks
+
+console = Console(markup=False)  # what is printed is mostly the user's own text
+
+
+def as_written(name: str) -> str:
+    """Option names as they stand in the code and in settings files."""
+    return name
+
+
+app = App(
+    name="attnlab",
+    version=__version__,
+    help="An attention laboratory: design attention with proofs, train small language models, see what they know.",
+    help_format="plaintext",
+    default_parameter=Parameter(name_transform=as_written),
+)
+
+
+def settings_class(cls: type[Any]) -> type[Any]:
+    """A settings class as command-line options: every one optional, taken as text and read by the settings' own rules."""
+    entries: list[tuple[str, Any, Any]] = []
+    for one in fields(cls):
+        kind = type_hints(cls)[one.name]
+        if is_dataclass(kind) and isinstance(kind, type):
+            nested = settings_class(kind)
+            group = Group(f"{one.metadata['help'].capitalize()} settings (a file given by --config has the same names)")
+            entries.append((one.name, Annotated[nested, Parameter(group=group)], field(default=nested())))
+        else:
+            text: Any = {dict[str, Any]: dict[str, str], dict[str, dict[str, Any]]: dict[str, dict[str, str]]}.get(
+                kind, str
+            )
+            meaning = one.metadata["help"] + ("" if text is not str or kind is str else f" ({describe_type(kind)})")
+            entries.append((one.name, Annotated[text | None, Parameter(help=meaning)], field(default=None)))
+    made = make_dataclass(f"{cls.__name__}Given", entries, frozen=True)
+    made.__module__ = __name__  # cyclopts takes a class of module `types` for a built-in
+    return made
+
+
+def given_class() -> type[Any]:
+    """The settings that any training verb takes by hand, beside --preset and --seed."""
+    made = settings_class(RunConfig)
+    chosen = [one for one in fields(made) if one.name not in ("preset", "seed")]
+    given = make_dataclass("Given", [(one.name, one.type, field(default=one.default)) for one in chosen], frozen=True)
+    given.__module__ = __name__
+    return given
+
+
+def whole(_kind: object, tokens: Sequence[Any]) -> int:
+    """A whole number, and nothing that merely rounds to one."""
+    return int(tokens[0].value)
+
+
+Given: Any = given_class()
+Settings = Annotated[Given, Parameter(name="*")]
+Whole = Annotated[int, Parameter(converter=whole)]
+NONE = Given()
+
+
+def collect(given: Any, mechanism: str | None, seed: int | None) -> dict[str, Any]:
+    """What was really given, as nested settings of the right types."""
+
+    def read(cls: type[Any], values: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for one in fields(values):
+            kind, value = type_hints(cls)[one.name], getattr(values, one.name)
+            if is_dataclass(value):
+                found[one.name] = read(kind, value)
+            elif value is not None:
+                found[one.name] = from_text(value, kind)
+        return {key: value for key, value in found.items() if value != {}}
+
+    values = read(RunConfig, given)
+    if mechanism is not None:
+        values.setdefault("model", {})["mechanism"] = mechanism
+    if seed is not None:
+        values["seed"] = seed
+    return values
+
+
+def show_json(value: Any) -> None:
+    """Print for programs."""
+    sys.stdout.write(json_module.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+def share_the_machine() -> None:
+    """Have idle OpenMP threads sleep soon instead of spinning, unless the user says otherwise; read when torch loads.
+
+    Costs nothing measurable on a quiet machine, and beside another program training is several times faster.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a verb; mistakes end in one line on standard error and an exit code."""
+    share_the_machine()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both ask to stop, and both are heard
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        fail(" ".join(str(error).split()), 2)
+    except AttnlabError as error:
+        fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        fail("stopped; a run that was under way goes on with: attnlab resume FOLDER", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def fail(message: str, code: int) -> None:
+    """One line on standard error, and out."""
+    if speaks():
+        sys.stderr.write(f"attnlab: {message}\n")
+    sys.exit(code)
