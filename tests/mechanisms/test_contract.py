@@ -64,7 +64,7 @@ def test_no_gradient_flows_from_the_past_to_the_future(name: str) -> None:
     x = torch.randn(1, 9, WIDTH, requires_grad=True)
     make(name)(x)[0, 4].sum().backward()
     assert x.grad is not None
-    assert (x.grad[0, 5:] == 0).all()
+    assert x.grad[0, 5:].abs().max() <= 1e-6  # rounding, where a stabiliser cancels
     assert (x.grad[0, :5].abs().sum(-1) > 0).all()
 
 
