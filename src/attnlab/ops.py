@@ -56,15 +56,21 @@ def visible(
     return mask
 
 
+def masked_softmax(
+    scores: Float[Tensor, "#B H T S"], mask: Bool[Tensor, "#B 1 T S"] | None
+) -> Float[Tensor, "#B H T S"]:
+    """The softmax over the tokens that may be seen; a row that may see nothing is zero."""
+    if mask is None:
+        return scores.softmax(dim=-1)
+    blind = ~mask.any(dim=-1, keepdim=True)  # hidden after the softmax, not before: its gradient would be NaN
+    return scores.masked_fill(~(mask | blind), float("-inf")).softmax(dim=-1).masked_fill(blind, 0.0)
+
+
 def attention_pattern(
     q: Float[Tensor, "B H T C"], k: Float[Tensor, "B H S C"], mask: Bool[Tensor, "#B 1 T S"] | None
 ) -> Float[Tensor, "B H T S"]:
-    """The weights of scaled dot-product attention, written out; a row that may see nothing is zero."""
-    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-    if mask is None:
-        return scores.softmax(dim=-1)
-    pattern = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
-    return pattern.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
+    """The weights of scaled dot-product attention, written out."""
+    return masked_softmax(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, mask)
 
 
 def fused_attention(

@@ -89,7 +89,11 @@ def test_padding_is_not_looked_at_and_nothing_is_nan(name: str, causal: bool) ->
     padding[0, 5:] = True
     padding[1, :3] = True  # the first rows may see nothing when causal
     changed = torch.where(padding[..., None], torch.randn(2, 8, WIDTH), x)
+    x.requires_grad_()
     before, after = module(x, padding), module(changed, padding)
+    before.sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
     assert before.isfinite().all()
     assert ((before - after).abs() * ~padding[..., None]).max() <= 1e-6
 

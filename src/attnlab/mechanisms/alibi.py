@@ -1,0 +1,64 @@
+"""Attention with linear biases: far tokens are charged for their distance."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnlab import ops
+from attnlab.mechanisms.heads import Attention, Shared
+from attnlab.registry import mechanism
+
+
+def slopes_of(n_head: int) -> Tensor:
+    """What a step costs in every head: 2^(-8/H), its square, its cube ..."""
+    return 2.0 ** (-8.0 * torch.arange(1, n_head + 1) / n_head)
+
+
+@mechanism("alibi", paper="arXiv:2108.12409", cost="n²·d", causal=True)
+class Alibi(Attention):
+    """Dot-product attention whose scores fall with the distance, each head at a slope of its own.
+
+    It knows positions by itself, and leaves rotary positions out. In the bidirectional form the distance is
+    charged the same both ways.
+
+    Costs: as `dot`; the bidirectional form keeps the biases of all pairs.
+    Cannot: find by position what is far away: a head looks further only as its slope is smaller.
+    """
+
+    slopes: Tensor
+
+    def __init__(self, n_embd: int, n_head: int, block_size: int, **shared: Unpack[Shared]) -> None:
+        super().__init__(n_embd, n_head, block_size, **{**shared, "rotary": False})
+        self.register_buffer("slopes", slopes_of(n_head), persistent=False)
+
+    def biases(self, asked: int, seen: int) -> Tensor:
+        """What every pair is charged, by head."""
+        distance = (torch.arange(seen - asked, seen)[:, None] - torch.arange(seen)).abs()
+        return -self.slopes[:, None, None] * distance
+
+    def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """Softmax of the scaled products less the charge."""
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5 + self.biases(q.shape[2], k.shape[2])
+        return ops.masked_softmax(scores, mask)
+
+    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """By torch's fused kernel; looking back, the charge m·(s - t) is two more coordinates of query and key.
+
+        They come first: as multiples of a power of two their products cancel exactly, before anything small is added.
+        """
+        dropout = self.dropout if self.training else 0.0
+        if not self.causal:
+            bias = self.biases(q.shape[2], k.shape[2])[None]
+            if padding is not None:
+                bias = bias.masked_fill(padding[:, None, None, :], float("-inf"))
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+        place = torch.arange(q.shape[2], dtype=q.dtype)
+        charge = (self.slopes[:, None] * place).expand(q.shape[:3])[..., None]
+        one = torch.ones_like(charge)
+        wide_q = torch.cat([one, -charge, q * q.shape[-1] ** -0.5], dim=-1)
+        wide_k = torch.cat([charge, one, k], dim=-1)
+        return ops.fused_attention(wide_q, wide_k, v, padding, True, dropout, scale=1.0)

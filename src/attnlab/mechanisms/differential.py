@@ -1,0 +1,76 @@
+"""Differential attention: the difference of two softmaxes, in which common noise cancels."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from attnlab import ops
+from attnlab.errors import ConfigError
+from attnlab.mechanisms.heads import Attention, Shared
+from attnlab.registry import mechanism
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Two vectors of half the width; the coordinates that rotary positions turn together stay together."""
+    pairs = x.unflatten(-1, (2, 2, x.shape[-1] // 4))
+    return pairs[..., 0, :].flatten(-2), pairs[..., 1, :].flatten(-2)
+
+
+@mechanism("differential", paper="arXiv:2410.05258", cost="n²·d", causal=True)
+class Differential(Attention):
+    """Every head has two patterns, each from half its width, and subtracts λ times the second from the first.
+
+    Weights may be negative. λ is learned, exp(a·b) - exp(c·d) + its start, and the average of a head is brought to unit
+    size and scaled by one less the start of λ.
+
+    Costs: as `dot` with two patterns of half the width: at the same width about twice its time.
+    Cannot: be read as a distribution over tokens. The paper starts λ higher in deeper layers; here the start is an option,
+    the same in all layers that use it.
+
+    Parameters
+    ----------
+    start
+        where λ starts, in [0, 1)
+    """
+
+    def __init__(
+        self, n_embd: int, n_head: int, block_size: int, *, start: float = 0.5, **shared: Unpack[Shared]
+    ) -> None:
+        super().__init__(n_embd, n_head, block_size, **shared)
+        width = n_embd // n_head
+        if width % 4:
+            raise ConfigError(f"differential needs a head width that is a multiple of 4, not {width}: change n_head")
+        if not 0 <= start < 1:
+            raise ConfigError(f"differential.start must lie in [0, 1), not {start}")
+        self.start = start
+        self.exponents = nn.Parameter(0.1 * torch.randn(4, width // 2))
+
+    def share(self) -> Tensor:
+        """λ, the share of the second pattern that is taken away."""
+        a, b, c, d = self.exponents
+        return (a @ b).exp() - (c @ d).exp() + self.start
+
+    def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """The first pattern less a share of the second."""
+        (q1, q2), (k1, k2) = halves(q), halves(k)
+        return ops.attention_pattern(q1, k1, mask) - self.share() * ops.attention_pattern(q2, k2, mask)
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """The averages by the pattern, brought to size."""
+        return self.sized(super().reference(q, k, v, padding))
+
+    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """By torch's fused kernel, once for each pattern."""
+        dropout = self.dropout if self.training else 0.0
+        first, second = (
+            ops.fused_attention(*pair, v, padding, self.causal, dropout)
+            for pair in zip(halves(q), halves(k), strict=True)
+        )
+        return self.sized(first - self.share() * second)
+
+    def sized(self, z: Tensor) -> Tensor:
+        """A head's average at unit size, scaled by what λ leaves at the start."""
+        return (1 - self.start) * nn.functional.rms_norm(z, (z.shape[-1],), eps=1e-5)

@@ -1,0 +1,46 @@
+"""Grouped-query attention: several query heads read the same keys and values."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor
+
+from attnlab import ops
+from attnlab.errors import ConfigError
+from attnlab.mechanisms.heads import Attention, Shared
+from attnlab.registry import mechanism
+
+
+@mechanism("gqa", paper="arXiv:2305.13245", cost="n²·d", causal=True)
+class GroupedQuery(Attention):
+    """Dot-product attention in which groups of query heads share one head of keys and values.
+
+    With one group it is multi-query attention (arXiv:1911.02150), with as many as heads it is `dot`.
+
+    Costs: time as `dot`; keys and values kept in generation shrink by the size of a group.
+    Cannot: fetch different things by the heads of a group from the same token; it saves memory, not time in training.
+
+    Parameters
+    ----------
+    groups
+        heads of keys and values; 0 takes a quarter of the heads, at least one
+    """
+
+    def __init__(self, n_embd: int, n_head: int, block_size: int, *, groups: int = 0, **shared: Unpack[Shared]) -> None:
+        groups = groups or max(1, n_head // 4)
+        if groups < 0 or n_head % groups:
+            raise ConfigError(f"gqa needs groups that divide the {n_head} heads, not {groups}")
+        super().__init__(n_embd, n_head, block_size, kv_heads=groups, **shared)
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """The averages by the pattern, with every group's values handed to its heads."""
+        return super().reference(q, k, v.repeat_interleave(q.shape[1] // v.shape[1], dim=1), padding)
+
+    def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """Softmax of the scaled products, with every group's keys handed to its heads."""
+        return ops.attention_pattern(q, k.repeat_interleave(q.shape[1] // k.shape[1], dim=1), mask)
+
+    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """By torch's fused kernel, which never forms the pattern."""
+        return ops.fused_attention(q, k, v, padding, self.causal, self.dropout if self.training else 0.0)

@@ -1,0 +1,68 @@
+"""Synthesizer: weights without comparing tokens."""
+
+from __future__ import annotations
+
+from typing import Literal, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnlab import ops
+from attnlab.mechanisms.heads import Attention, Shared
+from attnlab.registry import mechanism
+
+
+@mechanism("synthesizer", paper="arXiv:2005.00743", cost="n²·d", causal=True)
+class Synthesizer(Attention):
+    """Every token says from itself alone at which places to look (dense), or the weights are learned outright (random).
+
+    Dense: a place of the text has a learned vector in every head, and the scores are its products with the token after a
+    hidden layer. Random: the scores are a learned matrix, the same for every text. No query meets a key,
+    and positions are known by their places: rotary positions and normalised keys have nothing to act on.
+
+    Costs: as `dot`; random makes its pattern once for a whole batch. The parameters grow with the block: heads x block x
+    width of a head (dense), heads x block² (random).
+    Cannot: find a token by what it is, only by where it stands; read beyond the block it was made for.
+
+    Parameters
+    ----------
+    kind
+        dense: scores from the token; random: scores learned, the same for all
+    """
+
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        block_size: int,
+        *,
+        kind: Literal["dense", "random"] = "dense",
+        **shared: Unpack[Shared],
+    ) -> None:
+        shared = {**shared, "rotary": False, "qk_norm": False}
+        # Dense has a projection for the hidden layer and one for values, random one for values only.
+        super().__init__(n_embd, n_head, block_size, share="qk" if kind == "dense" else "qkv", **shared)
+        self.kind = kind
+        width = n_embd // n_head if kind == "dense" else block_size
+        self.places = nn.Parameter(0.02 * torch.randn(n_head, block_size, width))
+
+    def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """Softmax of the scores of the places."""
+        asked, seen = q.shape[2], k.shape[2]
+        if self.kind == "dense":
+            return ops.masked_softmax(F.relu(q) @ self.places[:, :seen].transpose(-2, -1), mask)
+        return ops.masked_softmax(self.places[None, :, seen - asked : seen, :seen], mask)
+
+    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """Dense by torch's fused kernel, with places for keys; random with one pattern for the whole batch."""
+        tokens = q.shape[2]
+        if self.kind == "dense":
+            places = self.places[:, :tokens].expand(q.shape[0], -1, -1, -1)
+            dropout = self.dropout if self.training else 0.0
+            return ops.fused_attention(F.relu(q), places, v, padding, self.causal, dropout, scale=1.0)
+        if padding is not None or (self.training and self.dropout):
+            return self.reference(q, k, v, padding)
+        pattern = self.pattern(q, k, ops.visible(tokens, tokens, None, self.causal))[0]
+        columns = v.permute(1, 2, 0, 3)
+        return (pattern @ columns.flatten(2)).view(columns.shape).permute(2, 0, 1, 3)
