@@ -6,6 +6,8 @@ G heads of keys and values   V vocabulary   N targets
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -16,12 +18,6 @@ def split_heads(x: Float[Tensor, "B T D"], n_head: int) -> Float[Tensor, "B H T 
     """The width cut into heads."""
     batch, tokens, width = x.shape
     return x.view(batch, tokens, n_head, width // n_head).transpose(1, 2)
-
-
-def join_heads(x: Float[Tensor, "B H T C"]) -> Float[Tensor, "B T D"]:
-    """The heads side by side again."""
-    batch, heads, tokens, width = x.shape
-    return x.transpose(1, 2).reshape(batch, tokens, heads * width)
 
 
 def rotary_table(tokens: int, width: int, base: float = 10_000.0) -> Float[Tensor, "T C"]:
@@ -41,6 +37,11 @@ def rotate(x: Float[Tensor, "B H T C"], table: Float[Tensor, "T C"]) -> Float[Te
 def rms_norm(x: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:
     """Scaled to a root mean square of one."""
     return F.rms_norm(x, (x.shape[-1],))
+
+
+def blank(x: Float[Tensor, "B H T C"], padding: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B H T C"]:
+    """Zero where there is padding."""
+    return x if padding is None else x.masked_fill(padding[:, None, :, None], 0.0)
 
 
 def visible(
@@ -80,6 +81,35 @@ def feature_pattern(
     height_q, height_k = q.detach().amax(-1, keepdim=True), k.detach().amax(-1, keepdim=True)
     kernel = (q - height_q).exp() @ (k - height_k).exp().transpose(-2, -1)
     return masked_softmax(kernel.clamp_min(1e-37).log() + height_k.transpose(-2, -1), mask)
+
+
+def summary_pattern(
+    q: Float[Tensor, "B H T C"],
+    k: Float[Tensor, "B H S C"],
+    mask: Bool[Tensor, "#B 1 T S"] | None,
+    block: int,
+    mixtures: Callable[[int], tuple[Tensor, Tensor]],
+) -> Float[Tensor, "B H T S"]:
+    """The weights of causal attention in blocks: over the own block, and over rows that mix everything before it.
+
+    `mixtures` gives, for the place where a block begins, how the rows mix the keys and the values before it; the weight of a
+    row goes on to the tokens by its mixture of values.
+    """
+    asked, seen = q.shape[2], k.shape[2]
+    start = seen - asked
+    parts = []
+    for first in range(start // block * block, seen, block):
+        last, mine = min(first + block, seen), slice(max(first, start) - start, min(first + block, seen) - start)
+        mix_keys, mix_values = (mix[..., : mix.shape[-2] if first else 0, :] for mix in mixtures(first))
+        rows = mix_keys.shape[-2]
+        may = torch.ones(last - first, last - first, dtype=torch.bool).tril()[None, None, -(mine.stop - mine.start) :]
+        if mask is not None:
+            may = may & mask[:, :, mine, first:last]
+        keys = torch.cat([mix_keys @ k[:, :, :first], k[:, :, first:last]], dim=2)
+        weights = attention_pattern(q[:, :, mine], keys, F.pad(may, (rows, 0), value=True))
+        before = weights[..., :rows] @ mix_values
+        parts.append(F.pad(torch.cat([before, weights[..., rows:]], dim=-1), (0, seen - last)))
+    return torch.cat(parts, dim=2)
 
 
 def fused_attention(

@@ -81,7 +81,8 @@ def block_attention(
         bias = bias.repeat_interleave(q.shape[1], dim=0) if len(bias) > 1 else bias
         keys, values = (gather(one, layout.table) for one in (keys, values))
         return join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=dropout), q)
-    return join(GatheredAttention.apply(queries, keys, values, bias, layout.table), q)
+    z: Tensor = GatheredAttention.apply(queries, keys, values, bias, layout.table)  # type: ignore[no-untyped-call]
+    return join(z, q)
 
 
 def gather(x: Float[Tensor, "R N L C"], table: Int[Tensor, "M G"]) -> Float[Tensor, "R M K C"]:
