@@ -44,6 +44,11 @@ def blank(x: Float[Tensor, "B H T C"], padding: Bool[Tensor, "B T"] | None) -> F
     return x if padding is None else x.masked_fill(padding[:, None, :, None], 0.0)
 
 
+def fill(x: Tensor, columns: int = 0, rows: int = 0, value: float = 0.0) -> Tensor:
+    """Longer by some columns and rows of one value; the same tensor where nothing is added, which F.pad would copy."""
+    return F.pad(x, (0, columns, 0, rows), value=value) if columns or rows else x
+
+
 def visible(
     asked: int, seen: int, padding: Bool[Tensor, "B S"] | None, causal: bool
 ) -> Bool[Tensor, "#B 1 T S"] | None:
@@ -121,19 +126,26 @@ def fused_attention(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Float[Tensor, "B H T E"]:
-    """Scaled dot-product attention by torch's kernel, which never forms the pattern; when causal, of a whole text."""
+    """Scaled dot-product attention by torch's kernel, which never forms the pattern; when causal, of a whole text.
+
+    The kernel wants values as wide as keys, else torch forms the pattern after all: the narrower ones are filled with zeros.
+    """
     assert not causal or q.shape[2] == k.shape[2]
     mask = None if padding is None else visible(q.shape[2], k.shape[2], padding, causal)
-    return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
+    width = max(q.shape[-1], v.shape[-1])
+    width = width if q.shape[-1] == v.shape[-1] else -(-width // 8) * 8
+    wide_q, wide_k, wide_v = (fill(one, width - one.shape[-1]) for one in (q, k, v))
+    z = F.scaled_dot_product_attention(
+        wide_q,
+        wide_k,
+        wide_v,
         attn_mask=mask,
         dropout_p=dropout,
         is_causal=causal and mask is None,
-        scale=scale,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
+    return z[..., : v.shape[-1]]
 
 
 def token_losses(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:

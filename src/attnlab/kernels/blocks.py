@@ -15,6 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnlab import ops
+
 GATHERED = 1 << 20  # numbers gathered at a time: four megabytes
 
 
@@ -51,7 +53,7 @@ class Layout:
 
 def cut(x: Float[Tensor, "B H T C"], block: int) -> Float[Tensor, "R N L C"]:
     """Every head's text cut into blocks, the last one filled with zeros."""
-    return F.pad(x, (0, 0, 0, -x.shape[2] % block)).flatten(0, 1).unflatten(1, (-1, block)).contiguous()
+    return ops.fill(x, rows=-x.shape[2] % block).flatten(0, 1).unflatten(1, (-1, block)).contiguous()
 
 
 def join(x: Float[Tensor, "R N L C"], like: Float[Tensor, "B H T C"]) -> Float[Tensor, "B H T C"]:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional as F
+
+from attnlab import ops
 
 CHUNK = 128
 AT_ONCE = 1 << 22  # features worked on together: larger pieces of memory are fetched anew by the system every time
@@ -85,7 +86,7 @@ def prefix_attention(
     chunk = min(chunk, tokens)
 
     def chunks(x: Tensor, filler: float = 0.0) -> Tensor:
-        return F.pad(x, (0, 0, 0, -tokens % chunk), value=filler).unflatten(2, (-1, chunk))
+        return ops.fill(x, rows=-tokens % chunk, value=filler).unflatten(2, (-1, chunk))
 
     queries, values = chunks(q), chunks(with_ones(v))
     peaks, states, features, after = running_states(

@@ -7,7 +7,6 @@ from typing import Unpack
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attnlab import ops
 from attnlab.errors import ConfigError
@@ -92,9 +91,8 @@ class Perceiver(Attention):
 
         The average over some blocks is the average of the blocks' averages, weighed by their sums of exponentials.
         """
-        tokens = scores.shape[2]
-        short = -tokens % self.block
-        scores = F.pad(scores, (0, 0, 0, short), value=HIDDEN).flatten(0, 1).unflatten(1, (-1, self.block))
+        short = -scores.shape[2] % self.block
+        scores = ops.fill(scores, rows=short, value=HIDDEN).flatten(0, 1).unflatten(1, (-1, self.block))
         size = scores.logsumexp(dim=2)
         averages = (scores - size[:, :, None]).exp().transpose(-2, -1) @ cut(both, self.block)
         total = size.logcumsumexp(dim=1)

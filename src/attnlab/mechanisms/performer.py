@@ -21,9 +21,10 @@ def draw_directions(count: int, width: int, orthogonal: bool) -> Float[Tensor, "
     normal = torch.randn(count, width)
     if not orthogonal:
         return normal
-    groups = -(-count // width)
-    frames = torch.linalg.qr(torch.randn(groups, width, width)).Q.transpose(-2, -1).reshape(-1, width)[:count]
-    return frames * normal.norm(dim=-1, keepdim=True)
+    frames, upper = torch.linalg.qr(torch.randn(-(-count // width), width, width))
+    # Without these signs the frames prefer some directions, and positive features are wrong on average.
+    frames = frames * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+    return frames.transpose(-2, -1).reshape(-1, width)[:count] * normal.norm(dim=-1, keepdim=True)
 
 
 @mechanism("performer", paper="arXiv:2009.14794", cost="n·m·d", causal=True)
