@@ -77,13 +77,14 @@ class Perceiver(Attention):
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """Latents first: over the whole text, or running along its blocks."""
         dropout = self.dropout if self.training else 0.0
+        both = torch.cat([ops.blank(k, padding), ops.blank(v, padding)], dim=-1)
+        if not self.causal:
+            asking = self.asking().expand(q.shape[0], -1, -1, -1)
+            keys, values = ops.fused_attention(asking, k, both, padding, False).chunk(2, dim=-1)
+            return ops.fused_attention(q, keys, values, None, False, dropout)
         scores = k @ self.asking().transpose(-2, -1) / k.shape[-1] ** 0.5
         if padding is not None:
             scores = scores.masked_fill(padding[:, None, :, None], HIDDEN)
-        both = torch.cat([ops.blank(k, padding), ops.blank(v, padding)], dim=-1)
-        if not self.causal:
-            keys, values = (scores.softmax(dim=2).transpose(-2, -1) @ both).chunk(2, dim=-1)
-            return ops.fused_attention(q, keys, values, None, False, dropout)
         return summary_attention(q, k, v, self.before(scores, both), self.block, padding, dropout)
 
     def before(self, scores: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
