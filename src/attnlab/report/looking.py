@@ -67,7 +67,7 @@ def looking_page(view: Mapping[str, Any]) -> str:
         "viewer": viewer(every, tokens, len(tokens) - 1, cell, notes),
         "unreadable": f"layer{'s' * (len(unreadable) > 1)} {', '.join(map(str, unreadable))}" if unreadable else "",
         "patterns": len(unreadable) < len(view["layers"]),
-        "narrowest": round(SMALLEST * len(tokens) * 0.75) + 90,
+        "narrowest": round(0.7 * (cell * len(tokens) + 150)),  # smaller letters cannot be read: scroll instead
         "width": round(min(WIDEST, max(NORMAL, cell * len(tokens) + 220, 79 * columns + 150))),
         "layers": plural(len(view["layers"]), "layer"),
         "tokens": plural(len(tokens), "token"),
