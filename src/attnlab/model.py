@@ -91,22 +91,29 @@ class Block(nn.Module):
         self.norm2 = make_norm(config.norm, config.n_embd)
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.hook_resid_post = Tap()
+        self.hook_resid_pre, self.hook_resid_mid, self.hook_resid_post = Tap(), Tap(), Tap()
+        self.hook_attn_out, self.hook_mlp_out = Tap(), Tap()
 
     def mix(self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any) -> Float[Tensor, "B T D"]:
         """The residual stream after attention, where tokens meet."""
-        return x + self.dropout(self.attn(self.norm1(x), padding, cache))
+        x = self.hook_resid_pre(x)
+        return self.joined(x, self.attn(self.norm1(x), padding, cache))
 
     def take(
         self, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B 1 T N"], cache: Any
     ) -> Float[Tensor, "B T D"]:
         """The residual stream after attention to another one."""
         assert isinstance(self.attn, Attention)
-        return x + self.dropout(self.attn.across(self.norm1(x), self.norm1(source), mask, cache))
+        x = self.hook_resid_pre(x)
+        return self.joined(x, self.attn.across(self.norm1(x), self.norm1(source), mask, cache))
+
+    def joined(self, x: Float[Tensor, "B T D"], mixed: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """The residual stream with what attention adds."""
+        return self.hook_resid_mid(x + self.hook_attn_out(self.dropout(mixed)))
 
     def digest(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """The residual stream after the MLP, which sees each token by itself."""
-        return self.hook_resid_post(x + self.dropout(self.mlp(self.norm2(x))))
+        return self.hook_resid_post(x + self.hook_mlp_out(self.dropout(self.mlp(self.norm2(x)))))
 
     def forward(
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
@@ -128,6 +135,9 @@ class LanguageModel(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.norm = make_norm(config.norm, config.n_embd)
         self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.hook_embed, self.hook_final = Tap(), Tap()
+        if self.positions is not None:
+            self.hook_pos_embed = Tap()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -161,22 +171,24 @@ class LanguageModel(nn.Module):
     ) -> Float[Tensor, "B T D"] | Float[Tensor, "N D"]:
         """The residual stream after the last norm, what the head reads: of all tokens, or of those `wanted` only.
 
-        After the last attention no token needs another, so that the last MLP is spared those that nobody asks for.
+        After the last attention no token needs another, so that the last MLP is spared those that nobody asks for; the taps
+        behind it then pass [N, D].
         """
         start = caches[0].length if caches else 0
         if start + ids.shape[1] > self.config.block_size:
             raise ValueError(
                 f"{start + ids.shape[1]} tokens do not fit into a block of {self.config.block_size}: shorten the text"
             )
-        x = self.tokens(ids)
+        x = self.hook_embed(self.tokens(ids))
         if self.positions is not None:
-            x = x + self.positions.weight[start : start + ids.shape[1]]
+            places = self.positions.weight[start : start + ids.shape[1]]
+            x = x + self.hook_pos_embed(places.expand(len(ids), -1, -1))
         x = self.dropout(x)
         kept = list(caches) if caches else [None] * len(self.blocks)
         x = self.through_tokens(x, padding, kept) if self.latents is None else self.through_latents(x, padding, kept)
         last = self.blocks[-1]
         assert isinstance(last, Block)
-        return self.norm(last.digest(x if wanted is None else x[wanted]))
+        return self.hook_final(self.norm(last.digest(x if wanted is None else x[wanted])))
 
     def through_tokens(
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, caches: list[Any]
