@@ -17,7 +17,7 @@ from attnlab import cli, registry
 from attnlab.audit import CHECKS, Report, audit_any, audit_mechanism, audit_module, beyond_rounding, influence
 from attnlab.audit.report import answer
 from attnlab.audit.subject import NotTested, Subject
-from attnlab.audit.wiring import wiring
+from attnlab.audit.wiring import shared_wires
 from attnlab.config import ModelConfig
 from attnlab.errors import ConfigError, UserError
 from attnlab.model import LanguageModel, model_files
@@ -188,7 +188,7 @@ def test_zero_masking_is_caught_and_declared() -> None:
     ],
 )
 def test_specimens_are_caught_by_name(specimen: type[nn.Module], checks: set[str]) -> None:
-    report = audit_module(build(specimen), n_embd=WIDTH, length=150)
+    report = audit_module(build(specimen), n_embd=WIDTH, length=64)
     assert report.verdict == "fail"
     assert checks <= failing(report)
     assert all(report.faults[name] for name in checks)
@@ -196,10 +196,10 @@ def test_specimens_are_caught_by_name(specimen: type[nn.Module], checks: set[str
 
 def test_sound_ones_pass_where_specimens_fail() -> None:
     """What separates a specimen from its control is the fault alone."""
-    assert audit_module(build(Padded), n_embd=WIDTH, length=150).verdict == "pass"
-    assert failing(audit_module(build(VanishingBlocks), n_embd=WIDTH, length=64)) == {"train_eval"}
-    assert failing(audit_module(build(Deaf), n_embd=WIDTH, length=64)) == {"padding"}
-    assert failing(audit_module(build(Undefined), n_embd=WIDTH, length=64)) == {"masked"}
+    assert audit_module(build(Padded), n_embd=WIDTH, length=7).verdict == "pass"
+    assert failing(audit_module(build(VanishingBlocks), n_embd=WIDTH, length=12)) == {"train_eval"}
+    assert failing(audit_module(build(Deaf), n_embd=WIDTH, length=7)) == {"padding"}
+    assert failing(audit_module(build(Undefined), n_embd=WIDTH, length=7)) == {"masked"}
 
 
 class Sneaky(Sound):
@@ -396,6 +396,7 @@ def make_block() -> nn.Module:
     return nn.Sequential(Sound(), nn.Linear(WIDTH, WIDTH), nn.ReLU())
 
 
+@pytest.mark.usefixtures("few")
 def test_a_block_reused_in_all_layers_is_caught() -> None:
     report = audit_module(Stack([make_block()] * 4), n_embd=WIDTH, length=7)
     assert failing(report) == {"wiring"}
@@ -408,11 +409,11 @@ def test_a_block_reused_in_all_layers_is_caught() -> None:
 def test_shared_weights_between_layers_are_caught_and_tied_heads_are_not() -> None:
     model = Stack([make_block() for _ in range(3)])
     model.blocks[2][0].key.weight = model.blocks[0][0].key.weight  # type: ignore[index, union-attr]
-    assert "blocks.0.0.key.weight, blocks.2.0.key.weight" in wiring(model).says
+    assert "blocks.0.0.key.weight, blocks.2.0.key.weight" in shared_wires(model).says
     config = ModelConfig(n_layer=2, n_head=2, n_embd=16, block_size=16, vocab_size=20)
     tied = LanguageModel(config)
     tied.head.weight = tied.tokens.weight
-    assert wiring(tied).value == 0
+    assert shared_wires(tied).value == 0
 
 
 SHARING = """
@@ -454,6 +455,7 @@ def user_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("few")
 def test_classes_in_a_users_file_are_audited(user_file: Path) -> None:
     assert "0, 1, 2" in audit_any(f"{user_file}:Same", length=7).faults["wiring"]
     assert "0.mix, 1.mix, 2.mix" in audit_any(f"{user_file}:Part", length=7).faults["wiring"]
@@ -479,6 +481,7 @@ def registered() -> Iterator[Callable[..., str]]:
         del registry._entries["mechanism", name]
 
 
+@pytest.mark.usefixtures("few")
 def test_a_declared_defect_that_is_absent_fails(registered: Callable[..., str]) -> None:
     report = audit_mechanism(registered(Sound, defect="leaks"), n_embd=WIDTH, n_head=1, length=7)
     assert report.verdict == "fail"
@@ -631,6 +634,7 @@ def test_without_a_name_every_mechanism_is_audited(
     assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["dot", "zero_mask"]
 
 
+@pytest.mark.usefixtures("few")
 def test_a_users_class_fails_with_exit_code_1(user_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(f"{user_file}:Part") == 1
     shown = capsys.readouterr()

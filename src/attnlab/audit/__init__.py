@@ -20,12 +20,12 @@ from torch import nn
 
 from attnlab import registry
 from attnlab.audit import causality, isolation, steadiness
-from attnlab.audit.forms import Size, build, forms
+from attnlab.audit.forms import Size, all_forms, build
 from attnlab.audit.measure import LIMIT, SAME, influence
 from attnlab.audit.probes import Finding, not_long
 from attnlab.audit.report import Check, Report, answer, one_line, wrong
 from attnlab.audit.subject import NotTested, Subject, awaken, own_copy
-from attnlab.audit.wiring import wiring
+from attnlab.audit.wiring import shared_wires
 from attnlab.config import preset_names, resolve
 from attnlab.errors import ConfigError, UserError, unknown
 from attnlab.model import LanguageModel, load_model
@@ -38,6 +38,7 @@ DOUBT = 1e-3  # what is larger cannot be rounding
 LAYERS = 3  # built to see what they share
 
 Question = Callable[[Subject, Sequence[int]], Finding]
+Wires = Callable[[int], Finding]
 
 # What is asked, and the largest value that passes. At the edge of a block a token may have no later one to see.
 CHECKS: dict[str, tuple[Question, float]] = {
@@ -93,16 +94,16 @@ def usable(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
     return taken, refused
 
 
-def report(name: str, subjects: Sequence[Subject], longest: int, wires: Callable[[], Finding], **more: Any) -> Report:
-    """The whole audit of the forms of one subject."""
+def conduct(name: str, subjects: Sequence[Subject], longest: int, wires: Wires, **more: Any) -> Report:
+    """The whole audit of the forms of one subject; `wires` looks at its wiring, with a length that it takes."""
     lengths, refused = usable(subjects[0], longest)
     if lengths:
-        checks = [*examine(subjects, lengths), answer("wiring", 0.0, [wires])]
+        checks = [*examine(subjects, lengths), answer("wiring", 0.0, [lambda: wires(lengths[0])])]
     else:
         checks, refused = [Check("responds", None, 0.0, False, refused[0])], []
     notes = (*more.pop("notes", ()), *refused)
-    forms = tuple(subject.form for subject in subjects)
-    return Report(name, tuple(checks), lengths=tuple(lengths), forms=forms, notes=notes, **more)
+    words = tuple(subject.form for subject in subjects)
+    return Report(name, tuple(checks), lengths=tuple(lengths), forms=words, notes=notes, **more)
 
 
 def audit_mechanism(name: str, *, n_embd: int = 32, n_head: int = 2, length: int = 320) -> Report:
@@ -111,12 +112,12 @@ def audit_mechanism(name: str, *, n_embd: int = 32, n_head: int = 2, length: int
     if isinstance(entry.build, nn.Module):
         return audit_module(entry.build, n_embd=n_embd, length=length, name=name)
     with torch.random.fork_rng(devices=[]):
-        subjects, notes = forms(entry, size)
+        subjects, notes = all_forms(entry, size)
 
-        def wires() -> Finding:
-            return wiring(nn.ModuleList(build(entry, size, 0, {}) for _ in range(LAYERS)), between_layers=True)
+        def wires(_: int) -> Finding:
+            return shared_wires(nn.ModuleList(build(entry, size, 0, {}) for _ in range(LAYERS)), between_layers=True)
 
-        return report(entry.name, subjects, length, wires, defect=entry.defect, notes=tuple(notes))
+        return conduct(entry.name, subjects, length, wires, defect=entry.defect, notes=tuple(notes))
 
 
 def audit_module(
@@ -149,20 +150,19 @@ def audit_module(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if not isinstance(module, nn.Module):
-            return report(name, [subject(module, "as given")], length, no_wires, defect=defect)
+            return conduct(name, [subject(module, "as given")], length, no_wires)
         given, awake = own_copy(module), own_copy(module)
         subjects = [subject(given, "as given")]
         if awaken(awake):
             subjects.append(subject(awake, "with weights where it has zeros"))
 
-        def wires() -> Finding:
-            shortest = usable(subjects[0], length)[0][0]
-            return wiring(given, lambda: subjects[0].run(subjects[0].draw(1, shortest)))
+        def wires(tokens: int) -> Finding:
+            return shared_wires(given, lambda: subjects[0].run(subjects[0].draw(2, tokens)))
 
-        return report(name, subjects, length, wires, defect=defect)
+        return conduct(name, subjects, length, wires, defect=defect)
 
 
-def no_wires() -> Finding:
+def no_wires(_: int) -> Finding:
     """A plain function shows no modules."""
     raise NotTested("a plain function shows no modules")
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from torch import nn
 
+from attnlab.audit.report import one_line
 from attnlab.audit.subject import Subject, awaken, own_copy
 from attnlab.errors import ConfigError
 from attnlab.registry import Entry
@@ -40,9 +41,11 @@ def build(entry: Entry, size: Size, seed: int, arguments: dict[str, Any]) -> nn.
     given = {name: value for name, value in arguments.items() if entry.accepts(name)}
     try:
         module = entry.build(size.n_embd, size.n_head, size.length, **given)
-    except TypeError as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a user's class may raise
         raise ConfigError(
-            f"mechanism '{entry.name}' is not built as Mechanism(n_embd, n_head, block_size): {error};"
+            f"mechanism '{entry.name}' cannot be built as Mechanism(n_embd, n_head, block_size): {one_line(error)};"
             " build it yourself, and call attnlab.audit_module(module, n_embd=...)"
         ) from None
     if not isinstance(module, nn.Module):
@@ -62,7 +65,7 @@ def alternatives(entry: Entry) -> Iterator[dict[str, Any]]:
         yield from ({name: value} for value in values if value != parameter.default)
 
 
-def forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
+def all_forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
     """All forms of a mechanism, and notes on those that cannot be built. All but the first are awake."""
     asked: list[dict[str, Any]] = [{"causal": True}, {"causal": True, **BACKBONE}]
     asked += [{"causal": True, **option} for option in alternatives(entry)]
@@ -72,8 +75,10 @@ def forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
         asked += [{"causal": False, **one} for one in ({}, *alternatives(entry))]
     subjects, notes = [], []
     for seed, arguments in enumerate(asked):
-        words = [str(value) if isinstance(value, str) else name for name, value in arguments.items() if value]
-        form = " ".join(words if arguments["causal"] else ["bidirectional", *words])
+        options = [
+            name if value is True else f"{name}={value}" for name, value in arguments.items() if name != "causal"
+        ]
+        form = " ".join(["causal" if arguments["causal"] else "bidirectional", *options])
         try:
             module = own_copy(build(entry, size, seed, {**arguments, "dropout": 0.0}))
         except ConfigError as error:

@@ -48,7 +48,7 @@ def difference(one: Tensor, other: Tensor) -> float:
     if not one.numel():
         return 0.0
     size = max(one.abs().max().item(), other.abs().max().item())
-    return (one - other).abs().max().item() / max(size, 1e-30)
+    return min((one - other).abs().max().item() / max(size, 1e-30), 2.0)
 
 
 def moved(before: Tensor, after: Tensor) -> Tensor:

@@ -19,26 +19,32 @@ def layers_of(name: str) -> tuple[str, ...]:
     return tuple(re.findall(r"(?:^|\.)(\d+)(?=\.|$)", name))
 
 
-def in_several_layers(names: Sequence[str]) -> bool:
-    """Whether names stand in different layers."""
-    return len({layers_of(name) for name in names if layers_of(name)}) > 1
+def in_several_layers(names: Sequence[str], depth: int | None = None) -> bool:
+    """Whether names stand in different layers, counting layers within layers down to a depth."""
+    return len({layers_of(name)[:depth] for name in names if layers_of(name)}) > 1
 
 
 def shared(module: nn.Module, between_layers: bool) -> list[tuple[str, ...]]:
-    """The names of every object with weights that stands in several places, and of every weight in several layers."""
+    """The names of every object with weights that stands in several places, and of every weight in several layers.
+
+    Or, for a list of layers, in several of these only: what is shared within one is its author's choice.
+    """
+    depth = 1 if between_layers else None
     places: defaultdict[object, list[str]] = defaultdict(list)
     for name, one in module.named_modules(remove_duplicate=False):
         if any(True for _ in one.parameters()):
             places[id(one)].append(name)
     found = [
-        tuple(names) for names in places.values() if len(names) > 1 and (in_several_layers(names) or not between_layers)
+        tuple(names)
+        for names in places.values()
+        if len(names) > 1 and (in_several_layers(names, depth) or not between_layers)
     ]
     inside = tuple(f"{name}." for names in found for name in names)
     weights: defaultdict[object, list[str]] = defaultdict(list)
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if parameter.numel() and not name.startswith(inside):
             weights[parameter.data_ptr()].append(name)
-    found += [tuple(names) for names in weights.values() if in_several_layers(names)]
+    found += [tuple(names) for names in weights.values() if in_several_layers(names, depth)]
     return [names for names in found if not any(names[0].startswith(f"{above[0]}.") for above in found)]
 
 
@@ -66,7 +72,7 @@ def called_again(module: nn.Module, run: Callable[[], object]) -> list[tuple[str
     return [(name, number) for name, number in again if not any(name.startswith(f"{above}.") for above, _ in again)]
 
 
-def wiring(module: nn.Module, run: Callable[[], object] | None = None, between_layers: bool = False) -> Finding:
+def shared_wires(module: nn.Module, run: Callable[[], object] | None = None, between_layers: bool = False) -> Finding:
     """How many objects or weights serve in several places, or in several layers only, and which."""
     found = shared(module, between_layers)
     lines = [f"the same weights serve as {listed(names)}" for names in found]

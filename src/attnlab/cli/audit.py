@@ -47,7 +47,8 @@ def audit(*names: str, n_embd: Whole = 32, n_head: Whole = 2, length: Whole = 32
     Parameters
     ----------
     names
-        Mechanisms, path.py:Class, presets or run folders. Default: every mechanism.
+        Mechanisms, path.py:Class, presets or run folders. Default: every mechanism. A class must be causal, unless it is
+        registered with @mechanism("name", causal=False).
     n_embd
         Width of the mechanisms that are built.
     n_head
