@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -90,6 +91,20 @@ class Inputs:
         return self._made[key]
 
 
+@dataclass(frozen=True)
+class Work:
+    """What is called and on which tensors, the gradient that comes back, and what else is learned there."""
+
+    call: Callable[..., Tensor]
+    given: tuple[Tensor, ...]
+    gradient: Tensor
+    learned: tuple[Tensor, ...] = ()
+
+
+# Contestants from elsewhere, such as other libraries, by name.
+GUESTS: dict[str, Callable[[Case, Inputs], Work]] = {}
+
+
 # A user's words
 
 
@@ -154,7 +169,7 @@ def contestants(names: Sequence[str], like: Case, references: bool = True) -> tu
 
 def forms_pattern(case: Case) -> bool:
     """Whether every pair of tokens has a place in memory."""
-    if case.name in (SDPA, NAIVE):
+    if case.name in (SDPA, NAIVE) or case.name in GUESTS:
         return case.name == NAIVE
     return case.path == "reference" or (not case.whole and not has_two_paths(build(case.at(LEAST_TOKENS))))
 
@@ -162,60 +177,71 @@ def forms_pattern(case: Case) -> bool:
 # Steps
 
 
-def forward_and_backward(call: Callable[[], Tensor], learned: Sequence[Tensor], gradient: Tensor) -> Step:
-    """The step that is timed."""
+def work_of(case: Case, inputs: Inputs) -> Work:
+    """The work of a case."""
+    if case.name in GUESTS:
+        return GUESTS[case.name](case, inputs)
+    return whole_module(case, inputs) if case.whole else core(case, inputs)
+
+
+def prepare(case: Case, inputs: Inputs | None = None) -> Step:
+    """The step that is timed, forward + backward, ready to be run as often as one likes."""
+    work = work_of(case, inputs or Inputs())
 
     def step() -> object:
-        return torch.autograd.grad(call(), learned, gradient, allow_unused=True)
+        return torch.autograd.grad(work.call(*work.given), work.given + work.learned, work.gradient, allow_unused=True)
 
     return step
 
 
-def prepare(case: Case, inputs: Inputs | None = None) -> Step:
-    """A step of a case, ready to be run as often as one likes."""
-    inputs = inputs or Inputs()
-    return prepare_whole(case, inputs) if case.whole else prepare_core(case, inputs)
-
-
-def prepare_whole(case: Case, inputs: Inputs) -> Step:
-    """A module from residual stream to residual stream; watched, it takes its readable path."""
-    module = build(case)
+def on_stream(case: Case, inputs: Inputs, module: nn.Module) -> Work:
+    """Work from residual stream to residual stream."""
     shape = (case.batch, case.tokens, case.n_embd)
-    x = inputs.get("x", *shape)
-    if case.path == "reference":
-        tap = getattr(module, "hook_pattern", None)
-        assert isinstance(tap, Tap), case
-        tap.register_forward_hook(lambda *_: None)
-    learned = [x, *(one for one in module.parameters() if one.requires_grad)]
-    return forward_and_backward(lambda: module(x), learned, inputs.get("gradient", *shape))
+    learned = tuple(one for one in module.parameters() if one.requires_grad)
+    return Work(module, (inputs.get("x", *shape),), inputs.get("gradient", *shape), learned)
 
 
-def prepare_core(case: Case, inputs: Inputs) -> Step:
-    """The attention itself on queries, keys and values."""
-    average, shapes, parameters = core_of(case)
-    q, k, v = (
+def on_heads(
+    case: Case,
+    inputs: Inputs,
+    call: Callable[[Tensor, Tensor, Tensor], Tensor],
+    shapes: Sequence[tuple[int, int]] = (),
+    learned: Sequence[Tensor] = (),
+) -> Work:
+    """Work on queries, keys and values; `shapes` are heads and width of each, where they differ from the setting."""
+    shapes = shapes or [(case.n_head, case.n_embd // case.n_head)] * 3
+    given = tuple(
         inputs.heads(role, case.batch, heads, case.tokens, width)
         for role, (heads, width) in zip("qkv", shapes, strict=True)
     )
     gradient = inputs.heads("gradient", case.batch, case.n_head, case.tokens, shapes[2][1])
-    return forward_and_backward(lambda: average(q, k, v), [q, k, v, *parameters], gradient)
+    return Work(call, given, gradient, tuple(learned))
 
 
-def core_of(case: Case) -> tuple[Callable[[Tensor, Tensor, Tensor], Tensor], list[tuple[int, int]], list[Tensor]]:
-    """What averages, the heads and width of queries, keys and values, and what is learned there."""
-    plain = [(case.n_head, case.n_embd // case.n_head)] * 3
+def whole_module(case: Case, inputs: Inputs) -> Work:
+    """A mechanism with its projections; watched, it takes its readable path."""
+    module = build(case)
+    if case.path == "reference":
+        tap = getattr(module, "hook_pattern", None)
+        assert isinstance(tap, Tap), case
+        tap.register_forward_hook(lambda *_: None)
+    return on_stream(case, inputs, module)
+
+
+def core(case: Case, inputs: Inputs) -> Work:
+    """The attention itself."""
     if case.name == SDPA:
-        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=case.causal), plain, []
+        return on_heads(case, inputs, partial(F.scaled_dot_product_attention, is_causal=case.causal))
     if case.name == NAIVE:
-        return lambda q, k, v: naive(q, k, v, case.causal), plain, []
+        return on_heads(case, inputs, partial(naive, causal=case.causal))
     module = build(case)
     assert isinstance(module, Attention)
     with torch.no_grad():
         shapes = [(one.shape[1], one.shape[3]) for one in module.heads(torch.zeros(1, 1, case.n_embd))]
     outside = {id(one) for part in (module.heads, module.out) for one in part.parameters()}
-    parameters: list[Tensor] = [one for one in module.parameters() if id(one) not in outside and one.requires_grad]
+    learned = [one for one in module.parameters() if id(one) not in outside and one.requires_grad]
     average = module.look if case.path == "fast" else module.reference
-    return lambda q, k, v: average(q, k, v, None), shapes, parameters
+    return on_heads(case, inputs, partial(average, padding=None), shapes, learned)
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 
 from attnlab.bench import contestants
 from attnlab.bench.contestants import Case, Inputs, Step
-from attnlab.bench.memory import Gauge, Glance, clock, describe, measurable, readable
+from attnlab.bench.memory import MAKER, Gauge, Glance, clock, describe, measurable, readable
 from attnlab.bench.results import Point, Result, Row, forecast
 from attnlab.errors import UserError
 from attnlab.runs import environment
@@ -149,12 +149,13 @@ def measure(
     limits: Limits,
     refused: Mapping[str, str] | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    maker: str = MAKER,
 ) -> Result:
     """Time and memory of all contestants at all lengths."""
     torch.set_num_threads(limits.threads)
     keep_memory()
     points: dict[Case, list[Point]] = {case: [] for case in cases}
-    with Gauge(limits.memory, limits.threads) as gauge:
+    with Gauge(limits.memory, limits.threads, maker) as gauge:
         scout = Scout(gauge, limits)
         for tokens in lengths:
             inputs, steps, admitted = Inputs(), dict[Case, Step](), dict[Case, Point]()
