@@ -73,16 +73,26 @@ def attention_pattern(
     return masked_softmax(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, mask)
 
 
+def feature_pattern(
+    q: Float[Tensor, "B H T M"], k: Float[Tensor, "B H S M"], mask: Bool[Tensor, "#B 1 T S"] | None
+) -> Float[Tensor, "B H T S"]:
+    """The weights of a kernel of positive features, exp(q)·exp(k), that come as logarithms."""
+    height_q, height_k = q.detach().amax(-1, keepdim=True), k.detach().amax(-1, keepdim=True)
+    kernel = (q - height_q).exp() @ (k - height_k).exp().transpose(-2, -1)
+    return masked_softmax(kernel.clamp_min(1e-37).log() + height_k.transpose(-2, -1), mask)
+
+
 def fused_attention(
     q: Float[Tensor, "B H T C"],
-    k: Float[Tensor, "B G T C"],
-    v: Float[Tensor, "B G T E"],
-    padding: Bool[Tensor, "B T"] | None,
+    k: Float[Tensor, "B G S C"],
+    v: Float[Tensor, "B G S E"],
+    padding: Bool[Tensor, "B S"] | None,
     causal: bool,
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Float[Tensor, "B H T E"]:
-    """Scaled dot-product attention of a whole text by torch's kernel, which never forms the pattern."""
+    """Scaled dot-product attention by torch's kernel, which never forms the pattern; when causal, of a whole text."""
+    assert not causal or q.shape[2] == k.shape[2]
     mask = None if padding is None else visible(q.shape[2], k.shape[2], padding, causal)
     return F.scaled_dot_product_attention(
         q,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnlab import ops
+from attnlab.kernels.prefix import State
 from attnlab.taps import Tap
 
 Share = Literal["nothing", "qk", "qkv"]
@@ -89,6 +90,19 @@ class KeyValueCache:
         start = 0 if self.keep is None else max(0, k.shape[2] - self.keep)
         self._stored = k[:, :, start:], v[:, :, start:]
         return k, v
+
+
+class StateCache:
+    """Sums over everything seen, whose size does not grow with the text."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.state: State | None = None
+
+    def append(self, tokens: int, state: State) -> None:
+        """Replace the sums by those that hold some more tokens."""
+        self.length += tokens
+        self.state = state
 
 
 class Attention(nn.Module):

@@ -1,0 +1,160 @@
+"""Attention in which a block of queries sees few blocks of keys: gathered side by side, then torch's fused kernel.
+
+Time grows with the number of blocks seen, not with the square of the text. A few heads at a time, and gathered anew on the
+way back: what is gathered stays in the cache of the processor and is never kept. Knows tensors and block tables only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+GATHERED = 1 << 20  # numbers gathered at a time: four megabytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which blocks of keys every block of queries sees, and which of their tokens: the shape of a sparse pattern."""
+
+    block: int
+    tokens: int
+    table: Int[Tensor, "N G"]
+    bias: Float[Tensor, "1 N L K"]  # zero where a gathered token may be seen, minus infinity elsewhere
+    dense: Bool[Tensor, "1 1 T T"] | None  # of short texts, where gathering saves less than it costs
+
+    @classmethod
+    def of(cls, allowed: Bool[Tensor, "N N"], tokens: int, block: int, causal: bool, window: int = 0) -> Layout:
+        """From the pairs of blocks that may meet; `window` also limits the distance of two tokens."""
+
+        def near(asked: Tensor, seen: Tensor) -> Tensor:
+            mask = (seen <= asked) if causal else (seen < tokens)
+            return mask & ((asked - seen).abs() < window) if window else mask
+
+        used, table = allowed.int().topk(int(allowed.sum(-1).max()), dim=-1)
+        asked = torch.arange(len(allowed) * block).view(-1, block, 1)
+        seen = (table[:, :, None] * block + torch.arange(block)).flatten(1)[:, None]
+        mask = (used > 0).repeat_interleave(block, dim=-1)[:, None] & near(asked, seen) & (seen < tokens)
+        dense = None
+        if 2 * table.shape[1] * block >= tokens:
+            place = torch.arange(tokens)
+            meet = allowed[place[:, None] // block, place // block]
+            dense = (meet & near(place[:, None], place))[None, None]
+        bias = torch.zeros(mask.shape).masked_fill_(~mask, float("-inf"))[None]
+        return cls(block, tokens, table, bias.expand(-1, -1, block, -1), dense)
+
+
+def cut(x: Float[Tensor, "B H T C"], block: int) -> Float[Tensor, "R N L C"]:
+    """Every head's text cut into blocks, the last one filled with zeros."""
+    return F.pad(x, (0, 0, 0, -x.shape[2] % block)).flatten(0, 1).unflatten(1, (-1, block)).contiguous()
+
+
+def join(x: Float[Tensor, "R N L C"], like: Float[Tensor, "B H T C"]) -> Float[Tensor, "B H T C"]:
+    """The blocks as a text again, as long as another."""
+    return x.flatten(1, 2).unflatten(0, like.shape[:2])[:, :, : like.shape[2]]
+
+
+def block_attention(
+    q: Float[Tensor, "B H T C"],
+    k: Float[Tensor, "B H T C"],
+    v: Float[Tensor, "B H T C"],
+    layout: Layout,
+    padding: Bool[Tensor, "B T"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H T C"]:
+    """Scaled dot-product attention over the blocks that the layout allows."""
+    assert layout.tokens == q.shape[2]
+    if layout.dense is not None:
+        mask = layout.dense if padding is None else layout.dense & ~padding[:, None, None, :]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    bias = layout.bias
+    if padding is not None:
+        hidden = F.pad(padding, (0, -padding.shape[1] % layout.block)).unflatten(1, (-1, layout.block))
+        bias = bias.masked_fill(hidden[:, layout.table].flatten(2)[:, :, None], float("-inf"))
+    queries, keys, values = (cut(one, layout.block) for one in (q, k, v))
+    if dropout:  # the kernel that forgets what it gathered has no dropout
+        bias = bias.repeat_interleave(q.shape[1], dim=0) if len(bias) > 1 else bias
+        keys, values = (gather(one, layout.table) for one in (keys, values))
+        return join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=dropout), q)
+    return join(GatheredAttention.apply(queries, keys, values, bias, layout.table), q)
+
+
+def gather(x: Float[Tensor, "R N L C"], table: Int[Tensor, "M G"]) -> Float[Tensor, "R M K C"]:
+    """For every row of the table its blocks side by side."""
+    return x.index_select(1, table.flatten()).unflatten(1, table.shape).flatten(2, 3)
+
+
+class GatheredAttention(torch.autograd.Function):
+    """Every block's attention over its gathered blocks, by the two halves of torch's fused kernel, some heads at a time."""
+
+    @staticmethod
+    def pieces(q: Tensor, bias: Tensor, table: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Which rows are worked on together, and their bias: as many as keep the gathered keys small."""
+        rows, _, length, width = q.shape
+        heads = rows // len(bias)
+        step = max(1, min(heads, GATHERED // (table.numel() * length * width)))
+        for row in range(0, rows, heads):
+            for first in range(row, row + heads, step):
+                yield slice(first, min(first + step, row + heads)), bias[row // heads, None]
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, table: Tensor) -> Tensor:
+        """The averages, and what the way back needs."""
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        z, sums = torch.empty_like(q), []
+        for rows, seen in GatheredAttention.pieces(q, bias, table):
+            z[rows], log_sum = kernel(q[rows], gather(k[rows], table), gather(v[rows], table), attn_mask=seen)
+            sums.append(log_sum)
+        ctx.save_for_backward(q, k, v, bias, table, z, *sums)
+        return z
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients, those of a block summed over all that gathered it."""
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        q, k, v, bias, table, z, *sums = ctx.saved_tensors
+        d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for (rows, seen), log_sum in zip(GatheredAttention.pieces(q, bias, table), sums, strict=True):
+            keys, values = gather(k[rows], table), gather(v[rows], table)
+            d_q[rows], of_keys, of_values = kernel(
+                gradients[0][rows], q[rows], keys, values, z[rows], log_sum, 0.0, False, attn_mask=seen
+            )
+            for whole, part in ((d_k, of_keys), (d_v, of_values)):
+                blocks = part.unflatten(2, (table.shape[1], -1)).flatten(1, 2)
+                whole[rows].index_add_(1, table.flatten(), blocks)
+        return d_q, d_k, d_v, None, None
+
+
+def summary_attention(
+    q: Float[Tensor, "B H T C"],
+    k: Float[Tensor, "B H T C"],
+    v: Float[Tensor, "B H T C"],
+    summaries: tuple[Float[Tensor, "R N S C"], Float[Tensor, "R N S C"]],
+    block: int,
+    padding: Bool[Tensor, "B T"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H T C"]:
+    """Causal attention of every block over itself, token by token, and over keys and values that sum up all before it."""
+    queries, keys, values = (cut(one, block) for one in (q, k, v))
+    count = summaries[0].shape[2]
+    mask = torch.ones(1, queries.shape[1], block, count + block, dtype=torch.bool)
+    mask[:, 0, :, :count] = False  # nothing comes before the first block
+    mask[:, :, :, count:] = torch.ones(block, block, dtype=torch.bool).tril()
+    if padding is not None:
+        hidden = F.pad(padding, (0, -padding.shape[1] % block)).unflatten(1, (-1, block))
+        hidden = F.pad(hidden, (count, 0)).repeat_interleave(q.shape[1], dim=0)
+        mask = mask & ~hidden[:, :, None]
+    z = F.scaled_dot_product_attention(
+        queries,
+        torch.cat([summaries[0], keys], dim=2),
+        torch.cat([summaries[1], values], dim=2),
+        attn_mask=mask,
+        dropout_p=dropout,
+    )
+    return join(z, q)

@@ -1,0 +1,137 @@
+"""Performer: the softmax kernel estimated by random features (FAVOR+)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Unpack
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlab import ops
+from attnlab.errors import ConfigError
+from attnlab.kernels.prefix import hide, pooled_attention, prefix_attention
+from attnlab.mechanisms.heads import Attention, Shared, StateCache
+from attnlab.registry import mechanism
+
+
+def draw_directions(count: int, width: int, orthogonal: bool) -> Float[Tensor, "M C"]:
+    """Random directions, each normally distributed; orthogonal ones in groups as large as the width."""
+    normal = torch.randn(count, width)
+    if not orthogonal:
+        return normal
+    groups = -(-count // width)
+    frames = torch.linalg.qr(torch.randn(groups, width, width)).Q.transpose(-2, -1).reshape(-1, width)[:count]
+    return frames * normal.norm(dim=-1, keepdim=True)
+
+
+@mechanism("performer", paper="arXiv:2009.14794", cost="n·m·d", causal=True)
+class Performer(Attention):
+    """exp(query·key) is estimated by products of random features, so that keys and values are summed up once.
+
+    Positive features exp(w·x - |x|²/2) cannot give negative weights; hyperbolic ones take w and -w together; trigonometric
+    ones, sin and cos, are exact on average too, but where the true weight is small their error is larger than the weight,
+    and the sum of weights may vanish. Orthogonal directions lower the error of all three.
+
+    The sums that run along a causal text are kept in range by a running maximum, which cancels: the future does not leak.
+
+    Costs: time and memory grow with length times features; generation keeps one matrix a head, however long the text.
+    Cannot: be exact: `attnlab mechanisms show performer --error` shows how far it is, and that for queries and keys of large
+    norm it is worse than answering the plain mean. There is no dropout of weights, since no weight is ever formed.
+
+    Parameters
+    ----------
+    features
+        number of random features; 0 takes width·ln(width) of a head
+    kind
+        positive, hyperbolic or trigonometric features
+    directions
+        orthogonal, or iid: drawn one by one
+    redraw
+        draw new directions after so many training steps; 0 keeps the first ones
+    """
+
+    directions: Tensor
+    steps: Tensor
+
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        block_size: int,
+        *,
+        features: int = 0,
+        kind: Literal["positive", "hyperbolic", "trigonometric"] = "positive",
+        directions: Literal["orthogonal", "iid"] = "orthogonal",
+        redraw: int = 0,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(n_embd, n_head, block_size, **{**shared, "dropout": 0.0})
+        if features < 0 or redraw < 0:
+            raise ConfigError("performer.features and performer.redraw must not be negative")
+        width = n_embd // n_head
+        features = features or math.ceil(width * math.log(max(3, width)))
+        if kind != "positive" and features % 2:
+            features += 1  # they come in pairs
+        self.kind, self.orthogonal, self.redraw = kind, directions == "orthogonal", redraw
+        count = features if kind == "positive" else features // 2
+        self.register_buffer("directions", draw_directions(count, width, self.orthogonal))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def new_cache(self) -> StateCache:
+        """Room for one matrix a head."""
+        return StateCache()
+
+    def prepare(self) -> None:
+        """Count a training step, and draw new directions when it is time."""
+        if self.training and self.redraw:
+            self.steps += 1
+            if self.steps % self.redraw == 0:
+                self.directions = draw_directions(*self.directions.shape, self.orthogonal)
+
+    def look(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """The averages, after new directions where it is time for them."""
+        self.prepare()
+        return super().look(q, k, v, padding)
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The features as logarithms, and as signs where they are not positive."""
+        x = x * x.shape[-1] ** -0.25
+        along = x @ self.directions.T
+        half_square = x.square().sum(dim=-1, keepdim=True) / 2
+        if self.kind == "positive":
+            return along - half_square, None
+        if self.kind == "hyperbolic":
+            return torch.cat([along, -along], dim=-1) - half_square, None
+        waves = torch.cat([along.cos(), along.sin()], dim=-1)
+        return half_square.expand_as(waves), waves
+
+    def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """The estimated kernel, brought to a sum of one."""
+        (log_q, signs_q), (log_k, signs_k) = self.features(q), self.features(k)
+        if signs_q is None or signs_k is None:
+            return ops.feature_pattern(log_q, log_k, mask)
+        size = log_k[..., 0].unsqueeze(-2) if mask is None else log_k[..., 0].unsqueeze(-2).where(mask, float("-inf"))
+        size = (size - size.detach().amax(dim=-1, keepdim=True).clamp_min(-1e30)).exp()
+        kernel = signs_q @ signs_k.transpose(-2, -1) * size
+        weight = kernel.sum(dim=-1, keepdim=True)
+        return kernel / torch.where(weight.abs() < 1e-30, 1e-30, weight)
+
+    def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """Keys and values summed up first."""
+        (log_q, signs_q), (log_k, signs_k) = self.features(q), self.features(k)
+        signs = None if signs_q is None or signs_k is None else (signs_q, signs_k)
+        log_k = hide(log_k, padding)
+        if self.causal:
+            return prefix_attention(log_q, log_k, v, signs=signs)[0]
+        return pooled_attention(log_q, log_k, v, signs)
+
+    def go_on(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: StateCache) -> Tensor:
+        """The averages for new tokens, the others being summed up."""
+        (log_q, signs_q), (log_k, signs_k) = self.features(q), self.features(k)
+        signs = None if signs_q is None or signs_k is None else (signs_q, signs_k)
+        hidden = None if padding is None else padding[:, -k.shape[2] :]
+        z, state = prefix_attention(log_q, hide(log_k, hidden), v, cache.state, signs)
+        cache.append(k.shape[2], state)
+        return z
