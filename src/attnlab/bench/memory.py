@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -115,8 +116,9 @@ def answer(make: Callable[..., Callable[[], object]], question: Mapping[str, Any
 
     arguments, limit = dict(question["arguments"]), int(question["limit"])
     torch.set_num_threads(question["threads"])
-    try:
+    with suppress(Exception):  # some need longer texts
         make(**{**arguments, "tokens": min(WARM_UP_TOKENS, arguments["tokens"])})()
+    try:
         limit_memory(limit)
         return vars(watch(make(**arguments), question["threads"]))
     except (MemoryError, RuntimeError) as error:

@@ -139,11 +139,16 @@ def time_table(result: Result) -> list[list[str]]:
     return table
 
 
+def megabytes(size: int) -> str:
+    """Three digits at most, or all before the point."""
+    return f"{size / 1e6:,.0f}" if size >= 1e7 else f"{size / 1e6:.1f}"
+
+
 def memory_table(result: Result) -> list[list[str]]:
     """Peak memory beyond the inputs, in megabytes."""
     table = [["peak MB", *(f"{n:,}" for n in result.lengths)]]
     for row in result.rows:
-        sizes = [f"{one.bytes / 1e6:,.0f}" if one.bytes is not None else say_skipped(one.skipped) for one in row.points]
+        sizes = [megabytes(one.bytes) if one.bytes is not None else say_skipped(one.skipped) for one in row.points]
         table.append([row.label, *sizes])
     return table
 
