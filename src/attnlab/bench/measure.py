@@ -97,14 +97,14 @@ class Scout:
     def __init__(self, gauge: Gauge, limits: Limits) -> None:
         self.gauge = gauge
         self.limits = limits
-        self.seen: dict[Case, list[tuple[int, Glance]]] = defaultdict(list)
+        self.seen: dict[Case, dict[int, Glance]] = defaultdict(dict)
 
     def glance(self, case: Case, tokens: int) -> Glance:
         """One run, in a child where memory can be measured."""
         here = case.at(tokens)
         glance = self.gauge.glance(asdict(here)) if measurable() else self.run_here(here)
         if not glance.failed:
-            self.seen[case].append((tokens, glance))
+            self.seen[case][tokens] = glance
         return glance
 
     def run_here(self, case: Case) -> Glance:
@@ -117,8 +117,8 @@ class Scout:
 
     def costs(self, case: Case, kind: str) -> list[tuple[int, float]]:
         """Bytes or seconds of a contestant by length, as far as known."""
-        seen = sorted((tokens, getattr(glance, kind)) for tokens, glance in self.seen[case])
-        return [(tokens, cost) for tokens, cost in seen if cost]
+        costs = [(tokens, getattr(self.seen[case][tokens], kind)) for tokens in sorted(self.seen[case])]
+        return [(tokens, cost) for tokens, cost in costs if cost]
 
     def objection(self, case: Case, tokens: int) -> str:
         """Why a contestant should not run at a length, or nothing."""
@@ -136,7 +136,8 @@ class Scout:
         """A contestant's memory at a length, or why it is skipped."""
         if len(self.seen[case]) < 2:
             for shorter in (tokens // 8, tokens // 4):
-                if shorter >= contestants.LEAST_TOKENS and not self.objection(case, shorter):
+                known = shorter in self.seen[case] or shorter < contestants.LEAST_TOKENS
+                if not known and not self.objection(case, shorter):
                     self.glance(case, shorter)
         reason = self.objection(case, tokens)
         glance = self.glance(case, tokens) if not reason else Glance(failed=reason)

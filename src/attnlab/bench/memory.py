@@ -157,6 +157,16 @@ def load_module(place: str) -> ModuleType:
     return module
 
 
+def wake_torch() -> None:
+    """Have torch load what it loads at its first gradient, which takes seconds, here and not in every child."""
+    import torch
+
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    x = torch.ones(8, 8, requires_grad=True)
+    torch.autograd.grad((x @ x).softmax(-1), x, torch.ones(8, 8))
+    gc.freeze()  # collecting in a child would copy every page of what was loaded
+
+
 def ask_a_child(make: Callable[..., Callable[[], object]], question: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a fresh fork of this process."""
     reader, writer = os.pipe()
@@ -184,6 +194,7 @@ def serve(maker: str) -> None:
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
         make = load(maker)
+        wake_torch()
         give_memory_back()
         for line in sys.stdin:
             out.write(json.dumps(ask_a_child(make, json.loads(line))) + "\n")

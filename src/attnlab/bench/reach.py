@@ -125,7 +125,7 @@ def longest(scout: Scout, case: Case, budget: Budget) -> Reached:
     """The longest text of a contestant within a budget."""
 
     def fits(tokens: int) -> bool:
-        if tokens not in dict(scout.costs(case, budget.kind)):
+        if tokens not in scout.seen[case]:
             scout.glance(case, tokens)
         cost = dict(scout.costs(case, budget.kind)).get(tokens)  # none: it was refused, or broke
         return cost is not None and cost <= budget.amount
@@ -166,7 +166,7 @@ def reach(
                 found.append(longest(scout, case, budget))
             reaches.append(Reach(budget, tuple(found)))
     runs = {
-        case.label: sorted((tokens, one.bytes, one.seconds or 0.0) for tokens, one in scout.seen[case])
+        case.label: [(tokens, one.bytes, one.seconds or 0.0) for tokens, one in sorted(scout.seen[case].items())]
         for case in cases
     }
     return Reaches(tuple(reaches), runs, setting_of(cases[0], limits), environment())

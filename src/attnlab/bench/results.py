@@ -118,8 +118,8 @@ def say_crossover(pairs: Sequence[tuple[int, float]]) -> str:
 
 def say_skipped(reason: str) -> str:
     """A reason in the width of a cell."""
-    for needle, short in (("take", "slow"), ("need", "big")):
-        if needle in reason:
+    for beginning, short in (("would take", "slow"), ("would need", "big"), ("needs more than", "big")):
+        if reason.startswith(beginning):
             return short
     return "failed" if reason else "–"
 
