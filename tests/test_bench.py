@@ -160,6 +160,14 @@ def test_the_tables_say_what_was_measured_and_what_was_not() -> None:
     assert "| swift | 2.00x | 0.25x |" in results.to_markdown(made_up())
 
 
+def test_without_its_bar_a_contestants_own_time_is_shown() -> None:
+    result = made_up()
+    bar = replace(result.rows[0], points=(result.rows[0].points[0], Point(1024, skipped="would take 16 s")))
+    times = results.time_table(replace(result, rows=(bar, *result.rows[1:])))
+    assert times[1][1:3] == ["10.0 ms", "slow"]
+    assert times[2][1:] == ["2.00x", "10.0 ms", "never up to 512"]
+
+
 def test_the_json_has_times_ratios_memory_and_reasons() -> None:
     told = json.loads(json.dumps(results.to_dict(made_up())))
     bar, swift, naive = told["rows"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ import torch
 
 from attnlab.bench import contestants
 from attnlab.bench.contestants import Case, Inputs, Step
-from attnlab.bench.memory import MAKER, Gauge, Glance, clock, describe, measurable, readable
+from attnlab.bench.memory import MAKER, WARM_UP_TOKENS, Gauge, Glance, clock, describe, measurable, readable
 from attnlab.bench.results import Point, Result, Row, forecast
 from attnlab.errors import UserError
 from attnlab.runs import environment
@@ -86,6 +87,13 @@ def take_turns(steps: Mapping[Key, Step], rounds: int, threads: int) -> dict[Key
                 step()
                 times[key].append(now() - began)
     return times
+
+
+def warm_up(cases: Sequence[Case]) -> None:
+    """Have libraries load and kernels be built before anything is timed: a slow contestant runs only once."""
+    for case in cases:
+        with suppress(Exception):  # who cannot run is told of later, with the reason
+            contestants.prepare(case.at(WARM_UP_TOKENS))()
 
 
 # Who runs
@@ -155,6 +163,7 @@ def measure(
     """Time and memory of all contestants at all lengths."""
     torch.set_num_threads(limits.threads)
     keep_memory()
+    warm_up(cases)
     points: dict[Case, list[Point]] = {case: [] for case in cases}
     with Gauge(limits.memory, limits.threads, maker) as gauge:
         scout = Scout(gauge, limits)

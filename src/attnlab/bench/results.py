@@ -124,17 +124,27 @@ def say_skipped(reason: str) -> str:
     return "failed" if reason else "–"
 
 
+def milliseconds(seconds: float) -> str:
+    """A time, three digits or all before the point."""
+    return f"{1e3 * seconds:,.1f} ms" if seconds < 0.1 else f"{1e3 * seconds:,.0f} ms"
+
+
 def time_table(result: Result) -> list[list[str]]:
-    """Milliseconds of the bars, multiples of them for the others, and from where on they are faster."""
+    """Milliseconds of the bars, multiples of them for the others, and from where on they are faster.
+
+    Where its bar was skipped, a contestant's own milliseconds stand alone.
+    """
     table = [["time", *(f"{n:,}" for n in result.lengths), "faster from"]]
     for row in result.rows:
         is_bar, known = row.label == row.bar, dict(ratios(row, result.row(row.bar)))
         cells = []
         for one in row.points:
-            if is_bar and one.seconds is not None:
-                cells.append(f"{1e3 * one.seconds:,.1f} ms" if one.seconds < 0.1 else f"{1e3 * one.seconds:,.0f} ms")
+            if one.seconds is None:
+                cells.append(say_skipped(one.skipped))
+            elif is_bar or one.tokens not in known:
+                cells.append(milliseconds(one.seconds))
             else:
-                cells.append(f"{known[one.tokens]:.2f}x" if one.tokens in known else say_skipped(one.skipped))
+                cells.append(f"{known[one.tokens]:.2f}x")
         table.append([row.label, *cells, "" if is_bar else say_crossover(list(known.items()))])
     return table
 
