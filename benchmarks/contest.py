@@ -148,7 +148,7 @@ def judge_times(result: Result, targets: Sequence[Target]) -> Iterator[Verdict]:
             continue
         found = dict(results.ratios(rows[target.ours], rows[target.other]))
         found = {n: ratio for n, ratio in found.items() if target.tokens in (None, n)}
-        text = ", ".join(f"{ratio:.2f}x" if target.tokens else f"{ratio:.2f}x at {n:,}" for n, ratio in found.items())
+        text = ", ".join(f"{ratio:.3f}x" if target.tokens else f"{ratio:.3f}x at {n:,}" for n, ratio in found.items())
         yield Verdict(asked, text or "no time", max(found.values()) <= target.most if found else None)
 
 

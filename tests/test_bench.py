@@ -543,7 +543,7 @@ def test_verdicts_follow_from_the_numbers(contest: Any) -> None:
     ]
     verdicts = list(contest.judge_times(made_up(), targets))
     assert [one.met for one in verdicts] == [True, False, True, False, None, None]
-    assert verdicts[0].found == "0.25x"
+    assert verdicts[0].found == "0.250x"
     long = tuple(Point(n, 1.0, 1000 * n**2) for n in (2048, 4096))
     grown = Result((Row("square", SDPA, long), Row("other", SDPA, long)), {}, {}, {})
     assert [one.met for one in contest.judge_memory(grown, ["square"])] == [False]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from attnlab import ops, registry
 from attnlab.config import ModelConfig, RunConfig, resolve
 from attnlab.errors import CheckpointError, ConfigError
 from attnlab.model import (
@@ -29,6 +31,9 @@ def test_the_presets_have_the_sizes_they_promise() -> None:
     assert sum(mingpt.values()) == 3_323_392
     assert mingpt["positions"] == 128 * 256
     assert mingpt["head"] == 256 * 256
+    perceiver = count_parameters(on_paper(resolve("mingpt-perceiver").model))
+    assert sum(perceiver.values()) == 3_339_776
+    assert perceiver["latents"] == 64 * 256
     assert sum(count_parameters(on_paper(resolve("small").model)).values()) <= 3_400_000
 
 
@@ -37,10 +42,10 @@ def test_parts_add_up_to_all_parameters(tiny: RunConfig) -> None:
     assert sum(count_parameters(model).values()) == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("preset", ["small", "mingpt"])
+@pytest.mark.parametrize("preset", ["small", "mingpt", "mingpt-perceiver"])
 def test_the_model_is_causal(preset: str) -> None:
     torch.manual_seed(0)
-    model = LanguageModel(resolve(preset, given={"model": {"n_layer": 2, "zero_init": False}}).model).eval()
+    model = LanguageModel(resolve(preset, given={"model": {"n_layer": 3, "zero_init": False}}).model).eval()
     ids = torch.randint(0, 200, (1, 10))
     changed = ids.clone()
     changed[0, 6] = (ids[0, 6] + 1) % 200
@@ -49,14 +54,69 @@ def test_the_model_is_causal(preset: str) -> None:
     assert difference[6:].min() > 1e-6
 
 
-@pytest.mark.parametrize("preset", ["small", "mingpt"])
-def test_logits_with_caches_equal_logits_without(preset: str) -> None:
+@pytest.mark.parametrize("preset", ["small", "mingpt", "mingpt-perceiver"])
+@pytest.mark.parametrize("pieces", [[5, 1, 1, 5], [1] * 12, [12]])
+def test_logits_with_caches_equal_logits_without(preset: str, pieces: list[int]) -> None:
     torch.manual_seed(0)
-    model = LanguageModel(resolve(preset, given={"model": {"n_layer": 2, "zero_init": False}}).model).eval()
+    model = LanguageModel(resolve(preset, given={"model": {"n_layer": 3, "zero_init": False}}).model).eval()
     ids = torch.randint(0, 200, (2, 12))
     caches = model.new_caches()
-    parts = [model(part, caches=caches) for part in ids.split([5, 1, 1, 5], dim=1)]
+    parts = [model(part, caches=caches) for part in ids.split(pieces, dim=1)]
     assert torch.allclose(torch.cat(parts, dim=1), model(ids), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", registry.names("mechanism"))
+@pytest.mark.parametrize("pattern", ["{}", "dot,{}"])
+def test_every_mechanism_learns_in_the_same_backbone(name: str, pattern: str, tiny: RunConfig) -> None:
+    torch.manual_seed(0)
+    model = LanguageModel(replace(tiny.model, mechanism=pattern.format(name), vocab_size=20))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    ids = torch.randint(0, 20, (4, 17))
+    losses = []
+    for _ in range(25):
+        loss = ops.token_losses(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_latents_read_everything_and_nothing_of_the_future(padded: bool) -> None:
+    torch.manual_seed(0)
+    config = resolve(
+        "mingpt-perceiver", given={"model": {"n_embd": 32, "n_head": 2, "block_size": 16, "bottleneck": 4}}
+    )
+    model = LanguageModel(replace(config.model, n_layer=3)).eval()
+    ids = torch.randint(0, 200, (1, 16))
+    padding = torch.zeros(1, 16, dtype=torch.bool)
+    padding[0, :3] = padded
+    plain = model(ids, padding)
+    for place in range(16):
+        changed = ids.clone()
+        changed[0, place] = (ids[0, place] + 1) % 200
+        moved = (model(changed, padding) - plain).abs().amax(-1)[0]
+        assert moved[:place].sum() == 0
+        if not padding[0, place]:
+            # A latent is read from the end of its share on, so that a share of four tokens may pass first.
+            assert (moved[(place // 4 + 1) * 4 :] > 1e-7).all()
+        else:
+            assert moved[3:].max() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"bottleneck": 48}, "must divide"),
+        ({"positions": "rotary"}, "positions learned"),
+        ({"n_layer": 1}, "at least two layers"),
+        ({"mechanism": "sliding,dot"}, "the first and the last layer are 'dot'"),
+    ],
+)
+def test_a_bottleneck_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        on_paper(resolve("mingpt-perceiver", given={"model": given}).model)
 
 
 def test_zero_initialised_projections_start_as_the_identity() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnlab import optim
+from attnlab import optim, registry
 from attnlab.config import RunConfig, TrainConfig, resolve
 from attnlab.errors import CheckpointError
 from attnlab.model import LanguageModel
@@ -99,3 +99,14 @@ def test_the_state_of_another_optimizer_is_refused(tiny: RunConfig) -> None:
     optimizers = optim.make_optimizers(LanguageModel(tiny.model), tiny.train)
     with pytest.raises(CheckpointError, match="does not fit the model"):
         optim.load_state(optimizers, {"lion/0/momentum": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("name", registry.names("mechanism"))
+def test_only_linear_maps_are_made_orthogonal(name: str) -> None:
+    config = resolve("small", given={"model": {"n_layer": 1, "n_embd": 32, "n_head": 4, "mechanism": name}})
+    model = LanguageModel(config.model)
+    (group,) = optim.make_optimizers(model, config.train)["muon"].param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    ours = {names[id(p)] for p in group["params"]}
+    assert {"blocks.0.mlp.up.weight", "blocks.0.attn.out.weight"} <= ours
+    assert all(one.endswith(".weight") for one in ours)

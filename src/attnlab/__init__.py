@@ -15,6 +15,8 @@ _HOMES = {
     "mechanism": "attnlab.registry",
     "task": "attnlab.registry",
     "capture": "attnlab.taps",
+    "patch": "attnlab.taps",
+    "influence": "attnlab.taps",
     "LanguageModel": "attnlab.model",
     "load_model": "attnlab.model",
     "pretrain": "attnlab.stages",

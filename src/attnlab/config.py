@@ -47,6 +47,7 @@ class ModelConfig:
     vocab_size: int = setting(2000, "rows of the token embedding; the tokenizer must fit in")
     mechanism: str = setting("dot", "attention mechanism, or several joined by commas, tiled over the layers")
     options: dict[str, dict[str, Any]] = setting({}, "options of the mechanisms, as options.NAME.OPTION")
+    bottleneck: int = setting(0, "latents that all layers but the first and the last live on; 0: none")
     positions: Literal["learned", "rotary"] = setting("rotary", "how a token knows where it stands")
     norm: Literal["layer", "rms"] = setting("rms", "normalisation: LayerNorm, or RMS without parameters")
     qk_norm: bool = setting(True, "normalise queries and keys")
@@ -66,6 +67,14 @@ class ModelConfig:
         require(
             self.positions != "rotary" or (self.n_embd // self.n_head) % 2 == 0,
             "rotary positions need an even head width: change model.n_head, or set model.positions to learned",
+        )
+        require(
+            self.bottleneck == 0 or (self.bottleneck > 0 and self.block_size % self.bottleneck == 0),
+            f"model.bottleneck ({self.bottleneck}) must divide model.block_size ({self.block_size}), or be 0 for none",
+        )
+        require(
+            self.bottleneck == 0 or (self.n_layer >= 2 and self.positions == "learned"),
+            "model.bottleneck needs at least two layers and --model.positions learned: latents stand at no place",
         )
         require(self.block_size >= 8, f"model.block_size must be at least 8, not {self.block_size}")
         require(0 <= self.dropout < 1, f"model.dropout must lie in [0, 1), not {self.dropout}")

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from attnlab import registry
 from attnlab.config import ModelConfig, build
 from attnlab.errors import CheckpointError, ConfigError
+from attnlab.mechanisms.heads import Attention
 from attnlab.runs import read_json
 from attnlab.taps import Tap
 from attnlab.tokenizers import Tokenizer
@@ -42,6 +43,8 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
     if strangers:
         raise ConfigError(f"model.options names {', '.join(sorted(strangers))}, which model.mechanism does not use")
     entry = entries[layer % len(entries)]
+    if config.bottleneck and layer in (0, config.n_layer - 1) and entry.name != "dot":
+        raise ConfigError(f"with a bottleneck the first and the last layer are 'dot', not '{entry.name}'")
     if not entry.causal:
         raise ConfigError(f"mechanism '{entry.name}' cannot be causal, and a language model must not see the future")
     if config.positions == "rotary" and not entry.accepts("rotary"):
@@ -88,15 +91,29 @@ class Block(nn.Module):
         self.norm2 = make_norm(config.norm, config.n_embd)
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.hook_resid_post = Tap()
+        self.hook_resid_pre, self.hook_resid_mid, self.hook_resid_post = Tap(), Tap(), Tap()
+        self.hook_attn_out, self.hook_mlp_out = Tap(), Tap()
 
     def mix(self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any) -> Float[Tensor, "B T D"]:
         """The residual stream after attention, where tokens meet."""
-        return x + self.dropout(self.attn(self.norm1(x), padding, cache))
+        x = self.hook_resid_pre(x)
+        return self.joined(x, self.attn(self.norm1(x), padding, cache))
+
+    def take(
+        self, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B 1 T N"], cache: Any
+    ) -> Float[Tensor, "B T D"]:
+        """The residual stream after attention to another one."""
+        assert isinstance(self.attn, Attention)
+        x = self.hook_resid_pre(x)
+        return self.joined(x, self.attn.across(self.norm1(x), self.norm1(source), mask, cache))
+
+    def joined(self, x: Float[Tensor, "B T D"], mixed: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """The residual stream with what attention adds."""
+        return self.hook_resid_mid(x + self.hook_attn_out(self.dropout(mixed)))
 
     def digest(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """The residual stream after the MLP, which sees each token by itself."""
-        return self.hook_resid_post(x + self.dropout(self.mlp(self.norm2(x))))
+        return self.hook_resid_post(x + self.hook_mlp_out(self.dropout(self.mlp(self.norm2(x)))))
 
     def forward(
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
@@ -113,10 +130,14 @@ class LanguageModel(nn.Module):
         self.config = config
         self.tokens = nn.Embedding(config.vocab_size, config.n_embd)
         self.positions = nn.Embedding(config.block_size, config.n_embd) if config.positions == "learned" else None
+        self.latents = nn.Parameter(torch.empty(config.bottleneck, config.n_embd)) if config.bottleneck else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.norm = make_norm(config.norm, config.n_embd)
         self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.hook_embed, self.hook_final = Tap(), Tap()
+        if self.positions is not None:
+            self.hook_pos_embed = Tap()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -130,6 +151,8 @@ class LanguageModel(nn.Module):
                     nn.init.zeros_(module.weight)
         if self.positions is not None:
             nn.init.zeros_(self.positions.weight)
+        if self.latents is not None:
+            nn.init.normal_(self.latents, std=0.02)
 
     def new_caches(self) -> list[Any]:
         """One empty cache a layer, for generation."""
@@ -148,23 +171,59 @@ class LanguageModel(nn.Module):
     ) -> Float[Tensor, "B T D"] | Float[Tensor, "N D"]:
         """The residual stream after the last norm, what the head reads: of all tokens, or of those `wanted` only.
 
-        After the last attention no token needs another, so that the last MLP is spared those that nobody asks for.
+        After the last attention no token needs another, so that the last MLP is spared those that nobody asks for; the taps
+        behind it then pass [N, D].
         """
         start = caches[0].length if caches else 0
         if start + ids.shape[1] > self.config.block_size:
             raise ValueError(
                 f"{start + ids.shape[1]} tokens do not fit into a block of {self.config.block_size}: shorten the text"
             )
-        x = self.tokens(ids)
+        x = self.hook_embed(self.tokens(ids))
         if self.positions is not None:
-            x = x + self.positions.weight[start : start + ids.shape[1]]
+            places = self.positions.weight[start : start + ids.shape[1]]
+            x = x + self.hook_pos_embed(places.expand(len(ids), -1, -1))
         x = self.dropout(x)
+        kept = list(caches) if caches else [None] * len(self.blocks)
+        x = self.through_tokens(x, padding, kept) if self.latents is None else self.through_latents(x, padding, kept)
+        last = self.blocks[-1]
+        assert isinstance(last, Block)
+        return self.hook_final(self.norm(last.digest(x if wanted is None else x[wanted])))
+
+    def through_tokens(
+        self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, caches: list[Any]
+    ) -> Float[Tensor, "B T D"]:
+        """The residual stream after the last attention."""
         *first, last = self.blocks
         assert isinstance(last, Block)
-        for layer, block in enumerate(first):
-            x = block(x, padding, caches[layer] if caches else None)
-        x = last.mix(x, padding, caches[-1] if caches else None)
-        return self.norm(last.digest(x if wanted is None else x[wanted]))
+        for block, cache in zip(first, caches[:-1], strict=True):
+            x = block(x, padding, cache)
+        return last.mix(x, padding, caches[-1])
+
+    def through_latents(
+        self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, caches: list[Any]
+    ) -> Float[Tensor, "B T D"]:
+        """The same with a bottleneck: the first layer reads tokens into latents, the last reads latents into tokens.
+
+        A latent has a share of the block, and reads all tokens up to the end of it; a token reads the latents whose share
+        ends with it or before. So nothing comes from the future, and the latents of a text under way stay as they are.
+        """
+        assert self.latents is not None
+        first, *middle, last = self.blocks
+        assert isinstance(first, Block)
+        assert isinstance(last, Block)
+        share = self.config.block_size // self.config.bottleneck
+        start = caches[0].length if caches[0] is not None else 0
+        end = start + x.shape[1]
+        ends = torch.arange(1, end // share + 1) * share  # how many tokens each latent has read
+        reads = (torch.arange(end) < ends[start // share :, None])[None, None]
+        if padding is not None:
+            reads = reads & ~padding[:, None, None, :]
+        y = self.latents[start // share : end // share].expand(len(x), -1, -1)
+        y = first.digest(first.take(y, x, reads, caches[0]))
+        for block, cache in zip(middle, caches[1:-1], strict=True):
+            y = block(y, None, cache) if y.shape[1] else y
+        return last.take(x, y, (ends <= torch.arange(start + 1, end + 1)[:, None])[None, None], caches[-1])
 
     def forward(
         self,
@@ -184,13 +243,13 @@ def on_paper(config: ModelConfig) -> LanguageModel:
 
 def count_parameters(model: LanguageModel) -> dict[str, int]:
     """Parameters by part; a parameter that is used twice counts once."""
-    parts = {"token embedding": 0, "positions": 0, "attention": 0, "MLP": 0, "norms": 0, "head": 0}
+    parts = {"token embedding": 0, "positions": 0, "latents": 0, "attention": 0, "MLP": 0, "norms": 0, "head": 0}
     for name, parameter in model.named_parameters():
         root, *rest = name.split(".")
         inner = rest[1] if root == "blocks" else root
         part = {"tokens": "token embedding", "attn": "attention", "mlp": "MLP"}.get(inner, inner)
         parts["norms" if part.startswith("norm") else part] += parameter.numel()
-    return parts
+    return {part: count for part, count in parts.items() if count or part != "latents"}
 
 
 def to_bytes(tensors: dict[str, Tensor]) -> bytes:

@@ -6,6 +6,8 @@ G heads of keys and values   V vocabulary   N targets
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -16,12 +18,6 @@ def split_heads(x: Float[Tensor, "B T D"], n_head: int) -> Float[Tensor, "B H T 
     """The width cut into heads."""
     batch, tokens, width = x.shape
     return x.view(batch, tokens, n_head, width // n_head).transpose(1, 2)
-
-
-def join_heads(x: Float[Tensor, "B H T C"]) -> Float[Tensor, "B T D"]:
-    """The heads side by side again."""
-    batch, heads, tokens, width = x.shape
-    return x.transpose(1, 2).reshape(batch, tokens, heads * width)
 
 
 def rotary_table(tokens: int, width: int, base: float = 10_000.0) -> Float[Tensor, "T C"]:
@@ -41,6 +37,16 @@ def rotate(x: Float[Tensor, "B H T C"], table: Float[Tensor, "T C"]) -> Float[Te
 def rms_norm(x: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:
     """Scaled to a root mean square of one."""
     return F.rms_norm(x, (x.shape[-1],))
+
+
+def blank(x: Float[Tensor, "B H T C"], padding: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B H T C"]:
+    """Zero where there is padding."""
+    return x if padding is None else x.masked_fill(padding[:, None, :, None], 0.0)
+
+
+def fill(x: Tensor, columns: int = 0, rows: int = 0, value: float = 0.0) -> Tensor:
+    """Longer by some columns and rows of one value; the same tensor where nothing is added, which F.pad would copy."""
+    return F.pad(x, (0, columns, 0, rows), value=value) if columns or rows else x
 
 
 def visible(
@@ -82,6 +88,35 @@ def feature_pattern(
     return masked_softmax(kernel.clamp_min(1e-37).log() + height_k.transpose(-2, -1), mask)
 
 
+def summary_pattern(
+    q: Float[Tensor, "B H T C"],
+    k: Float[Tensor, "B H S C"],
+    mask: Bool[Tensor, "#B 1 T S"] | None,
+    block: int,
+    mixtures: Callable[[int], tuple[Tensor, Tensor]],
+) -> Float[Tensor, "B H T S"]:
+    """The weights of causal attention in blocks: over the own block, and over rows that mix everything before it.
+
+    `mixtures` gives, for the place where a block begins, how the rows mix the keys and the values before it; the weight of a
+    row goes on to the tokens by its mixture of values.
+    """
+    asked, seen = q.shape[2], k.shape[2]
+    start = seen - asked
+    parts = []
+    for first in range(start // block * block, seen, block):
+        last, mine = min(first + block, seen), slice(max(first, start) - start, min(first + block, seen) - start)
+        mix_keys, mix_values = (mix[..., : mix.shape[-2] if first else 0, :] for mix in mixtures(first))
+        rows = mix_keys.shape[-2]
+        may = torch.ones(last - first, last - first, dtype=torch.bool).tril()[None, None, -(mine.stop - mine.start) :]
+        if mask is not None:
+            may = may & mask[:, :, mine, first:last]
+        keys = torch.cat([mix_keys @ k[:, :, :first], k[:, :, first:last]], dim=2)
+        weights = attention_pattern(q[:, :, mine], keys, F.pad(may, (rows, 0), value=True))
+        before = weights[..., :rows] @ mix_values
+        parts.append(F.pad(torch.cat([before, weights[..., rows:]], dim=-1), (0, seen - last)))
+    return torch.cat(parts, dim=2)
+
+
 def fused_attention(
     q: Float[Tensor, "B H T C"],
     k: Float[Tensor, "B G S C"],
@@ -91,19 +126,26 @@ def fused_attention(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Float[Tensor, "B H T E"]:
-    """Scaled dot-product attention by torch's kernel, which never forms the pattern; when causal, of a whole text."""
+    """Scaled dot-product attention by torch's kernel, which never forms the pattern; when causal, of a whole text.
+
+    The kernel wants values as wide as keys, else torch forms the pattern after all: the narrower ones are filled with zeros.
+    """
     assert not causal or q.shape[2] == k.shape[2]
     mask = None if padding is None else visible(q.shape[2], k.shape[2], padding, causal)
-    return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
+    width = max(q.shape[-1], v.shape[-1])
+    width = width if q.shape[-1] == v.shape[-1] else -(-width // 8) * 8
+    wide_q, wide_k, wide_v = (fill(one, width - one.shape[-1]) for one in (q, k, v))
+    z = F.scaled_dot_product_attention(
+        wide_q,
+        wide_k,
+        wide_v,
         attn_mask=mask,
         dropout_p=dropout,
         is_causal=causal and mask is None,
-        scale=scale,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
+    return z[..., : v.shape[-1]]
 
 
 def token_losses(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:

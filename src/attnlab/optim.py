@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.config import TrainConfig
 from attnlab.errors import CheckpointError
@@ -88,8 +88,13 @@ class Muon(torch.optim.Optimizer):
 
 
 def make_optimizers(model: LanguageModel, config: TrainConfig) -> dict[str, torch.optim.Optimizer]:
-    """The optimizers of a run by name; weight decay falls on matrices of the blocks and the head only."""
-    inner = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("blocks.")]
+    """The optimizers of a run by name; weight decay falls on matrices of the blocks and the head only.
+
+    A matrix is the weight of a linear map. Other parameters of a mechanism, latents or tables of places, are no maps to be
+    made orthogonal, and go to AdamW.
+    """
+    linear = [module for module in model.blocks.modules() if isinstance(module, nn.Linear)]
+    inner = [module.weight for module in linear if min(module.weight.shape) > 1]
     chosen = {id(p) for p in inner}
     rest = [p for p in model.parameters() if id(p) not in chosen and p is not model.head.weight]
     decayed = [model.head.weight]

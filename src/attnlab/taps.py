@@ -1,52 +1,240 @@
-"""Names for tensors on their way: a Tap is an identity with a name, and `capture` collects what passes through.
+"""Names for tensors on their way: a Tap is an identity with a name. See what passes, change it, or ask what depends on what.
 
-    with capture(model) as seen:
+    with capture(model) as seen, patch(model, {"blocks.0.attn.hook_z": without_head_0}):
         model(ids)
     seen["blocks.0.attn.hook_pattern"]
+    influence(model, ids)
 
-A fast path that never forms a tensor asks `tap.watched` and takes the readable path when somebody looks.
+A fast path that never forms a tensor asks `tap.watched` and takes the readable path when somebody looks. Knows modules and
+tensors, and nothing of the models in which taps stand; docs/looking.md lists those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from attnlab.errors import UserError, unknown
+
+Change = Callable[[Tensor], Tensor]
+Choice = str | Iterable[str] | Callable[[str], bool]
+
+COPIES = 32  # of a text that `influence` sends through a module at once
 
 
 class Tap(nn.Module):
-    """An identity that can be watched."""
+    """An identity that can be watched, and made to pass on something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[Change] = []
 
     @property
     def watched(self) -> bool:
-        """Whether somebody captures what passes here."""
-        return bool(self._forward_hooks)
+        """Whether somebody captures or changes what passes here."""
+        return bool(self._forward_hooks or self.changes)
 
     def forward(self, value: Tensor) -> Tensor:
-        """The value itself."""
+        """The value itself, unless it is patched; hooks run after this, so that a capture sees the patched value."""
+        for change in self.changes:
+            value = change(value)
         return value
 
 
+def taps_of(module: nn.Module) -> dict[str, Tap]:
+    """All taps by name."""
+    return {name: one for name, one in module.named_modules() if isinstance(one, Tap)}
+
+
 @contextmanager
-def capture(model: nn.Module, ending: str = "") -> Iterator[dict[str, Tensor]]:
-    """What passes the taps whose names end in `ending`; the last pass wins. Raises when nothing passed."""
+def capture(model: nn.Module, ending: Choice = "") -> Iterator[dict[str, Tensor]]:
+    """What passes the taps whose names end in `ending`, without gradient; the last pass wins. Raises when nothing passed.
+
+    Instead of an ending: a list of whole names, all of which must be passed, or a function that says yes to a name.
+    """
+    chosen = choose(taps_of(model), ending)
     seen: dict[str, Tensor] = {}
 
-    def watch(name: str, tap: Tap) -> None:
+    def watch(name: str, tap: Tap) -> torch.utils.hooks.RemovableHandle:
         def keep(_module: nn.Module, _inputs: object, value: Tensor) -> None:
             seen[name] = value.detach()
 
-        handles.append(tap.register_forward_hook(keep))
+        return tap.register_forward_hook(keep)
 
-    handles: list[object] = []
-    for name, module in model.named_modules():
-        if isinstance(module, Tap) and name.endswith(ending):
-            watch(name, module)
+    handles = [watch(name, tap) for name, tap in chosen.items()]
     try:
         yield seen
     finally:
         for handle in handles:
-            handle.remove()  # type: ignore[attr-defined]
-    if not seen:
-        raise RuntimeError(f"nothing passed a tap ending in '{ending}': run the plain, uncompiled model inside capture")
+            handle.remove()
+    by_name = not isinstance(ending, str) and not callable(ending)
+    complain_of([name for name in chosen if name not in seen] if by_name or not seen else [])
+
+
+@contextmanager
+def patch(model: nn.Module, changes: Mapping[str, Change]) -> Iterator[None]:
+    """Have each named tap pass on what its function makes of the value; the function may write into what it is given.
+
+    Several patches of one tap are done in the order in which they were entered. Raises when a tap was never passed.
+    """
+    taps = choose(taps_of(model), list(changes))
+    waiting = set(taps)
+
+    def checked(name: str) -> Change:
+        def change(value: Tensor) -> Tensor:
+            waiting.discard(name)
+            # A copy, for where a model has two names for one tensor, such as a key that is the query.
+            made = changes[name](value.clone())
+            if not isinstance(made, Tensor):
+                raise UserError(f"the patch of {name} returned {type(made).__name__}: return the changed tensor")
+            if made.shape != value.shape or made.dtype != value.dtype:
+                raise UserError(
+                    f"the patch of {name} returned {kind(made)}, where {kind(value)} passes: return a tensor of the same"
+                    " shape and type"
+                )
+            return made
+
+        return change
+
+    entered = [(taps[name], checked(name)) for name in taps]
+    for tap, change in entered:
+        tap.changes.append(change)
+    try:
+        yield
+    finally:
+        for tap, change in entered:
+            tap.changes.remove(change)
+    complain_of([name for name in taps if name in waiting])
+
+
+def influence(
+    module: nn.Module,
+    inputs: Int[Tensor, "*B T"] | Float[Tensor, "*B T D"],
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Float[Tensor, "*B T T"]:
+    """How much every output depends on every input: entry [t, s] is the norm of the derivative of output t by input s.
+
+    The norm is Frobenius's, the root of the sum of all squared partial derivatives, with the module at rest (`eval`). Given
+    the ids of a text or of several of one length, input s is the embedding of token s (`hook_embed`) and output t what the
+    head reads at token t (`hook_final`); given vectors, as for a mechanism alone, they are those and what the module
+    returns. `source` and `target` name other taps instead, any that are laid out [batch, pos, ...].
+
+    Exact by default, at one backward pass for every token and coordinate of the output. With `samples`, outputs are seen
+    along so many random directions only: what is zero stays zero, the square of an entry is right on average, and an entry
+    is off by a standard deviation of at most 1/√(2·samples) of itself, less where a derivative has more than one direction.
+    """
+    ids = not inputs.is_floating_point()
+    ends = (source or ("hook_embed" if ids else None), target or ("hook_final" if ids else None))
+    if samples is not None and samples < 1:
+        raise UserError(f"samples must be at least 1, not {samples}; leave it out for the exact influence")
+    single = inputs.ndim == (1 if ids else 2)
+    with at_rest(module), torch.inference_mode(False), torch.enable_grad():
+        texts = inputs.detach().clone()
+        maps = [derivative_norms(module, text, ends, samples, seed) for text in (texts[None] if single else texts)]
+    return maps[0] if single else torch.stack(maps)
+
+
+def derivative_norms(
+    module: nn.Module, text: Tensor, ends: tuple[str | None, str | None], samples: int | None, seed: int
+) -> Float[Tensor, "T T"]:
+    """The influence within one text, by sending copies of it through the module and pulling each at another output."""
+    begin, end = through(module, text.expand(COPIES, *text.shape).contiguous(), ends)
+    tokens, width = len(text), end.shape[2:].numel()
+    directions = probes(width, samples, seed).to(end)
+    squares = end.new_zeros(tokens, tokens)
+    pulls = list(product(range(tokens), directions))
+    for some in (pulls[start : start + COPIES] for start in range(0, len(pulls), COPIES)):
+        cotangent = end.new_zeros(COPIES, tokens, width)
+        for copy, (token, direction) in enumerate(some):
+            cotangent[copy, token] = direction
+        (slope,) = torch.autograd.grad(end, begin, cotangent.view_as(end), retain_graph=True, materialize_grads=True)
+        rows = torch.tensor([token for token, _ in some])
+        squares.index_add_(0, rows, slope[: len(some)].flatten(2).square().sum(-1))
+    return squares.sqrt()
+
+
+def through(
+    module: nn.Module, batch: Tensor, ends: tuple[str | None, str | None]
+) -> tuple[Float[Tensor, "B T ..."], Float[Tensor, "B T ..."]]:
+    """One pass, with the tensors at both ends of the stretch whose derivative is asked for."""
+    met: dict[str | None, Tensor] = {}
+    source, target = ends
+
+    def start(value: Tensor) -> Tensor:
+        met[source] = value.detach().requires_grad_()
+        return met[source]
+
+    def arrive(value: Tensor) -> Tensor:
+        met[target] = value
+        return value
+
+    stations = {name: do for name, do in ((source, start), (target, arrive)) if name is not None}
+    if source == target and source is not None:
+        raise UserError(f"source and target of an influence are both {source}: choose two taps")
+    with patch(module, stations):
+        out = module(start(batch) if source is None else batch)
+    begin, end = met[source], out if target is None else met[target]
+    for name, value in ((source, begin), (target, end)):
+        if value.shape[:2] != batch.shape[:2] or (name or "").endswith("hook_pattern"):
+            raise UserError(
+                f"{name or 'the output'} has no vector for each token: choose a tap laid out [batch, pos, ...]"
+            )
+    return begin, end
+
+
+def probes(width: int, samples: int | None, seed: int) -> Float[Tensor, "K E"]:
+    """The directions along which an output is seen: all, or a few at random and at right angles, made longer to make up."""
+    if samples is None or samples >= width:
+        return torch.eye(width)
+    drawn = torch.randn(width, samples, generator=torch.Generator().manual_seed(seed))
+    return torch.linalg.qr(drawn).Q.T * (width / samples) ** 0.5
+
+
+@contextmanager
+def at_rest(module: nn.Module) -> Iterator[None]:
+    """The module in `eval` mode, and afterwards every part in the mode it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def choose(taps: Mapping[str, Tap], choice: Choice) -> dict[str, Tap]:
+    """The taps that are meant, or an error with the nearest."""
+    if isinstance(choice, str):
+        found = {name: tap for name, tap in taps.items() if name.endswith(choice)}
+        if not found:
+            endings = {name.rpartition(".")[2] for name in taps}
+            raise RuntimeError(f"nothing can be captured: {unknown('ending of a tap', choice, endings)}")
+        return found
+    if callable(choice):
+        return {name: tap for name, tap in taps.items() if choice(name)}
+    names = list(choice)
+    for name in names:
+        if name not in taps:
+            raise UserError(unknown("tap", name, taps))
+    return {name: taps[name] for name in names}
+
+
+def complain_of(missed: list[str]) -> None:
+    """Raise if taps that had to be passed were not."""
+    if missed:
+        several = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
+        raise RuntimeError(f"nothing passed {missed[0]}{several}: run the plain, uncompiled model inside the block")
+
+
+def kind(value: Tensor) -> str:
+    """Shape and type in words."""
+    return f"{list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"

@@ -145,6 +145,11 @@ def test_a_heat_map_shades_by_value() -> None:
     assert heat_cells([[0.0]]) == ""
 
 
+def test_neighbours_of_one_shade_are_drawn_as_one() -> None:
+    assert heat_cells([[1.0, 1.0, 0.0, 1.0]]).count("M") == 2
+    assert "M0 10h20v10h-20z" in heat_cells([[0.0, 0.0], [1.0, 1.0]])
+
+
 @pytest.mark.parametrize("values", [[], [[]], [[NAN, INFINITE]], [[7.0, -7.0]]])
 def test_odd_heat_maps_are_sound(values: list[list[float]]) -> None:
     columns = [f"c{number}" for number in range(len(values[0]) if values else 0)]

@@ -15,6 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnlab import ops
+
 GATHERED = 1 << 20  # numbers gathered at a time: four megabytes
 
 
@@ -51,7 +53,7 @@ class Layout:
 
 def cut(x: Float[Tensor, "B H T C"], block: int) -> Float[Tensor, "R N L C"]:
     """Every head's text cut into blocks, the last one filled with zeros."""
-    return F.pad(x, (0, 0, 0, -x.shape[2] % block)).flatten(0, 1).unflatten(1, (-1, block)).contiguous()
+    return ops.fill(x, rows=-x.shape[2] % block).flatten(0, 1).unflatten(1, (-1, block)).contiguous()
 
 
 def join(x: Float[Tensor, "R N L C"], like: Float[Tensor, "B H T C"]) -> Float[Tensor, "B H T C"]:
@@ -81,7 +83,8 @@ def block_attention(
         bias = bias.repeat_interleave(q.shape[1], dim=0) if len(bias) > 1 else bias
         keys, values = (gather(one, layout.table) for one in (keys, values))
         return join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=dropout), q)
-    return join(GatheredAttention.apply(queries, keys, values, bias, layout.table), q)
+    z: Tensor = GatheredAttention.apply(queries, keys, values, bias, layout.table)  # type: ignore[no-untyped-call]
+    return join(z, q)
 
 
 def gather(x: Float[Tensor, "R N L C"], table: Int[Tensor, "M G"]) -> Float[Tensor, "R M K C"]:

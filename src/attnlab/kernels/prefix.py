@@ -11,9 +11,11 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional as F
 
-CHUNK = 64
+from attnlab import ops
+
+CHUNK = 128
+AT_ONCE = 1 << 22  # features worked on together: larger pieces of memory are fetched anew by the system every time
 # Within a chunk all rows share one maximum, which may come from a token that a row must not see. A row whose weight on that
 # scale is below this would drown in rounding: smaller chunks are taken. At one token a chunk no row weighs less than one.
 DROWNED = 1e-20
@@ -61,10 +63,10 @@ def running_states(
     sums = features.transpose(-2, -1) @ values
     total = torch.zeros_like(sums[:, :, 0]) if before is None else before.total
     states = []
-    for chunk in range(keys.shape[2]):
-        total = total * shrink[:, :, chunk, :, None]
+    for smaller, more in zip(shrink[..., None].unbind(2), sums.unbind(2), strict=True):
+        total = total * smaller
         states.append(total)
-        total = total + sums[:, :, chunk]
+        total = total + more
     return peaks, torch.stack(states, dim=2), features, State(peaks[:, :, -1], total)
 
 
@@ -84,7 +86,7 @@ def prefix_attention(
     chunk = min(chunk, tokens)
 
     def chunks(x: Tensor, filler: float = 0.0) -> Tensor:
-        return F.pad(x, (0, 0, 0, -tokens % chunk), value=filler).unflatten(2, (-1, chunk))
+        return ops.fill(x, rows=-tokens % chunk, value=filler).unflatten(2, (-1, chunk))
 
     queries, values = chunks(q), chunks(with_ones(v))
     peaks, states, features, after = running_states(
@@ -94,7 +96,9 @@ def prefix_attention(
     queries = (queries - queries.detach().amax(dim=-1, keepdim=True)).exp()
     if signs is not None:
         queries = queries * chunks(signs[0])
-    sums = queries @ states + (queries @ features.transpose(-2, -1)).tril() @ values
+    sums = (queries @ features.transpose(-2, -1)).tril() @ values
+    if before is not None or tokens > chunk:
+        sums = sums + queries @ states
     sums = sums.flatten(2, 3)[:, :, :tokens]
     if chunk > 1 and drowned(k, sums[..., -1:], before):
         return prefix_attention(q, k, v, before, signs, max(1, chunk // 8))

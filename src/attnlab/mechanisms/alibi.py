@@ -32,7 +32,8 @@ class Alibi(Attention):
     slopes: Tensor
 
     def __init__(self, n_embd: int, n_head: int, block_size: int, **shared: Unpack[Shared]) -> None:
-        super().__init__(n_embd, n_head, block_size, **{**shared, "rotary": False})
+        shared["rotary"] = False
+        super().__init__(n_embd, n_head, block_size, **shared)
         self.register_buffer("slopes", slopes_of(n_head), persistent=False)
 
     def biases(self, asked: int, seen: int) -> Tensor:

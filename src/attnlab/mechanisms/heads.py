@@ -60,12 +60,13 @@ class Heads(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(
-        self, x: Float[Tensor, "B T D"], start: int = 0
-    ) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B G T C"], Float[Tensor, "B G T C"]]:
-        """Queries, keys and values of tokens that stand at positions `start` and after."""
+        self, x: Float[Tensor, "B T D"], start: int = 0, source: Float[Tensor, "B S D"] | None = None
+    ) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B G S C"], Float[Tensor, "B G S C"]]:
+        """Queries, keys and values of tokens that stand at positions `start` and after; keys and values of a `source`."""
+        source = x if source is None else source
         q = ops.split_heads(self.query(x), self.n_head)
-        k = q if self.key is None else ops.split_heads(self.key(x), self.kv_heads)
-        v = q if self.value is None else ops.split_heads(self.value(x), self.kv_heads)
+        k = ops.split_heads((self.key or self.query)(source), self.kv_heads)
+        v = ops.split_heads((self.value or self.query)(source), self.kv_heads)
         if self.qk_norm:
             q, k = ops.rms_norm(q), ops.rms_norm(k)
         if self.rotary:
@@ -117,14 +118,14 @@ class Attention(nn.Module):
         n_embd: int,
         n_head: int,
         block_size: int,
+        kv_heads: int | None = None,
+        share: Share = "nothing",
         *,
         causal: bool = True,
         rotary: bool = False,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: float = 0.0,
-        kv_heads: int | None = None,
-        share: Share = "nothing",
     ) -> None:
         super().__init__()
         self.causal = causal
@@ -144,15 +145,30 @@ class Attention(nn.Module):
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None = None, cache: Any = None
     ) -> Float[Tensor, "B T D"]:
         """The mixed tokens."""
-        q, k, v = self.heads(x, cache.length if cache else 0)
-        # As elsewhere in the field, who looks at heads from outside finds tokens before heads.
-        q, k, v = (
-            tap(one.transpose(1, 2)).transpose(1, 2)
-            for tap, one in ((self.hook_q, q), (self.hook_k, k), (self.hook_v, v))
-        )
-        z = self.look(q, k, v, padding) if cache is None else self.go_on(q, k, v, padding, cache)
-        z = self.hook_z(z.transpose(1, 2)).transpose(1, 2)
-        return self.out(ops.join_heads(z))
+        q, k, v = self.tapped(*self.heads(x, cache.length if cache else 0))
+        return self.finish(self.look(q, k, v, padding) if cache is None else self.go_on(q, k, v, padding, cache))
+
+    def across(
+        self,
+        x: Float[Tensor, "B T D"],
+        source: Float[Tensor, "B S D"],
+        mask: Bool[Tensor, "#B 1 T N"],
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """What x takes from another sequence, where the mask lets it look, by the pattern written out."""
+        q, k, v = self.tapped(*self.heads(x, source=source))
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return self.finish(self.averages(self.pattern(q, k, mask), v))
+
+    def tapped(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+        """Past the taps, which show tokens before heads, as is usual in the field."""
+        taps = zip((self.hook_q, self.hook_k, self.hook_v), (q, k, v), strict=True)
+        return [tap(one.transpose(1, 2)).transpose(1, 2) for tap, one in taps]
+
+    def finish(self, z: Tensor) -> Tensor:
+        """The heads' averages side by side, projected."""
+        return self.out(self.hook_z(z.transpose(1, 2)).flatten(2))
 
     def go_on(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: Any) -> Tensor:
         """The averages for new tokens, the others being in the cache."""
@@ -167,7 +183,10 @@ class Attention(nn.Module):
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The averages by the pattern, written out."""
-        pattern = self.pattern(q, k, ops.visible(q.shape[2], k.shape[2], padding, self.causal))
+        return self.averages(self.pattern(q, k, ops.visible(q.shape[2], k.shape[2], padding, self.causal)), v)
+
+    def averages(self, pattern: Tensor, v: Tensor) -> Tensor:
+        """The values weighed by a pattern."""
         return F.dropout(self.hook_pattern(pattern), self.dropout, self.training) @ v
 
     def pattern(

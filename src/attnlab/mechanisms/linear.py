@@ -28,7 +28,8 @@ class Linear(Attention):
     """
 
     def __init__(self, n_embd: int, n_head: int, block_size: int, **shared: Unpack[Shared]) -> None:
-        super().__init__(n_embd, n_head, block_size, **{**shared, "dropout": 0.0})
+        shared["dropout"] = 0.0
+        super().__init__(n_embd, n_head, block_size, **shared)
 
     def new_cache(self) -> StateCache:
         """Room for one matrix a head."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlab import ops
 from attnlab.errors import ConfigError
-from attnlab.kernels.prefix import hide, pooled_attention, prefix_attention
+from attnlab.kernels.prefix import AT_ONCE, hide, pooled_attention, prefix_attention
 from attnlab.mechanisms.heads import Attention, Shared, StateCache
 from attnlab.registry import mechanism
 
@@ -21,9 +21,10 @@ def draw_directions(count: int, width: int, orthogonal: bool) -> Float[Tensor, "
     normal = torch.randn(count, width)
     if not orthogonal:
         return normal
-    groups = -(-count // width)
-    frames = torch.linalg.qr(torch.randn(groups, width, width)).Q.transpose(-2, -1).reshape(-1, width)[:count]
-    return frames * normal.norm(dim=-1, keepdim=True)
+    frames, upper = torch.linalg.qr(torch.randn(-(-count // width), width, width))
+    # Without these signs the frames prefer some directions, and positive features are wrong on average.
+    frames = frames * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+    return frames.transpose(-2, -1).reshape(-1, width)[:count] * normal.norm(dim=-1, keepdim=True)
 
 
 @mechanism("performer", paper="arXiv:2009.14794", cost="n·m·d", causal=True)
@@ -67,14 +68,15 @@ class Performer(Attention):
         redraw: int = 0,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(n_embd, n_head, block_size, **{**shared, "dropout": 0.0})
+        shared["dropout"] = 0.0
+        super().__init__(n_embd, n_head, block_size, **shared)
         if features < 0 or redraw < 0:
             raise ConfigError("performer.features and performer.redraw must not be negative")
         width = n_embd // n_head
         features = features or math.ceil(width * math.log(max(3, width)))
         if kind != "positive" and features % 2:
             features += 1  # they come in pairs
-        self.kind, self.orthogonal, self.redraw = kind, directions == "orthogonal", redraw
+        self.kind, self.orthogonal, self.redraw, self.count = kind, directions == "orthogonal", redraw, features
         count = features if kind == "positive" else features // 2
         self.register_buffer("directions", draw_directions(count, width, self.orthogonal))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
@@ -88,7 +90,8 @@ class Performer(Attention):
         if self.training and self.redraw:
             self.steps += 1
             if self.steps % self.redraw == 0:
-                self.directions = draw_directions(*self.directions.shape, self.orthogonal)
+                count, width = self.directions.shape
+                self.directions = draw_directions(count, width, self.orthogonal)
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The averages, after new directions where it is time for them."""
@@ -119,7 +122,13 @@ class Performer(Attention):
         return kernel / torch.where(weight.abs() < 1e-30, 1e-30, weight)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Keys and values summed up first."""
+        """Keys and values summed up first, some heads at a time."""
+        together = max(1, AT_ONCE // (q[:, 0, :, 0].numel() * self.count))
+        parts = zip(q.split(together, dim=1), k.split(together, dim=1), v.split(together, dim=1), strict=True)
+        return torch.cat([self.summed(*part, padding=padding) for part in parts], dim=1)
+
+    def summed(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """The averages by sums over features."""
         (log_q, signs_q), (log_k, signs_k) = self.features(q), self.features(k)
         signs = None if signs_q is None or signs_k is None else (signs_q, signs_k)
         log_k = hide(log_k, padding)

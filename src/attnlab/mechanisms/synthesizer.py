@@ -40,7 +40,7 @@ class Synthesizer(Attention):
         kind: Literal["dense", "random"] = "dense",
         **shared: Unpack[Shared],
     ) -> None:
-        shared = {**shared, "rotary": False, "qk_norm": False}
+        shared["rotary"] = shared["qk_norm"] = False
         # Dense has a projection for the hidden layer and one for values, random one for values only.
         super().__init__(n_embd, n_head, block_size, share="qk" if kind == "dense" else "qkv", **shared)
         self.kind = kind

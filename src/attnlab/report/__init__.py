@@ -3,7 +3,7 @@
     result ─┬─ outcome   the sentence at the top, from the intervals
             ├─ curves    losses, smoothed and thinned        ─┐
             ├─ answers   what was right, wrong, and nearly    ├─ page ── report.html
-            ├─ attention the heads of one answer              ─┘
+            ├─ attention, heads: the heads of one answer      ─┘
             └─ markdown                                      ── report.md
 
 Plain data in, files out: the report must not know about models, tensors or how a result came about.

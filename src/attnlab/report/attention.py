@@ -20,11 +20,13 @@ class Head:
     number: int
     pattern: Pattern
     sentence: str
+    title: str = ""  # in place of its number, where several heads are shown as one
+    verb: str = "looks at"  # what a token does to those with weight in its row
 
     @property
     def name(self) -> str:
         """The head in words."""
-        return f"layer {self.layer}, head {self.number}"
+        return f"layer {self.layer}, {self.title or f'head {self.number}'}"
 
 
 def visible(token: str) -> str:

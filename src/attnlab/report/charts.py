@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import isfinite
 
 from attnlab.report.scales import Scale, extent, scale
 from attnlab.report.svg import LETTER, finite, line, shorten, svg, text
@@ -216,7 +217,7 @@ class Shading:
 
     def level(self, value: float) -> int:
         """The shade of a value, from 0 (empty) to LEVELS."""
-        if not finite(value):
+        if value == self.low or not isfinite(value):
             return 0
         share = min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
         return round(LEVELS * share**self.power)
@@ -226,11 +227,15 @@ LINEAR = Shading()
 
 
 def heat_cells(values: Sequence[Sequence[float]], shading: Shading = LINEAR, size: int = 10) -> str:
-    """The cells alone, one path a shade: small in bytes, and to be scaled or reused within a page."""
+    """The cells alone, one path a shade, neighbours as one: small in bytes, and to be scaled or reused within a page."""
     paths: dict[int, list[str]] = {}
     for row, line_of_values in enumerate(values):
-        for column, value in enumerate(line_of_values):
-            paths.setdefault(shading.level(value), []).append(f"M{column * size} {row * size}h{size}v{size}h-{size}z")
+        column = 0
+        for level, alike in groupby(shading.level(value) for value in line_of_values):
+            many = len(list(alike))
+            wide = many * size
+            paths.setdefault(level, []).append(f"M{column * size} {row * size}h{wide}v{size}h-{wide}z")
+            column += many
     drawn = sorted((level, cells) for level, cells in paths.items() if level > 0)
     return "".join(
         f'<path class="cell" fill-opacity="{level / LEVELS:g}" d="{"".join(cells)}"/>' for level, cells in drawn

@@ -19,13 +19,13 @@ from markupsafe import Markup
 
 from attnlab.report import words
 from attnlab.report.answers import shown, tally
-from attnlab.report.attention import Head, adds_up, answer_row, compact, first_to_show, heads, visible
-from attnlab.report.charts import WIDTH, Axis, Bar, Shading, bar_chart, heat_cells, heat_map, line_chart
+from attnlab.report.attention import adds_up, answer_row, heads, visible
+from attnlab.report.charts import WIDTH, Axis, Bar, bar_chart, line_chart
 from attnlab.report.curves import loss_curve
+from attnlab.report.heads import viewer
 from attnlab.report.outcome import describe, outcome
 
 SMALL = 370  # width of a chart on a small screen, or of one of two side by side
-SHADING = Shading(power=0.5)
 FORMATS: dict[str, Callable[..., str]] = {
     "percent": words.percent,
     "interval": words.interval,
@@ -43,16 +43,6 @@ class Figure:
     title: str
     wide: Markup
     small: Markup
-
-
-@dataclass(frozen=True)
-class HeadFigure:
-    """One head: its name and sentence, its cells for the index of heads, and its full map."""
-
-    head: Head
-    cells: Markup
-    chart: Markup
-    chosen: bool
 
 
 def no_break(value: str) -> str:
@@ -106,46 +96,17 @@ def loss_figure(name: str, run: Mapping[str, Any]) -> Figure:
     return Figure(name, Markup(wide), Markup(small))
 
 
-def head_figures(attention: Mapping[str, Any]) -> list[HeadFigure]:
-    """Every head as a small picture and as a large one that reuses its cells."""
-    every = heads(attention)
-    tokens = [visible(token) for token in attention["tokens"]]
-    row = answer_row(tokens)
-    first = first_to_show(every, row)
-    figures = []
-    for head in every:
-        chart = heat_map(
-            head.pattern,
-            tokens,
-            tokens,
-            label=f"Heat map of the attention of {head.name}. {head.sentence}",
-            shading=SHADING,
-            cell=min(24.0, 560 / len(tokens)),
-            written=lambda value: f"{100 * value:g} %",
-            marked_row=row,
-            cells=f'<use href="#cells-{head.layer}-{head.number}"/>',
-        )
-        cells = heat_cells(head.pattern, SHADING)
-        figures.append(HeadFigure(head, Markup(cells), Markup(chart), head is first))
-    return figures
-
-
 def attention_part(attention: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What the template needs to show the attention, if there is any."""
     if not attention or not attention["tokens"] or not any(attention["patterns"]):
         return None
-    figures = head_figures(attention)
+    every, tokens = heads(attention), attention["tokens"]
+    row = answer_row([visible(token) for token in tokens])
     return {
         "question": attention["question"],
         "answer": attention["answer"],
-        "figures": figures,
-        "adds_up": adds_up([figure.head for figure in figures]),
-        "layers": sorted({figure.head.layer for figure in figures}),
-        "size": len(attention["tokens"]) * 10,
-        "data": {
-            "tokens": [visible(token) for token in attention["tokens"]],
-            "heads": {f"{one.head.layer}-{one.head.number}": compact(one.head.pattern) for one in figures},
-        },
+        "viewer": viewer(every, tokens, row, min(24.0, 560 / len(tokens)), {}),
+        "adds_up": adds_up(every),
     }
 
 

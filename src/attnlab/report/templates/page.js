@@ -1,25 +1,50 @@
-// Tooltips of the heat maps, and closed parts opened for printing. The page can be read without it.
+// Tooltips of the map of a head, and closed parts opened for printing. The page can be read without it.
 (() => {
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
   const stored = document.getElementById("attention-data");
   const tip = document.querySelector(".tip");
   if (!stored || !tip) return;
   const { tokens, heads } = JSON.parse(stored.textContent);
-  tip.hidden = false;
+  const draw = document.querySelector(".panels .draw");
+  const frame = draw.querySelector(".frame");
+  const strip = document.querySelector(".strip");
   const rest = "Point at a cell to read its weight.";
-  tip.textContent = rest;
-  document.querySelectorAll(".panel").forEach((panel) => {
-    const frame = panel.querySelector(".frame");
-    const rows = heads[panel.dataset.head];
-    panel.addEventListener("pointermove", (event) => {
-      const box = frame.getBoundingClientRect();
-      const column = Math.floor(((event.clientX - box.left) / box.width) * tokens.length);
-      const row = Math.floor(((event.clientY - box.top) / box.height) * tokens.length);
-      const inside = row in tokens && column in tokens;
-      tip.textContent = inside
-        ? `${tokens[row]} looks at ${tokens[column]}: ${((rows[row][column] ?? 0) / 10).toFixed(1)} %`
-        : rest;
+  let shown = tokens.length - 1; // the row that the strip shows
+
+  const chosen = () => document.querySelector(".pick:checked").id.slice("pick-".length);
+  const verb = () => document.querySelector(`.panels p[data-head="${chosen()}"]`).dataset.verb;
+  const weight = (row, column) => (heads[chosen()][row][column] ?? 0) / 1000;
+
+  // The text as one token sees it: every token shaded by its weight.
+  const shade = (row) => {
+    shown = row;
+    [...(strip?.children ?? [])].filter((one) => one.tagName === "SPAN").forEach((one, column) => {
+      one.style.setProperty("--share", Math.sqrt(Math.max(0, weight(row, column))));
+      one.classList.toggle("asking", column === row);
+      one.title = `${(100 * weight(row, column)).toFixed(1)} %`;
     });
-    panel.addEventListener("pointerleave", () => (tip.textContent = rest));
+  };
+  const say = (row, column) => {
+    tip.textContent = `“${tokens[row]}” ${verb()} “${tokens[column]}”: ${(100 * weight(row, column)).toFixed(1)} %`;
+  };
+
+  tip.hidden = false;
+  tip.textContent = rest;
+  draw.addEventListener("pointermove", (event) => {
+    const box = frame.getBoundingClientRect();
+    const column = Math.floor(((event.clientX - box.left) / box.width) * tokens.length);
+    const row = Math.floor(((event.clientY - box.top) / box.height) * tokens.length);
+    if (!(row in tokens && column in tokens)) return void (tip.textContent = rest);
+    say(row, column);
+    if (row !== shown) shade(row);
   });
+  draw.addEventListener("pointerleave", () => (tip.textContent = rest));
+  if (!strip) return;
+  strip.hidden = false;
+  strip.addEventListener("pointerover", (event) => {
+    const row = [...strip.querySelectorAll("span")].indexOf(event.target);
+    if (row >= 0) shade(row);
+  });
+  document.querySelectorAll(".pick").forEach((one) => one.addEventListener("change", () => shade(shown)));
+  shade(shown);
 })();

@@ -1,0 +1,241 @@
+"""Look inside a model as it reads a text: where every head looks, what it expects next, and what surprised it.
+
+    view = look(model, tokenizer, "Hank Aaron was born in")
+    view.patterns["blocks.0.attn.hook_pattern"]     # heads, queries, keys
+
+A layer whose mechanism has no weights over tokens that could be read is shown by its influence instead, and says so. Text in,
+a view out, and from it a picture and a page; knows nothing of folders.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnlab import __version__, ops
+from attnlab.errors import UserError
+from attnlab.model import Block, LanguageModel
+from attnlab.report.looking import looking_page
+from attnlab.report.picture import looking_picture
+from attnlab.runs import to_json
+from attnlab.taps import at_rest, capture, influence
+from attnlab.tokenizers import MASK, PAD, Tokenizer
+
+SAMPLES = 16  # directions of an influence: a standard deviation of at most 18 %, enough for a shade
+DECIMALS = 4  # of weights on the page
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of one layer: its heads' patterns, or one map of influence for all of them."""
+
+    tap: str
+    mechanism: str
+    kind: Literal["pattern", "influence"]
+    maps: Float[Tensor, "H T T"]
+
+    def shares(self) -> Float[Tensor, "H T T"]:
+        """What is drawn: a pattern as it is, and of an influence, which has no unit, each row as parts of its sum."""
+        if self.kind == "pattern":
+            return self.maps
+        return self.maps / self.maps.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A token that may come next."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A token as it was met: what chance it was given, and what was expected most; nothing for the first."""
+
+    token: str
+    probability: float | None = None
+    loss: float | None = None
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class HeadNumbers:
+    """A head in numbers, means over the rows; layers and heads are counted from 1, and head 0 is an influence."""
+
+    layer: int
+    head: int
+    tap: str
+    kind: str
+    entropy: float  # of a row, in nats
+    spread: float  # its exponential: as if so many tokens were looked at alike
+    distance: float  # tokens looked back
+    first: float  # share of the first token
+
+
+@dataclass(frozen=True)
+class View:
+    """One text inside a model."""
+
+    text: str
+    tokens: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    next: tuple[Guess, ...]
+    read: tuple[Reading, ...]
+
+    @property
+    def patterns(self) -> dict[str, Float[Tensor, "H T T"]]:
+        """The patterns of all layers that have them, by the names of their taps."""
+        return {layer.tap: layer.maps for layer in self.layers if layer.kind == "pattern"}
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss in nats a token, if more than one was read."""
+        losses = [one.loss for one in self.read if one.loss is not None]
+        return sum(losses) / len(losses) if losses else None
+
+    def heads(self) -> list[HeadNumbers]:
+        """Every head in numbers."""
+        return [
+            HeadNumbers(number, place if layer.kind == "pattern" else 0, layer.tap, layer.kind, **head_numbers(weights))
+            for number, layer in enumerate(self.layers, start=1)
+            for place, weights in enumerate(layer.maps, start=1)
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON: everything but the weights."""
+        return {
+            "text": self.text,
+            "tokens": list(self.tokens),
+            "loss": self.loss,
+            "next": [asdict(one) for one in self.next],
+            "read": [asdict(one) for one in self.read],
+            "heads": [asdict(one) for one in self.heads()],
+        }
+
+
+def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
+    """What happens in a model as it reads a text; a `question` is asked as in training, with the symbol that asks behind."""
+    ids = encode(tokenizer, text, question, model.config.block_size)
+    batch = torch.tensor([ids])
+    with at_rest(model), torch.no_grad(), capture(model) as seen:
+        chances = model(batch)[0].log_softmax(dim=-1)
+    return View(
+        text=text,
+        tokens=tuple(tokenizer.piece(token) for token in ids),
+        layers=tuple(layer_of(model, number, seen) for number in range(model.config.n_layer)),
+        next=guesses(chances[-1], tokenizer, top),
+        read=readings(chances, ids, tokenizer),
+    )
+
+
+def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> list[int]:
+    """The ids of a text in which `⁇` and `□` stand for themselves, or an error with the fix."""
+    if not text.strip():
+        raise UserError("the text is empty: write some, such as 'Hank Aaron was born in'")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UserError("the text is not UTF-8: type it again, or set the terminal to UTF-8")
+    parts = re.split(f"([{MASK}{PAD}])", text)
+    if tokenizer.characters:
+        known = tokenizer.backend.get_vocab()
+        strange = sorted({letter for letter in text if letter not in known})
+        if strange:
+            raise UserError(
+                f"this model has no symbol for {' '.join(map(repr, strange[:5]))}: leave it out, or write {MASK} for it"
+            )
+    ids: list[int] = []
+    for part in parts:
+        symbol = {MASK: tokenizer.mask, PAD: tokenizer.pad}.get(part)
+        # Pieces bring their own space, so that those beside a symbol are only there to be read.
+        plain = part if tokenizer.characters or len(parts) == 1 else part.strip(" ")
+        ids += tokenizer.encode(plain) if symbol is None else [symbol]
+    ids += [tokenizer.mask] if question else []
+    if len(ids) > block_size:
+        raise UserError(f"the text takes {len(ids)} tokens, and the block of this model holds {block_size}: shorten it")
+    return ids
+
+
+def layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Layer:
+    """The pattern of a layer, or its influence where there are no weights of tokens on those before them."""
+    tap = f"blocks.{number}.attn.hook_pattern"
+    names = [name.strip() for name in model.config.mechanism.split(",")]
+    name, tokens = names[number % len(names)], seen["hook_embed"].shape[1]
+    # Weights over as many slots as there happen to be tokens give themselves away: a model never looks ahead.
+    if tap in seen and seen[tap].shape[-2:] == (tokens, tokens) and not seen[tap].triu(1).any():
+        return Layer(tap, name, "pattern", seen[tap][0])
+    block = model.blocks[number]
+    assert isinstance(block, Block)
+    given = block.norm1(seen[f"blocks.{number}.hook_resid_pre"])[0]
+    return Layer(tap, name, "influence", influence(block.attn, given, samples=SAMPLES)[None])
+
+
+def guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tuple[Guess, ...]:
+    """The likeliest next tokens; a model may have more rows than its tokenizer has symbols."""
+    values, tokens = chances[: tokenizer.size].exp().topk(min(top, tokenizer.size))
+    return tuple(
+        Guess(tokenizer.piece(token), value) for value, token in zip(values.tolist(), tokens.tolist(), strict=True)
+    )
+
+
+def readings(chances: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[Reading, ...]:
+    """Every token with the chance it was given by those before it."""
+    met: Int[Tensor, " N"] = torch.tensor(ids[1:], dtype=torch.long)
+    losses = ops.token_losses(chances[:-1], met)
+    likeliest = chances[:-1, : tokenizer.size].argmax(dim=-1).tolist()
+    found = [Reading(tokenizer.piece(ids[0]))]
+    for token, loss, best in zip(ids[1:], losses.tolist(), likeliest, strict=True):
+        found.append(Reading(tokenizer.piece(token), math.exp(-loss), loss, tokenizer.piece(best)))
+    return tuple(found)
+
+
+def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
+    """Entropy, spread, distance and share of the first token: means over the rows, the first left out if there are others.
+
+    Rows are taken by size and brought to a sum of one: some mechanisms have weights below zero, or sums below one.
+    """
+    rows = weights.double().abs()
+    rows = rows / rows.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+    places = torch.arange(len(rows))
+    entropy = torch.special.entr(rows).sum(dim=-1)
+    distance = (rows * (places[:, None] - places).abs()).sum(dim=-1)
+    kept = slice(1 if len(rows) > 1 else 0, None)
+    return {
+        "entropy": entropy[kept].mean().item(),
+        "spread": entropy[kept].exp().mean().item(),
+        "distance": distance[kept].mean().item(),
+        "first": rows[kept, 0].mean().item(),
+    }
+
+
+# To be seen
+
+
+def files(view: View, run: str, command: str) -> dict[str, bytes]:
+    """The folder of a view: the page, the picture, the numbers."""
+    summary = {"run": run, **view.summary()}
+    plain = {
+        **summary,
+        "layers": [
+            {"mechanism": layer.mechanism, "kind": layer.kind, "maps": rounded(layer.shares().tolist())}
+            for layer in view.layers
+        ],
+        "command": command,
+        "version": __version__,
+    }
+    return {
+        "look.html": looking_page(plain).encode("utf-8", errors="replace"),  # a path may be odd
+        "patterns.png": looking_picture(plain),
+        "result.json": to_json(summary),
+    }
+
+
+def rounded(values: Any) -> Any:
+    """Nested numbers with as many decimals as anybody reads."""
+    return [rounded(one) for one in values] if isinstance(values, list) else round(values, DECIMALS)
