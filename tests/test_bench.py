@@ -479,16 +479,20 @@ def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.C
 @linux
 def test_reach_goes_as_far_as_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert call("bench", "dot", "--reach", "20MB", "--seconds", "0.1", "--json", "--out", out) == 0
+    size = ["--n_head", "2", "--n_embd", "16"]
+    assert call("bench", "dot", "--reach", "6MB,5ms", "--seconds", "0.05", *size, "--json", "--out", out) == 0
     told = json.loads(capsys.readouterr().out)
-    (answer,) = told["reach"]
+    answer, in_time = told["reach"]
     reached = {one["label"]: one for one in answer["reached"]}
     assert answer["compared_with"] == NAIVE
     assert reached[NAIVE]["measured"]
     most = max(run["bytes"] for run in told["runs"][NAIVE] if run["tokens"] <= reached[NAIVE]["tokens"])
-    assert 15e6 < most <= 20e6
-    assert 256 < reached[NAIVE]["tokens"] < math.sqrt(20e6 / (4 * 8 * 2))
+    assert 4.5e6 < most <= 6e6
+    assert 256 < reached[NAIVE]["tokens"] < math.sqrt(6e6 / (4 * 2 * 2))
     assert reached["dot"]["ratio"] > 3  # the fused kernel's memory is linear
+    assert in_time["compared_with"] == SDPA
+    for one in in_time["reached"]:
+        assert all(run["seconds"] <= 0.005 for run in told["runs"][one["label"]] if run["tokens"] == one["tokens"])
     assert {path.name for path in out.iterdir()} == {"reach.json", "reach.md", "reach.png", "reach.svg"}
 
 

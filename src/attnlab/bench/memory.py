@@ -4,7 +4,8 @@ torch keeps no count of memory on a CPU, and a count of its tensors would miss w
 a small server that has imported everything forks a child for every question. The child builds its inputs, resets the
 system's high-water mark, runs one step, and answers with how far the mark rose: everything the step held at once beyond
 its inputs, and nothing left over from others. The allocator is told to give freed memory back at once, so that the mark shows
-what is needed and not what is kept. A child that would need more than its limit is refused by the system, and no harm is done.
+what is needed and not what is kept; that costs time, so a child that is asked for its time runs again with an allocator
+that keeps memory, as training does. A child that would need more than its limit is refused by the system, and no harm is done.
 
     python -m attnlab.bench.memory MODULE_OR_FILE:FUNCTION
 
@@ -26,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -35,6 +36,7 @@ MAKER = "attnlab.bench.contestants:prepare_fields"
 STATUS, MARK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET = "5"  # written to the mark: the peak begins anew at what is held now
 WARM_UP_TOKENS = 64
+SLOW = 5.0  # seconds; what takes longer is not repeated
 KEPT_BLOCK = 2**16  # bytes; larger blocks go back to the system when they are freed
 
 
@@ -110,6 +112,19 @@ def watch(step: Callable[[], object], threads: int = 1) -> Glance:
     return Glance(max(0, held("VmHWM") - before), seconds)
 
 
+def settled(step: Callable[[], object], threads: int) -> float:
+    """Seconds of a step as it runs in training, where memory is kept from step to step; the least of two, or one if slow."""
+    from attnlab.train import keep_memory
+
+    keep_memory()
+    now, times = clock(threads), list[float]()
+    while len(times) < 2 and sum(times) < SLOW:
+        began = now()
+        step()
+        times.append(now() - began)
+    return min(times)
+
+
 def answer(make: Callable[..., Callable[[], object]], question: Mapping[str, Any]) -> dict[str, Any]:
     """What the child says: a short step first, for what libraries load when they are first called."""
     import torch
@@ -120,7 +135,9 @@ def answer(make: Callable[..., Callable[[], object]], question: Mapping[str, Any
         make(**{**arguments, "tokens": min(WARM_UP_TOKENS, arguments["tokens"])})()
     try:
         limit_memory(limit)
-        return vars(watch(make(**arguments), question["threads"]))
+        step = make(**arguments)
+        glance = watch(step, question["threads"])
+        return vars(replace(glance, seconds=settled(step, question["threads"])) if question["timed"] else glance)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             return {"failed": f"needs more than {readable(limit)}"}
@@ -207,10 +224,11 @@ def serve(maker: str) -> None:
 class Gauge:
     """The server as its user sees it; it starts with the first question and ends with the `with`."""
 
-    def __init__(self, limit: float, threads: int = 1, maker: str = MAKER) -> None:
+    def __init__(self, limit: float, threads: int = 1, maker: str = MAKER, timed: bool = False) -> None:
         self.limit = int(limit)
         self.threads = threads
         self.maker = maker
+        self.timed = timed
         self._server: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Gauge:
@@ -230,7 +248,12 @@ class Gauge:
             self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._server.stdin is not None
         assert self._server.stdout is not None
-        question = {"arguments": dict(arguments), "limit": self.limit, "threads": self.threads}
+        question = {
+            "arguments": dict(arguments),
+            "limit": self.limit,
+            "threads": self.threads,
+            "timed": self.timed,
+        }
         try:
             self._server.stdin.write(json.dumps(question) + "\n")
             self._server.stdin.flush()

@@ -6,7 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.bench.reach import Reach, Reaches
+from attnlab.bench.reach import Reach, Reaches, say_ratio
+from attnlab.bench.reach import headline as reach_headline
 from attnlab.bench.results import Result, headline
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def reach_picture(reaches: Reaches) -> Figure:
     for panel, one in zip(axes, reaches.reaches, strict=True):
         draw_reach(panel, one, reaches.runs)
     legend(figure, axes[0], 4)
+    figure.suptitle(reach_headline(reaches).partition(": ")[2].partition(";")[0], fontsize=10, color=INK)
     return figure
 
 
@@ -129,7 +131,7 @@ def draw_reach(axes: Axes, one: Reach, runs: dict[str, list[tuple[int, int | Non
             axes.plot([points[-1][0], row.tokens], [points[-1][1], height], color=colour, linestyle=":", linewidth=1)
         axes.plot([row.tokens], [height], "o", color=colour, fillstyle="full" if row.measured else "none", markersize=8)
     words = "\n".join(
-        f"{row.label} {row.length}" + ("" if (ratio := one.ratio(row)) is None else f" ({ratio:.1f}x)")
+        f"{row.label} {row.length}" + ("" if (ratio := one.ratio(row)) is None else f" ({say_ratio(ratio)})")
         for row in sorted(one.reached, key=lambda row: -row.tokens)
     )
     box = {"facecolor": "white", "edgecolor": SOFT}

@@ -105,14 +105,14 @@ def read_budgets(text: str) -> list[Budget]:
     return budgets
 
 
-def close_in(fits: Callable[[int], bool], lower: int, upper: int, guess: Callable[[], int | None]) -> int:
-    """The longest length known to fit, when `lower` does and `upper` does not; `guess` may know where to look."""
+def close_in(fits: Callable[[int], bool], lower: int, upper: int, guess: Callable[[], int]) -> int:
+    """The longest length known to fit, when `lower` does and `upper` does not; `guess` extrapolates from what fitted."""
+    margin = CLOSE**0.5
     for _ in range(TRIES):
-        if upper / lower <= CLOSE:
+        looked = int(guess() / margin)
+        if looked <= lower * margin or upper <= lower * CLOSE:
             break
-        # Just short of the guess: what fits there ends the search, and what does not halves the rest.
-        looked = int((guess() or 0) / CLOSE**0.5)
-        if not lower * CLOSE**0.5 < looked < upper:
+        if looked >= upper:  # the guess was refuted
             looked = int((lower * upper) ** 0.5)
         if fits(looked):
             lower = looked
@@ -140,7 +140,7 @@ def longest(scout: Scout, case: Case, budget: Budget) -> Reached:
     if lower and objection and expected is not None and expected >= upper:
         return Reached(case.label, expected, False)
     if lower and upper <= LONGEST:
-        lower = close_in(fits, lower, upper, lambda: affordable(within(), budget.amount))
+        lower = close_in(fits, lower, upper, lambda: affordable(within(), budget.amount) or upper)
     return Reached(case.label, lower, True)
 
 
@@ -157,7 +157,8 @@ def reach(
     if any(budget.kind == "bytes" for budget in budgets) and not measurable():
         raise UserError("peak memory cannot be measured on this system (Linux can): give --reach a time, such as 10s")
     limits = roomy(limits, budgets)
-    with Gauge(limits.memory, limits.threads) as gauge:
+    timed = any(budget.kind == "seconds" for budget in budgets)
+    with Gauge(limits.memory, limits.threads, timed=timed) as gauge:
         scout, reaches = Scout(gauge, limits), []
         for budget in budgets:
             found = []
@@ -181,8 +182,13 @@ def table(one: Reach) -> list[list[str]]:
     for row in one.reached:
         ratio = one.ratio(row)
         tokens = row.length if row.measured else f"{row.length} (extrapolated)"
-        lines.append([row.label, tokens, "–" if ratio is None else f"{ratio:.1f}x"])
+        lines.append([row.label, tokens, "–" if ratio is None else say_ratio(ratio)])
     return lines
+
+
+def say_ratio(ratio: float) -> str:
+    """A ratio with two digits worth reading."""
+    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
 def to_dict(reaches: Reaches) -> dict[str, Any]:
@@ -204,7 +210,18 @@ def to_dict(reaches: Reaches) -> dict[str, Any]:
     return {"setting": reaches.setting, "environment": reaches.environment, "reach": answers, "runs": runs}
 
 
+def headline(reaches: Reaches) -> str:
+    """What the numbers are, in a sentence."""
+    s = reaches.setting
+    direction = "causal" if s["causal"] else "bidirectional"
+    return (
+        f"The longest text whose forward + backward stays within a budget: {direction}, batch {s['batch']}, "
+        f"{s['n_head']} heads of {s['n_embd'] // s['n_head']}, float32, threads: {s['threads']}; memory beyond the inputs"
+    )
+
+
 def to_markdown(reaches: Reaches) -> str:
     """For people who read files."""
-    head = "# How far a budget goes\n\nThe longest text whose forward + backward stays within it; memory beyond the inputs.\n"
+    machine = reaches.environment
+    head = f"# How far a budget goes\n\n{headline(reaches)}.\n{machine['processor']}, torch {machine['torch']}.\n"
     return "\n".join([head, *(markdown(table(one)) for one in reaches.reaches)])

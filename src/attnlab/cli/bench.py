@@ -129,6 +129,7 @@ def show_reach(found: Any, out: Path | None, json: bool) -> None:
     if json:
         show_json({**reach.to_dict(found), "out": None if out is None else str(out)})
         return
+    console.print(reach.headline(found))
     for one in found.reaches:
         show_table(reach.table(one))
     if out is not None:
