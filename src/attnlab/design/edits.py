@@ -101,6 +101,8 @@ class _Edit:
             across = present - q * float(present @ q) / float(q @ q)
         if self.norm is None:
             return along + across
+        if len(q) == 1:
+            return along  # nothing lies across, and the rounding of nothing must not be blown up to the norm
         left = np.sqrt(max(self.norm**2 - float(along @ along), 0.0))
         size = float(np.linalg.norm(across))
         if size < 1e-12 and len(q) > 1:
