@@ -36,7 +36,7 @@ class ZeroMask(Attention):
         return zeroed(q, k, mask)
 
 
-@mechanism("zero_mask_control", cost="n²·d", causal=True)
+@mechanism("zero_mask_control", cost="n²·d", causal=True, weights="exact")
 class ZeroMaskControl(Attention):
     """The control of `zero_mask`: zeroed after the softmax and then brought back to a sum of one, equal to `dot`.
 
