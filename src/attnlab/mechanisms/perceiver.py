@@ -17,7 +17,7 @@ from attnlab.registry import mechanism
 HIDDEN = -1e30  # a score that weighs nothing, and has a gradient
 
 
-@mechanism("perceiver", paper="arXiv:2103.03206", cost="n·k·d", causal=True)
+@mechanism("perceiver", paper="arXiv:2103.03206", cost="n·k·d", causal=True, weights="low rank", knobs=("latents",))
 class Perceiver(Attention):
     """A bottleneck: learned latents take averages of all tokens, and every token takes an average of the latents.
 

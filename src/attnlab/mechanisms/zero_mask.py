@@ -31,7 +31,7 @@ class ZeroMask(Attention):
         return pattern if mask is None else pattern.masked_fill(~mask, 0.0)
 
 
-@mechanism("zero_mask_control", cost="n²·d", causal=True)
+@mechanism("zero_mask_control", cost="n²·d", causal=True, weights="exact")
 class ZeroMaskControl(Attention):
     """The control of `zero_mask`: zeroed after the softmax and then brought back to a sum of one, equal to `dot`.
 
