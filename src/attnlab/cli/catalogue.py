@@ -118,6 +118,8 @@ def mechanisms_show(
     entry = registry.find("mechanism", name)
     if draws < 1:
         raise UserError(f"--draws must be at least 1, not {draws}")
+    if run and not error:
+        raise UserError("--run says where the queries and keys of --error come from: add --error")
     if out:
         refuse_existing(out)
     found = None

@@ -15,8 +15,9 @@ from typing import Any
 
 from attnlab.meters import pictures
 from attnlab.meters.cards import card, entries
+from attnlab.meters.forms import refuse_others
 from attnlab.meters.kernels import KernelRow, as_dicts, kernel_rows
-from attnlab.meters.nearness import Nearness, Row, measure, refuse_others
+from attnlab.meters.nearness import Nearness, Row, measure
 from attnlab.meters.page import page
 from attnlab.meters.patterns import pattern_picture
 from attnlab.meters.samples import Source, random_source, run_source

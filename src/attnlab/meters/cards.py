@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab import registry
-from attnlab.errors import ConfigError
+from attnlab.meters.forms import build
 from attnlab.meters.samples import chance
 from attnlab.registry import Entry, Option
 
@@ -34,13 +34,8 @@ def entries() -> list[Entry]:
 
 def make(entry: Entry, n_embd: int = N_EMBD, n_head: int = N_HEAD, block_size: int = BLOCK) -> nn.Module:
     """A layer at its defaults, causal where it can be, the same each time."""
-    given = {"causal": entry.causal} if entry.accepts("causal") else {}
-    try:
-        with chance("card", 0, 0):
-            module: nn.Module = entry.build(n_embd, n_head, block_size, **given)
-    except TypeError as error:
-        raise ConfigError(f"{entry.name} is not built as Mechanism(n_embd, n_head, block_size): {error}") from None
-    return module
+    with chance("card", 0, 0):
+        return build(entry, n_embd, n_head, block_size, entry.causal)
 
 
 def count_parameters(entry: Entry) -> int:

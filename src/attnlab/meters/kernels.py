@@ -10,6 +10,7 @@ one; s = x + y, d = x - y, and the number of features counts every sine and ever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -18,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlab.meters.nearness import Setting, forms_of, make
-from attnlab.meters.samples import Source, chance
+from attnlab.meters.forms import Setting, forms_of, make
+from attnlab.meters.samples import Source, alone, chance
 from attnlab.registry import Entry
 
 Points = Float[Tensor, "... C"]
@@ -80,7 +81,7 @@ class KernelRow:
     measured: float
     needed: float  # features for an error of a tenth, by the closed form
     negative_weights: float  # share of all estimates
-    negative_sums: float  # share of rows whose weights do not sum to something positive
+    negative_sums: float  # share of rows whose weights sum to less than nothing
 
 
 def estimates(module: Featured, q: Points, k: Points) -> Float[Tensor, "... M"]:
@@ -103,6 +104,7 @@ def sums_of(module: Featured, q: Points, k: Points) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
+@alone
 def kernel_rows(entry: Entry, source: Source, features: int = 64, draws: int = 32, seed: int = 0) -> list[KernelRow]:
     """Of every form, on every sample: the error of a weight as it is and as it should be; nothing for other mechanisms.
 
@@ -128,7 +130,7 @@ def rows_of(entry: Entry, source: Source, setting: Setting, draws: int, seed: in
         squares.append((estimates(module, q, k).mean(-1) - 1).square())
         weights, sums = sums_of(module, q, k)
         negative.append((weights < 0).double().mean(dim=(1, 2, 3)))
-        lost.append((sums <= 0).double().mean(dim=(1, 2)))
+        lost.append((sums < 0).double().mean(dim=(1, 2)))
     assert isinstance(module, Featured)
     scale = source.width**-0.25
     law = KINDS[module.kind].variance(q * scale, k * scale).flatten(1)
@@ -149,5 +151,5 @@ def rows_of(entry: Entry, source: Source, setting: Setting, draws: int, seed: in
 
 
 def as_dicts(rows: list[KernelRow]) -> list[dict[str, Any]]:
-    """Plain values, ready for JSON."""
-    return [asdict(one) for one in rows]
+    """Plain values, ready for JSON, which has no infinity."""
+    return [{name: value if value != math.inf else None for name, value in asdict(one).items()} for one in rows]

@@ -2,8 +2,7 @@
 
 Two errors, both relative in the Frobenius norm: of the output, and of the pattern. Beside every mechanism stands the trivial
 answer, the mean of the values that may be seen; beside one of few rows or features also the nearest pattern of that rank,
-which no choice of rows can beat (a causal form can: hiding the future adds rank). Knows no mechanism by name: what to vary
-stands in the registry, and the forms to compare are the values of its options that are a choice among names.
+which no choice of rows can beat (a causal form can: hiding the future adds rank). Knows no mechanism by name.
 """
 
 from __future__ import annotations
@@ -11,17 +10,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from attnlab import ops
-from attnlab.errors import ConfigError, UserError
-from attnlab.mechanisms.heads import Attention
-from attnlab.meters.samples import Drawn, Source, chance, seeded
+from attnlab.meters.forms import Key, Setting, learned_parts, make, settings_of, work
+from attnlab.meters.samples import Drawn, Source, alone, chance, seeded
 from attnlab.registry import Entry
 from attnlab.taps import capture
 
@@ -31,26 +28,7 @@ MEAN, BEST, PROJECTED = "mean", "best of the rank", "random projection"
 What = Literal["output", "pattern"]
 WHATS: tuple[What, ...] = ("output", "pattern")
 Pair = tuple[Tensor, Tensor]  # an output and a pattern, or their errors
-Key = tuple[str, str, int]  # form, knob, value
 Luck = tuple[int, int]  # a seed, and the number of the draw
-
-
-class Setting(NamedTuple):
-    """One form of a mechanism at one value of one knob; without a knob, at its defaults."""
-
-    form: tuple[tuple[str, str], ...]
-    knob: str
-    value: int
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What is given to the constructor."""
-        return dict(self.form) | ({self.knob: self.value} if self.knob else {})
-
-    @property
-    def key(self) -> Key:
-        """What its errors are filed under; the form in words."""
-        return " ".join(value for _, value in self.form), self.knob, self.value
 
 
 @dataclass(frozen=True)
@@ -100,55 +78,8 @@ class Nearness:
         return asdict(self)
 
 
-def forms_of(entry: Entry) -> list[tuple[tuple[str, str], ...]]:
-    """Every combination of the options that are a choice among names."""
-    choices = [[(option.name, value) for value in option.choices] for option in entry.described() if option.choices]
-    return list(itertools.product(*choices))
-
-
-def refuse_others(entry: Entry, entries: list[Entry]) -> None:
-    """Say why there is no error to show, where there is none."""
-    if entry.weights == "own":
-        others = ", ".join(one.name for one in entries if one.weights not in ("own", "exact"))
-        raise UserError(
-            f"{entry.name} is not an approximation of dot-product attention: no error to show; these are: {others}"
-        )
-    if entry.weights == "exact":
-        raise UserError(f"{entry.name} weighs as dot-product attention does, given the same queries and keys: no error")
-
-
-def make(entry: Entry, source: Source, options: dict[str, Any]) -> Attention:
-    """A mechanism for the shapes of a source."""
-    module = entry.build(source.heads * source.width, source.heads, source.tokens, causal=source.causal, **options)
-    if not isinstance(module, Attention):
-        raise UserError(f"{entry.name} is no `Attention` with a pattern of its own: its error cannot be measured")
-    return module.eval()
-
-
-def settings_of(entry: Entry, source: Source) -> Iterator[Setting]:
-    """Every form at doubling values of every knob; where a mechanism refuses a value, at the next one that it takes.
-
-    Up to the number of tokens, where exact attention is cheaper; features up to twice that, to show how slowly they gain.
-    """
-    last = source.tokens * (2 if entry.weights == "kernel" else 1)
-    for form in forms_of(entry):
-        if not entry.knobs:
-            yield Setting(form, "", 0)
-        for knob in entry.knobs:
-            value = 2
-            while value <= last:
-                for near in (value, value + 1):
-                    setting = Setting(form, knob, near)
-                    try:
-                        make(entry, source, setting.options)
-                    except ConfigError:
-                        continue
-                    yield setting
-                    break
-                value *= 2
-
-
 @torch.no_grad()
+@alone
 def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Nearness:
     """The errors over some draws; each draws new samples and, where it is random, a new mechanism."""
     settings = worth_it(entry, source, list(settings_of(entry, source)), seed)
@@ -162,7 +93,7 @@ def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Nea
         for key, answer in found:
             pair = relative(answer[0], exact[0]), relative(answer[1], exact[1])
             errors.setdefault(key, []).append(pair)
-    works = {setting.key: work(entry, source, setting, source.draw(0)) for setting in settings}
+    works = {setting.key: work(entry, source, setting) for setting in settings}
     rows = [
         row(sample, key, what, torch.stack([pair[side] for pair in pairs])[:, place], works.get(key))
         for key, pairs in errors.items()
@@ -183,12 +114,6 @@ def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Nea
         learned_parts(make(entry, source, settings[0].options)),
         tuple(rows),
     )
-
-
-def learned_parts(module: Attention) -> tuple[str, ...]:
-    """The parameters of a mechanism that are not projections of queries, keys, values and output."""
-    names = (name for name, _ in module.named_parameters())
-    return tuple(name for name in names if not name.startswith(("heads.", "out.")))
 
 
 def worth_it(entry: Entry, source: Source, settings: list[Setting], seed: int) -> list[Setting]:
@@ -280,39 +205,3 @@ def row(sample: str, key: Key, what: What, errors: Float[Tensor, " N"], work: fl
     return Row(
         sample, knob, value, form, what, median, low, high, errors.mean().item(), spread, draws=len(errors), work=work
     )
-
-
-def work(entry: Entry, source: Source, setting: Setting, drawn: Drawn) -> float:
-    """Multiplications over those of exact attention: the pairs looked at, or what the fast path multiplies."""
-    module = make(entry, source, setting.options)
-    if entry.weights == "sparse":  # at a few hundred tokens the fast path may look at all pairs, since that is faster
-        with capture(module, "hook_pattern") as seen:
-            module.look(*drawn, None)
-        return (
-            (seen["hook_pattern"] > 0).sum() / (plain_mean(source).expand_as(seen["hook_pattern"]) > 0).sum()
-        ).item()
-    return multiplications(module, drawn) / (2 * drawn.q.shape[:3].numel() * source.tokens * source.width)
-
-
-class Multiplications(TorchFunctionMode):
-    """Counts what is multiplied in products of matrices and in attention, while it is on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in (torch.matmul, Tensor.matmul, Tensor.__matmul__, nn.functional.linear):
-            self.count += result.numel() * args[0].shape[-1]
-        elif func is nn.functional.scaled_dot_product_attention:
-            q, k, v = args[:3]
-            self.count += q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
-        return result
-
-
-def multiplications(module: Attention, drawn: Drawn) -> int:
-    """What the fast path multiplies."""
-    with Multiplications() as counter:
-        module.fast(*drawn, None)
-    return counter.count

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from attnlab import ops
-from attnlab.meters.nearness import Setting, look, settings_of, worth_it
+from attnlab.meters.forms import Setting, settings_of
+from attnlab.meters.nearness import look, worth_it
 from attnlab.meters.pictures import GREY, INK, blank
-from attnlab.meters.samples import Drawn, Source
+from attnlab.meters.samples import Drawn, Source, alone
 from attnlab.registry import Entry
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def toy_source(tokens: int = 64, causal: bool = True) -> Source:
 
 
 @torch.no_grad()
+@alone
 def pattern_picture(entry: Entry, seed: int = 0) -> Figure:
     """The exact pattern of a toy text, and beside it every form of a mechanism at some values of its knobs."""
     source = toy_source(causal=entry.causal)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,6 +21,8 @@ from attnlab.runs import Run
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 
+P = ParamSpec("P")
+R = TypeVar("R")
 TEXTS = 8  # of a run's corpus
 
 
@@ -65,6 +68,17 @@ def chance(purpose: str, seed: int, number: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(purpose, seed, number))
         yield
+
+
+def alone(function: Callable[P, R]) -> Callable[P, R]:
+    """Have a function leave torch's own random numbers as it found them, and not depend on them."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with chance("alone", 0, 0):
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 def random_source(

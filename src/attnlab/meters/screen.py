@@ -30,8 +30,8 @@ def plain_table(*headings: str | Text) -> Table:
 def show_list(entries: list[Entry], console: Console) -> None:
     """Every mechanism in a line or two."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for heading, whole in (("name", True), ("what it does", False), ("cost", True), ("paper", True)):
-        table.add_column(heading, no_wrap=whole)
+    for heading, widest in (("name", None), ("what it does", None), ("cost", 14), ("paper", None)):
+        table.add_column(heading, max_width=widest, no_wrap=heading in ("name", "paper"))
     for entry in entries:
         what = Text(entry.parts.summary)
         if entry.defect:
@@ -191,7 +191,7 @@ def show_kernel(rows: list[KernelRow], console: Console) -> None:
     console.print(
         f"\nOne weight exp(query·key), estimated with {rows[0].features} features: its typical relative error by the closed"
         " form (for iid directions) and as measured, the features that an error of 10 % takes, the share of estimates below"
-        " zero, and of rows whose weights do not sum to something positive. Where measured lies far below the closed form,"
+        " zero, and of rows whose weights sum to less than zero. Where measured lies far below the closed form,"
         " the error comes from features so rare that they were never drawn."
     )
     for sample in dict.fromkeys(row.sample for row in rows):
