@@ -83,8 +83,8 @@ def mine(tmp_path: Path) -> Path:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: Tokenizer) -> Path:
     """A folder with a run in it."""
     monkeypatch.chdir(tmp_path)
-    write_folder(tmp_path / "runs/run-1", {"config.json": to_json({})})
-    write_folder(tmp_path / "runs/run-1/model", model_files(make(), pieces))
+    write_folder(tmp_path / "runs/recall-1", {"config.json": to_json({})})
+    write_folder(tmp_path / "runs/recall-1/model", model_files(make(), pieces))
     return tmp_path
 
 
@@ -292,7 +292,7 @@ def test_short_and_long_texts_have_a_page(characters: Tokenizer, text: str) -> N
 
 
 def test_look_writes_a_page_and_a_picture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("look", "runs/run-1", TEXT) == 0
+    assert call("look", "runs/recall-1", TEXT) == 0
     assert sorted(path.name for path in (here / "runs/look-1").iterdir()) == [
         "look.html",
         "patterns.png",
@@ -301,7 +301,7 @@ def test_look_writes_a_page_and_a_picture(here: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert "page: runs/look-1/look.html" in out
     assert out.count(" %  ") == 5
-    assert call("look", "runs/run-1", "Where was Babe Ruth born?", "--question", "--json") == 0
+    assert call("look", "runs/recall-1", "Where was Babe Ruth born?", "--question", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["page"] == "runs/look-2/look.html"
     assert Path(printed["picture"]).is_file()
@@ -316,23 +316,23 @@ def test_look_writes_a_page_and_a_picture(here: Path, capsys: pytest.CaptureFixt
 def test_a_look_says_where_it_shows_influence(
     here: Path, mine: Path, pieces: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_folder(here / "runs/run-1/model", model_files(make(f"dot, {mine}:Mean"), pieces), replace=True)
-    assert call("look", "runs/run-1", TEXT, "--out", "seen") == 0
+    write_folder(here / "runs/recall-1/model", model_files(make(f"dot, {mine}:Mean"), pieces), replace=True)
+    assert call("look", "runs/recall-1", TEXT, "--out", "seen") == 0
     assert "no pattern in layer 2" in capsys.readouterr().out
 
 
 def test_mistakes_leave_no_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for message, arguments in {
-        "the text is empty": ("runs/run-1", ""),
-        "holds 32: shorten it": ("runs/run-1", "word " * 40),
+        "the text is empty": ("runs/recall-1", ""),
+        "holds 32: shorten it": ("runs/recall-1", "word " * 40),
         "no such run folder": ("runs/absent", TEXT),
-        "runs/run-1 exists already": ("runs/run-1", TEXT, "--out", "runs/run-1"),
+        "runs/recall-1 exists already": ("runs/recall-1", TEXT, "--out", "runs/recall-1"),
     }.items():
         assert call("look", *arguments) == 2
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-    assert [path.name for path in (here / "runs").iterdir()] == ["run-1"]
+    assert [path.name for path in (here / "runs").iterdir()] == ["recall-1"]
 
 
 def test_look_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,3 +85,23 @@ def test_nothing_is_unpickled() -> None:
     for path in (ROOT / "src").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         assert not re.search(r"\bpickle\b|torch\.load\(|torch\.save\(|broadcast_object|gather_object", source), path
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_a_mechanism_of_ones_own_is_as_easy_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/your-own.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "my_file.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    assert attnlab.audit_mechanism("my_file.py:MyAttention").verdict == "pass"
+    (command,) = re.findall(r"^attnlab (pretrain .*)$", page, flags=re.MULTILINE)
+    words = shlex.split(command)
+    words[words.index("people:300")] = "people:60"
+    cli.main([*words, "--model.n_embd", "32", "--model.n_head", "2", "--out", "run"])
+    model, _ = attnlab.load_model("run")
+    assert model.blocks[1].attn.strength == 0.5

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -352,3 +353,10 @@ def test_the_error_of_an_estimate_is_as_promised() -> None:
     assert (found.square().mean() - 1).abs() < 0.08  # 3 standard errors
     assert 0.7 / math.sqrt(2 * samples) < found.std() < 1 / math.sqrt(2 * samples)
     assert influence(module, x, samples=40).item() == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("choice", [[], (), lambda _name: False])
+def test_a_capture_of_nothing_is_refused(choice: Any) -> None:
+    module = registry.find("mechanism", "dot").build(16, 2, 8)
+    with pytest.raises(RuntimeError, match="no tap was chosen"), attnlab.capture(module, choice):
+        pass

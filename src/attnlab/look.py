@@ -123,6 +123,10 @@ class View:
 
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
     """What happens in a model as it reads a text; a `question` is asked as in training, with the symbol that asks behind."""
+    if model.latents is not None:
+        raise UserError(
+            "this model has a bottleneck, whose layers look at latents and not at tokens: use attnlab.influence(model, ids)"
+        )
     ids = encode(tokenizer, text, question, model.config.block_size)
     batch = torch.tensor([ids])
     with at_rest(model), torch.no_grad(), capture(model) as seen:

@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from attnlab import registry
 from attnlab.config import ModelConfig, build
-from attnlab.errors import CheckpointError, ConfigError
+from attnlab.errors import CheckpointError, ConfigError, unknown
 from attnlab.mechanisms.heads import Attention
-from attnlab.runs import read_json
+from attnlab.runs import Run, read_json
 from attnlab.taps import Tap
 from attnlab.tokenizers import Tokenizer
 
@@ -39,9 +39,14 @@ def make_norm(kind: str, width: int) -> nn.Module:
 def make_attention(config: ModelConfig, layer: int) -> nn.Module:
     """The mechanism of a layer; several names are tiled over the layers."""
     entries = [registry.find("mechanism", name.strip()) for name in config.mechanism.split(",")]
-    strangers = set(config.options) - {entry.name for entry in entries}
-    if strangers:
-        raise ConfigError(f"model.options names {', '.join(sorted(strangers))}, which model.mechanism does not use")
+    if len(entries) > config.n_layer:
+        raise ConfigError(
+            f"{len(entries)} mechanisms for {config.n_layer} layers: name fewer, or set --model.n_layer {len(entries)}"
+        )
+    used = [entry.short_name for entry in entries]
+    for name in config.options:
+        if name not in used:
+            raise ConfigError(unknown("mechanism in model.options, which model.mechanism does not use,", name, used))
     entry = entries[layer % len(entries)]
     if config.bottleneck and layer in (0, config.n_layer - 1) and entry.name != "dot":
         raise ConfigError(f"with a bottleneck the first and the last layer are 'dot', not '{entry.name}'")
@@ -57,7 +62,7 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
         "dropout": config.dropout,
     }
     arguments = {name: value for name, value in shared.items() if entry.accepts(name)}
-    arguments |= entry.check(config.options.get(entry.name, {}))
+    arguments |= entry.check(config.options.get(entry.short_name, {}))
     try:
         module: nn.Module = entry.build(config.n_embd, config.n_head, config.block_size, **arguments)
     except TypeError as error:
@@ -279,8 +284,11 @@ def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
     }
 
 
-def load_model(folder: Path) -> tuple[LanguageModel, Tokenizer]:
-    """The model and tokenizer of a folder, checked: format, names, shapes, finite numbers."""
+def load_model(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
+    """The model and tokenizer of a folder, or of the run it is, checked: format, names, shapes, finite numbers."""
+    folder = Path(folder)
+    if not (folder / "model.safetensors").is_file() and not (folder / "tokenizer.json").is_file():
+        folder = Run.open(folder).model
     config = read_json(folder / "config.json")
     if config.get("format") != FORMAT:
         raise CheckpointError(

@@ -83,9 +83,8 @@ def feature_pattern(
     q: Float[Tensor, "B H T M"], k: Float[Tensor, "B H S M"], mask: Bool[Tensor, "#B 1 T S"] | None
 ) -> Float[Tensor, "B H T S"]:
     """The weights of a kernel of positive features, exp(q)·exp(k), that come as logarithms."""
-    height_q, height_k = q.detach().amax(-1, keepdim=True), k.detach().amax(-1, keepdim=True)
-    kernel = (q - height_q).exp() @ (k - height_k).exp().transpose(-2, -1)
-    return masked_softmax(kernel.clamp_min(1e-37).log() + height_k.transpose(-2, -1), mask)
+    rows = [(row[:, :, :, None] + k[:, :, None]).logsumexp(dim=-1) for row in q.split(16, dim=2)]  # some at a time
+    return masked_softmax(torch.cat(rows, dim=2), mask)
 
 
 def summary_pattern(

@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -89,6 +90,11 @@ class Entry:
     defect: str = ""
     weights: Weights = "own"
     knobs: tuple[str, ...] = ()
+
+    @property
+    def short_name(self) -> str:
+        """The name under which options are given: that of the class where it stands in a user's file."""
+        return self.name.rpartition(":")[2]
 
     @property
     def card(self) -> str:
@@ -211,12 +217,15 @@ def load_file(reference: str, kind: Kind) -> Entry:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file may raise
+    except (Exception, SystemExit) as error:  # whatever a user's file may raise
         raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}") from None
     if not hasattr(module, name):
         raise ConfigError(f"{path} has no class '{name}'")
+    if not callable(getattr(module, name)):
+        raise ConfigError(f"{path}: '{name}' is no class, but {getattr(module, name)!r:.40}")
     registered = [entry for entry in _entries.values() if entry.build is getattr(module, name)]
     return registered[0] if registered else Entry(kind, reference, getattr(module, name))
 

@@ -226,4 +226,7 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
         f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {tokenizer.size:,},"
         f" threads {torch.get_num_threads()}{shared}"
     )
+    for name in dict.fromkeys(part.strip() for part in config.model.mechanism.split(",")):
+        if defect := registry.find("mechanism", name).defect:
+            show.line(f"{name} is wrong on purpose, do not believe its loss: {defect}")
     return Trainer(run, model, tokenizer, task, config, ranks)

@@ -58,6 +58,8 @@ def capture(model: nn.Module, ending: Choice = "") -> Iterator[dict[str, Tensor]
     Instead of an ending: a list of whole names, all of which must be passed, or a function that says yes to a name.
     """
     chosen = choose(taps_of(model), ending)
+    if not chosen:
+        raise RuntimeError("nothing can be captured: no tap was chosen")
     seen: dict[str, Tensor] = {}
 
     def watch(name: str, tap: Tap) -> torch.utils.hooks.RemovableHandle:
@@ -219,9 +221,7 @@ def choose(taps: Mapping[str, Tap], choice: Choice) -> dict[str, Tap]:
             endings = {name.rpartition(".")[2] for name in taps}
             raise RuntimeError(f"nothing can be captured: {unknown('ending of a tap', choice, endings)}")
         return found
-    if callable(choice):
-        return {name: tap for name, tap in taps.items() if choice(name)}
-    names = list(choice)
+    names = [name for name in taps if choice(name)] if callable(choice) else list(choice)
     for name in names:
         if name not in taps:
             raise UserError(unknown("tap", name, taps))

@@ -53,3 +53,14 @@ def test_a_layout_is_for_its_own_length() -> None:
     layout = Layout.of(torch.eye(2, dtype=torch.bool), 8, 4, True)
     with pytest.raises(AssertionError):
         block_attention(*torch.randn(3, 1, 1, 7, 4), layout)
+
+
+def test_dropout_keeps_every_texts_own_padding() -> None:
+    torch.manual_seed(0)
+    layout = Layout.of(torch.ones(40, 40, dtype=torch.bool).tril().triu(-1), 160, 4, True)
+    q, k, v = torch.randn(3, 2, 3, 160, 4)
+    padding = torch.zeros(2, 160, dtype=torch.bool)
+    padding[1] = True
+    z = block_attention(q, k, v, layout, padding, dropout=0.1)
+    assert (z[1] == 0).all()
+    assert (z[0].abs().sum(-1) > 0).float().mean() > 0.9

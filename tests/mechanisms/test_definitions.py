@@ -58,7 +58,15 @@ def make_average(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.stack(rows, dim=1)
 
 
-@pytest.mark.parametrize(("name", "options"), [("gqa", {"groups": 3}), ("differential", {"start": 1.0})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gqa", {"groups": 3}),
+        ("differential", {"start": 1.0}),
+        ("dot", {"dropout": 1.0}),
+        ("additive", {"dropout": 1.0}),
+    ],
+)
 def test_options_out_of_range_are_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         make(name, **options)
@@ -161,6 +169,10 @@ def test_bigbirds_draw_is_saved_and_differs_between_layers() -> None:
     assert not torch.equal(first.drawn, second.drawn)
     second.load_state_dict(first.state_dict())
     assert torch.equal(first.allowed(1000), second.allowed(1000))
+    third, x = registry.find("mechanism", "bigbird").build(WIDTH, HEADS, 1024), torch.randn(1, 1000, WIDTH)
+    third(x)  # has laid out its own draw
+    third.load_state_dict(first.state_dict())
+    assert torch.equal(third(x), first(x))
 
 
 @pytest.mark.parametrize("kind", ["positive", "hyperbolic", "trigonometric"])
@@ -187,6 +199,8 @@ def test_orthogonal_directions_are_orthogonal_and_normal_in_length() -> None:
     for group in directions.split(HEAD):
         products = group @ group.T
         assert (products - products.diag().diag()).abs().max() < 1e-4
+    drawn = make("performer", directions="iid", features=2 * HEAD).directions[:HEAD]
+    assert (drawn @ drawn.T - (drawn @ drawn.T).diag().diag()).abs().max() > 0.1
     lengths = draw_directions(8000, HEAD, orthogonal=True).square().sum(-1)
     assert abs(lengths.mean().item() - HEAD) < 0.2
 
@@ -201,9 +215,13 @@ def test_performer_redraws_in_training_only_and_remembers() -> None:
     assert torch.equal(module.directions, first)
     module(x)
     assert not torch.equal(module.directions, first)
+    second = module.directions.clone()
+    module(x)
+    module(x)
+    assert not torch.equal(module.directions, second)
     other = make("performer", redraw=2)
     other.load_state_dict(module.state_dict())
-    assert other.steps == 2
+    assert other.steps == 4
     assert torch.equal(other(x), module.eval()(x))
 
 
@@ -254,3 +272,71 @@ def test_the_cache_does_not_grow(name: str) -> None:
         sizes.append(sum(one.numel() for one in kept))
     assert cache.length == 30
     assert sizes[10] == sizes[-1]
+
+
+def test_hyperbolic_features_come_in_opposite_pairs() -> None:
+    module, x = make("performer", kind="hyperbolic", features=6), torch.randn(1, 1, 4, HEAD)
+    logs, _ = module.features(x)
+    lengths = x.square().sum(-1, keepdim=True) / 2 / HEAD**0.5
+    assert torch.allclose(logs[..., :3] + logs[..., 3:], -2 * lengths.expand(-1, -1, -1, 3), atol=1e-5)
+
+
+def test_a_dense_synthesizer_scores_places_by_a_hidden_layer() -> None:
+    module = make("synthesizer", causal=False, length=300)
+    q, k, v = parts(module, 300)
+    scores = torch.einsum("bhtc,hsc->bhts", q.clamp_min(0), module.places)
+    assert torch.allclose(module.fast(q, k, v, None), scores.softmax(-1) @ v, atol=1e-5)
+
+
+def test_bidirectional_alibi_charges_both_ways_alike() -> None:
+    module = make("alibi", causal=False)
+    q, k, v = parts(module)
+    away = (torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)).abs()
+    scores = q @ k.transpose(-2, -1) / HEAD**0.5 - module.slopes[:, None, None] * away
+    assert torch.allclose(module.fast(q, k, v, None), scores.softmax(-1) @ v, atol=1e-5)
+
+
+def test_causal_linformer_mixes_what_comes_before_the_block() -> None:
+    module = make("linformer", rank=3, block=4)
+    q, k, v = parts(module, 8)
+    rows = [
+        torch.einsum("rt,bhtc->bhrc", mix[:, :4], x[:, :, :4]) / 2  # the root of the four tokens before
+        for mix, x in ((module.mix_keys, k), (module.mix_values, v))
+    ]
+    keys, values = (torch.cat([row, x[:, :, 4:7]], dim=2) for row, x in zip(rows, (k, v), strict=True))
+    z = (q[:, :, 6:7] @ keys.transpose(-2, -1) / HEAD**0.5).softmax(-1) @ values
+    assert torch.allclose(module.fast(q, k, v, None)[:, :, 6:7], z, atol=1e-5)
+
+
+def test_latents_ask_with_normalised_queries_where_queries_are() -> None:
+    sizes = make("perceiver", qk_norm=True).asking().square().mean(-1)
+    assert torch.allclose(sizes, torch.ones_like(sizes), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["positive", "hyperbolic"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_watching_a_performer_changes_nothing_at_large_norms(kind: str, causal: bool) -> None:
+    module, x = make("performer", kind=kind, causal=causal), 30 * torch.randn(1, 40, WIDTH)
+    plain = module(x)
+    with capture(module, "hook_pattern"):
+        watched = module(x)
+    assert (plain - watched).abs().max() < 1e-3 * plain.abs().max()
+
+
+@pytest.mark.parametrize("name", registry.names("mechanism"))
+def test_a_layer_refuses_what_it_was_not_made_for(name: str) -> None:
+    with pytest.raises(ValueError, match="too many"):
+        make(name, length=16)(torch.randn(1, 17, WIDTH))
+    both_ways = make(name, causal=False)
+    with pytest.raises(ValueError, match="cannot generate"):
+        both_ways(torch.randn(1, 3, WIDTH), cache=both_ways.new_cache())
+
+
+@pytest.mark.parametrize("name", registry.names("mechanism"))
+def test_double_precision_is_as_right(name: str) -> None:
+    module = make(name, length=320).double()
+    x = torch.randn(1, 300, WIDTH, dtype=torch.float64)
+    plain = module(x)
+    with capture(module, "hook_pattern"):
+        watched = module(x)
+    assert (plain - watched).abs().max() < 1e-8

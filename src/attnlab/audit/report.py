@@ -9,6 +9,9 @@ from typing import Any
 from attnlab.audit.probes import Finding, worst
 from attnlab.audit.subject import NotTested
 
+# What a declared defect may account for: seeing what is hidden, in all its forms. NaN or shared layers are never meant.
+EXCUSED = frozenset({"future", "gradient", "prefix", "cache", "padding"})
+
 
 @dataclass(frozen=True)
 class Check:
@@ -46,7 +49,7 @@ class Report:
     def verdict(self) -> str:
         """pass, fail, or declared: a specimen that is wrong as it says it is."""
         if self.defect:
-            return "declared" if self.failing else "fail"
+            return "declared" if self.failing and all(check.name in EXCUSED for check in self.failing) else "fail"
         return "fail" if self.failing else "pass"
 
     @property

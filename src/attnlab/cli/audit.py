@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from attnlab.cli.common import Whole, app, console, show_json
+from attnlab.errors import UserError
 
 if TYPE_CHECKING:
     from attnlab.audit import Check, Report
@@ -61,8 +63,13 @@ def audit(*names: str, n_embd: Whole = 32, n_head: Whole = 2, length: Whole = 32
     from attnlab import registry
     from attnlab.audit import audit_any, wrong
 
+    if length < 16:
+        raise UserError(f"--length must be at least 16, not {length}: in a short text there is no future to leak")
     asked = names or tuple(registry.names("mechanism"))
-    reports = [audit_any(name, n_embd=n_embd, n_head=n_head, length=length) for name in asked]
+    reports = []
+    for name in asked:
+        with Console(stderr=True).status(f"auditing {name}"):
+            reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length))
     if json:
         show_json([report.to_dict() for report in reports])
     else:

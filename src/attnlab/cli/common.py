@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        fail(" ".join(str(error).split()), 2)
+        fail(in_plain_words(" ".join(str(error).split())), 2)
     except AttnlabError as error:
         fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -125,6 +125,14 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+
+
+def in_plain_words(message: str) -> str:
+    """What the parser says, for people who do not know parsers."""
+    if message.startswith("Unused Tokens: "):
+        words = message.removeprefix("Unused Tokens: ").rstrip(".")
+        return f"{words} is too much here: see --help; several mechanisms or lengths are joined by commas"
+    return message
 
 
 def fail(message: str, code: int) -> None:

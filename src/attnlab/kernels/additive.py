@@ -60,7 +60,7 @@ def solve(function: str, settings: dict[str, int], tensors: dict[str, Tensor | N
     problem = Problem(**settings, **{name: one.data_ptr() for name, one in given.items()})
     foreign = library[function]
     foreign.argtypes = [ctypes.POINTER(Problem), ctypes.c_int64, ctypes.c_int64]
-    rows = given["logsum"][..., 0].numel()
+    rows = given["logsum"].shape[:2].numel()
     sums = rows * problem.asked * problem.seen * problem.width
     failed = in_parts(
         lambda begin, end: foreign(problem, begin, end), rows, 1 if sums < ALONE else torch.get_num_threads()
@@ -110,7 +110,7 @@ class CompiledAdditive(torch.autograd.Function):
         """The gradients of a, b, w and v."""
         a, b, w, v, hidden, out, logsum = ctx.saved_tensors
         da, db, dv = torch.empty_like(a), torch.empty_like(b), torch.empty_like(v)
-        dw = w.new_empty(a[..., 0, 0].numel(), len(w))
+        dw = w.new_empty(a.shape[:2].numel(), len(w))
         tensors = {"a": a, "b": b, "w": w, "v": v, "hidden": hidden, "out": out, "logsum": logsum}
         tensors |= {"gradient": gradient.contiguous(), "da": da, "db": db, "dv": dv, "dw": dw}
         solve("additive_backward", ctx.settings, tensors)

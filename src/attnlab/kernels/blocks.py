@@ -74,7 +74,7 @@ def block_attention(
     if layout.dense is not None:
         mask = layout.dense if padding is None else layout.dense & ~padding[:, None, None, :]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-    bias = layout.bias
+    bias = layout.bias.to(q.dtype)
     if padding is not None:
         hidden = F.pad(padding, (0, -padding.shape[1] % layout.block)).unflatten(1, (-1, layout.block))
         bias = bias.masked_fill(hidden[:, layout.table].flatten(2)[:, :, None], float("-inf"))
@@ -108,6 +108,7 @@ class GatheredAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, table: Tensor) -> Tensor:
         """The averages, and what the way back needs."""
+        assert bias.dtype == q.dtype  # the kernel does not look, and reads other numbers
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         z, sums = torch.empty_like(q), []
         for rows, seen in GatheredAttention.pieces(q, bias, table):

@@ -69,15 +69,23 @@ def find_library(source: Path) -> Path:
     compiler = find_compiler()
     name = f"{source.stem}-{fingerprint(source.read_bytes(), compiler)}.so"
     kept = cache_folder() / name
-    if kept.exists():
+    if is_there(kept):
         return kept
     failed = kept.with_suffix(".failed")
-    if failed.exists():
+    if is_there(failed):
         raise KernelError(f"{failed.read_text(encoding='utf-8')} (to try again, remove {failed})")
     say(f"compiling the {source.stem} kernel for this processor, once; it takes some seconds")
     target = writable(kept.parent) / name
     make(source, target, compiler)
     return target
+
+
+def is_there(path: Path) -> bool:
+    """Whether a file can be reached: in a folder that may not even be entered, it cannot."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -112,10 +120,13 @@ def processor() -> str:
 
 
 def cache_folder() -> Path:
-    """Where libraries are kept."""
-    if asked := os.environ.get("ATTNLAB_CACHE"):
-        return Path(asked)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "attnlab"
+    """Where libraries are kept, as a whole path: the loader looks for a bare name elsewhere."""
+    try:
+        if asked := os.environ.get("ATTNLAB_CACHE"):
+            return Path(asked).expanduser().absolute()
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "attnlab"
+    except RuntimeError:
+        raise KernelError("there is no home folder: set ATTNLAB_CACHE to a folder") from None
 
 
 def writable(folder: Path) -> Path:

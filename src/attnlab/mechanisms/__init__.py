@@ -6,7 +6,8 @@ The contract. A mechanism is an `nn.Module` built as `Mechanism(n_embd, n_head, 
     forward(x, padding=None, cache=None) -> tensor shaped like x
     new_cache() -> what it keeps while a text is generated, with `length`, the number of tokens seen
 
-`padding` marks tokens that nobody may look at (True). With a cache, x holds only the new tokens.
+`padding` marks tokens that nobody may look at (True); a token that may look at nothing gets zeros, not NaN. With a cache, x
+holds only the new tokens.
 
 Most mechanisms are an `Attention` (heads.py): they write down their `pattern`, the readable reference, and a `fast` path
 that must equal it. The docstring is the card: what it does, then "Costs:", "Cannot:", and the options under "Parameters".

@@ -14,7 +14,7 @@ from attnlab.ops import masked_softmax
 from attnlab.registry import mechanism
 
 
-@mechanism("additive", paper="arXiv:1409.0473", cost="n²·d, with a tanh a pair", causal=True)
+@mechanism("additive", paper="arXiv:1409.0473", cost="n²·d", causal=True)
 class Additive(Attention):
     """Every token takes the average of the values it may see, weighted by the softmax of w2·tanh(W1 [query; key]).
 
@@ -28,7 +28,7 @@ class Additive(Attention):
     Parameters
     ----------
     hidden
-        Channels of the small network; 0 for the width of a head.
+        channels of the small network; 0 for the width of a head
     """
 
     def __init__(self, n_embd: int, n_head: int, block_size: int, *, hidden: int = 0, **shared: Unpack[Shared]) -> None:

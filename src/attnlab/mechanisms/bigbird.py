@@ -67,6 +67,7 @@ class BigBird(Attention):
         self.block = block or 2 ** min(6, max(2, (block_size // 16).bit_length() - 1))
         self.window_blocks, self.global_blocks = window_blocks, global_blocks
         self.layout: Layout | None = None
+        self.laid_out = -1  # the version of what was drawn: loading weights changes it
         self.register_buffer("drawn", self.draw(-(-block_size // self.block), random_blocks))
 
     def fixed(self, blocks: int) -> Bool[Tensor, "N N"]:
@@ -103,8 +104,8 @@ class BigBird(Attention):
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """Blocks gathered side by side; global queries apart, since they see everything."""
         tokens, dropout = q.shape[2], self.dropout if self.training else 0.0
-        if self.layout is None or self.layout.tokens != tokens:
-            self.layout = self.lay_out(tokens)
+        if self.layout is None or (self.layout.tokens, self.laid_out) != (tokens, self.drawn._version):
+            self.layout, self.laid_out = self.lay_out(tokens), self.drawn._version
         first = 0 if self.causal else min(tokens, self.global_blocks * self.block)
         z = block_attention(q, k, v, self.layout, padding, dropout)
         if first:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnlab import ops
+from attnlab.errors import ConfigError
 from attnlab.kernels.prefix import State
 from attnlab.taps import Tap
 
@@ -128,8 +129,11 @@ class Attention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"dropout must lie in [0, 1), not {dropout}")
         self.causal = causal
         self.dropout = dropout
+        self.block_size = block_size
         self.heads = Heads(
             n_embd, n_head, block_size, rotary=rotary, qk_norm=qk_norm, bias=bias, kv_heads=kv_heads, share=share
         )
@@ -145,7 +149,14 @@ class Attention(nn.Module):
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None = None, cache: Any = None
     ) -> Float[Tensor, "B T D"]:
         """The mixed tokens."""
-        q, k, v = self.tapped(*self.heads(x, cache.length if cache else 0))
+        start = cache.length if cache is not None else 0
+        if start + x.shape[1] > self.block_size:
+            raise ValueError(f"{start + x.shape[1]} tokens are too many: this layer was made for {self.block_size}")
+        if cache is not None and not self.causal:
+            raise ValueError(
+                "a cache is for generation, and a bidirectional layer cannot generate: call it without one"
+            )
+        q, k, v = self.tapped(*self.heads(x, start))
         return self.finish(self.look(q, k, v, padding) if cache is None else self.go_on(q, k, v, padding, cache))
 
     def across(
@@ -192,7 +203,10 @@ class Attention(nn.Module):
     def pattern(
         self, q: Float[Tensor, "B H T C"], k: Float[Tensor, "B G S C"], mask: Bool[Tensor, "#B 1 T S"] | None
     ) -> Float[Tensor, "#B H T S"]:
-        """How much of every token's value goes into every average; `mask` is True where a token may be seen."""
+        """How much of every token's value goes into every average; `mask` is True where a token may be seen.
+
+        A row of the mask may be False throughout, and is zero then: `ops.masked_softmax` does it.
+        """
         raise NotImplementedError
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:

@@ -35,7 +35,8 @@ class Performer(Attention):
     ones, sin and cos, are exact on average too, but where the true weight is small their error is larger than the weight,
     and the sum of weights may vanish. Orthogonal directions lower the error of all three.
 
-    The sums that run along a causal text are kept in range by a running maximum, which cancels: the future does not leak.
+    The sums that run along a causal text are kept in range by a running maximum, which cancels: the future does not leak,
+    but that trigonometric weights which nearly cancel blow the rounding up, and with it traces of the future.
 
     Costs: time and memory grow with length times features; generation keeps one matrix a head, however long the text.
     Cannot: be exact: `attnlab mechanisms show performer --error` shows how far it is, and that for queries and keys of large

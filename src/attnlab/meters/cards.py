@@ -109,7 +109,9 @@ def example(entry: Entry, option: Option) -> Any:
     """A value to show how an option is set: another choice, or a number that fits."""
     if option.choices:
         return next((one for one in option.choices if one != option.default), option.choices[0])
-    return option.default or (64 if option.name in entry.knobs else 1)
+    if isinstance(option.default, float):
+        return option.default
+    return 2 * option.default + 1 if option.default else 64 if option.name in entry.knobs else 2
 
 
 def usage(entry: Entry) -> str:

@@ -30,18 +30,16 @@ def plain_table(*headings: str | Text) -> Table:
 def show_list(entries: list[Entry], console: Console) -> None:
     """Every mechanism in a line or two."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for heading, widest in (("name", None), ("what it does", None), ("cost", 14), ("paper", None)):
-        table.add_column(heading, max_width=widest, no_wrap=heading in ("name", "paper"))
+    for heading, widest in (("name", None), ("what it does", None), ("cost", 14)):
+        table.add_column(heading, max_width=widest, no_wrap=heading == "name")
     for entry in entries:
         what = Text(entry.parts.summary)
         if entry.defect:
             what.append(f"\nDefect, on purpose: {entry.defect}.", style="red")
         name = Text(entry.name, style="bold red" if entry.defect else "bold")
-        table.add_row(name, what, entry.cost, entry.paper.removeprefix("arXiv:"))
+        table.add_row(name, what, entry.cost)
     console.print(table)
-    console.print(
-        "attnlab mechanisms show NAME prints the whole card; papers are numbered as on arXiv.", soft_wrap=True
-    )
+    console.print("attnlab mechanisms show NAME prints the whole card, with its paper and its options.", soft_wrap=True)
 
 
 def show_card(card: dict[str, Any], console: Console) -> None:
@@ -68,7 +66,7 @@ def show_card(card: dict[str, Any], console: Console) -> None:
             f"{counted['layer']:,} a layer of width {counted['n_embd']}, {counted['n_head']} heads,"
             f" block {counted['block_size']}; dot has {counted['dot']:,}"
         ),
-        "Causal": "yes" if card["causal"] else "no: it cannot be trained as a language model",
+        "Causal": causal_words(card),
         "Paper": card["link"],
     }
     for name, value in said.items():
@@ -84,6 +82,13 @@ def show_card(card: dict[str, Any], console: Console) -> None:
         console.print(options)
     console.print(Text("Use", style="bold"))
     console.print(card["usage"], soft_wrap=True)
+
+
+def causal_words(card: dict[str, Any]) -> str:
+    """Whether it hides the future, and who says so."""
+    if not card["causal"]:
+        return "no: it cannot be trained as a language model"
+    return f"meant to be, and is not: attnlab audit {card['name']}" if card["defect"] else "yes"
 
 
 def number(value: float) -> str:
@@ -135,7 +140,7 @@ def error_table(found: Nearness, sample: str, knob: str) -> Table:
     values = sorted({value for form in found.forms for value in curves[form]})
     table = plain_table(Text(sample, style="bold"), *(f"{value}" if knob else "error" for value in values))
     works = [max(row.work or 0.0 for row in found.rows if (row.knob, row.value) == (knob, value)) for value in values]
-    table.add_row(f"{knob}: work" if knob else "work", *(f"{work:.2f}" for work in works), style="dim")
+    table.add_row(f"{knob}: work at most" if knob else "work", *(f"{work:.2f}" for work in works), style="dim")
     table.add_row("the mean", *[number(mean)] * len(values), style="dim")
     for form in forms:
         found_here = curves[form] if knob else dict(zip(values, curves[form].values(), strict=True))
