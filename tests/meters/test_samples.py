@@ -21,7 +21,7 @@ from attnlab.taps import capture
 
 def settings(mechanism: str) -> RunConfig:
     model = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 64, "vocab_size": 300, "mechanism": mechanism}
-    return resolve("small", given={"model": model, "train": {"epochs": 0.5, "tokens_per_batch": 512}})
+    return resolve("small", given={"model": model, "train": {"epochs": 0.1, "tokens_per_batch": 512}})
 
 
 @pytest.fixture(scope="module")
