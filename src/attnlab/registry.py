@@ -12,20 +12,68 @@ import importlib.metadata
 import importlib.util
 import inspect
 import pkgutil
+import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from attnlab.config import convert, from_text
+from attnlab.config import convert, describe_type, from_text
 from attnlab.errors import ConfigError, unknown
 
 Kind = Literal["mechanism", "task"]
+# How the weights of a mechanism relate to dot-product attention of the same queries and keys: equal to it; it over fewer
+# pairs; an estimate of it through few rows or through features; or something of their own.
+Weights = Literal["own", "exact", "sparse", "low rank", "kernel"]
 C = TypeVar("C", bound=type)
 
 # Given to a constructor that asks for them: facts of the backbone and of the data, not options of the specimen.
 SHARED = frozenset({"causal", "rotary", "qk_norm", "bias", "dropout"})
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a user may set: its type as people say it, its default (None where it must be given), its meaning."""
+
+    name: str
+    type: str
+    default: Any
+    meaning: str
+    choices: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Card:
+    """A docstring taken apart; paragraphs are lines, and a heading that is not there is empty."""
+
+    summary: str
+    body: str
+    costs: str
+    cannot: str
+    meanings: Mapping[str, str]
+
+    @classmethod
+    def read(cls, text: str) -> Card:
+        """The parts of a docstring: what it does, `Costs:`, `Cannot:`, and the meanings under `Parameters`."""
+        head, _, parameters = text.partition("\nParameters\n----------\n")
+        parts = {"": "", "Costs:": "", "Cannot:": ""}
+        heading = ""
+        for line in head.split("\n"):
+            begins = next((one for one in parts if one and line.startswith(one)), None)
+            heading = heading if begins is None else begins
+            parts[heading] += line.removeprefix(begins or "") + "\n"
+        summary, _, body = parts[""].partition("\n\n")
+        found = re.findall(r"^(\w+)(?: :.*)?\n((?:[ \t]+.*\n?)+)", parameters, flags=re.MULTILINE)
+        meanings = {name: unwrapped(meaning) for name, meaning in found}
+        return cls(
+            unwrapped(summary), unwrapped(body), unwrapped(parts["Costs:"]), unwrapped(parts["Cannot:"]), meanings
+        )
+
+
+def unwrapped(text: str) -> str:
+    """Paragraphs as one line each."""
+    return "\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
 
 
 @dataclass(frozen=True)
@@ -39,11 +87,36 @@ class Entry:
     cost: str = ""
     causal: bool = True
     defect: str = ""
+    weights: Weights = "own"
+    knobs: tuple[str, ...] = ()
 
     @property
     def card(self) -> str:
-        """The description a user reads: the docstring of the class."""
-        return inspect.getdoc(self.build) or ""
+        """The description a user reads: the docstring of the class itself."""
+        return inspect.cleandoc(self.build.__doc__ or "")
+
+    @property
+    def parts(self) -> Card:
+        """The card taken apart."""
+        return Card.read(self.card)
+
+    def described(self) -> list[Option]:
+        """The options with their types, defaults and meanings."""
+        hints, meanings = self.hints(), self.parts.meanings
+        return [
+            Option(
+                name,
+                describe_type(hints.get(name, str)),
+                None if parameter.default is parameter.empty else parameter.default,
+                meanings.get(name, ""),
+                typing.get_args(hints.get(name)),
+            )
+            for name, parameter in self.options.items()
+        ]
+
+    def hints(self) -> dict[str, Any]:
+        """The types of the constructor's parameters."""
+        return typing.get_type_hints(self.build.__init__ if inspect.isclass(self.build) else self.build)
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -63,8 +136,7 @@ class Entry:
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with their types made right, or an error naming the nearest ones."""
-        known = self.options
-        hints = typing.get_type_hints(self.build.__init__ if inspect.isclass(self.build) else self.build)
+        known, hints = self.options, self.hints()
         for name in options:
             if name not in known:
                 if not known:
@@ -93,9 +165,24 @@ def register(kind: Kind, name: str, **card: Any) -> Callable[[C], C]:
     return decorate
 
 
-def mechanism(name: str, *, paper: str = "", cost: str = "", causal: bool = True, defect: str = "") -> Callable[[C], C]:
-    """Register an attention mechanism; `defect` declares a specimen that is wrong on purpose."""
-    return register("mechanism", name, paper=paper, cost=cost, causal=causal, defect=defect)
+def mechanism(
+    name: str,
+    *,
+    paper: str = "",
+    cost: str = "",
+    causal: bool = True,
+    defect: str = "",
+    weights: Weights = "own",
+    knobs: tuple[str, ...] = (),
+) -> Callable[[C], C]:
+    """Register an attention mechanism.
+
+    `defect` declares a specimen that is wrong on purpose, `weights` how it relates to dot-product attention, and `knobs`
+    names the options that trade its cost against nearness to it.
+    """
+    return register(
+        "mechanism", name, paper=paper, cost=cost, causal=causal, defect=defect, weights=weights, knobs=knobs
+    )
 
 
 def task(name: str) -> Callable[[C], C]:

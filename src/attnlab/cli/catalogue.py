@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from cyclopts import App
 from rich.table import Table
 
-from attnlab.cli.common import NONE, Settings, app, collect, console, show_json
+from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, show_json
 from attnlab.config import RunConfig, load_preset, preset_names, resolve, type_hints, walk
+from attnlab.errors import UserError
 
 
 @app.command
@@ -40,26 +43,101 @@ def params(preset: str = "small", /, *, config: Path | None = None, json: bool =
     console.print(table)
 
 
-@app.command
-def mechanisms(*, json: bool = False) -> None:
+mechanisms_app = App(name="mechanisms", help="List the attention mechanisms, or look closely at one of them.")
+app.command(mechanisms_app)
+
+
+@mechanisms_app.default
+def mechanisms(*, json: bool = False, markdown: bool = False) -> None:
     """List the attention mechanisms.
 
     Parameters
     ----------
     json
         Print for programs.
+    markdown
+        Print the page docs/mechanisms.md, made from the cards.
     """
-    from attnlab import registry
+    from attnlab import meters
+    from attnlab.meters.screen import show_list
 
-    entries = [registry.find("mechanism", name) for name in registry.names("mechanism")]
-    if json:
-        keys = ("name", "card", "paper", "cost", "causal", "defect")
+    entries = meters.entries()
+    if markdown:
+        sys.stdout.write(meters.page())
+    elif json:
+        keys = ("name", "card", "paper", "cost", "causal", "defect", "weights", "knobs")
         show_json([{key: getattr(entry, key) for key in keys} for entry in entries])
+    else:
+        show_list(entries, console)
+
+
+@mechanisms_app.command(name="show")
+def mechanisms_show(
+    name: str,
+    /,
+    *,
+    error: bool = False,
+    run: Path | None = None,
+    std: tuple[float, ...] = (0.5, 1.0, 2.0),
+    causal: bool = False,
+    draws: Whole = 32,
+    seed: Whole = 0,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Print the card of a mechanism; with --error, measure how far it lies from exact attention.
+
+    The error is that of the same queries, keys and values, over the options that trade cost for nearness, and always
+    beside the trivial answer, the mean of the values.
+
+    Parameters
+    ----------
+    name
+        A mechanism, or path.py:ClassName.
+    error
+        Measure the error.
+    run
+        Take queries, keys and values from a trained model, on texts of its corpus, and not at random.
+    std
+        Spreads of the entries of random queries and keys.
+    causal
+        Measure the causal form; that of a run always is.
+    draws
+        How often samples and random parts are drawn.
+    seed
+        Seed of the draws.
+    out
+        Folder for a picture of the patterns and, with --error, for pictures and numbers; must not exist.
+    json
+        Print for programs.
+    """
+    from attnlab import meters, registry
+    from attnlab.meters import screen
+    from attnlab.runs import refuse_existing, write_folder
+
+    entry = registry.find("mechanism", name)
+    if draws < 1:
+        raise UserError(f"--draws must be at least 1, not {draws}")
+    if run and not error:
+        raise UserError("--run says where the queries and keys of --error come from: add --error")
+    if out:
+        refuse_existing(out)
+    found = None
+    if error:
+        source = meters.run_source(run, seed) if run else meters.random_source(std, causal=causal, seed=seed)
+        found = meters.examine(entry, source, draws, seed)
+    if out:
+        write_folder(out, meters.pattern_files(entry) | (found.files() if found else {}))
+    if json:
+        written = sorted(str(path) for path in out.iterdir()) if out else []
+        show_json({**meters.card(entry), "error": found.to_dict() if found else None, "files": written})
         return
-    table = Table("name", "what it does", "cost", "paper")
-    for entry in entries:
-        table.add_row(entry.name, entry.card.split("\n")[0], entry.cost, entry.paper)
-    console.print(table)
+    if found is None:
+        screen.show_card(meters.card(entry), console)
+    else:
+        screen.show_findings(found, console)
+    if out:
+        console.print(f"written: {out}", soft_wrap=True)
 
 
 @app.command

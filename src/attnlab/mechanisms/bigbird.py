@@ -15,7 +15,14 @@ from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
 
-@mechanism("bigbird", paper="arXiv:2007.14062", cost="n·b·(g+w+r)·d", causal=True)
+@mechanism(
+    "bigbird",
+    paper="arXiv:2007.14062",
+    cost="n·b·(g+w+r)·d",
+    causal=True,
+    weights="sparse",
+    knobs=("window_blocks", "random_blocks"),
+)
 class BigBird(Attention):
     """Dot-product attention over few blocks: the first ones (global), the neighbours (window), and some drawn at random.
 

@@ -9,7 +9,7 @@ from attnlab.mechanisms.heads import Attention
 from attnlab.registry import mechanism
 
 
-@mechanism("dot", paper="arXiv:1706.03762", cost="n²·d", causal=True)
+@mechanism("dot", paper="arXiv:1706.03762", cost="n²·d", causal=True, weights="exact")
 class Dot(Attention):
     """Every token takes the average of the values it may see, weighted by the softmax of query·key / √width.
 

@@ -12,7 +12,7 @@ from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
 
-@mechanism("gqa", paper="arXiv:2305.13245", cost="n²·d", causal=True)
+@mechanism("gqa", paper="arXiv:2305.13245", cost="n²·d", causal=True, weights="exact")
 class GroupedQuery(Attention):
     """Dot-product attention in which groups of query heads share one head of keys and values.
 

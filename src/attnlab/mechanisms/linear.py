@@ -18,7 +18,7 @@ def log_features(x: Tensor) -> Tensor:
     return torch.where(x > 0, x.clamp_min(0).log1p(), x)
 
 
-@mechanism("linear", paper="arXiv:2006.16236", cost="n·d²", causal=True)
+@mechanism("linear", paper="arXiv:2006.16236", cost="n·d²", causal=True, weights="kernel")
 class Linear(Attention):
     """Weights are φ(query)·φ(key) with φ = elu + 1, so that keys and values are summed up once for all queries.
 

@@ -16,7 +16,7 @@ from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
 
-@mechanism("linformer", paper="arXiv:2006.04768", cost="n·k·d", causal=True)
+@mechanism("linformer", paper="arXiv:2006.04768", cost="n·k·d", causal=True, weights="low rank", knobs=("rank",))
 class Linformer(Attention):
     """Dot-product attention over `rank` rows, learned mixtures of all keys and of all values.
 

@@ -14,10 +14,11 @@ from attnlab.kernels.blocks import cut, summary_attention
 from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
+AT_ONCE = 1 << 20  # weights of latents formed together
 HIDDEN = -1e30  # a score that weighs nothing, and has a gradient
 
 
-@mechanism("perceiver", paper="arXiv:2103.03206", cost="n·k·d", causal=True)
+@mechanism("perceiver", paper="arXiv:2103.03206", cost="n·k·d", causal=True, weights="low rank", knobs=("latents",))
 class Perceiver(Attention):
     """A bottleneck: learned latents take averages of all tokens, and every token takes an average of the latents.
 
@@ -79,13 +80,23 @@ class Perceiver(Attention):
         dropout = self.dropout if self.training else 0.0
         both = torch.cat([ops.blank(k, padding), ops.blank(v, padding)], dim=-1)
         if not self.causal:
-            asking = self.asking().expand(q.shape[0], -1, -1, -1)
-            keys, values = ops.fused_attention(asking, k, both, padding, False).chunk(2, dim=-1)
+            keys, values = self.read(k, both, padding).chunk(2, dim=-1)
             return ops.fused_attention(q, keys, values, None, False, dropout)
         scores = k @ self.asking().transpose(-2, -1) / k.shape[-1] ** 0.5
         if padding is not None:
             scores = scores.masked_fill(padding[:, None, :, None], HIDDEN)
         return summary_attention(q, k, v, self.before(scores, both), self.block, padding, dropout)
+
+    def read(self, k: Tensor, both: Tensor, padding: Tensor | None) -> Tensor:
+        """What the latents read of a whole text, some heads at a time, so that their weights stay in fast memory.
+
+        Two fused calls of the width of keys, or one of twice the width, take longer than forming these few weights.
+        """
+        asking = self.asking().expand(k.shape[0], -1, -1, -1)
+        may = None if padding is None else ~padding[:, None, None].expand(-1, -1, asking.shape[2], -1)
+        together = max(1, AT_ONCE // (len(k) * k.shape[2] * asking.shape[2]))
+        parts = zip(*(one.split(together, dim=1) for one in (asking, k, both)), strict=True)
+        return torch.cat([ops.attention_pattern(a, some, may) @ b for a, some, b in parts], dim=1)
 
     def before(self, scores: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the latents that have read what comes before each block.

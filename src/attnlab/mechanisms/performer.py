@@ -27,7 +27,7 @@ def draw_directions(count: int, width: int, orthogonal: bool) -> Float[Tensor, "
     return frames.transpose(-2, -1).reshape(-1, width)[:count] * normal.norm(dim=-1, keepdim=True)
 
 
-@mechanism("performer", paper="arXiv:2009.14794", cost="n·m·d", causal=True)
+@mechanism("performer", paper="arXiv:2009.14794", cost="n·m·d", causal=True, weights="kernel", knobs=("features",))
 class Performer(Attention):
     """exp(query·key) is estimated by products of random features, so that keys and values are summed up once.
 

@@ -11,7 +11,7 @@ from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
 
-@mechanism("shared_qk", paper="arXiv:2001.04451", cost="n²·d", causal=True)
+@mechanism("shared_qk", paper="arXiv:2001.04451", cost="n²·d", causal=True, weights="exact")
 class SharedQK(Attention):
     """Dot-product attention with one projection for queries and keys.
 

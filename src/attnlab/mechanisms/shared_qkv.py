@@ -11,7 +11,7 @@ from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
 
-@mechanism("shared_qkv", cost="n²·d", causal=True)
+@mechanism("shared_qkv", cost="n²·d", causal=True, weights="exact")
 class SharedQKV(Attention):
     """Dot-product attention with one projection for queries, keys and values.
 

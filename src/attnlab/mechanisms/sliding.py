@@ -14,7 +14,7 @@ from attnlab.mechanisms.heads import Attention, KeyValueCache, Shared
 from attnlab.registry import mechanism
 
 
-@mechanism("sliding", paper="arXiv:2004.05150", cost="n·w·d", causal=True)
+@mechanism("sliding", paper="arXiv:2004.05150", cost="n·w·d", causal=True, weights="sparse", knobs=("window",))
 class Sliding(Attention):
     """Dot-product attention over the last `window` tokens, the token itself included; both ways when bidirectional.
 

@@ -5,14 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from attnlab.mechanisms.heads import Attention
-from attnlab.ops import attention_pattern
+from attnlab.ops import attention_pattern, masked_softmax
 from attnlab.registry import mechanism
-
-
-def zeroed(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    """The softmax over all tokens, hidden ones included, and only then zero where nobody may look."""
-    pattern = attention_pattern(q, k, None)
-    return pattern if mask is None else pattern.masked_fill(~mask, 0.0)
 
 
 @mechanism(
@@ -32,21 +26,22 @@ class ZeroMask(Attention):
     """
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax first, mask second: the mistake."""
-        return zeroed(q, k, mask)
+        """Softmax over all tokens first, zero where nobody may look second: the mistake."""
+        pattern = attention_pattern(q, k, None)
+        return pattern if mask is None else pattern.masked_fill(~mask, 0.0)
 
 
-@mechanism("zero_mask_control", cost="n²·d", causal=True)
+@mechanism("zero_mask_control", cost="n²·d", causal=True, weights="exact")
 class ZeroMaskControl(Attention):
     """The control of `zero_mask`: zeroed after the softmax and then brought back to a sum of one, equal to `dot`.
 
     What separates the two is the denominator alone, so that the gain of `zero_mask` over this one is its leak.
 
     Costs: as naive dot-product attention, the whole pattern in memory.
-    Cannot: weigh tokens that the softmax over all has rounded to zero; there `dot` is right and this is zero.
+    Cannot: do anything that `dot` cannot do faster; it is here for the comparison.
     """
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax, mask, and the rest brought back to one."""
-        pattern = zeroed(q, k, mask)
-        return pattern / pattern.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+        """Softmax, mask, and the rest brought back to one: in logarithms, where nothing is rounded to zero on the way."""
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        return masked_softmax(scores.log_softmax(dim=-1), mask)

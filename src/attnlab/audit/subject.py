@@ -1,0 +1,164 @@
+"""What is audited, seen from outside: tokens go in, one vector a token comes out, and a few questions can be asked.
+
+A subject is a module or function of vectors (an attention mechanism, a stack of blocks) or of numbers that name tokens (a
+language model). Everything works on a copy, in float32 on the CPU and without dropout. Knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.errors import UserError
+
+
+class NotTested(Exception):
+    """The subject cannot be asked this; the message says why."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something that turns tokens into outputs.
+
+    `width` is that of the vectors it reads, or the number of symbols if it reads ids. `form` says in words how it was built.
+    """
+
+    call: Callable[..., Any]
+    width: int
+    reads_ids: bool = False
+    causal: bool = True
+    form: str = ""
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The subject, where it has modes and parameters."""
+        return self.call if isinstance(self.call, nn.Module) else None
+
+    @cached_property
+    def takes(self) -> frozenset[str]:
+        """The names of the arguments it takes."""
+        function = self.call.forward if isinstance(self.call, nn.Module) else self.call
+        try:
+            return frozenset(inspect.signature(function).parameters)
+        except (TypeError, ValueError):  # a function written in C says nothing of its arguments
+            return frozenset()
+
+    @cached_property
+    def embedding(self) -> nn.Embedding | None:
+        """Where ids become vectors."""
+        modules = () if self.module is None or not self.reads_ids else self.module.modules()
+        found = (one for one in modules if isinstance(one, nn.Embedding) and one.num_embeddings == self.width)
+        return next(found, None)
+
+    def draw(self, rows: int, tokens: int, norm: float = 1.0, seed: int = 0) -> Tensor:
+        """Tokens at random, always the same for a seed; `norm` is the spread of a coordinate, which ids do not have."""
+        generator = torch.Generator().manual_seed(seed)
+        if self.reads_ids:
+            return torch.randint(self.width, (rows, tokens), generator=generator)
+        return (norm * torch.randn(rows, tokens, self.width, generator=generator)).to(self.dtype)
+
+    def vectors(self, tokens: Tensor) -> Tensor:
+        """The vectors behind tokens, with which gradients begin."""
+        if not self.reads_ids:
+            return tokens.detach().clone().requires_grad_()
+        if self.embedding is None:
+            raise NotTested(f"no nn.Embedding of {self.width} rows, where gradients would end")
+        return self.embedding(tokens).detach().clone().requires_grad_()
+
+    def run(
+        self, tokens: Tensor, vectors: Tensor | None = None, padding: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        """The outputs (B T E); `vectors` take the place of those that the tokens stand for."""
+        given: dict[str, Any] = {} if padding is None else {"padding": padding}
+        if cache is not None:
+            given["caches" if "caches" in self.takes else "cache"] = cache
+        if vectors is None or not self.reads_ids:
+            out = tensor_of(self.call(tokens if vectors is None else vectors, **given))
+        else:
+            assert self.embedding is not None
+            with fed(self.embedding, vectors):
+                out = tensor_of(self.call(tokens, **given))
+        if out.ndim != 3 or out.shape[:2] != tokens.shape[:2]:
+            raise UserError(
+                f"the output must have one vector a token, {tokens.shape[0]} x {tokens.shape[1]} x width,"
+                f" and has the shape {tuple(out.shape)}"
+            )
+        return out
+
+    def new_cache(self) -> Any:
+        """An empty cache, where the subject keeps one."""
+        for word, maker in (("cache", "new_cache"), ("caches", "new_caches")):
+            if word in self.takes and hasattr(self.module, maker):
+                return getattr(self.module, maker)()
+        raise NotTested("keeps no cache")
+
+    @contextmanager
+    def mode(self, training: bool) -> Iterator[None]:
+        """In train() with gradients, as when learning, or in eval() without, as when used."""
+        if self.module is not None:
+            self.module.train(training)
+        with torch.set_grad_enabled(training):
+            yield
+
+    def in_double(self) -> Subject:
+        """The same in float64."""
+        if self.module is None:
+            raise NotTested("a plain function has one precision")
+        return replace(self, call=copy.deepcopy(self.module).double(), dtype=torch.float64)
+
+
+@contextmanager
+def fed(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
+    """An embedding that answers with these vectors."""
+    handle = embedding.register_forward_hook(lambda *_: vectors)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def tensor_of(answer: Any) -> Tensor:
+    """The outputs in what a module returns: itself, the first of several, or what libraries call them."""
+    if isinstance(answer, tuple | list) and answer:
+        answer = answer[0]
+    for name in ("logits", "last_hidden_state"):
+        answer = getattr(answer, name, answer)
+    if not isinstance(answer, Tensor):
+        raise UserError(f"the output must be a tensor (B T D), and is {type(answer).__name__}")
+    return answer
+
+
+def own_copy(module: nn.Module) -> nn.Module:
+    """A copy to audit: float32, on the CPU, without dropout; the original keeps its state."""
+    try:
+        module = copy.deepcopy(module).float().cpu()
+    except Exception as error:  # whatever a user's module may hold
+        raise UserError(
+            f"the module cannot be copied ({type(error).__name__}): audit a function instead, lambda x: module(x)"
+        ) from None
+    for one in module.modules():
+        if isinstance(one, nn.modules.dropout._DropoutNd):
+            one.p = 0.0
+        elif isinstance(getattr(one, "dropout", None), float):
+            one.dropout = 0.0  # type: ignore[assignment]
+    return module
+
+
+def awaken(module: nn.Module) -> bool:
+    """Give what starts at zero some size, in place: a gate that training opens must not hide what is behind it.
+
+    Says whether there was anything to wake.
+    """
+    asleep = [one for one in module.parameters() if one.requires_grad and one.numel() and not one.any()]
+    for parameter in asleep:
+        nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.5)
+    return bool(asleep)

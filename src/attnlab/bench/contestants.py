@@ -1,0 +1,254 @@
+"""What is timed: the attention itself where a mechanism lets us, a whole module where it does not.
+
+The attention itself is what torch's `scaled_dot_product_attention` does: queries, keys and values are given, the averages
+and the gradients of all three (and of what else the mechanism learns there) are computed. Mechanisms built on `Attention`
+are timed so, and a ratio to SDPA is fair. A mechanism with a `forward` of its own, or anybody's module, is timed whole, from
+the residual stream and back, projections included, and its bar is a whole `dot`.
+
+All contestants of a length get the same tensors, laid out as a model has them: tokens before heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnlab import ops, registry
+from attnlab.errors import ConfigError, UserError
+from attnlab.mechanisms.heads import Attention
+from attnlab.taps import Tap
+
+Path = Literal["fast", "reference"]
+Step = Callable[[], object]
+
+SDPA, NAIVE = "SDPA", "naive"
+LEAST_TOKENS = 16  # enough to find out how a module is made
+
+
+@dataclass(frozen=True)
+class Case:
+    """One contestant at one length; plain values, so that another process can be told."""
+
+    name: str
+    path: Path = "fast"
+    whole: bool = False
+    tokens: int = LEAST_TOKENS
+    batch: int = 1
+    n_head: int = 8
+    n_embd: int = 256
+    causal: bool = True
+
+    def at(self, tokens: int) -> Case:
+        """The same contestant at another length."""
+        return replace(self, tokens=tokens)
+
+    def checked(self) -> Case:
+        """Itself, if such a thing can be built."""
+        for name in ("batch", "n_head", "n_embd"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} must be at least 1, not {getattr(self, name)}")
+        if self.n_embd % self.n_head:
+            raise UserError(f"--n_embd must be a multiple of the {self.n_head} heads, not {self.n_embd}")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What stands in tables."""
+        return self.name + (", whole module" if self.whole else "") + (", reference" if self.path != "fast" else "")
+
+    @property
+    def bar(self) -> Case:
+        """Whom this contestant is compared with."""
+        return replace(self, name="dot" if self.whole else SDPA, path="fast")
+
+
+class Inputs:
+    """Tensors by shape, made once and shared: gradients are asked for, never stored in them."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._made: dict[tuple[object, ...], Tensor] = {}
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def get(self, role: str, *shape: int) -> Tensor:
+        """The tensor of a role ("gradient" is what comes back from the layers above)."""
+        key = (role, *shape)
+        if key not in self._made:
+            self._made[key] = torch.randn(*shape, generator=self._generator).requires_grad_(role != "gradient")
+        return self._made[key]
+
+    def heads(self, role: str, batch: int, heads: int, tokens: int, width: int) -> Tensor:
+        """The tensor of a role by head, as projections leave it."""
+        key = (role, "heads", batch, heads, tokens, width)
+        if key not in self._made:
+            tensor = torch.randn(batch, tokens, heads, width, generator=self._generator)
+            self._made[key] = tensor.transpose(1, 2).requires_grad_(role != "gradient")
+        return self._made[key]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is called and on which tensors, the gradient that comes back, and what else is learned there."""
+
+    call: Callable[..., Tensor]
+    given: tuple[Tensor, ...]
+    gradient: Tensor
+    learned: tuple[Tensor, ...] = ()
+
+
+# Contestants from elsewhere, such as other libraries, by name.
+GUESTS: dict[str, Callable[[Case, Inputs], Work]] = {}
+
+
+# A user's words
+
+
+def split_options(name: str) -> tuple[str, dict[str, str]]:
+    """`sliding:window=128,...` as a name and its options."""
+    stem, colon, last = name.rpartition(":")
+    if not colon or "=" not in last:
+        return name, {}
+    pairs = [pair.partition("=") for pair in last.split(",")]
+    return stem, {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def build(case: Case) -> nn.Module:
+    """The module behind a case, made for its length."""
+    name, options = split_options(case.name)
+    entry = registry.find("mechanism", name)
+    if case.causal and not entry.causal:
+        raise ConfigError(f"{entry.name} cannot be causal: use --bidirectional")
+    arguments = {"causal": case.causal} if entry.accepts("causal") else {}
+    torch.manual_seed(0)
+    try:
+        module: nn.Module = entry.build(case.n_embd, case.n_head, case.tokens, **arguments, **entry.check(options))
+    except TypeError as error:
+        raise ConfigError(f"{entry.name} is not built as Mechanism(n_embd, n_head, block_size): {error}") from None
+    return module.train()
+
+
+def lends_its_core(module: nn.Module) -> bool:
+    """Whether queries, keys and values can be handed to it."""
+    return isinstance(module, Attention) and type(module).forward is Attention.forward
+
+
+def has_two_paths(module: nn.Module) -> bool:
+    """Whether there is a fast path beside the reference."""
+    if isinstance(module, Attention) and type(module).forward is Attention.forward:
+        return type(module).fast is not Attention.fast or type(module).look is not Attention.look
+    return isinstance(getattr(module, "hook_pattern", None), Tap)
+
+
+def contestants(names: Sequence[str], like: Case, references: bool = True) -> tuple[list[Case], dict[str, str]]:
+    """Who runs, the bars first, and who cannot, with the reason; `like` says in which setting."""
+    chosen = list(dict.fromkeys(names)) or registry.names("mechanism")
+    runners: list[Case] = []
+    refused: dict[str, str] = {}
+    for name in chosen:
+        case = replace(like, name=name)
+        try:
+            module = build(case)
+        except UserError as error:
+            if name in names:  # who was asked for by name must run
+                raise
+            refused[name] = str(error)
+            continue
+        case = replace(case, whole=like.whole or not lends_its_core(module))
+        runners.append(case)
+        if references and has_two_paths(module):
+            runners.append(replace(case, path="reference"))
+    cores = [replace(like, name=name) for name in (SDPA, NAIVE)] if not all(one.whole for one in runners) else []
+    wholes = [one.bar for one in runners if one.whole][:1]
+    return list(dict.fromkeys(cores + wholes + runners)), refused
+
+
+def forms_pattern(case: Case) -> bool:
+    """Whether every pair of tokens has a place in memory."""
+    if case.name in (SDPA, NAIVE) or case.name in GUESTS:
+        return case.name == NAIVE
+    return case.path == "reference" or (not case.whole and not has_two_paths(build(case.at(LEAST_TOKENS))))
+
+
+# Steps
+
+
+def work_of(case: Case, inputs: Inputs) -> Work:
+    """The work of a case."""
+    if case.name in GUESTS:
+        return GUESTS[case.name](case, inputs)
+    return whole_module(case, inputs) if case.whole else core(case, inputs)
+
+
+def prepare(case: Case, inputs: Inputs | None = None) -> Step:
+    """The step that is timed, forward + backward, ready to be run as often as one likes."""
+    work = work_of(case, inputs or Inputs())
+
+    def step() -> object:
+        return torch.autograd.grad(work.call(*work.given), work.given + work.learned, work.gradient, allow_unused=True)
+
+    return step
+
+
+def on_stream(case: Case, inputs: Inputs, module: nn.Module) -> Work:
+    """Work from residual stream to residual stream."""
+    shape = (case.batch, case.tokens, case.n_embd)
+    learned = tuple(one for one in module.parameters() if one.requires_grad)
+    return Work(module, (inputs.get("x", *shape),), inputs.get("gradient", *shape), learned)
+
+
+def on_heads(
+    case: Case,
+    inputs: Inputs,
+    call: Callable[[Tensor, Tensor, Tensor], Tensor],
+    shapes: Sequence[tuple[int, int]] = (),
+    learned: Sequence[Tensor] = (),
+) -> Work:
+    """Work on queries, keys and values; `shapes` are heads and width of each, where they differ from the setting."""
+    shapes = shapes or [(case.n_head, case.n_embd // case.n_head)] * 3
+    given = tuple(
+        inputs.heads(role, case.batch, heads, case.tokens, width)
+        for role, (heads, width) in zip("qkv", shapes, strict=True)
+    )
+    gradient = inputs.heads("gradient", case.batch, case.n_head, case.tokens, shapes[2][1])
+    return Work(call, given, gradient, tuple(learned))
+
+
+def whole_module(case: Case, inputs: Inputs) -> Work:
+    """A mechanism with its projections; watched, it takes its readable path."""
+    module = build(case)
+    if case.path == "reference":
+        tap = getattr(module, "hook_pattern", None)
+        assert isinstance(tap, Tap), case
+        tap.register_forward_hook(lambda *_: None)
+    return on_stream(case, inputs, module)
+
+
+def core(case: Case, inputs: Inputs) -> Work:
+    """The attention itself."""
+    if case.name == SDPA:
+        return on_heads(case, inputs, partial(F.scaled_dot_product_attention, is_causal=case.causal))
+    if case.name == NAIVE:
+        return on_heads(case, inputs, partial(naive, causal=case.causal))
+    module = build(case)
+    assert isinstance(module, Attention)
+    with torch.no_grad():
+        shapes = [(one.shape[1], one.shape[3]) for one in module.heads(torch.zeros(1, 1, case.n_embd))]
+    outside = {id(one) for part in (module.heads, module.out) for one in part.parameters()}
+    learned = [one for one in module.parameters() if id(one) not in outside and one.requires_grad]
+    average = module.look if case.path == "fast" else module.reference
+    return on_heads(case, inputs, partial(average, padding=None), shapes, learned)
+
+
+def naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Attention as the papers write it down, with every weight in memory."""
+    return ops.attention_pattern(q, k, ops.visible(q.shape[2], k.shape[2], None, causal)) @ v
+
+
+def prepare_fields(**fields: Any) -> Step:
+    """A step from the plain fields of a case, for the process that measures memory."""
+    return prepare(Case(**fields))

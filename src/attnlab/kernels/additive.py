@@ -1,0 +1,117 @@
+"""Additive attention of whole texts without forming its n² pairs: compiled, or in plain torch where that cannot be had.
+
+    z_t = sum_s softmax_s(w · tanh(a_t + b_s)) v_s
+
+Both forms recompute the pairs in the backward pass, so that memory grows with the length and not with its square.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attnlab.kernels import build
+from attnlab.kernels.additive_plain import PlainAdditive
+from attnlab.kernels.threads import in_parts
+
+ALONE = 2**20  # sums of a problem so small that a second thread would only cost time
+
+
+def additive_attention(
+    a: Float[Tensor, "B H T K"],
+    b: Float[Tensor, "B H S K"],
+    w: Float[Tensor, " K"],
+    v: Float[Tensor, "B H S E"],
+    padding: Bool[Tensor, "B S"] | None,
+    causal: bool,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H T E"]:
+    """The averages of the values; the asked tokens are the last of those seen, and who may see nothing gets zero."""
+    if a.dtype in (torch.float16, torch.bfloat16):  # too coarse for exponentials
+        return additive_attention(a.float(), b.float(), w.float(), v.float(), padding, causal, dropout).to(a.dtype)
+    seed = int(torch.randint(2**62, ())) if dropout else 0
+    compiled = a.is_cpu and a.dtype == torch.float32 and build.load("additive") is not None
+    apply = CompiledAdditive.apply if compiled else PlainAdditive.apply
+    return apply(a, b, w, v, padding, causal, dropout, seed)  # type: ignore[no-untyped-call]
+
+
+class Problem(ctypes.Structure):
+    """As in additive.cpp, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("a", "b", "v", "w", "hidden", "out", "logsum", "gradient")),
+        *((name, ctypes.c_void_p) for name in ("da", "db", "dv", "dw")),
+        *((name, ctypes.c_int64) for name in ("heads", "asked", "seen", "width", "values", "causal")),
+        *((name, ctypes.c_uint64) for name in ("seed", "dropped")),
+    )
+
+
+def solve(function: str, settings: dict[str, int], tensors: dict[str, Tensor | None]) -> None:
+    """Run a function of the library over all rows, in as many threads as torch may use."""
+    library = build.load("additive")
+    assert library is not None
+    given = {name: one for name, one in tensors.items() if one is not None}
+    assert all(one.is_contiguous() for one in given.values())
+    problem = Problem(**settings, **{name: one.data_ptr() for name, one in given.items()})
+    foreign = library[function]
+    foreign.argtypes = [ctypes.POINTER(Problem), ctypes.c_int64, ctypes.c_int64]
+    rows = given["logsum"][..., 0].numel()
+    sums = rows * problem.asked * problem.seen * problem.width
+    failed = in_parts(
+        lambda begin, end: foreign(problem, begin, end), rows, 1 if sums < ALONE else torch.get_num_threads()
+    )
+    if any(failed):
+        raise MemoryError("the additive kernel found no memory: use a smaller batch")
+
+
+class CompiledAdditive(torch.autograd.Function):
+    """The form of additive.cpp."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        w: Tensor,
+        v: Tensor,
+        padding: Tensor | None,
+        causal: bool,
+        dropout: float,
+        seed: int,
+    ) -> Tensor:
+        """The averages; beside them, only the logarithm of every row's sum is kept."""
+        a, b, w, v = (one.contiguous() for one in (a, b, w, v))
+        hidden = None if padding is None else padding.contiguous()
+        batch, heads, asked, width = a.shape
+        out, logsum = a.new_empty(batch, heads, asked, v.shape[-1]), a.new_empty(batch, heads, asked)
+        ctx.settings = {
+            "heads": heads,
+            "asked": asked,
+            "seen": b.shape[2],
+            "width": width,
+            "values": v.shape[-1],
+            "causal": int(causal),
+            "seed": seed,
+            "dropped": int(dropout * 2**32),
+        }
+        ctx.save_for_backward(a, b, w, v, hidden, out, logsum)
+        names = ("a", "b", "w", "v", "hidden", "out", "logsum")
+        solve("additive_forward", ctx.settings, dict(zip(names, (a, b, w, v, hidden, out, logsum), strict=True)))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of a, b, w and v."""
+        a, b, w, v, hidden, out, logsum = ctx.saved_tensors
+        da, db, dv = torch.empty_like(a), torch.empty_like(b), torch.empty_like(v)
+        dw = w.new_empty(a[..., 0, 0].numel(), len(w))
+        tensors = {"a": a, "b": b, "w": w, "v": v, "hidden": hidden, "out": out, "logsum": logsum}
+        tensors |= {"gradient": gradient.contiguous(), "da": da, "db": db, "dv": dv, "dw": dw}
+        solve("additive_backward", ctx.settings, tensors)
+        return da, db, dw.sum(dim=0), dv, None, None, None, None

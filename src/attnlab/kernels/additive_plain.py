@@ -1,0 +1,135 @@
+"""The plain form of additive attention: torch alone, some queries at a time.
+
+tanh(a + b) = 1 - 2 r with r = 1 / (1 + e^{2a} e^{2b}): the exponentials are per token, and what a pair costs is a product and
+a reciprocal. The constant falls out of the softmax, and the derivative of tanh is 4 r (1 - r).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attnlab import ops
+
+FAR = 40.0  # beyond, e^{2a} leaves float32, and every pair takes its own exponential
+PAIRS = 2**18  # times channels, of a piece: what stays in a cache
+QUERIES = 32  # of a piece at most
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some queries of some rows, the keys that they may see, and the r of all pairs: [rows, queries, keys, channels]."""
+
+    rows: slice
+    asked: slice
+    seen: slice
+    r: Tensor
+    pattern: Tensor
+    kept: Tensor | None  # of the pattern by dropout, scaled
+
+    @property
+    def weights(self) -> Tensor:
+        """The pattern after dropout."""
+        return self.pattern if self.kept is None else self.pattern * self.kept
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows, one a head of a text, and what both directions ask of them."""
+
+    a: Tensor
+    b: Tensor
+    w: Tensor
+    padding: Tensor | None
+    causal: bool
+    dropout: float
+    seed: int
+
+    def pieces(self) -> Iterator[Piece]:
+        """All pairs, piece by piece, always in the same order and with the same dropout."""
+        far = max(self.a.abs().max().item(), self.b.abs().max().item()) > FAR
+        left, right = (self.a, self.b) if far else ((2 * self.a).exp(), (2 * self.b).exp())
+        one, chance = left.new_ones(()), torch.Generator().manual_seed(self.seed)
+        for rows, asked, seen in self.cuts():
+            x, y = left[rows, asked, None], right[rows, None, seen]
+            r = torch.sigmoid(-2 * (x + y)) if far else torch.addcmul(one, x, y).reciprocal_()
+            pattern = self.soften(r @ (-2 * self.w), rows, seen)
+            kept = None
+            if self.dropout:
+                kept = (torch.rand(pattern.shape, generator=chance) >= self.dropout).to(r.dtype) / (1 - self.dropout)
+            yield Piece(rows, asked, seen, r, pattern, kept)
+
+    def cuts(self) -> Iterator[tuple[slice, slice, slice]]:
+        """Rows, queries and keys of the pieces."""
+        (count, queries, width), keys = self.a.shape, self.b.shape[1]
+        begin = 0
+        while begin < queries:
+            reach = begin + keys - queries + 1 if self.causal else keys
+            end = min(queries, begin + max(1, min(QUERIES, PAIRS // (reach * width))))
+            seen = end + keys - queries if self.causal else keys
+            step = max(1, PAIRS // ((end - begin) * seen * width))
+            for row in range(0, count, step):
+                yield slice(row, min(count, row + step)), slice(begin, end), slice(seen)
+            begin = end
+
+    def soften(self, scores: Tensor, rows: slice, seen: slice) -> Tensor:
+        """The softmax over who may be seen."""
+        padding = None if self.padding is None else self.padding[rows, seen]
+        mask = ops.visible(scores.shape[1], scores.shape[2], padding, self.causal)
+        if mask is None:
+            return scores.softmax(dim=-1)
+        mask = mask[:, 0]
+        pattern = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
+        return pattern.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
+
+
+class PlainAdditive(torch.autograd.Function):
+    """The form in plain torch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        w: Tensor,
+        v: Tensor,
+        padding: Tensor | None,
+        causal: bool,
+        dropout: float,
+        seed: int,
+    ) -> Tensor:
+        """The averages."""
+        ctx.save_for_backward(a, b, w, v)
+        ctx.heads = a.shape[1]
+        rows = None if padding is None else padding.repeat_interleave(ctx.heads, dim=0)
+        ctx.rest = (rows, causal, dropout, seed)
+        values, out = v.flatten(0, 1), a.new_empty(*a.shape[:3], v.shape[-1])
+        for piece in Problem(a.flatten(0, 1), b.flatten(0, 1), w, *ctx.rest).pieces():
+            out.flatten(0, 1)[piece.rows, piece.asked] = piece.weights @ values[piece.rows, piece.seen]
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of a, b, w and v."""
+        a, b, w, v = (one if one.ndim == 1 else one.flatten(0, 1) for one in ctx.saved_tensors)
+        gradient = gradient.flatten(0, 1)
+        da, db, dw, dv = (torch.zeros_like(one) for one in (a, b, w, v))
+        for piece in Problem(a, b, w, *ctx.rest).pieces():
+            arriving = gradient[piece.rows, piece.asked]
+            dv[piece.rows, piece.seen] += piece.weights.transpose(1, 2) @ arriving
+            through = arriving @ v[piece.rows, piece.seen].transpose(1, 2)
+            if piece.kept is not None:
+                through = through * piece.kept
+            dscore = piece.pattern * (through - (piece.pattern * through).sum(dim=-1, keepdim=True))
+            dw -= 2 * (dscore.flatten() @ piece.r.flatten(0, 2))
+            slope = torch.addcmul(piece.r, piece.r, piece.r, value=-1).mul_(dscore[..., None])
+            da[piece.rows, piece.asked] = slope.sum(dim=2)
+            db[piece.rows, piece.seen] += slope.sum(dim=1)
+        shaped = ((4 * w * one).unflatten(0, (-1, ctx.heads)) for one in (da, db))
+        return *shaped, dw, dv.unflatten(0, (-1, ctx.heads)), None, None, None, None

@@ -1,0 +1,32 @@
+"""Work on rows by several threads of this process; a foreign function lets go of the interpreter while it runs.
+
+Not by OpenMP: a second runtime of it beside torch's would fight for the same cores.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+@functools.cache
+def pool(helpers: int) -> ThreadPoolExecutor:
+    """Threads that wait for work."""
+    return ThreadPoolExecutor(helpers, thread_name_prefix="attnlab")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=pool.cache_clear)  # threads do not outlive a fork
+
+
+def in_parts(work: Callable[[int, int], Any], count: int, threads: int) -> list[Any]:
+    """What work(begin, end) answers for the parts of range(count), one part a thread, this one included."""
+    parts = max(1, min(threads, count))
+    borders = [count * part // parts for part in range(parts + 1)]
+    if parts == 1:
+        return [work(0, count)]
+    others = [pool(threads - 1).submit(work, borders[part], borders[part + 1]) for part in range(1, parts)]
+    return [work(0, borders[1]), *(other.result() for other in others)]
