@@ -36,7 +36,7 @@ def runs(
         Where they lie.
     filter
         A condition such as mechanism=dot, train.lr>=0.001, name=recall-* or state!=complete; may be given several times.
-        Any column and any setting will do, by its dotted name or the last part of it.
+        Any column and any setting will do, by its dotted name or the last part of it; quote < and >.
     sort
         Column or setting to sort by.
     reverse
@@ -103,7 +103,7 @@ def delete(*folders: str, yes: bool = False) -> None:
     Parameters
     ----------
     folders
-        Their folders, or their names in ./runs. What is not a run or a study, or is a link, is refused.
+        Their folders, or their names in ./runs. What attnlab has not made, is damaged or is a link is refused.
     yes
         Do not ask; for scripts.
     """
