@@ -168,7 +168,7 @@ class Run:
                 raise UserError(f"{path} was stopped before its model was finished: go on with `attnlab resume {path}`")
             path = path / "finetune"
         if not path.is_dir():
-            raise UserError(f"{path}: no such run folder; `ls runs` shows those of this folder")
+            raise UserError(f"{path}: no such run folder; `attnlab runs` shows those of this folder")
         if not (path / "config.json").is_file():
             raise UserError(f"{path} is not a run folder: it has no config.json")
         return cls(path)

@@ -1,0 +1,224 @@
+"""A folder of runs read: every run, study and output as an entry, whatever state it is in."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from attnlab.config import walk
+from attnlab.errors import AttnlabError, UserError
+from attnlab.runs import read_json
+
+OURS = ("run", "study", "output")  # kinds that this program made, and may take away
+DEPTH = 3  # folders between a study and its runs
+ACTIVE = 60.0  # seconds since the last step in which a run may still be training
+TAIL = 4096  # bytes at the end of a file of metrics that surely hold its last step
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One folder: what it is, how far it came, and what came out; None where there is nothing to say."""
+
+    path: Path
+    kind: str  # run, study, output, damaged, foreign, link
+    what: str  # stage of a run, name of a study, verb that made an output
+    state: str  # complete, stopped, active; empty for others
+    when: float  # seconds since 1970
+    preset: str | None = None
+    mechanism: str | None = None
+    task: str | None = None
+    seed: int | None = None
+    progress: float | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    note: str = ""  # what is wrong
+    settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
+    runs: tuple[Entry, ...] = ()  # those of a study
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.path.name
+
+    def columns(self) -> dict[str, Any]:
+        """The figures by name, as lists, filters and programs see them."""
+        names = (
+            *("name", "kind", "what", "state", "when", "preset", "mechanism", "task", "seed"),
+            *("progress", "tokens", "seconds", "loss", "accuracy", "note"),
+        )
+        return {name: getattr(self, name) for name in names}
+
+    def plain(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        when = datetime.fromtimestamp(self.when, UTC).isoformat(timespec="seconds")
+        inside = {"runs": [one.plain() for one in self.runs]} if self.kind == "study" else {}
+        return {"path": str(self.path), **self.columns(), "when": when, "settings": dict(self.settings), **inside}
+
+
+def read_all(root: Path) -> list[Entry]:
+    """Every folder under `root`, by name; hidden ones are left out, since they are halves of something."""
+    if (root / "config.json").is_file():
+        raise UserError(f"{root} is a run itself: see it with `attnlab runs show {root}`")
+    try:
+        folders = sorted(path for path in root.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise UserError(f"{root} cannot be listed ({error.strerror}): name a folder of runs") from None
+    return [read(path) for path in folders if path.is_dir() or path.is_symlink()]
+
+
+def read(path: Path) -> Entry:
+    """One folder, whatever it is; links are not followed."""
+    if path.is_symlink():
+        return Entry(path, "link", "link", "", changed(path), note=f"a link to {path.readlink()}")
+    try:
+        if (path / "study.json").is_file():
+            return read_study(path)
+        if (path / "config.json").is_file():
+            return read_run(path)
+        return read_output(path)
+    except (AttnlabError, OSError, RecursionError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error).split(": ")[0]
+        return Entry(path, "damaged", "damaged", "", changed(path), note=str(said))
+
+
+def read_run(path: Path) -> Entry:
+    """A run, complete or not."""
+    stored = read_json(path / "config.json")
+    settings = stored.get("config")
+    if not isinstance(settings, dict) or not isinstance(stored.get("stage"), str):
+        return Entry(path, "foreign", "not a run", "", changed(path), note="its config.json is of another program")
+    result = read_json(path / "result.json") if (path / "result.json").is_file() else None
+    last = result if result is not None else last_step(path / "metrics.jsonl")
+    when = changed(path / "result.json", path / "metrics.jsonl", path / "config.json")
+    active = result is None and time.time() - when < ACTIVE
+    dotted = dict(walk(settings))
+    return Entry(
+        path,
+        "run",
+        stored["stage"],
+        "complete" if result is not None else "active" if active else "stopped",
+        when,
+        preset=text(settings.get("preset")),
+        mechanism=text(dotted.get("model.mechanism")),
+        task=text(dotted.get("task.name")),
+        seed=whole(settings.get("seed")),
+        progress=1.0 if result is not None else number(last.get("progress")),
+        tokens=whole(last.get("tokens")),
+        seconds=number(last.get("seconds")),
+        loss=number(last.get("loss" if result is None else "final_loss")),
+        accuracy=number(last.get("accuracy")),
+        settings=dotted,
+    )
+
+
+def read_study(path: Path) -> Entry:
+    """A study with the runs inside it."""
+    stored = read_json(path / "study.json")
+    plan = stored.get("plan")
+    if not isinstance(stored.get("study"), str) or not isinstance(plan, dict):
+        return Entry(path, "foreign", "not a study", "", changed(path), note="its study.json is of another program")
+    result = read_json(path / "result.json") if (path / "result.json").is_file() else None
+    runs = tuple(runs_inside(path))
+    running = any(one.state == "active" for one in runs)
+    when = max([changed(path / "result.json", path / "study.json"), *(one.when for one in runs)])
+    spent = number((result or {}).get("seconds"))
+    return Entry(
+        path,
+        "study",
+        stored["study"],
+        "complete" if result is not None else "active" if running else "stopped",
+        when,
+        preset=text(plan.get("preset")) or joined(one.preset for one in runs),
+        mechanism=joined(one.mechanism for one in runs),
+        task=joined(one.task for one in runs),
+        progress=1.0 if result is not None else None,
+        tokens=sum(one.tokens or 0 for one in runs) if runs else None,
+        seconds=spent if spent is not None else sum(one.seconds or 0.0 for one in runs) if runs else None,
+        accuracy=accuracy_of(result or {}),
+        runs=runs,
+    )
+
+
+def runs_inside(path: Path, depth: int = DEPTH) -> Iterable[Entry]:
+    """The runs under a study's folder."""
+    for inner in sorted(path.iterdir()):
+        if inner.name.startswith(".") or inner.is_symlink() or not inner.is_dir():
+            continue
+        if (inner / "config.json").is_file():
+            entry = read(inner)
+            if entry.kind in ("run", "damaged"):
+                yield entry
+        elif depth > 1:
+            yield from runs_inside(inner, depth - 1)
+
+
+def read_output(path: Path) -> Entry:
+    """What a verb that questions a run has written, or a folder that has nothing to do with us."""
+    result = read_json(path / "result.json") if (path / "result.json").is_file() else {}
+    verb = "look" if (path / "look.html").is_file() else "evaluate" if result.keys() & {"exam", "probes"} else ""
+    if not verb or not isinstance(result.get("run"), str):
+        return Entry(path, "foreign", "not a run", "", changed(path), note="it has no config.json and no study.json")
+    loss, accuracy = number(result.get("loss")), number(result.get("accuracy"))
+    when, note = changed(path / "result.json"), f"of {result['run']}"
+    return Entry(path, "output", verb, "complete", when, loss=loss, accuracy=accuracy, note=note)
+
+
+def accuracy_of(result: Mapping[str, Any]) -> float | None:
+    """The accuracy a study is about: its own, or that of its first row."""
+    rows = result.get("rows")
+    first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
+    own = number(result.get("accuracy"))
+    return own if own is not None else number(first.get("accuracy"))
+
+
+def last_step(path: Path) -> dict[str, Any]:
+    """The last whole line of a file of metrics; empty where there is none."""
+    if not path.is_file():
+        return {}
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - TAIL))
+        lines = stream.read().split(b"\n")
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            return row
+    return {}
+
+
+def changed(*paths: Path) -> float:
+    """When the newest of some files was written; 0 where none is there."""
+    return max((path.lstat().st_mtime for path in paths if os.path.lexists(path)), default=0.0)
+
+
+def text(value: Any) -> str | None:
+    """A text, or nothing."""
+    return value if isinstance(value, str) else None
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or nothing."""
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return value if fine else None
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, or nothing."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def joined(values: Iterable[str | None]) -> str | None:
+    """Different texts in their order."""
+    found = list(dict.fromkeys(value for value in values if value))
+    return ", ".join(found) or None

@@ -1,0 +1,120 @@
+"""Runs as lines of a table and one run in full, for the terminal. Knows what an entry holds, and nothing of where it lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from attnlab.listing import Entry
+from attnlab.report.words import count, duration, flat, plain
+
+DROPPED = ("tokens", "preset", "task", "time", "when", "seed")  # columns that a narrow screen leaves out, in this order
+GAP = 3  # between columns
+Section = tuple[str, list[tuple[str, ...]]]
+
+
+def table_of(entries: Sequence[Entry], folder: Path, width: int) -> tuple[Table, list[str]]:
+    """Entries as lines, and the columns that were left out since they do not fit."""
+    rows = [cells(entry, folder) for entry in entries]
+    names = [name for name in rows[0] if name == "name" or any(row[name] for row in rows)]
+    if len({row["seed"] for row in rows} - {""}) < 2 and "seed" in names:
+        names.remove("seed")
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) + GAP for name in names}
+    hidden: list[str] = []
+    for name in DROPPED:
+        if name in names and sum(widths[name] for name in names) > width:
+            names.remove(name)
+            hidden.append(name)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in names:
+        right, fixed = name in ("tokens", "time", "seed"), name in ("tokens", "time", "when", "result")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=fixed)
+    for row, entry in zip(rows, entries, strict=True):
+        style = "" if entry.state == "complete" else "yellow" if entry.state else "dim"
+        table.add_row(*(Text(row[name]) for name in names), style=style)
+    return table, hidden
+
+
+def cells(entry: Entry, folder: Path) -> dict[str, str]:
+    """One line of the table."""
+    result = f"{100 * entry.accuracy:.1f} %" if entry.accuracy is not None else ""
+    if not result and entry.loss is not None:
+        result = f"loss {entry.loss:.3f}"
+    reached = f" at {100 * entry.progress:.0f} %" if entry.state == "stopped" and entry.progress is not None else ""
+    inside = entry.path.is_relative_to(folder)
+    return {
+        "name": str(entry.path.relative_to(folder)) if inside else str(entry.path),
+        "what": entry.what,
+        "preset": entry.preset or "",
+        "mechanism": short_names(entry.mechanism or ""),
+        "seed": "" if entry.seed is None else str(entry.seed),
+        "task": entry.task or "",
+        "tokens": count(entry.tokens) if entry.tokens is not None else "",
+        "time": duration(entry.seconds) if entry.seconds is not None else "",
+        "result": result,
+        "when": moment(entry.when),
+        "state": f"{entry.state}{reached}" if entry.kind != "output" and entry.state else entry.note,
+    }
+
+
+def short_names(mechanisms: str) -> str:
+    """Mechanism names with a user's file by its name alone."""
+    return ",".join(name.rsplit(os.sep, 1)[-1] for name in mechanisms.split(","))
+
+
+def moment(when: float) -> str:
+    """A time of day as this place counts it."""
+    return datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M")
+
+
+def sized(size: float) -> str:
+    """Bytes as one would say them."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def headline(entry: Entry) -> str:
+    """What an entry is, in one line."""
+    parts = [str(entry.path), f"{entry.kind}, {entry.what}" if entry.kind in ("run", "study") else entry.what]
+    parts += [part for part in (entry.state, entry.note, moment(entry.when)) if part]
+    return "  ".join(parts)
+
+
+def sections(entry: Entry, found: dict[str, Any]) -> list[Section]:
+    """The tables that show one entry: only those with something in them."""
+    inner = [cells(one, entry.path) for one in entry.runs]
+    simple = {name: value for name, value in found.get("result", {}).items() if not isinstance(value, list | dict)}
+    data = {name: value.get("source") for name, value in (found.get("data") or {}).items() if isinstance(value, dict)}
+    shown: list[Section] = [
+        compared(entry, found.get("differences")),
+        (
+            "runs",
+            [tuple(one[name] for name in ("name", "what", "mechanism", "time", "result", "state")) for one in inner],
+        ),
+        ("result", list(flat(simple))),
+        ("settings", [(name, plain(value)) for name, value in entry.settings.items()]),
+        ("data", [*flat(data), *([("base", str(found["base"]))] if found.get("base") else [])]),
+        ("files", [(one["name"], sized(one["bytes"])) for one in found.get("files", [])]),
+    ]
+    return [(title, rows) for title, rows in shown if rows]
+
+
+def compared(entry: Entry, differences: dict[str, tuple[Any, Any]] | None) -> Section:
+    """The settings in which a run differs from its preset."""
+    if entry.kind != "run":
+        return "", []
+    title = f"different from preset {entry.preset}"
+    if differences is None:
+        return title, [("unknown", "there is no such preset in this version")]
+    rows = [(name, plain(mine), f"instead of {plain(theirs)}") for name, (theirs, mine) in differences.items()]
+    return title, list(rows) or [("nothing",)]

@@ -1,0 +1,60 @@
+"""Statistics of results: intervals, tests, and what they allow one to say. Plain numbers in, frozen records out.
+
+    one figure       mean_interval (seeds), proportion_interval (right answers)
+    two mechanisms   paired (seeds), mcnemar (the same questions), seeds_by_questions (both),
+                     paired_bootstrap (perplexities of the same sentences), two_proportions (other questions)
+    several          holm, over the p values of all comparisons that are reported
+    beforehand       sample_size, power, seeds_needed, detectable, advice
+    in words         in_words, a sentence for any of the comparisons
+
+Differences are A minus B. Every record turns to JSON by dataclasses.asdict. The tests are scipy's where it has them. Knows
+nothing of runs, tasks or mechanisms, and imports numpy and scipy only when something is computed.
+"""
+
+from attnlab.stats.advice import advice
+from attnlab.stats.bootstrap import Bootstrapped, bootstrap_mean
+from attnlab.stats.crossing import Crossed, SeedsByQuestions, crossed, seeds_by_questions
+from attnlab.stats.means import Mean, Paired, holm, mean_interval, paired
+from attnlab.stats.perplexity import Perplexities, paired_bootstrap
+from attnlab.stats.planning import (
+    detectable,
+    detectable_by_seeds,
+    discordance,
+    power,
+    power_of_seeds,
+    sample_size,
+    seeds_needed,
+)
+from attnlab.stats.shares import McNemar, TwoProportions, mcnemar, proportion_interval, two_proportions
+from attnlab.stats.wording import in_words, p_in_words
+
+__all__ = [
+    "Bootstrapped",
+    "Crossed",
+    "McNemar",
+    "Mean",
+    "Paired",
+    "Perplexities",
+    "SeedsByQuestions",
+    "TwoProportions",
+    "advice",
+    "bootstrap_mean",
+    "crossed",
+    "detectable",
+    "detectable_by_seeds",
+    "discordance",
+    "holm",
+    "in_words",
+    "mcnemar",
+    "mean_interval",
+    "p_in_words",
+    "paired",
+    "paired_bootstrap",
+    "power",
+    "power_of_seeds",
+    "proportion_interval",
+    "sample_size",
+    "seeds_by_questions",
+    "seeds_needed",
+    "two_proportions",
+]

@@ -1,0 +1,75 @@
+"""What every test asks of its numbers before it begins: that they are numbers, and as many as it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnlab.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    Numbers = NDArray[np.float64]
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse a request that has no answer."""
+    if not condition:
+        raise UserError(message)
+
+
+def numbers(values: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) -> Numbers:
+    """The values as float64, refused when there are none, or when one of them is not finite."""
+    import numpy as np
+
+    try:
+        found = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} must be numbers, in rows of one length: {error}") from None
+    require(found.ndim in dimensions, f"{what} must have {' or '.join(map(str, dimensions))} axes, not {found.ndim}")
+    require(found.size > 0, f"{what} must hold at least one value")
+    broken = np.flatnonzero(~np.isfinite(found))
+    if len(broken):
+        raise UserError(
+            f"{what} must be finite, but {len(broken):,} of {found.size:,} values are not, the first at place"
+            f" {broken[0] + 1:,}: leave out what diverged"
+        )
+    return found
+
+
+def two(a: ArrayLike, b: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) -> tuple[Numbers, Numbers]:
+    """Two tables of values that belong together one by one."""
+    first, second = numbers(a, f"{what} of A", dimensions), numbers(b, f"{what} of B", dimensions)
+    require(
+        first.shape == second.shape,
+        f"{what} of A and B must belong together one by one, but there are {shape_of(first)} and {shape_of(second)}",
+    )
+    return first, second
+
+
+def answers(a: ArrayLike, b: ArrayLike, dimensions: tuple[int, ...] = (1,)) -> tuple[Numbers, Numbers]:
+    """Right and wrong of two models on the same questions, as 1 and 0."""
+    first, second = two(a, b, "the answers", dimensions)
+    for name, values in (("A", first), ("B", second)):
+        require(
+            bool(((values == 0) | (values == 1)).all()), f"the answers of {name} must be right or wrong (True or False)"
+        )
+    return first, second
+
+
+def shape_of(values: Numbers) -> str:
+    """The size of a table as one would say it."""
+    return " x ".join(f"{size:,}" for size in values.shape)
+
+
+def level(value: float, what: str) -> None:
+    """Refuse a probability that decides nothing."""
+    require(0 < value < 1, f"{what} must lie between 0 and 1, not {value}")
+
+
+def counted(value: Any, what: str, least: int = 1) -> int:
+    """A count, refused where it is none."""
+    require(isinstance(value, int) and not isinstance(value, bool), f"{what} must be a whole number, not {value!r}")
+    require(value >= least, f"{what} must be at least {least}, not {value}")
+    return int(value)

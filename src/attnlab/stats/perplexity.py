@@ -1,0 +1,154 @@
+"""Two perplexities of the same sentences compared, by resampling the sentences.
+
+There are two, which must never share a name: exp(mean loss of a token), and the mean over sentences of exp(mean loss of the
+sentence's tokens), which the course's reports give. The second is always the larger one and hangs on the hardest sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from attnlab.stats.bootstrap import bootstrapped, resampled_sums
+from attnlab.stats.checks import counted, numbers, require, two
+from attnlab.stats.crossing import Crossed, crossed
+from attnlab.stats.means import Paired, paired
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from attnlab.stats.checks import Numbers
+
+Perplexity = Literal["token_perplexity", "sentence_perplexity"]
+
+MOST = 300  # a loss whose exponential can still be squared
+
+
+@dataclass(frozen=True)
+class Perplexities:
+    """Two perplexities on the same sentences; over several seeds each is the geometric mean.
+
+    The ratio is A over B, the difference A minus B, and their intervals and p are over sentences with the seeds as they are.
+    `over_seeds` and `both` speak of the logarithm of the ratio: of new seeds, and of new seeds and new sentences.
+    """
+
+    statistic: str
+    seeds: int
+    sentences: int
+    a: float
+    b: float
+    ratio: float
+    ratio_low: float | None
+    ratio_high: float | None
+    difference: float
+    difference_low: float | None
+    difference_high: float | None
+    p: float | None
+    resamples: int
+    over_seeds: Paired | None
+    both: Crossed | None
+
+
+def paired_bootstrap(
+    losses_a: ArrayLike,
+    losses_b: ArrayLike,
+    weights: ArrayLike | None = None,
+    statistic: Perplexity = "token_perplexity",
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Perplexities:
+    """Compare the perplexities of two models from the mean loss of every sentence, or of several seeds, one row each.
+
+    `weights` are the sentences' numbers of tokens. Token perplexity counts a sentence by them, or once where there are none;
+    sentence perplexity counts every sentence once.
+    """
+    import numpy as np
+
+    choices = get_args(Perplexity)
+    require(statistic in choices, f"statistic must be {' or '.join(choices)}, not {statistic!r}")
+    counted(resamples, "resamples", 100)
+    first, second = (np.atleast_2d(losses) for losses in two(losses_a, losses_b, "the losses", (1, 2)))
+    largest = float(max(first.max(), second.max()))
+    require(
+        largest <= MOST, f"a mean loss of {largest:.4g} is no loss of a language model: at most {MOST} can be compared"
+    )
+    seeds, sentences = first.shape
+    sizes = np.ones(sentences)
+    if weights is not None and statistic == "token_perplexity":
+        sizes = numbers(weights, "the weights")
+        require(len(sizes) == sentences, f"there must be one weight a sentence: {sentences:,}, not {len(sizes):,}")
+        require(bool((sizes > 0).all()), "the weights must be above 0: leave out sentences without tokens")
+    parts = Parts(np.concatenate([first, second]), sizes, statistic == "sentence_perplexity")
+    draws = resampled_sums(parts.table, resamples, seed) if sentences > 1 else parts.table
+    logs = parts.logs(parts.table.sum(axis=0, keepdims=True))[0]
+    a, b = math.exp(logs[:seeds].mean()), math.exp(logs[seeds:].mean())
+    ratio = bootstrapped(parts.table, parts.log_ratio, draws, 1e-12 * float(abs(logs).max()))
+    difference = bootstrapped(parts.table, parts.difference, draws, 1e-12 * max(a, b))
+    return Perplexities(
+        statistic=statistic,
+        seeds=seeds,
+        sentences=sentences,
+        a=a,
+        b=b,
+        ratio=math.exp(ratio.value),
+        ratio_low=exp_or_none(ratio.low),
+        ratio_high=exp_or_none(ratio.high),
+        difference=difference.value,
+        difference_low=difference.low,
+        difference_high=difference.high,
+        p=ratio.p,
+        resamples=ratio.resamples,
+        over_seeds=paired(logs[:seeds], logs[seeds:]) if seeds > 1 else None,
+        both=crossed(parts.shares_of_log_ratio()) if seeds > 1 else None,
+    )
+
+
+def exp_or_none(value: float | None) -> float | None:
+    """A ratio from its logarithm, where there is one."""
+    return None if value is None else math.exp(value)
+
+
+class Parts:
+    """Sentences as rows whose column sums give every perplexity: a column for each seed of A, then of B, and one of sizes."""
+
+    def __init__(self, losses: Numbers, sizes: Numbers, of_sentences: bool) -> None:
+        import numpy as np
+
+        self.losses, self.sizes, self.of_sentences = losses, sizes, of_sentences
+        self.seeds = len(losses) // 2
+        self.values = np.exp(losses) if of_sentences else losses * sizes
+        self.table = np.column_stack([self.values.T, sizes])
+
+    def logs(self, sums: Numbers) -> Numbers:
+        """The logarithms of all perplexities: [rows, seeds of A and of B]."""
+        import numpy as np
+
+        means = sums[:, :-1] / sums[:, -1:]
+        return np.log(means) if self.of_sentences else means
+
+    def means(self, sums: Numbers) -> tuple[Numbers, Numbers]:
+        """The mean logarithm over seeds, of A and of B."""
+        logs = self.logs(sums)
+        return logs[:, : self.seeds].mean(axis=1), logs[:, self.seeds :].mean(axis=1)
+
+    def log_ratio(self, sums: Numbers) -> Numbers:
+        """The logarithm of A over B."""
+        a, b = self.means(sums)
+        return a - b
+
+    def difference(self, sums: Numbers) -> Numbers:
+        """A minus B."""
+        import numpy as np
+
+        a, b = self.means(sums)
+        return np.exp(a) - np.exp(b)
+
+    def shares_of_log_ratio(self) -> Numbers:
+        """What each sentence adds to the log ratio of each seed, to first order: their mean is the log ratio."""
+        logs = self.logs(self.table.sum(axis=0, keepdims=True))[0][:, None]
+        if self.of_sentences:
+            shares = logs + self.values / self.values.mean(axis=1, keepdims=True) - 1
+        else:
+            shares = logs + self.sizes / self.sizes.mean() * (self.losses - logs)
+        return shares[: self.seeds] - shares[self.seeds :]

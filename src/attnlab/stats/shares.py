@@ -1,0 +1,157 @@
+"""Shares of right answers: an interval for one, and tests for two, on the same questions or on different ones.
+
+Differences are A minus B, as shares (0.022 is 2.2 points). Intervals are those of scores, not of the textbook's normal
+curve, which fails for few questions, for shares near 0 and 1, and where two models hardly ever disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnlab.stats.checks import answers, counted, require
+from attnlab.stats.planning import questions_to_find
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+FEW = 5.0  # expected answers of a kind, below which chi-square is not to be trusted
+
+
+def proportion_interval(successes: int, trials: int) -> tuple[float, float]:
+    """The 95 % interval of a proportion (Wilson), which also holds near 0 and 1 and for few trials."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(successes, trials).proportion_ci(confidence_level=0.95, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+@dataclass(frozen=True)
+class TwoProportions:
+    """Two shares of right answers on different questions, or on questions that cannot be matched any more."""
+
+    right_a: int
+    asked_a: int
+    right_b: int
+    asked_b: int
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    test: str
+    h: float  # Cohen's: 0.2 is small, 0.5 medium, 0.8 large
+    questions_needed: int | None  # of each, for 80 % power if the difference is what was seen; None: there was none
+
+
+def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> TwoProportions:
+    """Two shares compared without pairing: chi-square without correction (Fisher's exact test where answers are few).
+
+    The interval is Newcombe's (1998, method 10), made of the two Wilson intervals.
+    """
+    import numpy as np
+    from scipy.stats import chi2_contingency, fisher_exact
+
+    for right, asked in ((right_a, asked_a), (right_b, asked_b)):
+        require(
+            counted(right, "right answers", 0) <= counted(asked, "questions"),
+            f"{right} right answers to {asked} questions cannot be",
+        )
+    a, b = right_a / asked_a, right_b / asked_b
+    (low_a, high_a), (low_b, high_b) = proportion_interval(right_a, asked_a), proportion_interval(right_b, asked_b)
+    table = np.array([[right_a, asked_a - right_a], [right_b, asked_b - right_b]])
+    right, asked = right_a + right_b, asked_a + asked_b
+    exact = min(asked_a, asked_b) * min(right, asked - right) / asked < FEW
+    p = float(fisher_exact(table).pvalue if exact else chi2_contingency(table, correction=False).pvalue)
+    return TwoProportions(
+        *(right_a, asked_a, right_b, asked_b, a, b, a - b),
+        low=max(-1.0, a - b - math.hypot(a - low_a, high_b - b)),
+        high=min(1.0, a - b + math.hypot(high_a - a, b - low_b)),
+        p=min(1.0, p),
+        test="Fisher's exact test" if exact else "chi-square",
+        h=effect_h(a, b),
+        questions_needed=questions_to_find(a, b),
+    )
+
+
+def effect_h(a: float, b: float) -> float:
+    """Cohen's effect size of two shares: their distance where every place has the same spread."""
+    return 2 * math.asin(math.sqrt(a)) - 2 * math.asin(math.sqrt(b))
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """Two models on the same questions: those on which both are right, one is, or neither.
+
+    `p` is exact and therefore a little cautious; `p_mid` counts what was seen by half and is closer to its name.
+    """
+
+    questions: int
+    both: int
+    only_a: int
+    only_b: int
+    neither: int
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_mid: float
+    h: float
+    questions_needed: int | None  # for 80 % power if both differ and disagree as was seen; None: no difference was seen
+
+
+def mcnemar(right_a: ArrayLike, right_b: ArrayLike) -> McNemar:
+    """Exact match compared question by question: only those that one model alone got right can tell the two apart.
+
+    The exact test asks how often a fair coin falls as unevenly as these; the interval is Tango's (1998) score interval,
+    which holds for few disagreements, and for none.
+    """
+    from scipy.stats import binom, binomtest
+
+    first, second = answers(right_a, right_b)
+    questions = len(first)
+    only_a, only_b = int((first > second).sum()), int((second > first).sum())
+    both, disagreed = int((first * second).sum()), only_a + only_b
+    p = float(binomtest(only_a, disagreed).pvalue) if disagreed else 1.0
+    seen = float(binom.pmf(only_a, disagreed, 0.5)) if disagreed else 0.0
+    p_mid = p - (seen / 2 if only_a == only_b else seen)  # both tails count what was seen, unless they meet in it
+    a, b = (both + only_a) / questions, (both + only_b) / questions
+    low, high = paired_share_interval(only_a, only_b, questions)
+    needed = questions_to_find(a, b, disagreed / questions)
+    counts = (questions, both, only_a, only_b, questions - both - disagreed)
+    difference = (only_a - only_b) / questions
+    return McNemar(*counts, a, b, difference, low, high, p, p_mid, effect_h(a, b), needed)
+
+
+def paired_share_interval(only_a: int, only_b: int, questions: int) -> tuple[float, float]:
+    """The 95 % interval of the difference of two shares on the same questions (Tango 1998, Statistics in Medicine 17)."""
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    z, seen = float(norm.ppf(0.975)), (only_a - only_b) / questions
+
+    def score(difference: float) -> float:
+        """How many standard errors lie between what was seen and a difference supposed to be true."""
+        # The likeliest share of 'only B' if the difference were this one.
+        linear = -only_a - only_b + (2 * questions - only_a + only_b) * difference
+        root = math.sqrt(max(0.0, linear**2 + 8 * questions * only_b * difference * (1 - difference)))
+        share = (root - linear) / (4 * questions)
+        variance = max(0.0, questions * (2 * share + difference * (1 - difference)))
+        distance = only_a - only_b - questions * difference
+        return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance)
+
+    edge, low, high = 1e-12, -1.0, 1.0
+    if seen > -1 + edge and score(-1 + edge) > z:
+        low = float(brentq(lambda value: clipped(score(value) - z), -1 + edge, seen - edge, xtol=1e-12))
+    if seen < 1 - edge and score(1 - edge) < -z:
+        high = float(brentq(lambda value: clipped(score(value) + z), seen + edge, 1 - edge, xtol=1e-12))
+    return low, high
+
+
+def clipped(value: float) -> float:
+    """A value that a root finder can step with: the score is infinite where nothing may vary."""
+    return max(-1e6, min(1e6, value))

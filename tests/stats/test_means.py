@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from attnlab import stats
+from attnlab.errors import UserError
+
+values = st.lists(st.floats(-100, 100), min_size=2, max_size=8)
+
+
+def test_the_interval_of_students_sleep_data() -> None:
+    """The ten differences of Student (1908), on which R shows its paired t test."""
+    first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+    second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+    found = stats.paired(first, second)
+    assert found.difference == pytest.approx(-1.58)
+    assert (found.low, found.high) == pytest.approx((-2.4598858, -0.7001142), abs=1e-7)
+    assert found.p == pytest.approx(0.002833, abs=1e-6)
+    assert found.dz == pytest.approx(-1.58 / 1.229995, abs=1e-5)
+    assert found.p_sign_flip == pytest.approx(4 / 1024)
+
+
+def test_one_seed_has_a_mean_and_says_so() -> None:
+    alone = stats.mean_interval([5.85])
+    assert (alone.n, alone.mean, alone.low, alone.high) == (1, 5.85, None, None)
+    assert "one seed" in alone.note
+    pair = stats.paired([5.85], [5.72])
+    assert pair.difference == pytest.approx(0.13)
+    assert (pair.p, pair.low, pair.p_sign_flip) == (None, None, None)
+    assert "one seed" in pair.note
+
+
+def test_values_without_spread_promise_nothing() -> None:
+    assert stats.mean_interval([2.0, 2.0, 2.0]).low is None
+    same = stats.paired([1.0, 2.0], [1.0, 2.0])
+    assert (same.p, same.p_sign_flip, same.dz) == (1.0, 1.0, 0.0)
+    shifted = stats.paired([2, 3, 4], [1, 2, 3])
+    assert (shifted.p, shifted.low, shifted.p_sign_flip) == (None, None, 0.25)
+    assert "no spread" in shifted.note
+
+
+@given(values)
+def test_the_interval_is_that_of_scipy(given: list[float]) -> None:
+    found = stats.mean_interval(given)
+    if found.low is not None:
+        wanted = scipy_stats.ttest_1samp(given, 0.0).confidence_interval(0.95)
+        assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high), abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(-100, 100), st.floats(-100, 100)), min_size=2, max_size=8))
+def test_swapping_the_sides_swaps_the_signs_only(given: list[tuple[float, float]]) -> None:
+    a, b = [first for first, _ in given], [second for _, second in given]
+    there, back = stats.paired(a, b), stats.paired(b, a)
+    assert there.difference == pytest.approx(-back.difference)
+    assert there.p == pytest.approx(back.p) if there.p is not None else back.p is None
+    assert there.p_sign_flip == back.p_sign_flip
+    assert there.p_sign_flip is not None
+    assert there.p_sign_flip_least is not None
+    assert there.p_sign_flip_least <= there.p_sign_flip <= 1
+
+
+def test_sign_flips_agree_with_scipys_permutation_test() -> None:
+    rng = np.random.default_rng(3)
+    for seeds in (2, 5, 9):
+        a, b = rng.normal(0.5, 1, seeds), rng.normal(0, 1, seeds)
+        wanted = scipy_stats.permutation_test(
+            (a, b),
+            lambda x, y, axis: (x - y).mean(axis),
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=2**10,
+        )
+        assert stats.paired(a, b).p_sign_flip == pytest.approx(wanted.pvalue)
+
+
+def test_the_interval_over_three_seeds_holds_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    hits = 0
+    for row in rng.normal(7.0, 2.0, (1000, 3)):
+        found = stats.mean_interval(row)
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 7.0 <= found.high
+    assert 930 <= hits <= 970
+
+
+def test_holm_as_in_the_textbook() -> None:
+    assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert stats.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert stats.holm([0.02]) == [0.02]
+    assert stats.holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_holm_never_lowers_keeps_the_order_and_stays_below_bonferroni(given: list[float]) -> None:
+    found = stats.holm(given)
+    for raw, adjusted in zip(given, found, strict=True):
+        assert raw <= adjusted <= min(1.0, len(given) * raw)
+    order = np.argsort(given, kind="stable")
+    assert np.all(np.diff(np.asarray(found)[order]) >= 0)
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    with pytest.raises(UserError, match="1 of 3 values are not, the first at place 2"):
+        stats.mean_interval([1.0, float("nan"), 2.0])
+    with pytest.raises(UserError, match="the values of B must be finite"):
+        stats.paired([1.0, 2.0], [1.0, float("inf")])
+    with pytest.raises(UserError, match="one by one, but there are 2 and 3"):
+        stats.paired([1.0, 2.0], [1.0, 2.0, 3.0])
+    with pytest.raises(UserError, match="at least one value"):
+        stats.mean_interval([])
+    with pytest.raises(UserError, match="must be numbers"):
+        stats.mean_interval(["a", "b"])
+    with pytest.raises(UserError, match=r"lie in \[0, 1\]"):
+        stats.holm([0.5, float("nan")])
+
+
+def test_every_record_turns_to_json() -> None:
+    right = np.arange(40).reshape(2, 20) % 3 == 0
+    losses = np.linspace(1, 2, 40).reshape(2, 20)
+    for record in (
+        stats.mean_interval([1, 2]),
+        stats.paired([1, 2], [2, 4]),
+        stats.two_proportions(3, 10, 4, 10),
+        stats.mcnemar(right[0], right[1]),
+        stats.seeds_by_questions(right, ~right, resamples=100),
+        stats.paired_bootstrap(losses, losses[::-1], resamples=100),
+    ):
+        assert json.loads(json.dumps(asdict(record))) == asdict(record)

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from attnlab import stats
+from attnlab.errors import UserError
+from attnlab.stats.bootstrap import resampled_sums
+
+
+def losses(sentences: int, gap: float = 0.05, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    a = rng.gamma(9.0, 0.6, sentences)
+    return a, a + rng.normal(gap, 0.4, sentences), rng.integers(3, 40, sentences)
+
+
+def test_the_two_perplexities_as_defined() -> None:
+    a, b, tokens = losses(300)
+    token = stats.paired_bootstrap(a, b, tokens, resamples=100)
+    assert token.a == pytest.approx(math.exp((tokens * a).sum() / tokens.sum()))
+    assert token.ratio == pytest.approx(token.a / token.b)
+    assert token.difference == pytest.approx(token.a - token.b)
+    sentence = stats.paired_bootstrap(a, b, tokens, "sentence_perplexity", resamples=100)
+    assert sentence.a == pytest.approx(np.exp(a).mean())
+    assert sentence.b == pytest.approx(np.exp(b).mean())
+    plain = stats.paired_bootstrap(a, b, resamples=100)
+    assert plain.a == pytest.approx(math.exp(a.mean()))
+
+
+@pytest.mark.parametrize("kind", ["token_perplexity", "sentence_perplexity"])
+def test_the_interval_is_scipys_bca(kind: stats.perplexity.Perplexity) -> None:
+    a, b, tokens = losses(120)
+
+    def log_ratio(a: np.ndarray, b: np.ndarray, w: np.ndarray, axis: int) -> np.ndarray:
+        if kind == "token_perplexity":
+            return (w * (a - b)).sum(axis) / w.sum(axis)
+        return np.log(np.exp(a).mean(axis)) - np.log(np.exp(b).mean(axis))
+
+    wanted = scipy_stats.bootstrap(
+        (a, b, tokens), log_ratio, paired=True, vectorized=True, n_resamples=9999, rng=np.random.default_rng(0)
+    ).confidence_interval
+    found = stats.paired_bootstrap(a, b, tokens, kind)
+    assert found.ratio_low is not None
+    assert found.ratio_high is not None
+    width = wanted.high - wanted.low
+    assert math.log(found.ratio_low) == pytest.approx(wanted.low, abs=0.06 * width)
+    assert math.log(found.ratio_high) == pytest.approx(wanted.high, abs=0.06 * width)
+
+
+def test_draws_are_even_and_come_again() -> None:
+    table = np.eye(7)
+    draws = resampled_sums(table, 20_000, seed=3)
+    assert np.all(draws.sum(axis=1) == 7)
+    assert draws.mean(axis=0) == pytest.approx(np.ones(7), abs=0.04)
+    assert draws.var(axis=0) == pytest.approx(np.full(7, 6 / 7), abs=0.04)
+    assert np.array_equal(draws, resampled_sums(table, 20_000, seed=3))
+    assert not np.array_equal(draws, resampled_sums(table, 20_000, seed=4))
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, tokens = losses(101)
+    whole = stats.paired_bootstrap(a, b, tokens, resamples=333)
+    monkeypatch.setattr("attnlab.stats.bootstrap.CHUNK", 250)
+    assert stats.paired_bootstrap(a, b, tokens, resamples=333).ratio_low == pytest.approx(whole.ratio_low, abs=1e-12)
+
+
+def test_swapping_the_sides_inverts_the_ratio() -> None:
+    a, b, tokens = losses(200)
+    there, back = stats.paired_bootstrap(a, b, tokens), stats.paired_bootstrap(b, a, tokens)
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert there.ratio_high is not None
+    assert back.ratio_low == pytest.approx(1 / there.ratio_high, rel=1e-6)
+    assert back.p == pytest.approx(there.p)
+
+
+def test_p_and_interval_agree() -> None:
+    for seed in range(30):
+        a, b, tokens = losses(80, gap=0.09, seed=seed)
+        found = stats.paired_bootstrap(a, b, tokens, resamples=2000)
+        assert found.p is not None
+        assert found.ratio_low is not None
+        assert found.ratio_high is not None
+        if not 0.045 < found.p < 0.055:
+            assert (found.p < 0.05) == (not found.ratio_low <= 1 <= found.ratio_high)
+
+
+def test_equal_losses_one_sentence_and_losses_beyond_exp() -> None:
+    a, b, tokens = losses(50)
+    for kind in ("token_perplexity", "sentence_perplexity"):
+        same = stats.paired_bootstrap(a, a, tokens, kind)  # type: ignore[arg-type]
+        assert (same.ratio, same.p) == (1, 1)
+        assert (same.ratio_low, same.ratio_high) == pytest.approx((1, 1))
+    alone = stats.paired_bootstrap([2.0], [3.0], [7])
+    assert (alone.ratio, alone.ratio_low, alone.p) == (pytest.approx(math.exp(-1)), None, None)
+    huge = stats.paired_bootstrap(a + 280, b + 280, tokens, "sentence_perplexity")
+    assert huge.ratio == pytest.approx(stats.paired_bootstrap(a, b, tokens, "sentence_perplexity").ratio)
+    with pytest.raises(UserError, match="a mean loss of 7"):
+        stats.paired_bootstrap(a + 700, b + 700, tokens)
+
+
+def test_mistakes_are_named() -> None:
+    a, b, tokens = losses(10)
+    with pytest.raises(
+        UserError, match="the losses of B must be finite, but 1 of 10 values are not, the first at place 4"
+    ):
+        stats.paired_bootstrap(a, np.where(np.arange(10) == 3, np.nan, b), tokens)
+    with pytest.raises(UserError, match="statistic must be token_perplexity or sentence_perplexity"):
+        stats.paired_bootstrap(a, b, tokens, "perplexity")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="one weight a sentence: 10, not 9"):
+        stats.paired_bootstrap(a, b, tokens[:9])
+    with pytest.raises(UserError, match="above 0"):
+        stats.paired_bootstrap(a, b, tokens * 0)
+    with pytest.raises(UserError, match="resamples must be at least 100"):
+        stats.paired_bootstrap(a, b, tokens, resamples=10)
+    with pytest.raises(UserError, match="must be numbers, in rows of one length"):
+        stats.paired_bootstrap([[1.0, 2.0], [1.0]], [[1.0, 2.0], [1.0]])
+
+
+def test_the_interval_over_sentences_holds_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(4)
+    hits = 0
+    for trial in range(300):
+        tokens = rng.integers(3, 40, 60)
+        shift = rng.normal(0.1, 0.5, 60)  # without regard to length, so that the true log ratio is -0.1
+        found = stats.paired_bootstrap(np.zeros(60), shift, tokens, resamples=500, seed=trial)
+        assert found.ratio_low is not None
+        assert found.ratio_high is not None
+        hits += found.ratio_low <= math.exp(-0.1) <= found.ratio_high
+    assert 0.90 <= hits / 300 <= 0.98
+
+
+def test_ten_thousand_resamples_of_twelve_thousand_sentences_are_quick() -> None:
+    a, b, tokens = losses(12_000)
+    began = time.process_time()
+    stats.paired_bootstrap(a, b, tokens)
+    assert time.process_time() - began < 3  # well below one on a quiet machine
+
+
+def answers(rng: np.random.Generator, seeds: int, questions: int, seed_spread: float) -> np.ndarray:
+    """Right and wrong with hard and easy questions, lucky and unlucky seeds."""
+    hard = rng.normal(0, 1.5, questions)
+    lucky = rng.normal(0, seed_spread, (seeds, 1))
+    return hard + lucky + rng.logistic(size=(seeds, questions)) > 0
+
+
+def test_pooling_seeds_finds_what_is_not_there_and_crossing_does_not() -> None:
+    """Two equal mechanisms whose seeds differ: of tests at 5 %, McNemar over pooled seeds is wrong far too often."""
+    rng = np.random.default_rng(6)
+    pooled = crossed = over_questions = 0
+    for _ in range(150):
+        both = answers(rng, 6, 150, seed_spread=0.6)
+        a, b = both[:3], both[3:]
+        pooled += stats.mcnemar(a.ravel(), b.ravel()).p < 0.05
+        found = stats.seeds_by_questions(a, b, resamples=200)
+        assert found.both.p is not None
+        assert found.over_questions.p is not None
+        crossed += found.both.p < 0.05
+        over_questions += found.over_questions.p < 0.05
+    assert pooled > 30
+    assert over_questions > 30  # honest for these seeds, and says nothing of others
+    assert crossed < 18
+
+
+def test_clustering_by_question_where_seeds_answer_alike() -> None:
+    """Three copies of one seed are one witness: the interval is that of one, not shorter by the root of three."""
+    rng = np.random.default_rng(7)
+    a, b = rng.random((2, 1, 200)) < 0.4
+    one = stats.seeds_by_questions(a, b).over_questions
+    three = stats.seeds_by_questions(np.repeat(a, 3, axis=0), np.repeat(b, 3, axis=0)).over_questions
+    assert three.low == pytest.approx(one.low)
+    assert three.p == pytest.approx(one.p)
+    assert stats.mcnemar(np.tile(a[0], 3), np.tile(b[0], 3)).p < stats.mcnemar(a[0], b[0]).p
+
+
+@pytest.mark.parametrize(("by_seed", "by_item"), [(0.0, 1.0), (0.1, 1.0), (0.5, 1.0), (0.1, 0.0), (0.0, 0.0)])
+def test_the_crossed_interval_holds_about_as_often_as_it_says(by_seed: float, by_item: float) -> None:
+    rng = np.random.default_rng(8)
+    hits = 0
+    for _ in range(400):
+        table = by_seed * rng.normal(size=(3, 1)) + by_item * rng.normal(size=(1, 100)) + rng.normal(size=(3, 100))
+        found = stats.crossed(table)
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 0 <= found.high
+    assert 0.91 <= hits / 400 <= 0.985
+
+
+def test_crossed_with_one_of_a_kind_is_the_plain_t_test() -> None:
+    values = np.random.default_rng(9).normal(0.3, 1, 30)
+    wanted = scipy_stats.ttest_1samp(values, 0)
+    for table in (values[None, :], values[:, None]):
+        found = stats.crossed(table)
+        assert found.p == pytest.approx(wanted.pvalue)
+        assert found.freedom == pytest.approx(29)
+    assert stats.crossed(values[None, :]).error_seeds is None
+    assert stats.crossed([[2.0]]).p is None
+    assert stats.crossed(np.zeros((3, 5))).p == 1
+    assert stats.crossed(np.full((3, 5), 0.1)).low is None
+
+
+def test_several_seeds_of_losses() -> None:
+    rng = np.random.default_rng(10)
+    base, tokens = rng.gamma(9.0, 0.6, 400), rng.integers(3, 40, 400)
+    a = base + rng.normal(0, 0.02, (3, 1)) + rng.normal(0, 0.3, (3, 400))
+    b = base + rng.normal(0.05, 0.02, (3, 1)) + rng.normal(0, 0.3, (3, 400))
+    for kind in ("token_perplexity", "sentence_perplexity"):
+        found = stats.paired_bootstrap(a, b, tokens, kind)  # type: ignore[arg-type]
+        assert found.over_seeds is not None
+        assert found.both is not None
+        assert found.over_seeds.difference == pytest.approx(math.log(found.ratio))
+        assert found.both.mean == pytest.approx(math.log(found.ratio))
+        assert found.over_seeds.seeds == 3
+        alone = stats.paired_bootstrap(a[0], b[0], tokens, kind, resamples=100)  # type: ignore[arg-type]
+        assert found.over_seeds.a == pytest.approx(math.log(found.a))
+        assert alone.both is None
+        # What crossing says of sentences is what resampling them says.
+        assert found.both.error_items is not None
+        assert found.ratio_high is not None
+        assert found.ratio_low is not None
+        drawn = math.log(found.ratio_high / found.ratio_low) / (2 * 1.96)
+        assert found.both.error_items == pytest.approx(drawn, rel=0.15)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab import stats
+from attnlab.errors import UserError
+
+
+def test_the_sentence_that_was_asked_for() -> None:
+    said = stats.in_words(stats.two_proportions(83, 500, 94, 500))
+    assert said.startswith(
+        "no difference shown: 16.6 vs 18.8 % of 500, p = 0.36 unpaired;"
+        " about 4,700 questions each would be needed for 80 % power"
+    )
+    assert said.endswith(". Differences above 7.0 points are excluded (95 % interval -6.9 to 2.5)")
+
+
+def test_a_difference_that_is_shown() -> None:
+    result = stats.two_proportions(150, 500, 94, 500)
+    said = stats.in_words(result, "additive", "dot")
+    assert said.startswith("additive better by 11.2 points (5.9 to 16.4), p < 0.001 unpaired; 30.0 vs 18.8 % of 500")
+    assert stats.in_words(stats.two_proportions(94, 500, 150, 500), "dot", "additive").startswith(
+        "additive better by 11.2 points (5.9 to 16.4), p < 0.001"
+    )
+    holm = stats.in_words(result, "additive", "dot", adjusted=0.02, comparisons=3)
+    assert "additive better by 11.2 points (5.9 to 16.4), p = 0.02 after Holm over 3 comparisons, unpaired" in holm
+
+
+def test_what_holm_takes_back_is_said() -> None:
+    said = stats.in_words(stats.two_proportions(150, 500, 94, 500), adjusted=0.06, comparisons=20)
+    assert said.startswith("no difference shown: ")
+    assert "p = 0.06 after Holm over 20 comparisons" in said
+    assert "its interval alone leaves out zero, its test does not" in said
+
+
+def test_the_same_questions() -> None:
+    a, b = np.zeros((2, 500), dtype=bool)
+    a[:83], b[:70], b[200:224] = True, True, True
+    said = stats.in_words(stats.mcnemar(a, b), "dot", "gqa")
+    assert said.startswith(
+        "no difference shown: 16.6 vs 18.8 % of the same 500, p = 0.099 paired (exact McNemar, 13 right with dot only,"
+        " 24 with gqa only); about 1,200 questions would be needed for 80 % power."
+    )
+    never = stats.in_words(stats.mcnemar(a, a))
+    assert "needed" not in never
+    assert "Differences above 0.8 points are excluded" in never
+
+
+def test_a_margin_is_met_or_it_is_not() -> None:
+    result = stats.two_proportions(83, 500, 94, 500)
+    assert "Differences of 8 points and more are excluded" in stats.in_words(result, margin=8)
+    assert "Differences of 5 points and more are not excluded, so this is no proof" in stats.in_words(result, margin=5)
+
+
+def test_seeds() -> None:
+    said = stats.in_words(
+        stats.paired([5.85, 5.83, 5.86], [5.72, 5.75, 5.73]), "dot", "additive", measure="loss", lower_is_better=True
+    )
+    assert said == (
+        "additive better by 0.113 (0.042 to 0.185), p = 0.021 by the paired t test (p = 0.25 by sign flips, the least that"
+        " so few seeds allow); loss 5.847 vs 5.733 over 3 seeds"
+    )
+    higher = stats.in_words(stats.paired([0.85, 0.83, 0.86], [0.72, 0.75, 0.73]), "dot", "additive")
+    assert higher.startswith("dot better by 0.113")
+    assert "no test possible: loss 5.800 vs 5.700 over 1 seed (one seed" in stats.in_words(
+        stats.paired([5.8], [5.7]), measure="loss"
+    )
+    assert "(no spread between seeds, so no interval)" in stats.in_words(stats.paired([2, 3], [1, 2]))
+    assert "p = 1" in stats.in_words(stats.paired([2, 3], [2, 3]))
+
+
+def test_seeds_by_questions() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.random((3, 400)) < 0.5, rng.random((3, 400)) < 0.3
+    said = stats.in_words(stats.seeds_by_questions(a, b))
+    assert said.startswith("A better by ")
+    assert "for new seeds and new questions; " in said
+    assert "% of 400 questions x 3 seeds" in said
+    alone = stats.in_words(stats.seeds_by_questions(a[:1], b[:1]))
+    assert "with this one seed" in alone
+    assert "no test possible" in stats.in_words(stats.seeds_by_questions([[True]], [[False]]))
+
+
+def test_perplexities_are_named_apart_and_lower_is_better() -> None:
+    rng = np.random.default_rng(1)
+    a = rng.gamma(9, 0.6, 2000)
+    worse = stats.paired_bootstrap(a + 0.1 + rng.normal(0, 0.1, 2000), a, resamples=500)
+    said = stats.in_words(worse, "dot", "additive")
+    assert said.startswith("additive better, its token perplexity lower by 9.")
+    assert "p < 0.001" in said or "p = 0.00" in said
+    better = stats.paired_bootstrap(a - 0.1 + rng.normal(0, 0.1, 2000), a, None, "sentence_perplexity", resamples=500)
+    assert stats.in_words(better, "dot", "additive").startswith("dot better, its sentence perplexity lower by ")
+    same = stats.in_words(stats.paired_bootstrap(a, a, resamples=100))
+    assert same.startswith("no difference shown: token perplexity ")
+    seeds = stats.in_words(stats.paired_bootstrap(np.stack([a, a + 0.01]), np.stack([a, a + 0.02]), resamples=100))
+    assert "on 2,000 sentences x 2 seeds, " in seeds
+    assert "for new seeds and new sentences" in seeds
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.floats(0, 1))
+def test_words_never_promise_more_than_the_test(x: int, y: int, adjusted: float) -> None:
+    result = stats.two_proportions(x, 60, y, 60)
+    for said, p in (
+        (stats.in_words(result), result.p),
+        (stats.in_words(result, adjusted=adjusted, comparisons=2), adjusted),
+    ):
+        assert ("better" in said) == (p < 0.05)
+        assert ("no difference shown" in said) == (p >= 0.05)
+        assert re.search(r"p [=<] 0?\.?\d", said)
+        assert not re.search("significant|no difference[^ s]|nan|inf", said)
+
+
+def test_p_is_not_rounded_over_its_threshold() -> None:
+    assert stats.p_in_words(0.362) == "p = 0.36"
+    assert stats.p_in_words(0.0750) == "p = 0.075"
+    assert stats.p_in_words(0.02) == "p = 0.02"
+    assert stats.p_in_words(0.0004) == "p < 0.001"
+    assert stats.p_in_words(0.04996) == "p = 0.04996"
+    assert stats.p_in_words(0.05001) == "p = 0.05"
+    assert stats.p_in_words(0.999) == "p = 1"
+
+
+def test_requests_that_make_no_sense() -> None:
+    result = stats.two_proportions(3, 10, 4, 10)
+    with pytest.raises(UserError, match="adjusted p belongs to several comparisons"):
+        stats.in_words(result, adjusted=0.1)
+    with pytest.raises(UserError, match="adjusted p belongs to several comparisons"):
+        stats.in_words(result, comparisons=3)
+    with pytest.raises(UserError, match="margin must be above 0"):
+        stats.in_words(result, margin=0)
+    with pytest.raises(TypeError, match="no words for a float"):
+        stats.in_words(0.5)  # type: ignore[arg-type]
