@@ -11,6 +11,7 @@ import pytest
 
 from attnlab import cli, registry
 from attnlab.config import resolve
+from attnlab.errors import ConfigError
 from attnlab.meters import card, entries, page
 from attnlab.meters.cards import link
 from attnlab.model import make_attention
@@ -178,3 +179,14 @@ def test_a_users_mechanism_has_a_card_and_an_error(tmp_path: Path, capsys: pytes
     assert call("mechanisms", "show", f"{tmp_path / 'plain.py'}:Plain", "--out", tmp_path / "out") == 2
     assert "no pattern to look at" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_class_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(
+        "from attnlab.mechanisms.heads import Attention\n"
+        "class Broken(Attention):\n"
+        "    def pattern(self, q, k, mask):\n"
+        "        return q @ k\n"
+    )
+    with pytest.raises(ConfigError, match="cannot be run .* says where"):
+        card(registry.find("mechanism", f"{tmp_path}/bad.py:Broken"))

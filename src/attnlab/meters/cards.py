@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab import registry
+from attnlab.errors import ConfigError
 from attnlab.meters.forms import build
 from attnlab.meters.samples import chance
 from attnlab.registry import Entry, Option
@@ -126,7 +127,18 @@ def usage(entry: Entry) -> str:
 
 @functools.cache
 def card(entry: Entry) -> dict[str, Any]:
-    """Everything on the card as plain values."""
+    """Everything on the card as plain values; a user's class that cannot be run is refused in one line."""
+    try:
+        return filled(entry)
+    except RuntimeError as error:
+        if ".py:" not in entry.name:
+            raise
+        said = " ".join(str(error).split())
+        raise ConfigError(f"{entry.name} cannot be run ({said}): attnlab audit {entry.name} says where") from None
+
+
+def filled(entry: Entry) -> dict[str, Any]:
+    """The card with all that is counted by running it."""
     parts = entry.parts
     return {
         "name": entry.name,
