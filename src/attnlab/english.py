@@ -26,7 +26,7 @@ TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’
 TOKEN = re.compile(
     r"""
       (?P<tail> (?<=[^\W_]) ' [^\W\d_]\w* )                         # 's, 't, O 'Brien
-    | (?P<run>  \.{2,} | -{2,} )                                    # an ellipsis, a dash
+    | (?P<run>  \.{2,} | -{2,} | <[A-Za-z]+> )                      # an ellipsis, a dash, <unk>
     | (?P<word> (?: (?<!\S) [.-] )?                                 # .com, -5
                 \w++ (?: (?: \.?- | \. | (?<=\d),(?=\d) ) \w++ )*+  # U.S, U.S.-led, well-known, 1,234.5
                 (?: - (?! [-\w] ) )?                                # self-
@@ -77,7 +77,7 @@ def split_sentences(text: str) -> list[str]:
     found, begin = [], 0
     for match in SENTENCE_END.finditer(text):
         word = text[begin : match.start()].rsplit(None, 1)[-1:]
-        if match.group() == "." and word and belongs(word[0].lstrip("\"'(["), ""):
+        if match.group() == "." and word and belongs(word[0].lstrip("\"'(["), text[match.end() :]):
             continue
         found.append(text[begin : match.end()].strip())
         begin = match.end()
