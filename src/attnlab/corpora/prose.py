@@ -53,6 +53,7 @@ MARKUP = (
 )
 CURLY = str.maketrans("“”‘’", "\"\"''")
 LABEL = re.compile(r"(?:[-*+•]|\(?(?:\d+|[a-z])[.)]|(?:Note|Warning|Caution|CPython implementation detail):)\s+")
+STRANGE = (">>>", "::=", "+--", "|  ", " |", "****", "====", "----", "~~~~", "\\", "$ ")  # code, tables, headings
 # What stands between two spaces in an English sentence: words, numbers, a dash, all with their punctuation.
 ENGLISH = re.compile(
     r"""["'(]* (?: [A-Za-z]+\d* (?: [-'/] [A-Za-z]+ )* '? | [A-Z] (?: \.[A-Z] )+ \.? | e\.g\.? | i\.e\.?
@@ -69,19 +70,19 @@ COMMON = frozenset(FREQUENT.split())
 BEGINNING = re.compile(r"""["'(]?[A-Z]""")
 ENDING = re.compile(r"""[\w)"'][.!?][)"']*$""")
 SHORTEST, LONGEST = 3, 100  # words
+NO_TEXT = "this Python carries no help texts (pydoc_data and the sources of its library are missing): give a file"
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs of a help text, each on one line, without marks of lists; what looks like code or a table is left out."""
+    """The paragraphs of a help text, each on one line, without marks of lists; what looks like code or a table is left out.
+
+    Inside a block a new one begins at the mark of a list, and where the text moves back to the left.
+    """
     for block in re.split(r"\n\s*\n", text):
-        lines = block.split("\n")
-        if any(
-            mark in block for mark in (">>>", "::=", "+--", "|  ", " |", "****", "====", "----", "~~~~", "\\", "$ ")
-        ):
+        if any(mark in block for mark in STRANGE):
             continue
+        lines, begin = block.split("\n"), 0
         indents = [len(line) - len(line.lstrip()) for line in lines]
-        # A line that is indented more than the first ends the paragraph, unless it hangs below the mark of a list.
-        begin = 0
         for at in range(1, len(lines) + 1):
             if at == len(lines) or LABEL.match(lines[at].lstrip()) or indents[at] < indents[begin]:
                 yield unwrapped(lines[begin:at])
@@ -107,9 +108,7 @@ def plain(text: str) -> str:
 def is_english(sentence: str) -> bool:
     """Whether a sentence is made of English words only, of a fitting number, from a capital to a full stop."""
     words = sentence.split()
-    if not SHORTEST <= len(words) <= LONGEST or not BEGINNING.match(sentence):
-        return False
-    if not ENDING.search(sentence):
+    if not (SHORTEST <= len(words) <= LONGEST and BEGINNING.match(sentence) and ENDING.search(sentence)):
         return False
     strange = [word for word in words if not ENGLISH.fullmatch(word)]
     if len(strange) * 8 > len(words) or not all(map(NAME.fullmatch, strange)):
@@ -130,7 +129,7 @@ def docstrings(source: str) -> Iterator[str]:
 
 def library_files(folder: Path) -> Iterator[Path]:
     """The source files of the standard library, in an order that is the same everywhere."""
-    for path in sorted(folder.iterdir(), key=lambda one: one.name):
+    for path in sorted(folder.iterdir() if folder.is_dir() else (), key=lambda one: one.name):
         if path.is_dir() and path.name not in LEFT_OUT and not path.name.startswith(("config-", ".")):
             yield from library_files(path)
         elif path.suffix == ".py":
@@ -184,9 +183,6 @@ def load_prose(n: int | None = None, part: str | None = None) -> tuple[str, ...]
     if not chosen:
         raise DataError(f"none of {n} sentences is in the part {part}: ask for more" if found else NO_TEXT)
     return chosen
-
-
-NO_TEXT = "this Python carries no help texts (pydoc_data and the sources of its library are missing): give a file"
 
 
 def licence() -> tuple[str, ...]:
