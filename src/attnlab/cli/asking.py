@@ -259,9 +259,12 @@ def tell_words(words: dict[str, Any], symbols: int) -> None:
     console.print("words in a sentence:")
     most = max(bar["sentences"] for bar in words["lengths"])
     for bar in words["lengths"]:
-        if bar["sentences"]:
+        if bar["to"] <= 100:
             drawn = "█" * round(50 * bar["sentences"] / most)
-            console.print(f"{bar['from']:5}-{bar['to']:<4} {bar['sentences']:8,}  {drawn}")
+            console.print(f"{bar['from']:5}-{bar['to']:<4} {bar['sentences']:8,}  {drawn}".rstrip())
+    beyond = sum(bar["sentences"] for bar in words["lengths"] if bar["to"] > 100)
+    if beyond:
+        console.print(f"   over 100 {beyond:7,}")
 
 
 @corpus_app.command(name="export")
