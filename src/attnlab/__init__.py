@@ -24,6 +24,8 @@ _HOMES = {
     "resume": "attnlab.stages",
     "examine": "attnlab.evaluate",
     "top_answers": "attnlab.evaluate",
+    "sample": "attnlab.evaluate",
+    "sentence_losses": "attnlab.perplexity",
     "Run": "attnlab.runs",
     "audit_mechanism": "attnlab.audit",
     "audit_module": "attnlab.audit",

@@ -44,7 +44,9 @@ class ModelConfig:
     n_head: int = setting(8, "attention heads a block")
     n_embd: int = setting(256, "width of the residual stream")
     block_size: int = setting(128, "longest sequence in tokens")
-    vocab_size: int = setting(2000, "rows of the token embedding; the tokenizer must fit in")
+    vocab_size: int = setting(
+        2000, "rows of the token embedding, which the tokenizer must fit in; 0: as many as it has"
+    )
     mechanism: str = setting("dot", "attention mechanism, or several joined by commas, tiled over the layers")
     options: dict[str, dict[str, Any]] = setting({}, "options of the mechanisms, as options.NAME.OPTION")
     bottleneck: int = setting(0, "latents that all layers but the first and the last live on; 0: none")
@@ -55,11 +57,13 @@ class ModelConfig:
     mlp_ratio: int = setting(4, "width of the MLP over n_embd")
     bias: bool = setting(False, "biases in the linear maps of the blocks")
     zero_init: bool = setting(True, "start the output projections of the blocks at zero")
-    dropout: float = setting(0.0, "dropout on embedding, attention and residuals")
+    dropout: float = setting(0.0, "dropout on embedding, attention weights and residuals")
+    attention_dropout: float = setting(-1.0, "dropout on attention weights alone; -1: the same as dropout")
 
     def __post_init__(self) -> None:
-        for name in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_ratio"):
+        for name in ("n_layer", "n_head", "n_embd", "block_size", "mlp_ratio"):
             require(getattr(self, name) >= 1, f"model.{name} must be at least 1, not {getattr(self, name)}")
+        require(self.vocab_size >= 0, f"model.vocab_size must not be negative, but is {self.vocab_size}")
         require(
             self.n_embd % self.n_head == 0,
             f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})",
@@ -78,13 +82,28 @@ class ModelConfig:
         )
         require(self.block_size >= 8, f"model.block_size must be at least 8, not {self.block_size}")
         require(0 <= self.dropout < 1, f"model.dropout must lie in [0, 1), not {self.dropout}")
+        require(
+            self.attention_dropout == -1 or 0 <= self.attention_dropout < 1,
+            f"model.attention_dropout must lie in [0, 1), or be -1 for that of dropout, not {self.attention_dropout}",
+        )
+
+    @property
+    def dropout_of_attention(self) -> float:
+        """Dropout on attention weights."""
+        return self.dropout if self.attention_dropout == -1 else self.attention_dropout
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
     """How text becomes numbers."""
 
-    kind: Literal["char", "bpe"] = setting("bpe", "characters, or byte-pair pieces learned from the corpus")
+    kind: Literal["char", "bpe", "word"] = setting(
+        "bpe", "characters, byte-pair pieces learned from the corpus, or words"
+    )
+    min_count: int = setting(3, "words that the corpus shows less often are unknown")
+
+    def __post_init__(self) -> None:
+        require(self.min_count >= 1, f"tokenizer.min_count must be at least 1, not {self.min_count}")
 
 
 @dataclass(frozen=True)
@@ -101,6 +120,9 @@ class TrainConfig:
 
     epochs: float = setting(40.0, "passes over the task's examples")
     tokens_per_batch: int = setting(4096, "tokens in a batch, padding included, over all processes")
+    rows_per_batch: int = setting(
+        0, "examples in a batch, drawn whatever their length; 0: by tokens, of similar length"
+    )
     optimizer: Literal["muon", "adamw"] = setting("muon", "Muon for matrices with AdamW for the rest, or AdamW alone")
     lr: float = setting(3e-3, "learning rate of AdamW")
     muon_lr: float = setting(0.02, "learning rate of Muon")
@@ -118,7 +140,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "tokens_per_batch", "lr", "muon_lr", "checkpoint_every"):
             require(getattr(self, name) > 0, f"train.{name} must be above 0, not {getattr(self, name)}")
-        for name in ("weight_decay", "clip", "threads", "horizon"):
+        for name in ("weight_decay", "clip", "threads", "horizon", "rows_per_batch"):
             require(getattr(self, name) >= 0, f"train.{name} must not be negative, but is {getattr(self, name)}")
         for name in ("beta1", "beta2"):
             require(0 <= getattr(self, name) < 1, f"train.{name} must lie in [0, 1), not {getattr(self, name)}")

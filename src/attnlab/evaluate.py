@@ -1,32 +1,46 @@
-"""Examine a model: generate greedily, compare exactly, list the likeliest answers."""
+"""Examine a model: generate greedily or by chance, compare exactly, list the likeliest answers."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlab import stats
 from attnlab.corpora import Question
-from attnlab.errors import DataError
+from attnlab.errors import DataError, UserError
 from attnlab.model import LanguageModel
+from attnlab.taps import at_rest
 from attnlab.tasks import cut_at
 from attnlab.tokenizers import Tokenizer
 
 ROWS = 256  # questions answered at once
 
+Choose = Callable[[Float[Tensor, "B V"]], Int[Tensor, " B"]]  # the next token of every row, from its scores
+
+
+def likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
+    """The next tokens of greedy generation."""
+    return scores.argmax(dim=-1)
+
 
 @torch.inference_mode()
 def generate(
-    model: LanguageModel, ids: Int[Tensor, "B T"], limit: int, stops: tuple[int, ...] = (), use_cache: bool = True
+    model: LanguageModel,
+    ids: Int[Tensor, "B T"],
+    limit: int,
+    stops: tuple[int, ...] = (),
+    use_cache: bool = True,
+    choose: Choose = likeliest,
 ) -> list[list[int]]:
-    """The likeliest continuation of each row, token by token, up to a stop symbol (left out) or `limit` tokens.
+    """A continuation of each row, token by token as chosen, up to a stop symbol (left out) or `limit` tokens.
 
     With the cache each step computes the new token only; without it, everything again: the readable reference.
     """
@@ -35,8 +49,7 @@ def generate(
     running = torch.ones(len(ids), dtype=torch.bool)
     start = ids.shape[1]
     for _ in range(min(limit, model.config.block_size - start)):
-        scores = model.head(model.hidden(new, caches=caches)[:, -1])
-        chosen = scores.argmax(dim=-1)
+        chosen = choose(model.head(model.hidden(new, caches=caches)[:, -1]))
         ids = torch.cat([ids, chosen[:, None]], dim=1)
         new = chosen[:, None] if use_cache else ids
         for stop in stops:
@@ -44,6 +57,60 @@ def generate(
         if not running.any():
             break
     return [cut_at(row, stops) for row in ids[:, start:].tolist()]
+
+
+def by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, seed: int) -> Choose:
+    """A choice by the model's probabilities, sharpened by a low temperature, among the `top_k` likeliest (0: all).
+
+    Every row has a generator of its own, so that a sample stays the same whatever the others do.
+    """
+    seeds = [np.random.SeedSequence([seed, row]).generate_state(1).item() for row in range(rows)]
+    generators = [torch.Generator().manual_seed(one) for one in seeds]
+    never = [token for token in (tokenizer.start, tokenizer.pad) if token is not None and token != tokenizer.stop]
+
+    def choose(scores: Tensor) -> Tensor:
+        scores = scores[:, : tokenizer.size].clone()  # a model may have more rows than there are symbols
+        scores[:, never] = -math.inf
+        if temperature == 0:
+            return likeliest(scores)
+        if 0 < top_k < scores.shape[1]:
+            scores[scores < scores.topk(top_k).values[:, -1:]] = -math.inf
+        chances = (scores / temperature).softmax(dim=-1)
+        drawn = [torch.multinomial(row, 1, generator=one) for row, one in zip(chances, generators, strict=True)]
+        return torch.cat(drawn)
+
+    return choose
+
+
+def sample(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    prompt: str = "",
+    count: int = 5,
+    *,
+    temperature: float = 0.8,
+    top_k: int = 0,
+    seed: int = 0,
+    limit: int = 100,
+    use_cache: bool = True,
+) -> list[str]:
+    """Texts that a model writes, each from the prompt on, up to its stop symbol or `limit` further tokens."""
+    if count < 1 or limit < 1 or seed < 0:
+        raise UserError("samples need a count and a limit of at least 1, and a seed that is not negative")
+    if not (math.isfinite(temperature) and temperature >= 0) or top_k < 0:
+        raise UserError(f"temperature and top_k must not be negative, but are {temperature} and {top_k}")
+    begin = tokenizer.opening(prompt)
+    if not begin:
+        raise UserError("this model has no symbol that begins a text: give it a prompt to go on from")
+    if len(begin) >= model.config.block_size:
+        raise UserError(
+            f"the prompt takes {len(begin)} tokens, and the block of this model holds {model.config.block_size}: shorten it"
+        )
+    choose = by_chance(tokenizer, count, temperature, top_k, seed)
+    with at_rest(model):
+        written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, use_cache, choose)
+    first = 0 if tokenizer.start is None else 1
+    return [tokenizer.decode([*begin[first:], *ids]) for ids in written]
 
 
 def cue(tokenizer: Tokenizer, question: str, block_size: int, number: int = 1) -> list[int]:

@@ -146,6 +146,15 @@ def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> 
         raise UserError("the text is empty: write some, such as 'Hank Aaron was born in'")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UserError("the text is not UTF-8: type it again, or set the terminal to UTF-8")
+    ids = tokenizer.opening(text) if tokenizer.words else with_symbols(tokenizer, text)
+    ids += [tokenizer.mask] if question else []
+    if len(ids) > block_size:
+        raise UserError(f"the text takes {len(ids)} tokens, and the block of this model holds {block_size}: shorten it")
+    return ids
+
+
+def with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of characters or pieces, and of the symbols between them."""
     parts = re.split(f"([{MASK}{PAD}])", text)
     if tokenizer.characters:
         known = tokenizer.backend.get_vocab()
@@ -160,9 +169,6 @@ def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> 
         # Pieces bring their own space, so that those beside a symbol are only there to be read.
         plain = part if tokenizer.characters or len(parts) == 1 else part.strip(" ")
         ids += tokenizer.encode(plain) if symbol is None else [symbol]
-    ids += [tokenizer.mask] if question else []
-    if len(ids) > block_size:
-        raise UserError(f"the text takes {len(ids)} tokens, and the block of this model holds {block_size}: shorten it")
     return ids
 
 

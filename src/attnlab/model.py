@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnlab import registry
-from attnlab.config import ModelConfig, build
+from attnlab.config import ModelConfig, build, require
 from attnlab.errors import CheckpointError, ConfigError, unknown
 from attnlab.mechanisms.heads import Attention
 from attnlab.runs import Run, read_json
@@ -59,7 +59,7 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
         "rotary": config.positions == "rotary",
         "qk_norm": config.qk_norm,
         "bias": config.bias,
-        "dropout": config.dropout,
+        "dropout": config.dropout_of_attention,
     }
     arguments = {name: value for name, value in shared.items() if entry.accepts(name)}
     arguments |= entry.check(config.options.get(entry.short_name, {}))
@@ -132,6 +132,7 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        require(config.vocab_size > 0, "model.vocab_size 0 follows from a corpus, and here is none: give a number")
         self.config = config
         self.tokens = nn.Embedding(config.vocab_size, config.n_embd)
         self.positions = nn.Embedding(config.block_size, config.n_embd) if config.positions == "learned" else None

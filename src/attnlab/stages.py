@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,20 @@ import numpy as np
 import torch
 
 from attnlab import corpora, registry
-from attnlab.config import RunConfig, Stage, build
+from attnlab.config import ModelConfig, RunConfig, Stage, build
 from attnlab.corpora import Corpus, Question
+from attnlab.english import split_words
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.model import FORMAT, LanguageModel, load_model, on_paper
 from attnlab.runs import Run, free_name, refuse_existing
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
-from attnlab.tokenizers import Tokenizer
+from attnlab.tokenizers import Tokenizer, count_words
 from attnlab.train import Ranks, Step, Trainer, choose_threads, keep_memory, process_group
 
 Announce = Callable[[str], None]
+
+BIN = 5  # words a bar of the histogram of sentence lengths
 
 
 def silent(_: object) -> None:
@@ -122,26 +125,64 @@ def stored_config(run: Run) -> RunConfig:
     return config
 
 
-def documents_read(run: Run, question: str) -> list[str] | None:
-    """The documents of a run's corpus that are about a name in a question; None where the corpus cannot be read now."""
+def corpus_of(run: Run) -> Corpus | None:
+    """The corpus a run was trained on; None where it had none, or it cannot be read now."""
     entry = run.config.get("data", {}).get("corpus")
     try:
-        corpus = corpora.load_corpus(entry["source"]) if entry else None
+        return corpora.load_corpus(entry["source"]) if entry else None
     except DataError:
         return None
+
+
+def seen(run: Run, corpus: Corpus) -> int | None:
+    """How many lines of a corpus a run was trained on; None where its own corpus cannot be read now."""
+    own = corpus_of(run)
+    known = frozenset(own.lines) if own else frozenset()
+    return sum(line in known for line in corpus.lines) if own else None
+
+
+def reading_of(run: Run) -> dict[str, Any]:
+    """How a run reads a sentence, as arguments of perplexity.sentence_losses: where it is cut, whether it is filled up."""
+    task = stored_config(run).task
+    if task.name != "words":
+        return {}
+    entry = registry.find("task", "words")
+    options = {name: one.default for name, one in entry.options.items()} | entry.check(task.options)
+    return {name: options[name] for name in ("longest", "padded")}
+
+
+def documents_read(run: Run, question: str) -> list[str] | None:
+    """The documents of a run's corpus that are about a name in a question; None where the corpus cannot be read now."""
+    corpus = corpus_of(run)
     return [corpus.lines[index] for index in corpora.documents_about(corpus, question)] if corpus else None
 
 
 def rehearse(config: RunConfig, sources: Sources, tokenizer: Tokenizer) -> None:
     """Find the mistakes that training would find, without training: in the model's and the task's settings, in the data."""
-    on_paper(config.model)
+    on_paper(fitted(config, tokenizer))
     make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
+
+
+def learn_tokenizer(config: RunConfig, sources: Sources) -> Tokenizer:
+    """The tokenizer of a run, learned from everything it reads."""
+    return Tokenizer.train(
+        config.tokenizer.kind, sources.texts(), config.model.vocab_size, min_count=config.tokenizer.min_count
+    )
+
+
+def fitted(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
+    """The model with as many rows as the tokenizer has symbols, where the corpus decides: for 0, and for words.
+
+    Of words vocab_size is the largest number, since rows for words that do not occur would be waste.
+    """
+    follows = config.model.vocab_size == 0 or tokenizer.words
+    return replace(config.model, vocab_size=tokenizer.size) if follows else config.model
 
 
 def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> dict[str, Any]:
     """What a task makes of the data: counts, and examples as pairs of texts."""
     sources = Sources.read(corpus, facts)
-    tokenizer = Tokenizer.train(config.tokenizer.kind, sources.texts(), config.model.vocab_size)
+    tokenizer = learn_tokenizer(config, sources)
     task = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
     rng = np.random.default_rng(seed)
     examples = task.examples(rng)
@@ -155,6 +196,24 @@ def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed:
         "examples_per_epoch": len(examples),
         "tokens_per_epoch": sum(len(example.ids) for example in examples),
         "examples": [{"input": given, "target": wanted} for given, wanted in pairs],
+        **({"words": word_counts(lines, tokenizer)} if tokenizer.words else {}),
+    }
+
+
+def word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> dict[str, Any]:
+    """A corpus of sentences in numbers: words, how many of them are known, and how long the sentences are."""
+    counts = count_words(lines)
+    known = tokenizer.backend.get_vocab()
+    lengths = [(len(split_words(line)) - 1) // BIN for line in lines]
+    return {
+        "sentences": len(lines),
+        "tokens": counts.total(),
+        "distinct": len(counts),
+        "unknown_share": sum(count for word, count in counts.items() if word not in known) / max(1, counts.total()),
+        "lengths": [
+            {"from": number * BIN + 1, "to": number * BIN + BIN, "sentences": lengths.count(number)}
+            for number in range(max(lengths, default=-1) + 1)
+        ],
     }
 
 
@@ -197,7 +256,7 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
             stored = {
                 "format": FORMAT,
                 "stage": stage,
-                "config": config.to_dict(),
+                "config": replace(config, model=trainer.model.config).to_dict(),
                 "data": sources.described,
                 "base": os.path.relpath(base.path, run.path) if base else None,
             }
@@ -214,8 +273,8 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
     torch.set_num_threads(config.train.threads)
     torch.manual_seed(config.seed)
     if base is None:
-        tokenizer = Tokenizer.train(config.tokenizer.kind, sources.texts(), config.model.vocab_size)
-        model = LanguageModel(config.model)
+        tokenizer = learn_tokenizer(config, sources)
+        model = LanguageModel(fitted(config, tokenizer))
     else:
         model, tokenizer = load_model(base.model)
     task = make_task(config.task, TaskData(tokenizer, model.config.block_size, sources.corpus, sources.facts))

@@ -1,12 +1,16 @@
-"""Text to numbers and back: characters, or byte-pair pieces, on Hugging Face tokenizers.
+"""Text to numbers and back: characters, byte-pair pieces or words, on Hugging Face tokenizers.
 
-Two symbols have a meaning of their own: `□` fills and ends, `⁇` hides a span, asks and closes an answer. In a user's text
-they stand for nothing and are read as a question mark. The character vocabulary has no further symbol: a character that
-the corpus never showed is hidden from the model, so it is read as `⁇`.
+Two symbols of characters and pieces have a meaning of their own: `□` fills and ends, `⁇` hides a span, asks and closes an
+answer. In a user's text they stand for nothing and are read as a question mark. The character vocabulary has no further
+symbol: a character that the corpus never showed is hidden from the model, so it is read as `⁇`.
+
+Words know `<START>`, `<STOP>`, `<PAD>`, and `<UNK>` for every word that the corpus showed too seldom; there is nothing to
+hide or to ask with. What a word is, english.py says.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -14,24 +18,60 @@ from typing import Literal
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from attnlab.english import split_words
 from attnlab.errors import CheckpointError, ConfigError
+
+Kind = Literal["char", "bpe", "word"]
 
 PAD = "□"
 MASK = "⁇"
+START, STOP, UNKNOWN, FILL = "<START>", "<STOP>", "<UNK>", "<PAD>"
+WORD_SYMBOLS = (START, STOP, UNKNOWN, FILL)
 _SPECIAL = str.maketrans({PAD: "?", MASK: "?"})
 
 
 class Tokenizer:
-    """Encodes and decodes; saved as one tokenizer.json."""
+    """Encodes and decodes; saved as one tokenizer.json.
+
+    `pad` fills, `stop` ends a text, `start` begins one (None where texts begin with their first token), `unknown` stands for
+    what the vocabulary lacks (None where it lacks nothing).
+    """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
-        pad, mask = backend.token_to_id(PAD), backend.token_to_id(MASK)
-        if pad is None or mask is None:
-            raise CheckpointError(f"tokenizer.json lacks the symbols {PAD} and {MASK}: it was not made by attnlab")
-        self.pad: int = pad
-        self.mask: int = mask
-        self.characters = isinstance(backend.model, models.WordLevel)
+        self.kind: Kind = _kind(backend)
+        numbers: dict[str, int] = backend.get_vocab()
+        self.pad: int = numbers[FILL if self.words else PAD]
+        self.stop: int = numbers[STOP if self.words else PAD]
+        self.start: int | None = numbers[START] if self.words else None
+        self.unknown: int | None = {"char": numbers.get(MASK), "word": numbers.get(UNKNOWN)}.get(self.kind)
+        self._mask: int | None = None if self.words else numbers[MASK]
+        self._numbers = numbers if self.words else {}
+
+    @property
+    def characters(self) -> bool:
+        """Whether every character is a symbol."""
+        return self.kind == "char"
+
+    @property
+    def words(self) -> bool:
+        """Whether every word is a symbol."""
+        return self.kind == "word"
+
+    @property
+    def mask(self) -> int:
+        """The symbol that hides, asks and closes; words have none."""
+        if self._mask is None:
+            raise ConfigError(
+                f"a vocabulary of words has no {MASK} to hide or to ask with: use --task.name words and"
+                " `evaluate --corpus`, or train with --tokenizer.kind bpe"
+            )
+        return self._mask
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """The symbols at which a generated text ends."""
+        return (self.stop, self.pad) if self._mask is None else (self._mask, self.pad)
 
     @property
     def size(self) -> int:
@@ -39,16 +79,29 @@ class Tokenizer:
         return int(self.backend.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text. A word at the start is spelled like a word inside: with a space before it."""
+        """The ids of a text. A piece at the start is spelled like a piece inside: with a space before it."""
+        if self.words:
+            numbers, unknown = self._numbers, self._numbers[UNKNOWN]
+            return [numbers.get(word, unknown) for word in _no_symbols(split_words(text))]
         text = text.translate(_SPECIAL)
         return list(self.backend.encode(text if self.characters or not text else " " + text).ids)
 
+    def opening(self, text: str) -> list[int]:
+        """The beginning of a text as a model reads it: the start symbol, where there is one, and the text so far."""
+        return self.encode(text) if self.start is None else [self.start, *self.encode(text)]
+
+    def sentence(self, text: str, longest: int) -> list[int]:
+        """A whole text as a model reads it, from its start symbol to its stop symbol, cut at `longest` tokens."""
+        return [*self.opening(text), self.stop][:longest]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special symbols shown."""
+        if self.words:
+            return " ".join(map(self.piece, ids))
         pieces: list[str] = []
         run: list[int] = []
         for token in [*ids, self.pad]:
-            if token in (self.pad, self.mask):
+            if token in (self.pad, self._mask):
                 pieces.append(self._plain(run))
                 pieces.append(PAD if token == self.pad else MASK)
                 run = []
@@ -78,15 +131,63 @@ class Tokenizer:
         return cls(backend)
 
     @classmethod
-    def train(cls, kind: Literal["char", "bpe"], texts: Iterable[str], vocab_size: int) -> Tokenizer:
-        """A tokenizer learned from texts, of at most `vocab_size` symbols."""
+    def train(cls, kind: Kind, texts: Iterable[str], vocab_size: int, min_count: int = 1) -> Tokenizer:
+        """A tokenizer learned from texts, of at most `vocab_size` symbols, or of as many as it takes (0).
+
+        Words that occur fewer than `min_count` times are unknown; where there are too many, the commonest are kept.
+        """
+        if kind == "word":
+            return cls(_words(texts, vocab_size, min_count))
         plain = (text.translate(_SPECIAL) for text in texts)
         return cls(_characters(plain, vocab_size) if kind == "char" else _pieces(plain, vocab_size))
 
 
+def count_words(texts: Iterable[str]) -> Counter[str]:
+    """How often every word occurs."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(_no_symbols(split_words(text)))
+    return counts
+
+
+def _no_symbols(words: list[str]) -> list[str]:
+    """Words in which the special ones of a user's text stand for nothing."""
+    return (
+        words
+        if not any(word in WORD_SYMBOLS for word in words)
+        else [UNKNOWN if word in WORD_SYMBOLS else word for word in words]
+    )
+
+
+def _kind(backend: tokenizers.Tokenizer) -> Kind:
+    """What a tokenizer's symbols are, or an error where they are none of ours."""
+    if all(backend.token_to_id(symbol) is not None for symbol in WORD_SYMBOLS):
+        return "word"
+    if backend.token_to_id(PAD) is None or backend.token_to_id(MASK) is None:
+        raise CheckpointError(f"tokenizer.json lacks the symbols {PAD} and {MASK}: it was not made by attnlab")
+    return "char" if isinstance(backend.model, models.WordLevel) else "bpe"
+
+
+def _words(texts: Iterable[str], vocab_size: int, min_count: int) -> tokenizers.Tokenizer:
+    """The special symbols, then the words from the commonest to the rarest, equals by the alphabet."""
+    counts = count_words(texts)
+    del counts[UNKNOWN]
+    known = sorted(
+        (word for word, count in counts.items() if count >= min_count), key=lambda word: (-counts[word], word)
+    )
+    if 0 < vocab_size <= len(WORD_SYMBOLS):
+        raise ConfigError(f"a vocabulary of words needs model.vocab_size above {len(WORD_SYMBOLS)}, or 0 for all words")
+    symbols = [*WORD_SYMBOLS, *known][: vocab_size or None]
+    backend = tokenizers.Tokenizer(
+        models.WordLevel({symbol: number for number, symbol in enumerate(symbols)}, unk_token=UNKNOWN)
+    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return backend
+
+
 def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     symbols = [PAD, MASK, *sorted({"\n"}.union(*texts))]  # the end of a line is a character of the corpus too
-    if len(symbols) > vocab_size:
+    if 0 < vocab_size < len(symbols):
         raise ConfigError(
             f"the corpus needs {len(symbols)} symbols, {MASK} and {PAD} included, and model.vocab_size is {vocab_size}:"
             f" set --model.vocab_size {len(symbols)}, or --tokenizer.kind bpe"

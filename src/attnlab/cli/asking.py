@@ -1,8 +1,9 @@
-"""Verbs that question a run, and show the data it learns from: evaluate, ask, corpus."""
+"""Verbs that question a run, and show the data it learns from: evaluate, ask, generate, corpus."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App
 from rich.text import Text
@@ -16,20 +17,42 @@ app.command(corpus_app)
 
 
 @app.command
-def evaluate(folder: Path, /, *, exam: str = "people:test", out: Path | None = None, json: bool = False) -> None:
-    """Examine a run: greedy answers, exact match, one prediction a line in DIR/predictions.txt.
+def evaluate(
+    folder: Path,
+    /,
+    *,
+    exam: str | None = None,
+    corpus: str | None = None,
+    probe: list[str] | None = None,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Examine a run: greedy answers, exact match, one prediction a line in DIR/predictions.txt; or measure it on text.
+
+    With --corpus: the loss of every sentence in DIR/losses.csv, and two perplexities. The sentence perplexity is that of the
+    course reports, the mean over sentences of exp(mean loss); the token perplexity is exp(mean loss of all tokens).
 
     Parameters
     ----------
     folder
         The run.
     exam
-        Questions with or without answers: a file, or people:test.
+        Questions with or without answers: a file, or people:test (the default).
+    corpus
+        Text to be measured on, a sentence a line: a file, or prose:dev.
+    probe
+        A sentence to be shown with its loss, may be given several times. Default: the four of the course reports.
     out
-        Folder for predictions.txt and result.json; must not exist. Default: runs/evaluate-N.
+        Folder for predictions.txt or losses.csv, and result.json; must not exist. Default: runs/evaluate-N.
     json
         Print for programs.
     """
+    if corpus is not None or probe:
+        if exam is not None:
+            raise UserError("--exam asks questions, --corpus and --probe measure text: give one, then the other")
+        measure(folder, corpus, probe, out, json)
+        return
+    exam = exam or "people:test"
     from attnlab import corpora, evaluate
     from attnlab.model import load_model
     from attnlab.runs import Run, free_name, refuse_existing, refuse_several, to_json, write_folder
@@ -47,6 +70,97 @@ def evaluate(folder: Path, /, *, exam: str = "people:test", out: Path | None = N
     console.print(examination.sentence())
     console.print(f"commonest answer: {summary['commonest_prediction']} ({100 * summary['commonest_share']:.1f} %)")
     console.print(f"predictions: {target / 'predictions.txt'}", soft_wrap=True)
+
+
+def measure(folder: Path, corpus: str | None, probes: list[str] | None, out: Path | None, json: bool) -> None:
+    """What `evaluate` does with text."""
+    from attnlab import corpora, perplexity, stages
+    from attnlab.model import load_model
+    from attnlab.runs import Run, free_name, refuse_existing, refuse_several, to_json, write_folder
+
+    refuse_several("a measurement")
+    opened, target = Run.open(folder), out or free_name("evaluate")
+    refuse_existing(target)
+    text = corpora.load_corpus(corpus) if corpus else None
+    (model, tokenizer), reading = load_model(opened.model), stages.reading_of(opened)
+    summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
+    summary["probes"] = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
+    files = {}
+    if text is not None:
+        measured = perplexity.sentence_losses(model, tokenizer, text.lines, **reading)
+        summary |= {"sha256": text.sha256, "seen": stages.seen(opened, text), **measured.summary()}
+        files["losses.csv"] = measured.to_csv()
+    write_folder(target, {**files, "result.json": to_json(summary)})
+    if json:
+        show_json({**summary, "out": str(target)})
+        return
+    tell_measured(summary)
+    console.print(f"written: {target}", soft_wrap=True)
+
+
+def tell_measured(summary: dict[str, Any]) -> None:
+    """Losses and perplexities for people."""
+    if summary["corpus"] is not None:
+        console.print(
+            f"{summary['sentences']:,} sentences, {summary['tokens']:,} tokens"
+            f" ({100 * summary['unknown_share']:.1f} % unknown): loss {summary['loss']:.3f}\n"
+            f"token perplexity     {summary['token_perplexity']:10,.1f}   exp(mean loss of a token)\n"
+            f"sentence perplexity  {summary['sentence_perplexity']:10,.1f}   mean of exp(a sentence's mean loss)",
+        )
+        if summary["seen"]:
+            console.print(f"({summary['seen']:,} of these sentences were in its training text)")
+    for one in summary["probes"]:
+        console.print(
+            f"loss {one['loss']:6.3f}  perplexity {one['perplexity']:10,.1f}  {one['sentence']}", soft_wrap=True
+        )
+
+
+@app.command
+def generate(
+    folder: Path,
+    prompt: str = "",
+    /,
+    *,
+    n: Whole = 5,
+    temperature: float = 0.8,
+    top_k: Whole = 0,
+    seed: Whole = 0,
+    longest: Whole = 100,
+    json: bool = False,
+) -> None:
+    """Let a run's model write: texts drawn by its own probabilities.
+
+    Parameters
+    ----------
+    folder
+        The run.
+    prompt
+        How the texts begin. Models of words need none.
+    n
+        How many texts.
+    temperature
+        Below 1 the likely words become likelier, 0 takes the likeliest always.
+    top_k
+        Draw among so many likeliest tokens only; 0: among all.
+    seed
+        Seed of the draws.
+    longest
+        Tokens a text after the prompt, if it does not end before.
+    json
+        Print for programs.
+    """
+    from attnlab import evaluate
+    from attnlab.model import load_model
+    from attnlab.runs import Run
+
+    model, tokenizer = load_model(Run.open(folder).model)
+    texts = evaluate.sample(model, tokenizer, prompt, n, temperature=temperature, top_k=top_k, seed=seed, limit=longest)
+    if json:
+        settings = {"temperature": temperature, "top_k": top_k, "seed": seed}
+        show_json({"run": str(folder), "prompt": prompt, **settings, "samples": texts})
+        return
+    for text in texts:
+        console.print(text, soft_wrap=True)
 
 
 @app.command
@@ -101,13 +215,13 @@ def corpus_show(
     Parameters
     ----------
     corpus
-        Text, one document a line: a file, or people (built in).
+        Text, one document a line: a file, or people or prose (built in).
     facts
         Questions, question<TAB>answer a line.
     task
-        spans, recall or questions.
+        spans, recall, questions or words.
     preset
-        Whose tokenizer and block to use. Default: mingpt for spans, small for others.
+        Whose tokenizer and block to use. Default: mingpt for spans, nano-words for words, small for others.
     n
         How many examples.
     seed
@@ -119,7 +233,7 @@ def corpus_show(
 
     if n < 1:
         raise UserError(f"--n must be at least 1, not {n}")
-    preset = preset or ("mingpt" if task == "spans" else "small")
+    preset = preset or {"spans": "mingpt", "words": "nano-words"}.get(task, "small")
     facts = facts or ("people:train" if task == "questions" and corpora.is_built_in(corpus) else None)
     preview = stages.preview(resolve(preset, given={"task": {"name": task}}), corpus, facts, n, seed)
     if json:
@@ -129,21 +243,40 @@ def corpus_show(
         f"{preview['documents']:,} documents, {preview['characters']:,} characters, {preview['symbols']:,} symbols;"
         f" {preview['examples_per_epoch']:,} examples and {preview['tokens_per_epoch']:,} tokens an epoch",
     )
+    if "words" in preview:
+        tell_words(preview["words"], preview["symbols"])
     for pair in preview["examples"]:
         console.print(Text.assemble(("input   ", "bold"), pair["input"]), soft_wrap=True)
         console.print(Text.assemble(("target  ", "bold"), pair["target"], "\n"), soft_wrap=True)
 
 
+def tell_words(words: dict[str, Any], symbols: int) -> None:
+    """A corpus of sentences for people: words, and how long the sentences are."""
+    console.print(
+        f"{words['sentences']:,} sentences, {words['tokens']:,} tokens, {words['distinct']:,} distinct words; {symbols:,}"
+        f" known with the special ones, {100 * words['unknown_share']:.1f} % of the tokens unknown",
+    )
+    console.print("words in a sentence:")
+    most = max(bar["sentences"] for bar in words["lengths"])
+    for bar in words["lengths"]:
+        if bar["to"] <= 100:
+            drawn = "█" * round(50 * bar["sentences"] / most)
+            console.print(f"{bar['from']:5}-{bar['to']:<4} {bar['sentences']:8,}  {drawn}".rstrip())
+    beyond = sum(bar["sentences"] for bar in words["lengths"] if bar["to"] > 100)
+    if beyond:
+        console.print(f"   over 100 {beyond:7,}")
+
+
 @corpus_app.command(name="export")
 def corpus_export(folder: Path, /, *, corpus: str = "people") -> None:
-    """Write the built-in data as files: corpus.txt, train.tsv, dev.tsv, test.tsv.
+    """Write the built-in data as files: corpus.txt, train.tsv, dev.tsv, test.tsv; of prose train.txt, dev.txt, test.txt.
 
     Parameters
     ----------
     folder
         Where to.
     corpus
-        people, or people:300 for a subset.
+        people, people:300 for a subset, or prose.
     """
     from attnlab import corpora
 

@@ -117,7 +117,7 @@ def pretrain(
     Parameters
     ----------
     corpus
-        Text, one document a line: a file, or people (built in).
+        Text, one document a line: a file, or people or prose (built in).
     facts
         Training questions to mix in, question<TAB>answer a line (task recall).
     out

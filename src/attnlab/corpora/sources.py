@@ -5,6 +5,8 @@ It must not know what the data is used for.
 
     people, people:300                            the corpus, all of it or 300 people
     people:train, people:dev, people:300:test     the questions about them
+    prose, prose:2000                             English sentences, all of them or the first 2,000
+    prose:train, prose:dev, prose:2000:test       parts of them that share no sentence
     anything else, and ./people                   a file
 """
 
@@ -12,23 +14,25 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from attnlab.corpora import people
+from attnlab.corpora import people, prose
 from attnlab.corpora.files import Question, read_corpus, read_questions
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, OutputExists, StorageError, unknown
 
-BUILT_IN = "people"
+BUILT_IN = ("people", "prose")
 PARTS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """Built-in data: how many people (None for all) and which part of the questions (None for the corpus)."""
+    """Built-in data: which, how much of it (None for all), and which part (None for the whole)."""
 
+    name: str
     n: int | None
     part: str | None
 
@@ -39,16 +43,17 @@ class BuiltIn:
 
 def built_in(source: str | Path) -> BuiltIn | None:
     """The built-in data that a source names, or None where it names a file."""
-    if isinstance(source, Path) or source.split(":")[0] != BUILT_IN:
+    name = "" if isinstance(source, Path) else source.split(":")[0]
+    if isinstance(source, Path) or name not in BUILT_IN:
         return None
-    match = re.fullmatch(rf"{BUILT_IN}(?::([0-9]+))?(?::({'|'.join(PARTS)}))?", source)
+    match = re.fullmatch(rf"{name}(?::([0-9]+))?(?::({'|'.join(PARTS)}))?", source)
     if match is None:
-        size = re.match(rf"{BUILT_IN}:[0-9]+(?=:)", source)
-        prefix = size.group() if size else BUILT_IN
+        size = re.match(rf"{name}:[0-9]+(?=:)", source)
+        prefix = size.group() if size else name
         names = [prefix, *(f"{prefix}:{part}" for part in PARTS)]
         raise DataError(unknown("built-in data", source, names) + f" (a file of that name is ./{source})")
     n, part = match.groups()
-    return BuiltIn(int(n) if n else None, part)
+    return BuiltIn(name, int(n) if n else None, part)
 
 
 def is_built_in(source: str | Path) -> bool:
@@ -56,11 +61,11 @@ def is_built_in(source: str | Path) -> bool:
     return built_in(source) is not None
 
 
-def check_name(source: str | Path, choices: list[str]) -> None:
+def check_name(source: str | Path, choices: Sequence[str]) -> None:
     """Refuses a path that does not exist and looks like a mistyped name of built-in data."""
     name = str(source)
     head = name.split(":")[0]
-    if not Path(name).exists() and difflib.get_close_matches(head, [BUILT_IN], cutoff=0.7):
+    if not Path(name).exists() and difflib.get_close_matches(head, BUILT_IN, cutoff=0.7):
         raise DataError(unknown("file or built-in data", name, choices))
 
 
@@ -68,8 +73,10 @@ def load_corpus(source: str | Path) -> Corpus:
     """The corpus that a source names."""
     data = built_in(source)
     if data is None:
-        check_name(source, [BUILT_IN])
+        check_name(source, [*BUILT_IN, *(f"prose:{part}" for part in PARTS)])
         return Corpus(str(source), read_corpus(source))
+    if data.name == "prose":
+        return Corpus(str(source), prose.load_prose(data.n, data.part))
     if data.part is not None:
         corpus = str(source).removesuffix(f":{data.part}")
         raise DataError(f"{source} names questions, not a corpus; the corpus is {corpus}")
@@ -80,8 +87,10 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     """The questions that a source names."""
     data = built_in(source)
     if data is None:
-        check_name(source, [f"{BUILT_IN}:{part}" for part in PARTS])
+        check_name(source, [f"people:{part}" for part in PARTS])
         return read_questions(source)
+    if data.name == "prose":
+        raise DataError(f"{source} names sentences, and there are no questions about them; choose people:{PARTS[0]}")
     if data.part is None:
         choices = " or ".join(f"{source}:{part}" for part in PARTS)
         raise DataError(f"{source} names a corpus, not questions; choose {choices}")
@@ -94,16 +103,31 @@ def as_table(questions: tuple[Question, ...]) -> tuple[str, ...]:
     return tuple(one.question if one.answer is None else f"{one.question}\t{one.answer}" for one in questions)
 
 
-def export(source: str, folder: str | Path) -> tuple[Path, ...]:
-    """Writes a built-in corpus, its questions and its licence as files of the users' format; returns their paths."""
-    data = built_in(source)
-    if data is None:
-        raise DataError(f"{source} is not built-in data; export {BUILT_IN}, or {BUILT_IN}:300 for 300 people")
-    folder = Path(folder)
+def texts_of(source: str, data: BuiltIn) -> dict[str, tuple[str, ...]]:
+    """The files that built-in data becomes, by name, and its licence."""
+    if data.name == "prose":
+        if data.part is not None:
+            raise DataError(
+                f"{source} is a part; export {source.removesuffix(f':{data.part}')}, which writes all parts"
+            )
+        texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in PARTS}
+        return {**texts, "LICENSE-DATA.md": prose.licence()}
     texts = {"corpus.txt": load_corpus(source).lines}
     texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in PARTS}
     licence = resources.files("attnlab.corpora").joinpath("data", "LICENSE-DATA.md").read_text(encoding="utf-8")
-    texts["LICENSE-DATA.md"] = tuple(licence.removesuffix("\n").split("\n"))
+    return {**texts, "LICENSE-DATA.md": tuple(licence.removesuffix("\n").split("\n"))}
+
+
+def export(source: str, folder: str | Path) -> tuple[Path, ...]:
+    """Writes built-in data and its licence as files of the users' format; returns their paths."""
+    data = built_in(source)
+    if data is None:
+        raise DataError(f"{source} is not built-in data; export people, people:300 for 300 of them, or prose")
+    return write_texts(Path(folder), texts_of(source, data))
+
+
+def write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path, ...]:
+    """Writes files of lines into a folder that holds none of them yet; returns their paths."""
     if folder.exists() and not folder.is_dir():
         raise OutputExists(f"{folder} is a file; name a new folder")
     taken = [name for name in texts if (folder / name).exists()]

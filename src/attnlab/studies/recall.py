@@ -78,7 +78,7 @@ def check(plan: Plan) -> None:
     """Find mistakes before anything is trained: settings of every stage, data, questions that are too long."""
     sources = stages.Sources.read(plan.corpus, plan.facts)
     exam, config = corpora.load_questions(plan.exam), plan.settings("pretrain")
-    tokenizer = Tokenizer.train(config.tokenizer.kind, sources.texts(), config.model.vocab_size)
+    tokenizer = stages.learn_tokenizer(config, sources)
     for stage in get_args(Stage):
         stages.rehearse(plan.settings(stage), sources, tokenizer)
     for number, item in enumerate(exam, start=1):

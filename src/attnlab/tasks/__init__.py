@@ -26,10 +26,16 @@ from attnlab.tokenizers import MASK, Tokenizer
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence; the loss counts from token `start` (at least 1) to the end."""
+    """One sequence; the loss counts from token `start` (at least 1) to the end, or to the `padding` that fills it up."""
 
     ids: list[int]
     start: int
+    padding: int = 0  # tokens at the end that only fill
+
+    @property
+    def end(self) -> int:
+        """Where the padding begins."""
+        return len(self.ids) - self.padding
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,9 @@ def make_task(config: TaskConfig, data: TaskData) -> Task:
 def show(example: Example, tokenizer: Tokenizer) -> tuple[str, str]:
     """An example as a pair of texts: what the model is given, and what it must write behind the last `⁇` that asks."""
     ids, split = example.ids, example.start
-    if split == 1:  # all of it is learned: show it at the point where the hidden span is asked for
+    if (
+        split == 1 and not tokenizer.words
+    ):  # all of it is learned: show it at the point where the hidden span is asked for
         asked = [position for position, token in enumerate(ids) if token == tokenizer.mask]
         split = asked[-1] + 1 if asked else 0
     return tokenizer.decode(ids[:split]), tokenizer.decode(ids[split:])

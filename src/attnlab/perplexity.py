@@ -1,0 +1,146 @@
+"""How well a model expects the words of sentences: the loss of each, and from them two perplexities, named apart.
+
+`token_perplexity` is the exponential of the mean loss of a token. `sentence_perplexity` is what the course reports call
+perplexity: every sentence's own, exp of its mean loss, averaged over the sentences. The second is larger, since a few hard
+sentences weigh much, and the two must never be compared with each other.
+
+Sentences of one length are read together, so that nothing is filled up and no sentence's loss depends on its company.
+Lines in, numbers out; knows nothing of folders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnlab.errors import DataError
+from attnlab.kernels import vocabulary
+from attnlab.model import LanguageModel
+from attnlab.taps import at_rest
+from attnlab.tokenizers import Tokenizer
+
+AT_ONCE = 4096  # tokens
+
+# The sentences on which the course reports compare their models.
+PROBES = (
+    "After learning language models model natural language.",
+    "The quick brown fox jumps over the lazy dog.",
+    "Amidst the twilight, the ancient ruins whispered secrets long forgotten.",
+    "Quantum entanglement fascinates physicists and philosophers alike, bridging worlds with invisible threads.",
+)
+
+
+@dataclass(frozen=True)
+class SentenceLosses:
+    """The mean loss of every sentence's tokens, how many were predicted, and how many of them are unknown words."""
+
+    losses: tuple[float, ...]
+    tokens: tuple[int, ...]
+    unknown: tuple[int, ...]
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of a token."""
+        return sum(loss * count for loss, count in zip(self.losses, self.tokens, strict=True)) / sum(self.tokens)
+
+    @property
+    def token_perplexity(self) -> float:
+        """The exponential of the mean loss of a token."""
+        return math.exp(self.loss)
+
+    @property
+    def sentence_perplexity(self) -> float:
+        """The mean over sentences of the exponential of a sentence's mean loss: the course reports' perplexity."""
+        return sum(map(math.exp, self.losses)) / len(self.losses)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "sentences": len(self.losses),
+            "tokens": sum(self.tokens),
+            "unknown_share": sum(self.unknown) / sum(self.tokens),
+            "loss": self.loss,
+            "token_perplexity": self.token_perplexity,
+            "sentence_perplexity": self.sentence_perplexity,
+        }
+
+    def to_csv(self) -> bytes:
+        """A line a sentence, in order, below a line of names."""
+        rows = zip(self.losses, self.tokens, self.unknown, strict=True)
+        return (
+            "loss,tokens,unknown\n" + "".join(f"{loss!r},{tokens},{unknown}\n" for loss, tokens, unknown in rows)
+        ).encode()
+
+    @classmethod
+    def from_csv(cls, text: str) -> SentenceLosses:
+        """What to_csv wrote."""
+        rows = [line.split(",") for line in text.split("\n")[1:-1]]
+        return cls(*(tuple(kind(row[at]) for row in rows) for at, kind in enumerate((float, int, int))))
+
+
+def sentence_losses(
+    model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str], longest: int = 0, padded: bool = False
+) -> SentenceLosses:
+    """The losses of lines, a sentence each, cut at `longest` tokens (0: the block), as the task `words` reads them.
+
+    With `padded` every sentence is filled up to `longest`, as a model was trained; no sound mechanism tells the difference.
+    """
+    longest = min(longest or model.config.block_size, model.config.block_size)
+    sentences = [tokenizer.sentence(line, longest) for line in lines]
+    for number, ids in enumerate(sentences, start=1):
+        if len(ids) < 2:
+            raise DataError(f"sentence {number} ({lines[number - 1][:40]!r}) has no token to predict: leave it out")
+    if not sentences:
+        raise DataError("there is no sentence to measure: give at least one")
+    losses = [0.0] * len(sentences)
+    with at_rest(model), torch.inference_mode():
+        for rows in alike(sentences, longest if padded else None):
+            means = mean_losses(model, [sentences[row] for row in rows], tokenizer.pad, longest if padded else None)
+            for row, loss in zip(rows, means, strict=True):
+                losses[row] = loss
+    unknown = [0 if tokenizer.unknown is None else ids[1:].count(tokenizer.unknown) for ids in sentences]
+    return SentenceLosses(tuple(losses), tuple(len(ids) - 1 for ids in sentences), tuple(unknown))
+
+
+def alike(sentences: Sequence[Sequence[int]], width: int | None) -> list[list[int]]:
+    """The numbers of sentences that are read together: of one length, unless all are filled up to one width."""
+    groups: dict[int, list[int]] = {}
+    for number in sorted(range(len(sentences)), key=lambda one: len(sentences[one])):
+        groups.setdefault(width or len(sentences[number]), []).append(number)
+    found: list[list[int]] = []
+    for length, numbers in groups.items():
+        rows = max(1, AT_ONCE // length)
+        found += [numbers[at : at + rows] for at in range(0, len(numbers), rows)]
+    return found
+
+
+def mean_losses(model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None) -> list[float]:
+    """The mean loss of each of some sentences that are read together."""
+    lengths = torch.tensor([len(ids) - 1 for ids in sentences])
+    filled = torch.tensor([ids + [pad] * ((width or len(ids)) - len(ids)) for ids in sentences])
+    counted = torch.arange(filled.shape[1] - 1) < lengths[:, None]
+    hidden = model.hidden(filled[:, :-1], wanted=counted)
+    found = vocabulary.token_losses(hidden, model.head.weight, filled[:, 1:][counted])
+    sums = [part.double().sum() for part in found.split(lengths.tolist())]
+    return (torch.stack(sums) / lengths).tolist()
+
+
+def probe(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    sentences: Sequence[str] = PROBES,
+    longest: int = 0,
+    padded: bool = False,
+) -> list[dict[str, Any]]:
+    """Single sentences with their losses and perplexities."""
+    measured = sentence_losses(model, tokenizer, sentences, longest, padded)
+    return [
+        {"sentence": text, "tokens": tokens, "unknown": unknown, "loss": loss, "perplexity": math.exp(loss)}
+        for text, loss, tokens, unknown in zip(
+            sentences, measured.losses, measured.tokens, measured.unknown, strict=True
+        )
+    ]

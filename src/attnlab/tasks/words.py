@@ -1,0 +1,45 @@
+"""Plain language modelling, a sentence a line: every word is predicted from those before it in its sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnlab.config import require
+from attnlab.registry import task
+from attnlab.tasks import Example, TaskData
+
+
+@task("words")
+class Words:
+    """Each sentence once an epoch, `<START> w1 ... wn <STOP>`, cut at `longest` tokens; all after the first is learned.
+
+    Pieces and characters have no start symbol: their sentences begin with the first token, which is given, and end in `□`.
+    With `padded` every example is filled up to `longest`, as the course reports did: the filling is not learned, but an
+    attention that looks where it should not sees it. With `replacement` an epoch is as many draws as there are sentences,
+    each from all of them, also as the reports did.
+    """
+
+    reads_questions = False
+
+    def __init__(self, data: TaskData, *, longest: int = 100, padded: bool = False, replacement: bool = False) -> None:
+        require(longest >= 2, f"task words: longest must be at least 2, not {longest}")
+        require(
+            not padded or longest <= data.block_size,
+            f"task words: padded to {longest} tokens, sentences do not fit the block of {data.block_size}:"
+            f" set --task.options.longest={data.block_size}",
+        )
+        longest = min(longest, data.block_size)
+        sentences = [data.tokenizer.sentence(line, longest) for line in data.lines("words")]
+        fill = [data.tokenizer.pad] if padded else []
+        self.sentences = [
+            Example(ids + fill * (longest - len(ids)), 1, len(fill) * (longest - len(ids)))
+            for ids in sentences
+            if len(ids) > 1
+        ]
+        self.replacement = replacement
+
+    def examples(self, rng: np.random.Generator) -> list[Example]:
+        """One epoch."""
+        if not self.replacement:
+            return self.sentences
+        return [self.sentences[number] for number in rng.integers(0, len(self.sentences), len(self.sentences))]

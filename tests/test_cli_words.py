@@ -1,0 +1,107 @@
+"""The verbs on a run of words: corpus show, evaluate --corpus, generate, look; and their mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnlab import cli
+from attnlab.perplexity import PROBES, SentenceLosses
+
+
+def call(*arguments: str | Path) -> int:
+    """The exit code of a command."""
+    try:
+        cli.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    small = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=16", "--train.tokens_per_batch=2000"]
+    assert call("pretrain", "--preset", "nano-words", "--corpus", "prose:400", "--out", folder, *small) == 0
+    return folder
+
+
+def test_corpus_show_counts_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("corpus", "show", "--corpus", "prose:400", "--task", "words", "--n", "2") == 0
+    out = capsys.readouterr().out
+    assert "400 sentences" in out
+    assert "distinct words" in out
+    assert "█" in out
+    assert out.count("<START>") == 2
+    assert call("corpus", "show", "--corpus", "prose:400", "--json") == 0  # the default task, in characters
+    assert "words" not in json.loads(capsys.readouterr().out)
+
+
+def test_evaluate_measures_text(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("evaluate", trained, "--corpus", "prose:500:dev", "--out", "measured", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    losses = SentenceLosses.from_csv((tmp_path / "measured/losses.csv").read_text())
+    assert shown["sentences"] == len(losses.losses)
+    assert shown["token_perplexity"] == pytest.approx(losses.token_perplexity)
+    assert shown["sentence_perplexity"] == pytest.approx(losses.sentence_perplexity)
+    assert 0 < shown["seen"] < shown["sentences"]
+    assert [row["sentence"] for row in shown["probes"]] == list(PROBES)
+    assert json.loads((tmp_path / "measured/result.json").read_text())["loss"] == pytest.approx(losses.loss)
+    assert call("evaluate", trained, "--corpus", "prose:500:dev") == 0
+    out = capsys.readouterr().out
+    assert "sentence perplexity" in out
+    assert "token perplexity" in out
+    assert "were in its training text" in out
+
+
+def test_evaluate_probes_alone(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("evaluate", trained, "--probe", "It is a list.", "--probe", "It is.", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["tokens"] for row in shown["probes"]] == [6, 4]
+    assert not (Path(shown["out"]) / "losses.csv").exists()
+
+
+def test_generate(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("generate", trained, "The", "--n", "3", "--seed", "1", "--longest", "20", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown["samples"]) == 3
+    assert all(text.startswith("The ") and len(text.split()) <= 21 for text in shown["samples"])
+    assert call("generate", trained, "--n", "2", "--temperature", "0") == 0
+    assert len(capsys.readouterr().out.strip().split("\n")) == 2
+
+
+def test_look_reads_words(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("look", trained, "It is a list.", "--out", tmp_path / "look", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == ["<START>", "It", "is", "a", "list", "."]
+
+
+def test_mistakes(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    for message, *arguments in (
+        ("has no ⁇ to hide or to ask with", "evaluate", trained),
+        ("has no ⁇ to hide or to ask with", "ask", trained, "Where?"),
+        ("give one, then the other", "evaluate", trained, "--exam", "people:test", "--corpus", "prose:dev"),
+        ("did you mean prose:dev", "evaluate", trained, "--corpus", "prose:dve"),
+        ("must not be negative", "generate", trained, "--temperature", "-1"),
+        ("count and a limit", "generate", trained, "--n", "0"),
+        ("follows from a corpus", "params", "nano-words", "--model.vocab_size", "0"),
+        ("must lie in [0, 1), or be -1", "params", "nano-words", "--model.attention_dropout", "-2"),
+        ("min_count must be at least 1", "params", "nano-words", "--tokenizer.min_count", "0"),
+        ("rows_per_batch must not be negative", "params", "nano-words", "--train.rows_per_batch", "-1"),
+    ):
+        assert call(*arguments) == 2
+        error = capsys.readouterr().err.strip()
+        assert message in error
+        assert "\n" not in error
+    assert list(tmp_path.iterdir()) == []
