@@ -18,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from attnlab import __version__
 from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
 
 KEPT_CHECKPOINTS = 2
+STATUS = Path("/proc/self/status")  # of Linux
 
 
 @contextmanager
@@ -131,6 +133,15 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def memory_held(field: str) -> int | None:
+    """Bytes of this process: VmRSS now, VmHWM at the peak, VmSize with what is only promised; None where nobody tells."""
+    try:
+        match = re.search(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(), flags=re.MULTILINE)
+    except OSError:
+        return None
+    return 1024 * int(match[1]) if match else None
 
 
 def environment() -> dict[str, Any]:

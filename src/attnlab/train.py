@@ -39,7 +39,7 @@ from attnlab.model import (
     read_tensors,
     to_bytes,
 )
-from attnlab.runs import Run, disk, read_json, write_folder, write_json
+from attnlab.runs import Run, disk, memory_held, read_json, write_folder, write_json
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
 
@@ -358,6 +358,7 @@ class Trainer:
                 "parameters": sum(p.numel() for p in self.model.parameters()),
                 "threads": torch.get_num_threads(),
                 "processes": self.ranks.world,
+                "peak_memory": memory_held("VmHWM"),  # of this process, with all that it has loaded
             }
             write_folder(self.run.path / "model", model_files(self.model, self.tokenizer), replace=True)
             write_json(self.run.path / "result.json", result)

@@ -20,7 +20,6 @@ import importlib
 import importlib.util
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -32,8 +31,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from attnlab.runs import STATUS, memory_held
+
 MAKER = "attnlab.bench.contestants:prepare_fields"
-STATUS, MARK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+MARK = Path("/proc/self/clear_refs")
 RESET = "5"  # written to the mark: the peak begins anew at what is held now
 WARM_UP_TOKENS = 64
 SLOW = 15.0  # seconds; what takes longer is not repeated
@@ -69,10 +70,10 @@ def readable(size: float) -> str:
 
 
 def held(field: str) -> int:
-    """Bytes of a field of the process's status: VmRSS now, VmHWM at the peak, VmSize with what is only promised."""
-    match = re.search(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(), flags=re.MULTILINE)
-    assert match is not None, field
-    return 1024 * int(match[1])
+    """runs.memory_held, where `measurable` says that the system tells."""
+    size = memory_held(field)
+    assert size is not None, field
+    return size
 
 
 def give_memory_back() -> None:
