@@ -14,7 +14,6 @@ from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, sho
 from attnlab.config import RunConfig, load_preset, preset_names, resolve, type_hints, walk
 from attnlab.errors import UserError
 
-
 HEAVY = 2**28  # parameters of a model that is not built just to count its FLOPs, unless a length is given
 
 
@@ -49,7 +48,7 @@ def params(
 
     model = resolve(preset, "pretrain", config, collect(given, None, None)).model
     parts = count_parameters(on_paper(model))
-    tokens, flops = length or model.block_size, dict[str, Flops]()
+    tokens, flops = model.block_size if length is None else length, dict[str, Flops]()
     if length is not None or sum(parts.values()) <= HEAVY:
         real = LanguageModel(model)
         flops = {way: flops_per_token(real, tokens, training=way == "training") for way in ("forward", "training")}
@@ -62,6 +61,8 @@ def params(
         column.justify = "right"
     for part, count in parts.items():
         table.add_row(part, f"{count:,}", *(shown(one.to_dict().get(part.lower())) for one in flops.values()))
+    if any(one.other for one in flops.values()):
+        table.add_row("other", "", *(shown(one.other) for one in flops.values()))
     table.add_section()
     table.add_row("total", f"{sum(parts.values()):,}", *(shown(one.total) for one in flops.values()), style="bold")
     console.print(table)
