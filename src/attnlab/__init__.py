@@ -19,6 +19,7 @@ _HOMES = {
     "influence": "attnlab.taps",
     "LanguageModel": "attnlab.model",
     "load_model": "attnlab.model",
+    "flops_per_token": "attnlab.flops",
     "pretrain": "attnlab.stages",
     "finetune": "attnlab.stages",
     "resume": "attnlab.stages",

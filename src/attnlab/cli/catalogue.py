@@ -14,33 +14,67 @@ from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, sho
 from attnlab.config import RunConfig, load_preset, preset_names, resolve, type_hints, walk
 from attnlab.errors import UserError
 
+HEAVY = 2**28  # parameters of a model that is not built just to count its FLOPs, unless a length is given
+
 
 @app.command
-def params(preset: str = "small", /, *, config: Path | None = None, json: bool = False, given: Settings = NONE) -> None:
-    """Count the parameters of a preset by part.
+def params(
+    preset: str = "small",
+    /,
+    *,
+    length: Whole | None = None,
+    config: Path | None = None,
+    json: bool = False,
+    given: Settings = NONE,
+) -> None:
+    """Count the parameters of a preset by part, and the FLOPs that a token takes in a text of some length.
+
+    FLOPs are counted by running the model once: two for every multiply-add that is computed, seen or not; in training forward
+    and backward, the optimizer left out.
 
     Parameters
     ----------
     preset
         The preset.
+    length
+        Tokens of the text; by default the block.
     config
         A TOML file with settings that lie over it.
     json
         Print for programs.
     """
-    from attnlab.model import count_parameters, on_paper
+    from attnlab.flops import Flops, flops_per_token
+    from attnlab.model import LanguageModel, count_parameters, on_paper
 
-    parts = count_parameters(on_paper(resolve(preset, "pretrain", config, collect(given, None, None)).model))
+    model = resolve(preset, "pretrain", config, collect(given, None, None)).model
+    parts = count_parameters(on_paper(model))
+    tokens, flops = model.block_size if length is None else length, dict[str, Flops]()
+    if length is not None or sum(parts.values()) <= HEAVY:
+        real = LanguageModel(model)
+        flops = {way: flops_per_token(real, tokens, training=way == "training") for way in ("forward", "training")}
     if json:
-        show_json({"preset": preset, "parts": parts, "total": sum(parts.values())})
+        counted = {"length": tokens, **{way: one.to_dict() for way, one in flops.items()}} if flops else None
+        show_json({"preset": preset, "parts": parts, "total": sum(parts.values()), "flops_per_token": counted})
         return
-    table = Table("part", "parameters", title=preset)
-    table.columns[1].justify = "right"
+    table = Table("part", "parameters", *(f"FLOPs a token, {way}" for way in flops), title=preset)
+    for column in table.columns[1:]:
+        column.justify = "right"
     for part, count in parts.items():
-        table.add_row(part, f"{count:,}")
+        table.add_row(part, f"{count:,}", *(shown(one.to_dict().get(part.lower())) for one in flops.values()))
+    if any(one.other for one in flops.values()):
+        table.add_row("other", "", *(shown(one.other) for one in flops.values()))
     table.add_section()
-    table.add_row("total", f"{sum(parts.values()):,}", style="bold")
+    table.add_row("total", f"{sum(parts.values()):,}", *(shown(one.total) for one in flops.values()), style="bold")
     console.print(table)
+    if flops:
+        console.print(f"FLOPs of a token in a text of {tokens:,} tokens")
+    else:
+        console.print("too large to be built in passing: --length N counts its FLOPs, in a text of N tokens")
+
+
+def shown(flops: float | None) -> str:
+    """A number of FLOPs, or nothing."""
+    return f"{flops:,.0f}" if flops else ""
 
 
 mechanisms_app = App(name="mechanisms", help="List the attention mechanisms, or look closely at one of them.")

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attnlab.kernels import build
-from attnlab.kernels.additive_plain import PlainAdditive
+from attnlab.kernels.additive_plain import BACKWARD, FORWARD, PlainAdditive, flops
+from attnlab.kernels.counting import counted_as
 from attnlab.kernels.threads import in_parts
 
 ALONE = 2**20  # sums of a problem so small that a second thread would only cost time
@@ -101,7 +102,9 @@ class CompiledAdditive(torch.autograd.Function):
         }
         ctx.save_for_backward(a, b, w, v, hidden, out, logsum)
         names = ("a", "b", "w", "v", "hidden", "out", "logsum")
-        solve("additive_forward", ctx.settings, dict(zip(names, (a, b, w, v, hidden, out, logsum), strict=True)))
+        tensors = dict(zip(names, (a, b, w, v, hidden, out, logsum), strict=True))
+        with counted_as(lambda: flops(FORWARD, a, b, v, causal)):
+            solve("additive_forward", ctx.settings, tensors)
         return out
 
     @staticmethod
@@ -113,5 +116,6 @@ class CompiledAdditive(torch.autograd.Function):
         dw = w.new_empty(a.shape[:2].numel(), len(w))
         tensors = {"a": a, "b": b, "w": w, "v": v, "hidden": hidden, "out": out, "logsum": logsum}
         tensors |= {"gradient": gradient.contiguous(), "da": da, "db": db, "dv": dv, "dw": dw}
-        solve("additive_backward", ctx.settings, tensors)
+        with counted_as(lambda: flops(BACKWARD, a, b, v, bool(ctx.settings["causal"]))):
+            solve("additive_backward", ctx.settings, tensors)
         return da, db, dw.sum(dim=0), dv, None, None, None, None

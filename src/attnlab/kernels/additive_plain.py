@@ -15,10 +15,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attnlab import ops
+from attnlab.kernels.counting import counted_as, pairs_seen
 
+# FLOPs of a pair: for every channel, and for every coordinate of the values; the same in both forms. A channel takes a sum,
+# its tanh, counted as one, and a multiply-add; on the way back these once more, and six from the score to a, b and w.
+FORWARD, BACKWARD = (4, 2), (10, 4)
 FAR = 40.0  # beyond, e^{2a} leaves float32, and every pair takes its own exponential
 PAIRS = 2**18  # times channels, of a piece: what stays in a cache
 QUERIES = 32  # of a piece at most
+
+
+def flops(each: tuple[int, int], a: Tensor, b: Tensor, v: Tensor, causal: bool) -> int:
+    """What one direction takes, the pairs that nobody may see for lying in the future left out."""
+    asked, seen = a.shape[2], b.shape[2]
+    pairs = a.shape[:2].numel() * pairs_seen(asked, seen, causal, before=seen - asked)
+    return pairs * (each[0] * a.shape[3] + each[1] * v.shape[3])
 
 
 @dataclass(frozen=True)
@@ -109,27 +120,36 @@ class PlainAdditive(torch.autograd.Function):
         rows = None if padding is None else padding.repeat_interleave(ctx.heads, dim=0)
         ctx.rest = (rows, causal, dropout, seed)
         values, out = v.flatten(0, 1), a.new_empty(*a.shape[:3], v.shape[-1])
-        for piece in Problem(a.flatten(0, 1), b.flatten(0, 1), w, *ctx.rest).pieces():
-            out.flatten(0, 1)[piece.rows, piece.asked] = piece.weights @ values[piece.rows, piece.seen]
+        with counted_as(lambda: flops(FORWARD, a, b, v, causal)):
+            for piece in Problem(a.flatten(0, 1), b.flatten(0, 1), w, *ctx.rest).pieces():
+                out.flatten(0, 1)[piece.rows, piece.asked] = piece.weights @ values[piece.rows, piece.seen]
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of a, b, w and v."""
-        a, b, w, v = (one if one.ndim == 1 else one.flatten(0, 1) for one in ctx.saved_tensors)
-        gradient = gradient.flatten(0, 1)
-        da, db, dw, dv = (torch.zeros_like(one) for one in (a, b, w, v))
-        for piece in Problem(a, b, w, *ctx.rest).pieces():
-            arriving = gradient[piece.rows, piece.asked]
-            dv[piece.rows, piece.seen] += piece.weights.transpose(1, 2) @ arriving
-            through = arriving @ v[piece.rows, piece.seen].transpose(1, 2)
-            if piece.kept is not None:
-                through = through * piece.kept
-            dscore = piece.pattern * (through - (piece.pattern * through).sum(dim=-1, keepdim=True))
-            dw -= 2 * (dscore.flatten() @ piece.r.flatten(0, 2))
-            slope = torch.addcmul(piece.r, piece.r, piece.r, value=-1).mul_(dscore[..., None])
-            da[piece.rows, piece.asked] = slope.sum(dim=2)
-            db[piece.rows, piece.seen] += slope.sum(dim=1)
-        shaped = ((4 * w * one).unflatten(0, (-1, ctx.heads)) for one in (da, db))
-        return *shaped, dw, dv.unflatten(0, (-1, ctx.heads)), None, None, None, None
+        a, b, w, v = ctx.saved_tensors
+        with counted_as(lambda: flops(BACKWARD, a, b, v, ctx.rest[1])):
+            da, db, dw, dv = gradients(
+                Problem(a.flatten(0, 1), b.flatten(0, 1), w, *ctx.rest), v.flatten(0, 1), gradient.flatten(0, 1)
+            )
+        da, db, dv = (one.unflatten(0, (-1, ctx.heads)) for one in (da, db, dv))
+        return da, db, dw, dv, None, None, None, None
+
+
+def gradients(problem: Problem, v: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Those of a, b, w and v."""
+    da, db, dw, dv = (torch.zeros_like(one) for one in (problem.a, problem.b, problem.w, v))
+    for piece in problem.pieces():
+        arriving = gradient[piece.rows, piece.asked]
+        dv[piece.rows, piece.seen] += piece.weights.transpose(1, 2) @ arriving
+        through = arriving @ v[piece.rows, piece.seen].transpose(1, 2)
+        if piece.kept is not None:
+            through = through * piece.kept
+        dscore = piece.pattern * (through - (piece.pattern * through).sum(dim=-1, keepdim=True))
+        dw -= 2 * (dscore.flatten() @ piece.r.flatten(0, 2))
+        slope = torch.addcmul(piece.r, piece.r, piece.r, value=-1).mul_(dscore[..., None])
+        da[piece.rows, piece.asked] = slope.sum(dim=2)
+        db[piece.rows, piece.seen] += slope.sum(dim=1)
+    return 4 * problem.w * da, 4 * problem.w * db, dw, dv

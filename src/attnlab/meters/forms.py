@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import nn
 
+from attnlab import ops
 from attnlab.errors import ConfigError, UserError
+from attnlab.kernels.counting import Counter
 from attnlab.mechanisms.heads import Attention
 from attnlab.meters.samples import Drawn, Source
 from attnlab.registry import Entry
@@ -109,7 +110,7 @@ def learned_parts(module: Attention) -> tuple[str, ...]:
 
 @torch.no_grad()
 def work(entry: Entry, source: Source, setting: Setting) -> float:
-    """Multiplications over those of exact attention: the pairs looked at, or what the fast path multiplies."""
+    """Work over that of exact attention: the pairs looked at, or the FLOPs of the fast path over those of the fused kernel."""
     module = make(entry, source, setting.options)
     blank = Drawn(
         *torch.zeros(3, 1, source.heads, source.tokens, source.width)
@@ -119,23 +120,8 @@ def work(entry: Entry, source: Source, setting: Setting) -> float:
             module.look(*blank, None)
         pairs = source.tokens**2 if source.mask is None else int(source.mask.sum())
         return int((seen["hook_pattern"] > 0).sum()) / (source.heads * pairs)
-    with Multiplications() as counter:
+    with Counter() as exact:
+        ops.fused_attention(*blank, None, source.causal)
+    with Counter() as own:
         module.fast(*blank, None)
-    return counter.count / (2 * source.heads * source.tokens**2 * source.width)
-
-
-class Multiplications(TorchFunctionMode):
-    """Counts what is multiplied in products of matrices and in attention, while it is on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in (torch.matmul, Tensor.matmul, Tensor.__matmul__, nn.functional.linear):
-            self.count += result.numel() * args[0].shape[-1]
-        elif func is nn.functional.scaled_dot_product_attention:
-            q, k, v = args[:3]
-            self.count += q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
-        return result
+    return own.total / exact.total

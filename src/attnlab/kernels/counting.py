@@ -1,0 +1,121 @@
+"""Counting arithmetic: one rule for everything that runs, whichever kernel does it.
+
+    with Counter() as counter:
+        model(ids)
+    counter.total
+
+A multiply-add of a matrix product, of attention or of a convolution is two FLOPs; what is done number by number (softmax,
+norms, activations, rotary positions, dropout) is not counted, nor is what an optimizer does. What is computed counts, whether
+somebody may look at it or not: a mask hides and saves nothing, and of the future of a causal text only what a kernel skips is
+left out. Torch's fused kernel skips whole tiles of 512 keys: up to 512 tokens it computes all pairs, at 1,024 three quarters of
+them, in long texts half. The additive kernel skips single pairs (but for less than a vector of them, which depends on the
+processor and is not counted).
+
+Both directions are seen where torch hands an operation to its kernel. A kernel that torch does not hand out, or that is to
+count the same however it is done, says with `counted_as` what it takes; a kernel of one's own may do the same. Not by torch's
+FlopCounterMode, whose formulas are used: it does not know the CPU's attention, and fails on views made without gradients.
+Knows tensors, not models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+TILE = 512  # keys that torch's fused kernel for CPUs works on together
+
+_active: list[Counter] = []
+
+
+class Counter(TorchDispatchMode):
+    """Counts the FLOPs of all that runs while it is on."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __enter__(self) -> Counter:
+        _active.append(self)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _active.remove(self)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        formula = FORMULAS.get(func.overloadpacket)
+        if (
+            formula is None and torch.is_inference_mode_enabled()
+        ):  # there, operations arrive before they are taken apart
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        if formula is not None:
+            self.total += formula(*args, **kwargs, out_val=result)
+        return result
+
+
+@contextmanager
+def counted_as(flops: Callable[[], int]) -> Iterator[None]:
+    """Have what runs inside count as so many FLOPs, whatever a dispatcher sees of it; asked only if somebody counts."""
+    before = [(counter, counter.total) for counter in _active]
+    yield
+    for counter, total in before:
+        counter.total = total + flops()
+
+
+def pairs_seen(asked: int, seen: int, causal: bool, *, before: int = 0, tile: int = 1) -> int:
+    """Pairs of a query and a key up to it, where so many keys come before the first query; keys by whole tiles."""
+    if not causal:
+        return asked * seen
+    return sum(min(seen, -(-reach // tile) * tile) for reach in range(before + 1, before + asked + 1))
+
+
+def fused_pairs(query: Tensor, key: Tensor, causal: bool) -> int:
+    """Pairs that torch's fused kernel computes."""
+    batch, heads, asked, _ = query.shape
+    return batch * heads * pairs_seen(asked, key.shape[2], causal, tile=TILE)
+
+
+def fused_forward(
+    query: Tensor, key: Tensor, value: Tensor, _dropout: float = 0.0, is_causal: bool = False, **_rest: Any
+) -> int:
+    """Scores and averages."""
+    return 2 * fused_pairs(query, key, is_causal) * (query.shape[-1] + value.shape[-1])
+
+
+def fused_backward(_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **_rest: Any) -> int:
+    """Scores once more, the gradients of queries and keys; the gradients of weights and values."""
+    _out, _sums, _dropout, is_causal = rest
+    return 2 * fused_pairs(query, key, is_causal) * (3 * query.shape[-1] + 2 * value.shape[-1])
+
+
+def product(left: Tensor, right: Tensor, *_rest: Any, **_named: Any) -> int:
+    """A product with matrices, [..., n, k] by [..., k, m], or with a vector of k."""
+    return 2 * left.numel() * (right.shape[-1] if right.ndim > 1 else 1)
+
+
+def product_added(_to: Tensor, left: Tensor, right: Tensor, *_rest: Any, **_named: Any) -> int:
+    """A product that is added to something."""
+    return product(left, right)
+
+
+aten = torch.ops.aten
+FORMULAS: dict[Any, Callable[..., int]] = {
+    **flop_counter.flop_registry,
+    aten._scaled_dot_product_flash_attention_for_cpu: fused_forward,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: fused_backward,
+    **dict.fromkeys((aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot), product),
+    **dict.fromkeys((aten.addmm, aten.addmm_, aten._addmm_activation, aten.addmv, aten.addmv_), product_added),
+    **dict.fromkeys((aten.baddbmm, aten.baddbmm_, aten.addbmm, aten.addbmm_), product_added),
+}
