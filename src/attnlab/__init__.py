@@ -28,6 +28,7 @@ _HOMES = {
     "sample": "attnlab.evaluate",
     "sentence_losses": "attnlab.perplexity",
     "Run": "attnlab.runs",
+    "compare": "attnlab.comparing",
     "audit_mechanism": "attnlab.audit",
     "audit_module": "attnlab.audit",
 }

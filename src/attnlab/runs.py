@@ -18,7 +18,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,9 +27,9 @@ from typing import Any
 
 from attnlab import __version__
 from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
+from attnlab.machine import cores, cpu_name
 
 KEPT_CHECKPOINTS = 2
-STATUS = Path("/proc/self/status")  # of Linux
 
 
 @contextmanager
@@ -124,26 +123,6 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def cpu_name() -> str:
-    """The processor as the system names it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def memory_held(field: str) -> int | None:
-    """Bytes of this process: VmRSS now, VmHWM at the peak, VmSize with what is only promised; None where nobody tells."""
-    try:
-        match = re.search(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(), flags=re.MULTILINE)
-    except OSError:
-        return None
-    return 1024 * int(match[1]) if match else None
-
-
 def environment() -> dict[str, Any]:
     """The machine and the versions that matter for a result; nothing that identifies a person."""
     packages = ("torch", "numpy", "tokenizers", "safetensors")
@@ -152,7 +131,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         **{package: importlib.metadata.version(package) for package in packages},
     }
 

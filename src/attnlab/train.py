@@ -31,6 +31,7 @@ from attnlab import ops, optim
 from attnlab.config import ModelConfig, RunConfig, TrainConfig
 from attnlab.errors import AttnlabError, CheckpointError, Interrupted
 from attnlab.kernels import vocabulary
+from attnlab.machine import cores, memory_held
 from attnlab.model import (
     FORMAT,
     LanguageModel,
@@ -39,7 +40,7 @@ from attnlab.model import (
     read_tensors,
     to_bytes,
 )
-from attnlab.runs import Run, disk, memory_held, read_json, write_folder, write_json
+from attnlab.runs import Run, disk, read_json, write_folder, write_json
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
 
@@ -116,9 +117,8 @@ def choose_threads(config: ModelConfig, asked: int) -> int:
     """CPU threads of this process: one for tiny models, which two only slow down, else its share of the cores."""
     if asked or "OMP_NUM_THREADS" in os.environ:
         return asked or max(1, int(os.environ["OMP_NUM_THREADS"]))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return 1 if config.n_embd < 96 else max(1, cores // here)
+    return 1 if config.n_embd < 96 else max(1, cores() // here)
 
 
 def make_batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> list[list[int]]:

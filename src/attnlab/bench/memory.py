@@ -31,7 +31,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from attnlab.runs import STATUS, memory_held
+from attnlab.machine import STATUS, end_with_parent, memory_held
 
 MAKER = "attnlab.bench.contestants:prepare_fields"
 MARK = Path("/proc/self/clear_refs")
@@ -70,7 +70,7 @@ def readable(size: float) -> str:
 
 
 def held(field: str) -> int:
-    """runs.memory_held, where `measurable` says that the system tells."""
+    """machine.memory_held, where `measurable` says that the system tells."""
     size = memory_held(field)
     assert size is not None, field
     return size
@@ -85,12 +85,6 @@ def give_memory_back() -> None:
         library.mallopt(trim_threshold, KEPT_BLOCK)
     except (AttributeError, OSError):
         return  # another allocator; the mark then shows what it keeps as well
-
-
-def die_with_the_server() -> None:
-    """Have the system end this process when its parent ends, in mid-step too."""
-    when_the_parent_ends = 1
-    ctypes.CDLL(None).prctl(when_the_parent_ends, signal.SIGKILL)
 
 
 def limit_memory(size: int) -> None:
@@ -191,7 +185,7 @@ def ask_a_child(make: Callable[..., Callable[[], object]], question: Mapping[str
     child = os.fork()
     if child == 0:
         os.close(reader)
-        die_with_the_server()
+        end_with_parent(signal.SIGKILL)  # in mid-step too
         os.write(writer, json.dumps(answer(make, question)).encode())
         os._exit(0)
     os.close(writer)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from attnlab import __version__
 from attnlab.config import RunConfig, describe_type, from_text, type_hints
-from attnlab.errors import AttnlabError
+from attnlab.errors import AttnlabError, UserError
 from attnlab.runs import speaks
 
 console = Console(markup=False)  # what is printed is mostly the user's own text
@@ -94,6 +94,15 @@ def collect(given: Any, mechanism: str | None, seed: int | None) -> dict[str, An
     if seed is not None:
         values["seed"] = seed
     return values
+
+
+def read_seeds(text: str) -> int | list[int]:
+    """A number of seeds, or the seeds themselves."""
+    try:
+        numbers = [int(one) for one in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds takes a number, or seeds such as 3,4,5, not '{text}'") from None
+    return numbers if "," in text else numbers[0]
 
 
 def show_json(value: Any) -> None:

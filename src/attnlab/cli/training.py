@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from attnlab.cli.common import NONE, Settings, Whole, app, collect, console
+from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, read_seeds
 from attnlab.config import resolve
 from attnlab.errors import UserError
 from attnlab.runs import speaks
@@ -19,6 +19,7 @@ def run(
     /,
     *,
     corpus: str | None = None,
+    dev: str | None = None,
     facts: str | None = None,
     exam: str | None = None,
     out: Path | None = None,
@@ -26,55 +27,93 @@ def run(
     config: Path | None = None,
     mechanism: str | None = None,
     seed: Whole | None = None,
+    seeds: str | None = None,
+    jobs: Whole = 0,
     quick: bool = False,
     given: Settings = NONE,
 ) -> None:
     """Do a whole study and write its report; without a name, the main job on the built-in people.
 
-    Settings of training and task given by hand are those of pretraining; a file given by --config may hold tables
-    [finetune.train] and [scratch.train] for the other two trainings.
+    recall              what does a small model remember of what it read?
+    additive-vs-dot     additive attention beside dot-product attention, on sentences
+    shared-projections  one projection for queries and keys, or for all three
+    masking             zeros after the softmax: a gain that is a leak
+    efficient           what every mechanism remembers, in which time and memory
+
+    Of recall, settings of training and task given by hand are those of pretraining; a file given by --config may hold tables
+    [finetune.train] and [scratch.train] for the other two trainings. The others are comparisons: see `attnlab compare`.
 
     Parameters
     ----------
     study
-        The study: recall.
+        The study.
     corpus
-        Text, one document a line: a file, or people (built in).
+        Text, one sentence or document a line: a file, or people, prose:train (built in).
+    dev
+        Other text to be measured on: a file, or prose:dev (additive-vs-dot, shared-projections, masking).
     facts
-        Training questions, question<TAB>answer a line: a file, or people:train.
+        Training questions, question<TAB>answer a line: a file, or people:train (recall, efficient).
     exam
-        Questions to be examined on, with or without answers: a file, or people:test.
+        Questions to be examined on: a file, or people:test (recall, efficient).
     out
         Folder for everything; must not exist. Default: runs/STUDY-N.
     preset
-        Where the settings start from. Default: small.
+        Where the settings start from. Default: small, nano-words for sentences, quick for efficient.
     config
         A TOML file with settings that lie over the preset.
     mechanism
-        Attention mechanism; short for model.mechanism.
+        Attention mechanism of recall; short for model.mechanism.
     seed
-        Seed of weights, order and views.
+        Seed of weights, order and views (recall).
+    seeds
+        How many runs of each specimen, or their seeds: 3,4,5 (comparisons; default 3).
+    jobs
+        Runs at a time (comparisons). Default: one a core.
     quick
-        A smaller world and model: the same story in about a minute.
+        A smaller world: the same story in about a minute, of comparisons in a few.
     """
-    from attnlab import runs, studies
+    from attnlab import comparing, runs, studies
 
     runs.refuse_several("a study")
     studies.find(study)
+    values, command = collect(given, mechanism, seed), "attnlab " + shlex.join(sys.argv[1:])
+    folder = out or runs.free_name(study)
+    if study in studies.ready.READY:
+        if seed is not None:
+            raise UserError("a comparison needs several seeds: --seeds 3, or --seeds 7,8,9")
+        data = comparing.Data(corpus, dev, facts, exam)
+        number = {} if seeds is None else {"seeds": read_seeds(seeds)}
+        plan = studies.ready.ready_plan(
+            *(study, data),
+            preset=preset,
+            config=config,
+            given=values,
+            jobs=jobs,
+            quick=quick,
+            command=command,
+            **number,
+        )
+        comparing.begin(plan, folder, console)
+        return
+    if seeds is not None or jobs or dev is not None:
+        raise UserError("--seeds, --jobs and --dev are for comparisons: recall takes --seed, --facts and --exam")
     world = "people:300" if quick else "people"
     if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
         raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
-    plan = studies.recall.Plan(
-        corpus=corpus or world,
-        facts=facts or f"{world}:train",
-        exam=exam or f"{world}:test",
-        preset=preset or ("quick" if quick else "small"),
-        file=str(config) if config else None,
-        given=collect(given, mechanism, seed),
-        command="attnlab " + shlex.join(sys.argv[1:]),
-        quick=quick,
+    studies.recall.begin(
+        studies.recall.Plan(
+            corpus=corpus or world,
+            facts=facts or f"{world}:train",
+            exam=exam or f"{world}:test",
+            preset=preset or ("quick" if quick else "small"),
+            file=str(config) if config else None,
+            given=values,
+            command=command,
+            quick=quick,
+        ),
+        folder,
+        console,
     )
-    studies.recall.begin(plan, out or runs.free_name(study), console)
 
 
 @app.command

@@ -1,0 +1,107 @@
+"""Compare mechanisms, or any one setting, so that the result can be cited.
+
+    plan      specimens that differ in one thing, seeds, data
+    jobs      the runs, several at a time and in turn, each in a process of its own (job, measure)
+    judge     figures with intervals, tests, Holm's correction; refuses runs that do not belong together (figures)
+    explain   verdicts, and what a leak is worth, in sentences made from the numbers
+
+Every specimen is audited first. A comparison is a study folder: stopped, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attnlab import audit, stages
+from attnlab.comparing.jobs import train_all
+from attnlab.comparing.judge import judge
+from attnlab.comparing.plan import Data, Plan, advise, check, make_plan
+from attnlab.errors import Interrupted
+from attnlab.model import LanguageModel, load_model
+from attnlab.progress import say
+from attnlab.report import show_comparison, write_report
+from attnlab.runs import Run, free_name, read_json, refuse_existing, to_json, write_folder, write_json
+
+__all__ = ["Data", "Plan", "advise", "begin", "check", "compare", "make_plan", "run"]
+
+AUDITED_WORDS = 97  # of the models that are audited: a leak does not depend on the vocabulary
+AUDITED_LENGTH = 100
+
+
+def compare(
+    *specimens: str, out: Path | str | None = None, console: Console | None = None, **asked: Any
+) -> dict[str, Any]:
+    """Compare specimens by name, silently unless there is a console; `asked` as in make_plan, and data as texts by name.
+
+    attnlab.compare("dot", "additive", task="words", seeds=3)["verdict"]
+    """
+    data = Data(**{key: asked.pop(key) for key in ("corpus", "dev", "facts", "exam") if key in asked})
+    plan = make_plan(specimens, data=data, **{"command": f"attnlab compare {' '.join(specimens)}", **asked})
+    return begin(plan, Path(out) if out else free_name("compare"), console or Console(quiet=True))
+
+
+def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
+    """A new comparison in a new folder; mistakes in data and settings are found before the folder is made."""
+    refuse_existing(folder)
+    named: dict[str, Any] = {
+        key: stages.lasting(name) for key in ("corpus", "dev", "facts", "exam") if (name := getattr(plan, key))
+    }
+    lasting = replace(plan, **named)
+    check(lasting)
+    write_folder(folder, {"study.json": to_json({"study": plan.study, "plan": lasting.to_dict()})})
+    return run(folder, lasting.to_dict(), console)
+
+
+def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, Any]:
+    """Do what is not done yet, and show the result; stopped at any point, say how to go on."""
+    finished = folder / "result.json"
+    try:
+        result = read_json(finished) if finished.is_file() else conclude(folder, Plan.stored(stored), console)
+    except (Interrupted, KeyboardInterrupt):
+        command = f"attnlab resume {shlex.quote(str(folder))}"
+        raise Interrupted(f"stopped; all is saved. Go on with: {command}") from None
+    show_comparison(result, console)
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    return result
+
+
+def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
+    """Audit, train, measure, judge; write the result and the report."""
+    audits = audit_all(folder, plan, console)
+    train_all(plan, folder, console)
+    result = judge(plan, folder, audits)
+    write_report(result, folder)
+    write_json(folder / "result.json", result)
+    return result
+
+
+def audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
+    """The audit of every specimen's model, before anything is trained; done once."""
+    path = folder / "audits.json"
+    if path.is_file():
+        return read_json(path)
+    found = {}
+    for specimen in plan.specimens:
+        model = to_be_audited(plan, folder, specimen.name)
+        report = audit.audit_module(model, length=min(AUDITED_LENGTH, model.config.block_size), name=specimen.name)
+        found[specimen.name] = report.to_dict()
+        words = f"wrong as declared: {report.defect}" if report.verdict == "declared" else report.verdict
+        for fault in report.faults.values() if report.verdict == "fail" else ():
+            words += f"; {fault}"
+        say(console, f"audit of {specimen.name}: {words}")
+    write_json(path, found)
+    return found
+
+
+def to_be_audited(plan: Plan, folder: Path, name: str) -> LanguageModel:
+    """The model of a specimen: of a finished run its own, else a fresh one with few words."""
+    if plan.runs:
+        return load_model(Run.open(plan.path(folder, name, plan.seeds[0])).model)[0]
+    config = plan.find(name).settings(plan.seeds[0]).model
+    return LanguageModel(replace(config, vocab_size=AUDITED_WORDS, zero_init=False))

@@ -1,0 +1,160 @@
+"""The runs of a comparison, several at a time, each in a process of its own; stopped, all are saved and go on later."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from attnlab.comparing.plan import Plan
+from attnlab.errors import AttnlabError, Interrupted
+from attnlab.listing.entries import last_step
+from attnlab.progress import say
+
+PAUSE = 0.2  # seconds between two looks at the processes
+PATIENCE = 60.0  # seconds in which a process that was asked to stop may save its state
+
+
+@dataclass
+class Job:
+    """A process that trains and measures one run."""
+
+    name: str
+    seed: int
+    run: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+    began: float
+
+    @property
+    def label(self) -> str:
+        """How it is called on the screen."""
+        return f"{self.name}, seed {self.seed}"
+
+    def progress(self) -> tuple[float, float | None]:
+        """How far it came, and its loss."""
+        last = last_step(self.run / "metrics.jsonl")
+        return last.get("progress", 0.0), last.get("loss")
+
+    def failure(self) -> str:
+        """The last line that it wrote."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"the process ended with code {self.process.returncode}"
+
+
+def start(plan: Plan, folder: Path, name: str, seed: int) -> Job:
+    """Begin one job."""
+    path = plan.path(folder, name, seed)
+    log = folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.txt"
+    log.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "attnlab.comparing.job", str(folder), name, str(seed)]
+    with log.open("wb") as stream:
+        # A session of its own: Ctrl-C in the terminal is for the comparison, which then asks its jobs to stop.
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    return Job(name, seed, path, log, process, time.time())
+
+
+def train_all(plan: Plan, folder: Path, console: Console) -> None:
+    """Every run that is not trained and measured yet, `plan.jobs` at a time, in the order of the plan."""
+    waiting = [one for one in plan.order() if not plan.measured(folder, *one).exists()]
+    if not waiting:
+        return
+    total = len(plan.order())
+    running: list[Job] = []
+    with screen(console) as show:
+        try:
+            while waiting or running:
+                while waiting and len(running) < plan.jobs:
+                    running.append(start(plan, folder, *waiting.pop(0)))
+                time.sleep(PAUSE)
+                for job in [one for one in running if one.process.poll() is not None]:
+                    running.remove(job)
+                    if job.process.returncode != 0:
+                        raise failed(job)
+                    show.done(job, total - len(waiting) - len(running), total)
+                show.update(running)
+        finally:
+            stop(running)
+
+
+def failed(job: Job) -> AttnlabError:
+    """What a job's end means for the comparison."""
+    if job.process.returncode in (130, -signal.SIGINT, -signal.SIGTERM):
+        return Interrupted(job.failure())
+    return AttnlabError(f"{job.label}: {job.failure()} (all it wrote: {job.log})")
+
+
+def stop(running: Sequence[Job]) -> None:
+    """Have jobs save their state and end."""
+    for job in running:
+        job.process.send_signal(signal.SIGINT)
+    until = time.time() + PATIENCE
+    for job in running:
+        try:
+            job.process.wait(max(0.1, until - time.time()))
+        except subprocess.TimeoutExpired:
+            job.process.kill()
+
+
+class Screen:
+    """Lines where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def update(self, running: Sequence[Job]) -> None:
+        """Show how far the jobs are."""
+
+    def done(self, job: Job, number: int, total: int) -> None:
+        """Say that one is complete."""
+        _, loss = job.progress()
+        said = f", loss {loss:.3f}" if loss is not None else ""
+        say(
+            self.console,
+            f"{number} of {total}: {job.label} trained and measured in {time.time() - job.began:.0f} s{said}",
+        )
+
+
+class Bars(Screen):
+    """A bar for every job."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress.console)
+        self.progress = progress
+        self.bars: dict[str, TaskID] = {}
+
+    def update(self, running: Sequence[Job]) -> None:
+        """Move the bars."""
+        for job in running:
+            share, loss = job.progress()
+            if job.label not in self.bars:
+                self.bars[job.label] = self.progress.add_task(job.label, total=1.0, said="")
+            said = "measuring" if (job.run / "result.json").is_file() else f"loss {loss:.3f}" if loss else "starting"
+            self.progress.update(self.bars[job.label], completed=share, said=said)
+
+    def done(self, job: Job, number: int, total: int) -> None:
+        """Take a bar away, and leave its line."""
+        if job.label in self.bars:
+            self.progress.remove_task(self.bars.pop(job.label))
+        super().done(job, number, total)
+
+
+@contextmanager
+def screen(console: Console) -> Iterator[Screen]:
+    """Bars in a terminal, lines elsewhere."""
+    if not console.is_terminal:
+        yield Screen(console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, refresh_per_second=4) as progress:
+        yield Bars(progress)

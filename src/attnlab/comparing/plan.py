@@ -1,0 +1,214 @@
+"""A comparison as it is asked for: specimens, seeds, data, and the order of the runs. Nothing is trained here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnlab import corpora, stages, stats
+from attnlab.comparing.specimens import Specimen, from_runs, is_run, make_specimens
+from attnlab.config import Stage, load_preset, merge
+from attnlab.errors import UserError
+from attnlab.evaluate import cue
+from attnlab.machine import cores
+from attnlab.perplexity import PROBES
+from attnlab.runs import Run
+
+PRESETS = {"words": "nano-words", "spans": "mingpt"}  # of a task, where the user names none; else small
+PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the news that nano-words reads once
+QUICK_EPOCHS = 2.0
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole comparison; everything that it needs to be done again. The first specimen is what the others are held against."""
+
+    specimens: tuple[Specimen, ...]
+    varied: str
+    seeds: tuple[int, ...] = (0, 1, 2)
+    corpus: str | None = None
+    dev: str | None = None
+    facts: str | None = None
+    exam: str | None = None
+    probes: tuple[str, ...] = PROBES
+    jobs: int = 1
+    all_pairs: bool = False
+    study: str = "compare"
+    title: str = ""
+    question: str = ""
+    command: str = "attnlab compare"
+    quick: bool = False
+    runs: dict[str, str] = field(
+        default_factory=dict
+    )  # finished runs that are compared as they are, by specimen and seed
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> Plan:
+        """What to_dict gave."""
+        lists = {key: tuple(values[key]) for key in ("seeds", "probes")}
+        return cls(**{**values, **lists, "specimens": tuple(Specimen(**one) for one in values["specimens"])})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    @property
+    def words(self) -> bool:
+        """Whether perplexity on text is measured, instead of answers to questions."""
+        return self.exam is None
+
+    def find(self, name: str) -> Specimen:
+        """The specimen of this name."""
+        return next(one for one in self.specimens if one.name == name)
+
+    def path(self, folder: Path, name: str, seed: int) -> Path:
+        """The folder of a run that is measured."""
+        given = self.runs.get(f"{name}/{seed}")
+        return Path(given) if given else folder / self.find(name).folder / f"seed-{seed}"
+
+    def measured(self, folder: Path, name: str, seed: int) -> Path:
+        """Where the figures of a run are kept."""
+        return folder / "measured" / self.find(name).folder / f"seed-{seed}"
+
+    def order(self) -> list[tuple[str, int]]:
+        """All runs as they are started: every seed in turn, beginning with another specimen each time.
+
+        A machine that slows down or speeds up in the course of a comparison then does so for all specimens alike.
+        """
+        names = [one.name for one in self.specimens]
+        turned = [names[at % len(names) :] + names[: at % len(names)] for at in range(len(self.seeds))]
+        return [(name, seed) for seed, row in zip(self.seeds, turned, strict=True) for name in row]
+
+    def compared(self) -> list[tuple[str, str]]:
+        """The pairs that are tested: each with the first, or each with each."""
+        names = [one.name for one in self.specimens]
+        if self.all_pairs:
+            return [(b, a) for at, a in enumerate(names) for b in names[at + 1 :]]
+        return [(name, names[0]) for name in names[1:]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """The texts and questions of a comparison, by name."""
+
+    corpus: str | None = None
+    dev: str | None = None
+    facts: str | None = None
+    exam: str | None = None
+
+    def complete(self, task: str, quick: bool) -> Data:
+        """With built-in data where nothing is named."""
+        if task == "words":
+            if self.facts or self.exam:
+                raise UserError("task words measures text: give --corpus and --dev, and no --facts or --exam")
+            if (self.corpus is None) != (self.dev is None):
+                raise UserError("--corpus and --dev go together: text to learn, and other text to be measured on")
+            return self if self.corpus else Data("prose:train", "prose:dev")
+        if self.dev:
+            raise UserError(f"task {task} is examined with questions: give --exam instead of --dev")
+        named = [self.corpus, self.facts, self.exam]
+        if None in named and any(named):
+            raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
+        world = "people:300" if quick else "people"
+        return self if self.corpus else Data(world, None, f"{world}:train", f"{world}:dev")
+
+
+def make_plan(
+    names: Sequence[str],
+    *,
+    task: str | None = None,
+    vary: str | None = None,
+    preset: str | None = None,
+    config: Path | None = None,
+    given: Mapping[str, Any] | None = None,
+    seeds: int | Sequence[int] = SEEDS,
+    data: Data | None = None,
+    jobs: int = 0,
+    quick: bool = False,
+    **more: Any,
+) -> Plan:
+    """A comparison from what a user says; `more` are further fields of the plan, such as probes or title."""
+    data = data or Data()
+    if any(map(is_run, names)):
+        return plan_of_runs(names, data, jobs, **more)
+    preset = preset or PRESETS.get(task or "", "quick" if quick else "small")
+    base = load_preset(preset).get("task", {}).get("name")
+    values = merge({"task": {"name": task}}, given or {}) if task and task != base else dict(given or {})
+    task = values.get("task", {}).get("name", base)
+    data = data.complete(task, quick)
+    if data.corpus == "prose:train" and config is None:
+        values = merge({"train": {"epochs": QUICK_EPOCHS if quick else PROSE_EPOCHS}}, values)
+    specimens, varied = make_specimens(names, vary, preset, config, values)
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise UserError(f"--seeds must be a number of at least 1, or different seeds such as 3,4,5, not {seeds}")
+    threads = specimens[0].settings(0).train.threads or 1
+    jobs = jobs or max(1, min(cores() // threads, len(specimens) * len(numbers)))
+    title = more.pop("title", "") or f"{', '.join(one.name for one in specimens)}: which is better at {task}?"
+    fields = {**asdict(data), "jobs": jobs, "quick": quick, "title": title, **more}
+    return Plan(specimens, varied, numbers, **fields)
+
+
+def plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> Plan:
+    """A comparison of finished runs, on the data that they were trained on."""
+    if not all(map(is_run, names)):
+        raise UserError(
+            "finished runs are compared with finished runs only: name folders of runs, or specimens to train"
+        )
+    specimens, varied, seeds, runs = from_runs(names)
+    first = Run.open(names[0])
+    task, read = stages.stored_config(first).task.name, first.config["data"]
+    sources = {key: entry["source"] if entry else None for key, entry in read.items()}
+    words = task == "words"
+    built_in = data.complete("words" if words else "recall", False) if not (data.dev or data.exam) else data
+    if not (data.dev or data.exam) and not corpora.is_built_in(sources["corpus"] or ""):
+        raise UserError(
+            "say what the runs are measured on: --dev FILE with other sentences, or --exam FILE with questions"
+        )
+    measured = {"dev": built_in.dev if words else None, "exam": None if words else built_in.exam}
+    title = more.pop("title", "") or f"{', '.join(one.name for one in specimens)}: which is better at {task}?"
+    fields = {"corpus": sources["corpus"], "facts": None if words else sources["facts"], **measured, "runs": runs}
+    return Plan(specimens, varied, seeds, **fields, jobs=jobs or cores(), title=title, **more)
+
+
+def check(plan: Plan) -> None:
+    """Find mistakes before anything is trained: settings of every specimen and stage, data, questions that are too long."""
+    sources = stages.Sources.read(plan.corpus, plan.facts)
+    exam = corpora.load_questions(plan.exam) if plan.exam else ()
+    if plan.dev is not None:
+        corpora.load_corpus(plan.dev)
+    if plan.exam and any(item.answer is None for item in exam):
+        raise UserError(f"{plan.exam} has questions without answers: a comparison needs them all")
+    if plan.runs:
+        return
+    config = plan.specimens[0].settings(plan.seeds[0])
+    tokenizer = stages.learn_tokenizer(config, sources)
+    for number, item in enumerate(exam, start=1):
+        cue(tokenizer, item.question, config.model.block_size, number)
+    for specimen in plan.specimens:
+        for stage in stages_of(specimen, plan):
+            stages.rehearse(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
+
+
+def stages_of(specimen: Specimen, plan: Plan) -> tuple[Stage, ...]:
+    """How a specimen is trained: on text alone; and on questions too, where they are asked and were not in the text."""
+    reads = stages.reads_questions(specimen.settings(plan.seeds[0]))
+    return ("pretrain",) if plan.words or reads else ("pretrain", "finetune")
+
+
+def advise(plan: Plan, difference: float | None = None) -> list[str]:
+    """What a comparison can find, and what it would take to find more, one line a fact."""
+    told = {"seeds": len(plan.seeds), "comparisons": len(plan.compared())}
+    if plan.words:
+        assert plan.dev is not None
+        lines = stats.advice(**told)
+        sentences = len(corpora.load_corpus(plan.dev).lines)
+        return [
+            *lines,
+            f"{sentences:,} dev sentences: how far perplexity hangs on them, the test counts with the seeds",
+        ]
+    assert plan.exam is not None
+    return stats.advice(questions=len(corpora.load_questions(plan.exam)), difference=difference, **told)

@@ -1,0 +1,163 @@
+"""The specimens of a comparison: what a user names, as settings that differ in one thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from attnlab import registry, stages
+from attnlab.config import RunConfig, Stage, diff, from_text, lasting_names, merge, preset_names, resolve, walk
+from attnlab.errors import ConfigError, UserError
+from attnlab.runs import Run
+
+MECHANISM = "model.mechanism"
+NOT_VARIED = frozenset({"preset", "seed"})  # names of settings that differ without making another specimen
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """One of those that are compared, as settings."""
+
+    name: str
+    preset: str = "small"
+    file: str | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def settings(self, seed: int, stage: Stage = "pretrain") -> RunConfig:
+        """The settings of one of its runs; what is given by hand for training and task is meant for pretraining."""
+        skipped = () if stage == "pretrain" else ("train", "task")
+        given = {key: value for key, value in self.given.items() if key not in skipped}
+        return resolve(self.preset, stage, Path(self.file) if self.file else None, {**given, "seed": seed})
+
+    @property
+    def folder(self) -> str:
+        """Its name as that of a folder."""
+        return re.sub(r"[^\w.,=-]+", "_", self.name)
+
+
+def is_mechanism(name: str) -> bool:
+    """Whether a name stands for a mechanism, a class in a file, or several of them joined by commas."""
+    return all(".py:" in one or one.strip() in registry.names("mechanism") for one in name.split(","))
+
+
+def is_run(name: str) -> bool:
+    """Whether a name stands for a run folder."""
+    return (Path(name) / "config.json").is_file()
+
+
+def short(name: str) -> str:
+    """A mechanism's name, of classes in files without the file."""
+    return ",".join(registry.find("mechanism", one.strip()).short_name for one in name.split(","))
+
+
+def make_specimens(
+    names: Sequence[str], vary: str | None, preset: str, file: Path | None, given: Mapping[str, Any]
+) -> tuple[tuple[Specimen, ...], str]:
+    """The specimens that a user names, and the setting in which they differ."""
+    base = Specimen("", preset, str(file.resolve()) if file else None, lasting_given(given))
+    if vary is not None:
+        found = varied_values(base, names, vary)
+    elif all(map(is_mechanism, names)):
+        found = [
+            replace(base, name=short(one), given=merge(base.given, {"model": {"mechanism": lasting_names(one)}}))
+            for one in names
+        ]
+    else:
+        found = [one_kind(base, name) for name in names]
+    if len({one.name for one in found}) < len(found):
+        raise UserError(f"{', '.join(one.name for one in found)}: the same twice; name each specimen once")
+    if len(found) < 2:
+        raise UserError("a comparison needs at least two specimens, such as: attnlab compare dot additive")
+    return tuple(found), the_difference(found)
+
+
+def lasting_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings given by hand with lasting paths, on one thread each where nothing else is said."""
+    model = given.get("model", {})
+    if "mechanism" in model:
+        model = {**model, "mechanism": lasting_names(model["mechanism"])}
+    return merge({"train": {"threads": 1}}, {**given, "model": model})
+
+
+def varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Specimen]:
+    """Specimens from SETTING=VALUE,VALUE,..."""
+    name, sign, values = vary.partition("=")
+    if not sign or not values:
+        raise UserError(f"--vary takes SETTING=VALUE,VALUE such as train.lr=0.001,0.002, not '{vary}'")
+    if names:
+        raise UserError("--vary names the specimens itself: choose their mechanism with --mechanism")
+    return [
+        replace(base, name=f"{name}={value}", given=merge(base.given, nested(name, value)))
+        for value in values.split(",")
+    ]
+
+
+def nested(name: str, value: str) -> dict[str, Any]:
+    """A dotted setting with its value as nested tables."""
+    inner: Any = from_text(value, None)
+    for part in reversed(name.split(".")):
+        inner = {part: inner}
+    found: dict[str, Any] = inner
+    return found
+
+
+def one_kind(base: Specimen, name: str) -> Specimen:
+    """A preset or a settings file as a specimen."""
+    if name in preset_names():
+        return replace(base, name=name, preset=name)
+    if name.endswith(".toml"):
+        return replace(base, name=Path(name).stem, file=str(Path(name).resolve()))
+    choices = [*registry.names("mechanism"), *preset_names()]
+    raise ConfigError(
+        f"'{name}' is not compared with others here: name mechanisms ({', '.join(choices[:4])}, ...), presets,"
+        " settings files (.toml), or finished runs, all of one kind"
+    )
+
+
+def the_difference(specimens: Sequence[Specimen]) -> str:
+    """The one setting in which specimens differ; more or none are refused."""
+    return only_difference([(one.name, one.settings(0)) for one in specimens])
+
+
+def only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
+    """The one setting in which named settings differ, the seed left out."""
+    first = configs[0][1]
+    found = sorted({key for _, other in configs[1:] for key in diff(first, other)} - NOT_VARIED)
+    names = ", ".join(dict.fromkeys(name for name, _ in configs))
+    if not found:
+        raise ConfigError(f"{names} have the same settings: there is nothing to compare")
+    if len(found) > 1:
+        shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+        raise ConfigError(
+            f"{names} differ in {len(found)} settings ({shown}), and what came out could not be told apart:"
+            " compare specimens that differ in one, for example by --vary"
+        )
+    return found[0]
+
+
+def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[int, ...], dict[str, str]]:
+    """Specimens, the setting they differ in, seeds and folders of finished runs."""
+    opened = [Run.open(one) for one in folders]
+    for run in opened:
+        if not run.complete:
+            raise UserError(f"{run.path} is not complete: `attnlab resume {run.path}` first")
+    configs = [(str(run.path), stages.stored_config(run)) for run in opened]
+    varied = only_difference(configs)
+    runs: dict[str, str] = {}
+    for path, config in configs:
+        value = dict(walk(config.to_dict())).get(varied)
+        name = short(str(value)) if varied == MECHANISM else f"{varied}={value}"
+        if f"{name}/{config.seed}" in runs:
+            raise UserError(
+                f"{path} and {runs[f'{name}/{config.seed}']} are both {name} with seed {config.seed}: name one"
+            )
+        runs[f"{name}/{config.seed}"] = str(Path(path).resolve())
+    names = list(dict.fromkeys(key.rpartition("/")[0] for key in runs))
+    seeds = sorted({int(key.rpartition("/")[2]) for key in runs})
+    lacking = [f"{name} with seed {seed}" for name in names for seed in seeds if f"{name}/{seed}" not in runs]
+    if lacking:
+        raise UserError(f"no run of {', '.join(lacking)}: every specimen needs the same seeds")
+    return tuple(Specimen(name) for name in names), varied, tuple(seeds), runs

@@ -1,0 +1,27 @@
+"""A small comparison that is really trained, once for all tests: sentences, a sound mechanism and a leaking one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnlab import comparing
+from attnlab.runs import read_json
+
+SMALL: dict[str, Any] = {
+    "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 64},
+    "train": {"epochs": 2.0, "tokens_per_batch": 512, "checkpoint_every": 20, "lr": 3e-3},
+    "tokenizer": {"min_count": 1},
+}
+WORDS = {"corpus": "prose:400:train", "dev": "prose:400:dev", "task": "words", "given": SMALL}
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder and the result of `compare dot zero_mask` with two seeds."""
+    folder = tmp_path_factory.mktemp("compared") / "study"
+    result = comparing.compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
+    assert read_json(folder / "result.json") == result
+    return folder, result

@@ -1,0 +1,224 @@
+"""Whole comparisons, really trained: what is in the result, going on after a stop, and runs that do not belong together."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from attnlab import comparing, corpora, perplexity, stats
+from attnlab.comparing.judge import judge, read_records
+from attnlab.comparing.measure import quality, some, word_by_word
+from attnlab.config import ModelConfig
+from attnlab.errors import AttnlabError, UserError
+from attnlab.model import LanguageModel
+from attnlab.perplexity import SentenceLosses
+from attnlab.runs import Run, read_json
+from attnlab.tokenizers import Tokenizer
+
+from .conftest import SMALL
+
+Compared = tuple[Path, dict[str, Any]]
+
+
+def copied(compared: Compared, tmp_path: Path) -> tuple[Path, comparing.Plan]:
+    folder = tmp_path / "study"
+    shutil.copytree(compared[0], folder)
+    return folder, comparing.Plan.stored(read_json(folder / "study.json")["plan"])
+
+
+def test_the_leaking_one_is_found_and_its_gain_not_believed(compared: Compared) -> None:
+    _, result = compared
+    assert {one["name"]: one["leaks"] for one in result["specimens"]} == {
+        "dot": False,
+        "zero_mask": True,
+        "shared_qk": False,
+    }
+    believed = {one["a"]: one["believed"] for one in result["comparisons"]}
+    assert believed == {"zero_mask": False, "shared_qk": True}
+    assert any("zero_mask" in one and "leak" in one for one in result["verdict"])
+
+
+def test_figures_are_those_of_the_runs(compared: Compared) -> None:
+    folder, result = compared
+    for specimen in result["specimens"]:
+        for at, run in enumerate(specimen["runs"]):
+            there = Run.open(folder / specimen["name"] / f"seed-{run['seed']}")
+            assert run["values"]["final_loss"] == there.result["final_loss"]
+            losses = SentenceLosses.from_csv(
+                (folder / "measured" / specimen["name"] / f"seed-{run['seed']}" / "dev.csv").read_text()
+            )
+            assert run["values"]["dev_token_perplexity"] == pytest.approx(losses.token_perplexity)
+            assert specimen["values"]["dev_token_perplexity"]["each"][at] == run["values"]["dev_token_perplexity"]
+            assert run["metrics"] == there.metrics()
+        assert specimen["values"]["peak_memory"]["mean"] > 1e8
+        assert specimen["values"]["flops_per_token"]["mean"] > 6 * 16 * 100  # three products with the head at least
+
+
+def test_tests_are_those_of_stats_with_holm(compared: Compared) -> None:
+    folder, result = compared
+    plan = comparing.Plan.stored(read_json(folder / "study.json")["plan"])
+    records = read_records(plan, folder)
+    losses = {
+        name: [SentenceLosses.from_csv((row.folder / "dev.csv").read_text()) for row in rows]
+        for name, rows in records.items()
+    }
+    p_values = []
+    for one in result["comparisons"]:
+        sides = [[each.losses for each in losses[one[side]]] for side in ("a", "b")]
+        both = stats.paired_bootstrap(sides[0], sides[1], weights=losses["dot"][0].tokens).both
+        assert both is not None
+        assert one["p"] == both.p
+        assert one["ratio_low"] == pytest.approx(math.exp(both.low or 0))
+        p_values.append(one["p"])
+    assert [one["adjusted"] for one in result["comparisons"]] == stats.holm(p_values)
+    assert "after Holm over 2 comparisons" in result["comparisons"][0]["words"]
+
+
+def test_the_report_is_written(compared: Compared) -> None:
+    folder, result = compared
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "zero_mask" in page
+    assert result["verdict"][0].split(":")[0] in page
+    assert (folder / "report.md").is_file()
+
+
+def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
+    """What is complete is left alone, what was measured is not trained again, and the numbers are the same."""
+    folder, plan = copied(compared, tmp_path)
+    (folder / "result.json").unlink()
+    shutil.rmtree(folder / "measured" / "dot" / "seed-1")
+    shutil.rmtree(folder / "dot" / "seed-0" / "checkpoints", ignore_errors=True)
+    before = (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns
+    again = comparing.run(folder, plan.to_dict(), Console(quiet=True))
+    assert (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns == before
+    values = [[one["values"]["dev_token_perplexity"] for one in r["specimens"]] for r in (again, compared[1])]
+    assert values[0] == values[1]
+
+
+def test_a_stopped_comparison_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    slow = {**SMALL, "train": {**SMALL["train"], "epochs": 40.0}}
+    code = (
+        "from attnlab import comparing; from attnlab.errors import Interrupted\n"
+        f"try: comparing.compare('dot', 'linear', seeds=1, jobs=2, out={str(folder)!r}, corpus='prose:400:train',"
+        f" dev='prose:400:dev', task='words', given={slow!r})\n"
+        "except Interrupted as error: print(error)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    metrics = folder / "dot" / "seed-0" / "metrics.jsonl"
+    for _ in range(600):
+        if metrics.is_file() and metrics.read_text().count("\n") > 3:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert f"Go on with: attnlab resume {folder}" in said
+    stopped = Run.open(folder / "dot" / "seed-0")
+    assert not stopped.complete
+    assert stopped.checkpoints()
+    # A shorter way to the end than the forty epochs that were asked for.
+    shorten(folder)
+    result = comparing.run(folder, read_json(folder / "study.json")["plan"], Console(quiet=True))
+    assert [one["name"] for one in result["specimens"]] == ["dot", "linear"]
+    assert result["comparisons"][0]["test"] == "for new sentences, with this one seed"
+
+
+def shorten(folder: Path) -> None:
+    """Let a comparison end after an epoch or so, wherever its runs are."""
+    for path in [folder / "study.json", *folder.glob("*/seed-0/config.json")]:
+        path.write_text(path.read_text().replace('"epochs": 40.0', '"epochs": 4.0'), encoding="utf-8")
+
+
+def test_runs_that_do_not_belong_together_are_refused(compared: Compared, tmp_path: Path) -> None:
+    folder, plan = copied(compared, tmp_path)
+    path = folder / "dot" / "seed-1" / "config.json"
+    stored = json.loads(path.read_text())
+    stored["config"]["train"]["lr"] = 0.5
+    path.write_text(json.dumps(stored))
+    with pytest.raises(UserError, match=r"differ in train\.lr beside model\.mechanism"):
+        judge(plan, folder, read_json(folder / "audits.json"))
+    stored["config"]["train"]["lr"] = SMALL["train"]["lr"]
+    stored["data"]["corpus"]["sha256"] = "0"
+    path.write_text(json.dumps(stored))
+    with pytest.raises(UserError, match="differ in data"):
+        judge(plan, folder, read_json(folder / "audits.json"))
+
+
+def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Path) -> None:
+    folder, result = compared
+    names = [str(folder / name / f"seed-{seed}") for name in ("dot", "shared_qk") for seed in (0, 1)]
+    again = comparing.compare(*names, dev="prose:400:dev", out=tmp_path / "again")
+    assert [one["name"] for one in again["specimens"]] == ["dot", "shared_qk"]
+    assert (
+        again["specimens"][0]["values"]["dev_token_perplexity"]
+        == result["specimens"][0]["values"]["dev_token_perplexity"]
+    )
+    with pytest.raises(UserError, match="no run of shared_qk with seed 1"):
+        comparing.make_plan(names[:3], data=comparing.Data(dev="prose:400:dev"))
+    with pytest.raises(UserError, match="are both dot with seed 0"):
+        comparing.make_plan([names[0], *names], data=comparing.Data(dev="prose:400:dev"))
+    with pytest.raises(UserError, match="finished runs only"):
+        comparing.make_plan([names[0], "dot"])
+
+
+def test_a_job_that_fails_says_why(compared: Compared, tmp_path: Path) -> None:
+    folder, plan = copied(compared, tmp_path)
+    (folder / "result.json").unlink()
+    shutil.rmtree(folder / "measured" / "dot" / "seed-1")
+    (folder / "dot" / "seed-1" / "model" / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(AttnlabError, match="dot, seed 1: .*logs"):
+        comparing.run(folder, plan.to_dict(), Console(quiet=True))
+
+
+def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
+    given = {"model": {"n_layer": 1, "n_head": 2, "n_embd": 32}, "train": {"epochs": 2.0}}
+    result = comparing.compare("dot", "linear", seeds=1, quick=True, given=given, out=tmp_path / "study")
+    assert result["figures"][0]["key"] == "accuracy"
+    (one,) = result["comparisons"]
+    questions = len(corpora.load_questions("people:300:dev"))
+    assert one["details"]["questions"] == questions
+    assert one["by_seed"][0]["mcnemar"]["questions"] == questions
+    right = (tmp_path / "study" / "measured" / "dot" / "seed-0" / "right.csv").read_text().split()[1:]
+    assert result["specimens"][0]["values"]["accuracy"]["mean"] == pytest.approx(right.count("1") / questions)
+
+
+@pytest.mark.parametrize(("mechanism", "same"), [("dot", True), ("additive", True), ("zero_mask", False)])
+def test_word_by_word_tells_who_looks_ahead(mechanism: str, same: bool) -> None:
+    lines = some(corpora.load_corpus("prose:400:dev").lines, 5)
+    tokenizer = Tokenizer.train("word", lines, 0)
+    torch.manual_seed(0)
+    config = ModelConfig(
+        n_layer=2, n_head=2, n_embd=16, block_size=64, vocab_size=tokenizer.size, zero_init=False, mechanism=mechanism
+    )
+    model = LanguageModel(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    whole = perplexity.sentence_losses(model, tokenizer, lines).token_perplexity
+    assert (word_by_word(model, tokenizer, lines, 0) == pytest.approx(whole, rel=1e-4)) == same
+
+
+def test_quality_counts_words() -> None:
+    found = quality([["the", "cat", ".", "<UNK>"], ["the", "!"]])
+    assert found["tokens"] == 6
+    assert found["unknown_share"] == pytest.approx(1 / 6)
+    assert found["punctuation_share"] == pytest.approx(2 / 6)  # <UNK> stands for a word
+    assert found["distinct_share"] == pytest.approx(5 / 6)
+    assert found["mean_length"] == 3
+
+
+def test_some_lines_are_the_same_each_time() -> None:
+    lines = [str(number) for number in range(1000)]
+    assert some(lines, 10) == some(lines, 10)
+    assert some(lines, 10) == sorted(some(lines, 10), key=int)
+    assert some(lines, 2000) == lines

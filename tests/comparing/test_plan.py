@@ -1,0 +1,126 @@
+"""What is compared: named well, different in one thing, in a fair order; everything else is refused in a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnlab.comparing import Data, Plan, advise, check, make_plan
+from attnlab.errors import ConfigError, UserError
+
+
+def test_mechanisms_differ_in_the_mechanism_only() -> None:
+    plan = make_plan(["dot", "additive"], task="words")
+    assert plan.varied == "model.mechanism"
+    one, other = (specimen.settings(5) for specimen in plan.specimens)
+    assert (one.model.mechanism, other.model.mechanism) == ("dot", "additive")
+    assert one.preset == other.preset == "nano-words"
+    assert one.seed == 5
+    assert one.train.threads == 1
+
+
+def test_layers_of_several_mechanisms_and_classes_in_files_are_specimens(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from attnlab.mechanisms.dot import DotProductAttention as Dot\nclass Mine(Dot):\n    '''Mine.'''\n",
+        encoding="utf-8",
+    )
+    plan = make_plan(["dot", "dot,sliding", f"{file}:Mine"], task="words")
+    assert [one.name for one in plan.specimens] == ["dot", "dot,sliding", "Mine"]
+    assert plan.find("Mine").settings(0).model.mechanism == f"{file}:Mine"
+
+
+def test_values_of_one_setting() -> None:
+    plan = make_plan([], vary="train.lr=0.001,0.002", task="words")
+    assert plan.varied == "train.lr"
+    assert [one.settings(0).train.lr for one in plan.specimens] == [0.001, 0.002]
+    assert [one.folder for one in plan.specimens] == ["train.lr=0.001", "train.lr=0.002"]
+
+
+def test_options_of_a_mechanism_can_be_varied() -> None:
+    plan = make_plan(
+        [], vary="model.options.performer.features=16,32", given={"model": {"mechanism": "performer"}}, task="words"
+    )
+    assert plan.varied == "model.options.performer.features"
+
+
+def test_settings_files_that_differ_in_one_setting(tmp_path: Path) -> None:
+    for name, rate in (("slow", 0.1), ("fast", 0.2)):
+        (tmp_path / f"{name}.toml").write_text(f"[model]\ndropout = {rate}\n", encoding="utf-8")
+    plan = make_plan([str(tmp_path / "slow.toml"), str(tmp_path / "fast.toml")], task="words")
+    assert [one.name for one in plan.specimens] == ["slow", "fast"]
+    assert plan.varied == "model.dropout"
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "says"),
+    [
+        (["small", "mingpt"], {}, "differ in .* settings"),
+        (["dot"], {}, "at least two"),
+        (["dot", "dot"], {}, "the same twice"),
+        (["dot", "nano-words"], {}, "all of one kind"),
+        (["dot", "nothing_such"], {}, "all of one kind"),
+        (["dot"], {"vary": "train.lr=1,2"}, "--mechanism"),
+        ([], {"vary": "train.lr"}, "SETTING=VALUE"),
+        ([], {"vary": "train.nothing=1,2"}, "unknown setting"),
+        ([], {"vary": "train.lr=0.1,0.1"}, "the same twice"),
+        ([], {"vary": "train.lr=0.1,0.10"}, "nothing to compare"),
+        (["dot", "additive"], {"seeds": 0}, "--seeds"),
+        (["dot", "additive"], {"seeds": [1, 1]}, "--seeds"),
+        (["dot", "additive"], {"task": "words", "data": Data(corpus="a.txt")}, "go together"),
+        (["dot", "additive"], {"task": "words", "data": Data(exam="a.txt")}, "measures text"),
+        (["dot", "additive"], {"task": "recall", "data": Data(dev="a.txt")}, "--exam instead"),
+        (["dot", "additive"], {"task": "recall", "data": Data(corpus="a.txt")}, "all three"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(names: list[str], more: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        make_plan(names, **more)  # type: ignore[arg-type]
+
+
+def test_every_seed_begins_with_another_specimen() -> None:
+    plan = make_plan(["dot", "additive", "linear"], task="words", seeds=3)
+    order = plan.order()
+    assert sorted(order) == sorted((one.name, seed) for one in plan.specimens for seed in range(3))
+    assert [seed for _, seed in order] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert [order[at][0] for at in (0, 3, 6)] == ["dot", "additive", "linear"]
+
+
+def test_a_plan_survives_being_stored() -> None:
+    plan = make_plan(["dot", "additive"], task="words", seeds=[4, 7])
+    assert Plan.stored(plan.to_dict()) == plan
+
+
+def test_pairs_with_the_first_or_with_all() -> None:
+    names = ["dot", "additive", "linear"]
+    assert make_plan(names, task="words").compared() == [("additive", "dot"), ("linear", "dot")]
+    assert make_plan(names, task="words", all_pairs=True).compared() == [
+        ("additive", "dot"),
+        ("linear", "dot"),
+        ("linear", "additive"),
+    ]
+
+
+def test_data_of_a_task() -> None:
+    words, recall = make_plan(["dot", "additive"], task="words"), make_plan(["dot", "additive"], quick=True)
+    assert (words.corpus, words.dev, words.exam) == ("prose:train", "prose:dev", None)
+    assert (recall.corpus, recall.facts, recall.exam) == ("people:300", "people:300:train", "people:300:dev")
+    assert recall.specimens[0].preset == "quick"
+
+
+def test_mistakes_are_found_before_training(tmp_path: Path) -> None:
+    exam = tmp_path / "exam.tsv"
+    exam.write_text("Where was A born?\n", encoding="utf-8")
+    plan = make_plan(["dot", "additive"], data=Data("people:300", None, "people:300:train", str(exam)), quick=True)
+    with pytest.raises(UserError, match="without answers"):
+        check(plan)
+    wide = make_plan(["dot", "additive"], given={"model": {"options": {"additive": {"nothing": 1}}}}, task="words")
+    with pytest.raises(ConfigError, match="nothing"):
+        check(wide)
+
+
+def test_advice_knows_questions_seeds_and_corrections() -> None:
+    lines = " ".join(advise(make_plan(["dot", "additive", "linear"], quick=True), 0.05))
+    for said in ("2 comparisons", "45 questions", "3 seeds", "to find 5 points"):
+        assert said in lines
