@@ -227,11 +227,12 @@ def row_chart(
     label: str,
     width: float,
     origin: float = 0.0,
+    margin: float = 8.0,
 ) -> str:
     """Rows under one another over a common axis: names (with a class) to the left, or above on a narrow chart."""
     above = width < NARROW
     longest = max((len(name) for name, _ in names), default=0) * LETTER
-    gutter = 8.0 if above else min(longest, width * 0.4) + 16
+    gutter = margin if above else min(longest, width * 0.4) + 16
     pitch, offset = (52, 22) if above else (38, 8)
     bottom = 4 + pitch * max(len(names), 1) + 4
     x = x_of(gutter, width - 56)
@@ -247,8 +248,8 @@ def row_chart(
     for number, (name, kind) in enumerate(names):
         y = 4 + pitch * number
         short = shorten(name, width - 16 if above else gutter - 16)
-        place = (gutter - 1, y + 15) if above else (gutter - 10, y + offset + 15.5)
-        parts.append(text(*place, short, kind, "start" if above else "end"))
+        left, base = (7.0, y + 15) if above else (gutter - 10, y + offset + 15.5)
+        parts.append(text(left, base, short, kind, "start" if above else "end"))
         parts += draw(number, x, y + offset)
     return svg(width, bottom + 46, label, parts)
 
@@ -311,4 +312,5 @@ def point_chart(
         return axis.over(ends, begin, end, 6 if width >= NARROW else 4)
 
     names = [(one.name, MARKED if one.marked else "") for one in points]
-    return row_chart(names, x_of, draw, axis=axis, label=label, width=width, origin=origin)
+    # Unlike bars they need not begin at a short 0.
+    return row_chart(names, x_of, draw, axis=axis, label=label, width=width, origin=origin, margin=24.0)

@@ -1,16 +1,16 @@
 """A comparison as tables: what page, Markdown and terminal show of it, made once.
 
 Pure functions from a result (plain data, as `result.json` of a comparison holds it) to tables. A specimen that leaks is
-marked in every one of them with a word, since its numbers must not be believed; so is a pair with such a specimen in it.
+marked in every one of them with a word, since its numbers must not be believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnlab.report.tables import Cell, Column, Row, Table
-from attnlab.report.words import NOTHING, chance, count, figure, percent, plural, signed, span, times
+from attnlab.report.words import NOTHING, figure, plain, plural, span, times
 
 Result = Mapping[str, Any]
 
@@ -20,15 +20,6 @@ QUALITY = (
     "loss",
     "share",
 )  # kinds of figures that say how good a specimen is; the others say what it costs
-PROBES_A_TABLE = 5
-SAMPLE_FIGURES = (
-    ("tokens", "Tokens", "count"),
-    ("unknown_share", "Unknown words", "share"),
-    ("punctuation_share", "Punctuation", "share"),
-    ("distinct_share", "Different words", "share"),
-    ("mean_length", "Mean length", "perplexity"),
-)
-THE_TEXT = "the text itself"
 
 
 def leaking(result: Result) -> list[str]:
@@ -118,8 +109,8 @@ def costs_table(result: Result) -> Table | None:
 
 
 def seeds_table(result: Result) -> Table:
-    """Every run."""
-    figures = figures_of(result)
+    """Every run; what is counted is the same for all seeds and left out."""
+    figures = [one for one in result["figures"] if one["kind"] != "count"]
     rows = [
         Row(
             Cell(one["name"]),
@@ -137,213 +128,6 @@ def seeds_table(result: Result) -> Table:
     ]
     short = [Column(item.get("short") or item["title"], note=item["title"]) for item in figures]
     return Table("Every run by itself.", [Column("Specimen", number=False), Column("Seed"), *short], rows)
-
-
-# The comparisons
-
-
-def doubtful(one: Result, leaks: Sequence[str]) -> str:
-    """The word beside a pair of which one leaks; a figure that no leak can help is left unmarked."""
-    named = [name for name in (one["a"], one["b"]) if name in leaks]
-    return f"{' and '.join(named)} {LEAKS if len(named) < 2 else 'leak'}" if named else ""
-
-
-def pair_title(one: Result) -> str:
-    """A pair as it stands in plots and tables."""
-    return f"{one['a']} over {one['b']}" if one.get("ratio") is not None else f"{one['a']} minus {one['b']}"
-
-
-def effect(one: Result, kind: str) -> tuple[str, str]:
-    """The ratio or difference of a comparison, and its interval."""
-    if one.get("ratio") is not None:
-        low, high = one.get("ratio_low"), one.get("ratio_high")
-        return times(one["ratio"]), f"{times(low)} to {times(high)}" if low is not None and high is not None else ""
-    return signed(one.get("difference"), kind), span(one.get("low"), one.get("high"), kind, sign=True)
-
-
-def comparisons_table(result: Result) -> Table | None:
-    """The tests in numbers."""
-    pairs, leaks = result.get("comparisons") or [], leaking(result)
-    if not pairs:
-        return None
-    corrected = any(one.get("adjusted") is not None for one in pairs)
-    rows = []
-    for one in pairs:
-        item = figure_named(result, one["figure"])
-        value, interval = effect(one, item["kind"])
-        size = one.get("ratio") if one.get("ratio") is not None else one.get("difference")
-        holm = [Cell(chance(one.get("adjusted")), one.get("adjusted"))] if corrected else []
-        shown = "yes" if one.get("shown") else "no"
-        if not one.get("believed", True):
-            shown += ", not to be believed"
-        cells = [Cell(item["title"]), Cell(value, size, interval), Cell(chance(one.get("p")), one.get("p")), *holm]
-        rows.append(Row(Cell(pair_title(one)), [*cells, Cell(shown)], doubtful(one, leaks)))
-    columns = [
-        Column("Compared", number=False),
-        Column("Figure", number=False),
-        Column("Ratio or difference", note="with its 95 % interval"),
-        Column("p"),
-        *([Column("p after Holm", note="corrected for the number of comparisons")] if corrected else []),
-        Column("Difference shown", number=False),
-    ]
-    tests = dict.fromkeys(one["test"] for one in pairs if one.get("test"))
-    return Table(f"The tests hold {'; '.join(tests)}." if tests else "The tests in numbers.", columns, rows)
-
-
-def by_seed_tables(result: Result) -> Iterator[tuple[str, Table]]:
-    """The comparisons seed by seed, each with its title."""
-    leaks = leaking(result)
-    for one in result.get("comparisons") or ():
-        item = figure_named(result, one["figure"])
-        rows = [
-            Row(
-                Cell(str(line["seed"]), line["seed"]),
-                [
-                    Cell(figure(line.get("a"), item["kind"]), line.get("a")),
-                    Cell(figure(line.get("b"), item["kind"]), line.get("b")),
-                    Cell(signed(line.get("difference"), item["kind"]), line.get("difference")),
-                ],
-            )
-            for line in one.get("by_seed") or ()
-        ]
-        names = [f"{name} ({LEAKS})" if name in leaks else name for name in (one["a"], one["b"])]
-        if rows:
-            title = f"{item['title']} of {names[0]} and {names[1]}"
-            yield (
-                title,
-                Table(f"{title}, seed by seed", [Column("Seed"), *map(Column, names), Column("A minus B")], rows),
-            )
-
-
-def paired_table(result: Result) -> Table | None:
-    """The differences of all other figures, as they are."""
-    pairs, leaks = result.get("paired") or [], leaking(result)
-    if not pairs:
-        return None
-    rows = []
-    for one in pairs:
-        item = figure_named(result, one["figure"])
-        difference = Cell(
-            signed(one.get("difference"), item["kind"]),
-            one.get("difference"),
-            span(one.get("low"), one.get("high"), item["kind"], sign=True),
-        )
-        cells = [Cell(item["title"]), difference, Cell(times(one.get("ratio")), one.get("ratio"))]
-        rows.append(Row(Cell(f"{one['a']} minus {one['b']}"), cells, doubtful(one, leaks)))
-    columns = (Column("Compared", number=False), Column("Figure", number=False), Column("Difference"), Column("Ratio"))
-    return Table("All other figures, seed by seed: described, not tested, and not corrected.", columns, rows)
-
-
-# What they write and how they read
-
-
-def probes_tables(result: Result) -> list[Table]:
-    """The loss and perplexity of the probe sentences, some sentences a table."""
-    read = [one for one in result["specimens"] if one.get("probes")]
-    most = max((len(one["probes"]) for one in read), default=0)
-
-    def cell(probe: Result) -> Cell:
-        each = [figure(value, "loss") for value in probe.get("losses") or ()]
-        return Cell(
-            figure(probe.get("perplexity"), "perplexity"),
-            probe.get("perplexity"),
-            f"loss {figure(probe.get('loss'), 'loss')}",
-            "loss " + ", ".join(each) if len(each) > 1 else "",
-        )
-
-    tables = []
-    for begin in range(0, most, PROBES_A_TABLE):
-        places = range(begin, min(begin + PROBES_A_TABLE, most))
-        rows = [
-            Row(
-                Cell(one["name"]),
-                [cell(one["probes"][place]) if place < len(one["probes"]) else Cell(NOTHING) for place in places],
-                mark(one),
-            )
-            for one in read
-        ]
-        columns = [Column("Specimen", number=False), *(Column(f"Sentence {place + 1}") for place in places)]
-        tables.append(Table("Perplexity of each sentence, and its loss in nats a token below.", columns, rows))
-    return tables
-
-
-def probe_sentences(result: Result) -> list[tuple[str, str]]:
-    """The probe sentences, each with a note on its length."""
-    probes = next((one["probes"] for one in result["specimens"] if one.get("probes")), [])
-
-    def note(probe: Result) -> str:
-        known = probe.get("tokens") is not None
-        unknown = f", {count(probe['unknown'])} unknown" if probe.get("unknown") else ""
-        return f"{plural(probe['tokens'], 'token')}{unknown}" if known else ""
-
-    return [(probe["sentence"], note(probe)) for probe in probes]
-
-
-def quality_table(result: Result) -> Table | None:
-    """What the samples are made of, beside the text that was read."""
-    wrote = [one for one in result["specimens"] if one.get("sample_quality")]
-    if not wrote:
-        return None
-
-    def cells(quality: Result) -> list[Cell]:
-        return [Cell(figure(quality.get(key), kind), quality.get(key)) for key, _, kind in SAMPLE_FIGURES]
-
-    rows = [Row(Cell(one["name"]), cells(one["sample_quality"]), mark(one)) for one in wrote]
-    if result.get("text_quality"):
-        rows.append(Row(Cell(THE_TEXT), cells(result["text_quality"])))
-    columns = [Column("Written by", number=False), *(Column(title) for _, title, _ in SAMPLE_FIGURES)]
-    return Table("What the samples are made of, in shares of their tokens.", columns, rows)
-
-
-# The leak
-
-
-def audit_table(result: Result) -> Table | None:
-    """What the audit found."""
-    audited = [one for one in result["specimens"] if one.get("audit")]
-    if not audited:
-        return None
-
-    def says(audit: Result) -> str:
-        faults = "; ".join(f"{name}: {words}" for name, words in (audit.get("faults") or {}).items())
-        declared = f"declared: {audit['defect']}" if audit.get("defect") else ""
-        return "; ".join(part for part in (declared, faults) if part) or "no fault found"
-
-    rows = []
-    for one in audited:
-        audit, leak = one["audit"], one["audit"].get("causal_leak")
-        size = percent(leak) if leak is not None and leak >= 5e-4 else figure(leak, "") if leak else "0"
-        cells = [Cell(audit.get("verdict", NOTHING)), Cell(size if leak is not None else NOTHING, leak)]
-        rows.append(Row(Cell(one["name"]), [*cells, Cell(says(audit))], mark(one)))
-    columns = (
-        Column("Specimen", number=False),
-        Column("Audit", number=False),
-        Column("Largest leak", note="share of an output that later tokens move"),
-        Column("In words", number=False),
-    )
-    return Table("Every specimen was audited before it was trained.", columns, rows)
-
-
-def word_by_word_table(result: Result) -> Table | None:
-    """The perplexity of the same sentences read whole and word by word."""
-    read = [one for one in result["specimens"] if one.get("word_by_word")]
-    if not read:
-        return None
-    rows = []
-    for one in read:
-        both = one["word_by_word"]
-        whole, apart = both.get("whole"), both.get("word_by_word")
-        ratio = apart / whole if whole and apart is not None else None
-        values = [Cell(figure(value, "perplexity"), value) for value in (whole, apart)]
-        cells = [Cell(count(both["sentences"]), both["sentences"]), *values, Cell(times(ratio), ratio)]
-        rows.append(Row(Cell(one["name"]), cells, mark(one)))
-    titles = ("Sentences", "Read whole", "Word by word", "Ratio")
-    return Table(
-        "Token perplexity of the same sentences, read whole and each word from its prefix alone:"
-        " they differ only if a model sees the future.",
-        [Column("Specimen", number=False), *map(Column, titles)],
-        rows,
-    )
 
 
 def theirs_table(result: Result) -> Table | None:
@@ -369,3 +153,39 @@ def theirs_table(result: Result) -> Table | None:
         Column("Source", number=False),
     )
     return Table("Published figures beside ours.", columns, rows) if rows else None
+
+
+# What was done
+
+
+def varied_table(result: Result) -> Table:
+    """What was varied, and its value in every specimen."""
+    names = list(dict.fromkeys(name for one in result["specimens"] for name in one.get("settings") or {}))
+    rows = [
+        Row(
+            Cell(one["name"]),
+            [Cell(plain((one.get("settings") or {}).get(name))) for name in names],
+            mark(one),
+        )
+        for one in result["specimens"]
+    ]
+    seeds = ", ".join(map(str, result.get("seeds") or []))
+    caption = f"Varied: {result.get('varied') or ', '.join(names) or 'nothing'}; seeds {seeds or NOTHING}."
+    return Table(caption, [Column("Specimen", number=False), *(Column(name, number=False) for name in names)], rows)
+
+
+def order_of(result: Result) -> str:
+    """The runs in the order in which they were started."""
+    return ", ".join(f"{name} {seed}" for name, seed in result.get("order") or ())
+
+
+def data_facts(result: Result) -> list[tuple[str, str]]:
+    """Task, preset and data, as far as they are known."""
+    known = {"task": result.get("task"), "preset": result.get("preset"), **(result.get("data") or {})}
+    return [(name.replace("_", " ").capitalize(), plain(value)) for name, value in known.items() if value is not None]
+
+
+def verdicts(result: Result) -> list[str]:
+    """The sentences that stand at the top."""
+    given = result.get("verdict") or []
+    return [given] if isinstance(given, str) else list(given)

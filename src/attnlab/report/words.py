@@ -82,7 +82,10 @@ KINDS: dict[str, Callable[[float], str]] = {
 
 def figure(value: float | None, kind: str) -> str:
     """A value of some kind (perplexity, loss, share, seconds, rate, bytes, count) as it is written."""
-    return odd(value) or KINDS.get(kind, plain)(value)  # type: ignore[arg-type]
+    if value is None or odd(value):
+        return odd(value)
+    written: Callable[[float], str] = KINDS.get(kind, plain)
+    return written(value)
 
 
 def signed(value: float | None, kind: str) -> str:
