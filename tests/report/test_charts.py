@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnlab.report.charts import LEVELS, Axis, Bar, Series, Shading, bar_chart, heat_cells, heat_map, line_chart
+from attnlab.report.charts import Axis, Bar, Series, bar_chart, line_chart
 from attnlab.report.curves import MOST_POINTS, loss_curve, smooth, thin
+from attnlab.report.heat import LEVELS, Shading, heat_cells, heat_map
 from attnlab.report.scales import scale
 
 NAN, INFINITE = math.nan, math.inf

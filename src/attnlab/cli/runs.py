@@ -108,7 +108,7 @@ def delete(*folders: str, yes: bool = False) -> None:
         Do not ask; for scripts.
     """
     from attnlab import listing
-    from attnlab.report.listed import sized
+    from attnlab.report.words import sized
 
     if not folders:
         raise UserError("which? Name at least one run, as `attnlab runs` lists them")

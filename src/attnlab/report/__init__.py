@@ -1,34 +1,67 @@
-"""A study's result as a page to read: one HTML file that needs nothing else, and the same numbers in Markdown.
+"""A result as a page to read: one HTML file that needs nothing else, and the same numbers in Markdown and JSON.
 
-    result ─┬─ outcome   the sentence at the top, from the intervals
-            ├─ curves    losses, smoothed and thinned        ─┐
-            ├─ answers   what was right, wrong, and nearly    ├─ page ── report.html
-            ├─ attention, heads: the heads of one answer      ─┘
-            └─ markdown                                      ── report.md
+    a study ──────── outcome   the sentence at the top, from the intervals
+                     curves    losses, smoothed and thinned
+                     answers   what was right, wrong, and nearly        ── page, markdown
+                     attention, heads: the heads of one answer
+    a comparison ─── compared, compared_pairs, compared_texts: tables
+                     compared_charts                                    ── compared_page, _markdown, _screen
+    several runs ─── beside    what lies side by side                   ── beside_page
 
 Plain data in, files out: the report must not know about models, tensors or how a result came about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnlab.report.compared_markdown import comparison_markdown
+from attnlab.report.compared_page import comparison_page
 from attnlab.report.markdown import markdown
 from attnlab.report.page import page
 from attnlab.runs import disk, write_bytes
 
-__all__ = ["write_report"]
+__all__ = ["FORMATS", "write_report"]
+
+FORMATS = ("md", "json", "html")  # the page last: it says that all is there
+Writer = Callable[[Mapping[str, Any]], str]
 
 
-def write_report(result: Mapping[str, Any], folder: Path) -> Path:
-    """Write report.md and report.html into the folder and return the path of the page."""
+def strict(value: Any) -> Any:
+    """The same without numbers that JSON does not know."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: strict(item) for key, item in value.items()}
+    return [strict(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def as_json(result: Mapping[str, Any]) -> str:
+    """The result for other programs, as JSON that all of them can read."""
+    return json.dumps(strict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def writers(result: Mapping[str, Any]) -> dict[str, Writer]:
+    """Who writes a result of this shape, by format."""
+    if "specimens" in result:
+        return {"md": comparison_markdown, "json": as_json, "html": comparison_page}
+    return {"md": markdown, "json": as_json, "html": page}
+
+
+def write_report(result: Mapping[str, Any], folder: Path, formats: Sequence[str] = ("md", "html")) -> Path:
+    """Write the report of a study, a comparison or several runs into the folder and return the path of the page.
+
+    Without a page among the formats it is the path of the last that was written.
+    """
     with disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.html"
-    written = {folder / "report.md": markdown(result), path: page(result)}
+    by_format = writers(result)
+    written = {folder / f"report.{name}": by_format[name](result) for name in FORMATS if name in formats}
     for target, text in written.items():
         # Half a surrogate pair can stand in JSON but not in UTF-8.
         write_bytes(target, text.encode("utf-8", errors="replace"))
-    return path
+    return list(written)[-1]

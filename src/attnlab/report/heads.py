@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from attnlab.report.attention import Head, Pattern, compact, first_to_show, visible
-from attnlab.report.charts import Shading, heat_cells, heat_map
+from attnlab.report.heat import Shading, heat_cells, heat_map
 
 SHADING = Shading(power=0.5)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnlab.listing import Entry
-from attnlab.report.words import count, duration, flat, plain
+from attnlab.report.words import count, duration, flat, plain, sized
 
 DROPPED = ("tokens", "preset", "task", "time", "when", "seed")  # columns that a narrow screen leaves out, in this order
 GAP = 3  # between columns
@@ -72,15 +72,6 @@ def short_names(mechanisms: str) -> str:
 def moment(when: float) -> str:
     """A time of day as this place counts it."""
     return datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M")
-
-
-def sized(size: float) -> str:
-    """Bytes as one would say them."""
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
 
 
 def headline(entry: Entry) -> str:

@@ -50,8 +50,8 @@ def no_break(value: str) -> str:
     return re.sub(r"(?<=\d) (?=%|(?:h|min|s)\b)", "\u00a0", value)
 
 
-def render(template: str, context: Mapping[str, Any]) -> str:
-    """Fill a template of this package."""
+def render(template: str, context: Mapping[str, Any], scripts: Sequence[str] = ("page.js",)) -> str:
+    """Fill a template of this package; its scripts become one, whose digest is all that the browser is told to trust."""
     environment = Environment(
         loader=PackageLoader("attnlab.report"),
         autoescape=True,
@@ -60,7 +60,7 @@ def render(template: str, context: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {**FORMATS, "no_break": no_break}
-    script = environment.get_template("page.js").render()
+    script = "".join(environment.get_template(name).render() for name in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template(template).render(script=Markup(script), script_digest=digest, **context)
 

@@ -34,11 +34,11 @@ def shorten(words: str, room: float) -> str:
     return words if len(words) <= most else words[: most - 1].rstrip() + "…"
 
 
-def svg(width: float, height: float, label: str, parts: Sequence[str]) -> str:
+def svg(width: float, height: float, label: str, parts: Sequence[str], extra: str = "") -> str:
     """The frame of every chart."""
     return (
         f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img"'
-        f' aria-label="{clean(label)}">' + "".join(parts) + "</svg>"
+        f' aria-label="{clean(label)}"{extra}>' + "".join(parts) + "</svg>"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 NOTHING = "–"  # stands where there is no value
@@ -40,6 +40,83 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def sized(size: float) -> str:
+    """Bytes as one would say them."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def odd(value: float | None) -> str:
+    """What stands in the place of a value that is none; empty for a finite one."""
+    if value is None:
+        return NOTHING
+    return "" if math.isfinite(value) else "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
+
+
+def perplexity(value: float) -> str:
+    """A perplexity, or any figure of its size, with four or five digits."""
+    decimals = 0 if abs(value) >= 10_000 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def loss(value: float) -> str:
+    """A loss in nats."""
+    return f"{value:.3f}"
+
+
+KINDS: dict[str, Callable[[float], str]] = {
+    "perplexity": perplexity,
+    "loss": loss,
+    "share": percent,
+    "seconds": duration,
+    "rate": count,
+    "bytes": sized,
+    "count": count,
+}
+
+
+def figure(value: float | None, kind: str) -> str:
+    """A value of some kind (perplexity, loss, share, seconds, rate, bytes, count) as it is written."""
+    if value is None or odd(value):
+        return odd(value)
+    written: Callable[[float], str] = KINDS.get(kind, plain)
+    return written(value)
+
+
+def signed(value: float | None, kind: str) -> str:
+    """A difference of values of some kind, with its sign."""
+    if value is None or odd(value):
+        return odd(value)
+    sign = "+" if value > 0 else "−" if value < 0 else ""
+    return sign + figure(abs(value), kind)
+
+
+def span(low: float | None, high: float | None, kind: str, sign: bool = False) -> str:
+    """From one value to another; empty where one is missing or both are the same."""
+    if low is None or high is None or odd(low) or odd(high) or low == high:
+        return ""
+    written = signed if sign else figure
+    begin, end = written(low, kind), written(high, kind)
+    return f"{begin.removesuffix(' %') if kind == 'share' else begin} to {end}"
+
+
+def times(ratio: float | None) -> str:
+    """A ratio as a factor."""
+    if ratio is None or odd(ratio):
+        return odd(ratio)
+    return f"{ratio:.3f}" if ratio < 10 else f"{ratio:,.1f}"
+
+
+def chance(p: float | None) -> str:
+    """A p-value."""
+    if p is None or odd(p):
+        return odd(p)
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def plain(value: Any) -> str:
