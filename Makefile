@@ -14,7 +14,7 @@ quick: setup
 	$(BIN)/attnlab run --quick
 
 test: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 test-slow: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m slow

@@ -154,6 +154,10 @@ class Run:
         """An existing run."""
         path = Path(path)
         if (path / "study.json").is_file():
+            several = sorted(one.parent for one in path.glob("*/seed-*/config.json"))
+            if several or "specimens" in read_json(path / "study.json").get("plan", {}):
+                example = several[0] if several else path / "SPECIMEN" / "seed-0"
+                raise UserError(f"{path} is a comparison of several runs: name one of them, such as {example}")
             if not (path / "finetune" / "model").is_dir():
                 raise UserError(f"{path} was stopped before its model was finished: go on with `attnlab resume {path}`")
             path = path / "finetune"

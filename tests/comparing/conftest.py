@@ -18,6 +18,12 @@ SMALL: dict[str, Any] = {
 WORDS = {"corpus": "prose:400:train", "dev": "prose:400:dev", "task": "words", "given": SMALL}
 
 
+@pytest.fixture
+def small() -> dict[str, Any]:
+    """Settings of the comparison below."""
+    return SMALL
+
+
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder and the result of `compare dot zero_mask` with two seeds."""

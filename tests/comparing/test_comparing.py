@@ -26,7 +26,7 @@ from attnlab.perplexity import SentenceLosses
 from attnlab.runs import Run, read_json
 from attnlab.tokenizers import Tokenizer
 
-from .conftest import SMALL
+pytestmark = pytest.mark.xdist_group("compared")  # they share what is trained
 
 Compared = tuple[Path, dict[str, Any]]
 
@@ -93,6 +93,11 @@ def test_the_report_is_written(compared: Compared) -> None:
     assert (folder / "report.md").is_file()
 
 
+def test_a_comparison_is_not_taken_for_a_run(compared: Compared) -> None:
+    with pytest.raises(UserError, match="comparison of several runs: name one of them, such as .*dot/seed-0"):
+        Run.open(compared[0])
+
+
 def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
     """What is complete is left alone, what was measured is not trained again, and the numbers are the same."""
     folder, plan = copied(compared, tmp_path)
@@ -106,9 +111,9 @@ def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
     assert values[0] == values[1]
 
 
-def test_a_stopped_comparison_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "study"
-    slow = {**SMALL, "train": {**SMALL["train"], "epochs": 40.0}}
+    slow = {**small, "train": {**small["train"], "epochs": 40.0}}
     code = (
         "from attnlab import comparing; from attnlab.errors import Interrupted\n"
         f"try: comparing.compare('dot', 'linear', seeds=1, jobs=2, out={str(folder)!r}, corpus='prose:400:train',"
@@ -144,11 +149,11 @@ def test_runs_that_do_not_belong_together_are_refused(compared: Compared, tmp_pa
     folder, plan = copied(compared, tmp_path)
     path = folder / "dot" / "seed-1" / "config.json"
     stored = json.loads(path.read_text())
-    stored["config"]["train"]["lr"] = 0.5
+    rate, stored["config"]["train"]["lr"] = stored["config"]["train"]["lr"], 0.5
     path.write_text(json.dumps(stored))
     with pytest.raises(UserError, match=r"differ in train\.lr beside model\.mechanism"):
         judge(plan, folder, read_json(folder / "audits.json"))
-    stored["config"]["train"]["lr"] = SMALL["train"]["lr"]
+    stored["config"]["train"]["lr"] = rate
     stored["data"]["corpus"]["sha256"] = "0"
     path.write_text(json.dumps(stored))
     with pytest.raises(UserError, match="differ in data"):

@@ -82,17 +82,8 @@ def run(
         if seed is not None:
             raise UserError("a comparison needs several seeds: --seeds 3, or --seeds 7,8,9")
         data = comparing.Data(corpus, dev, facts, exam)
-        number = {} if seeds is None else {"seeds": read_seeds(seeds)}
-        plan = studies.ready.ready_plan(
-            *(study, data),
-            preset=preset,
-            config=config,
-            given=values,
-            jobs=jobs,
-            quick=quick,
-            command=command,
-            **number,
-        )
+        asked: dict[str, Any] = {"preset": preset, "config": config, "jobs": jobs, "quick": quick, "command": command}
+        plan = studies.ready.ready_plan(study, data, given=values, seeds=read_seeds(seeds or "3"), **asked)
         comparing.begin(plan, folder, console)
         return
     if seeds is not None or jobs or dev is not None:

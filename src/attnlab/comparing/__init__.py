@@ -25,7 +25,8 @@ from attnlab.comparing.plan import Data, Plan, advise, check, make_plan
 from attnlab.errors import Interrupted
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import say
-from attnlab.report import show_comparison, write_report
+from attnlab.report import write_report
+from attnlab.report.compared_screen import show_comparison
 from attnlab.runs import Run, free_name, read_json, refuse_existing, to_json, write_folder, write_json
 
 __all__ = ["Data", "Plan", "advise", "begin", "check", "compare", "make_plan", "run"]

@@ -147,8 +147,7 @@ def make_plan(
         raise UserError(f"--seeds must be a number of at least 1, or different seeds such as 3,4,5, not {seeds}")
     threads = specimens[0].settings(0).train.threads or 1
     jobs = jobs or max(1, min(cores() // threads, len(specimens) * len(numbers)))
-    title = more.pop("title", "") or f"{', '.join(one.name for one in specimens)}: which is better at {task}?"
-    fields = {**asdict(data), "jobs": jobs, "quick": quick, "title": title, **more}
+    fields = {**asdict(data), "jobs": jobs, "quick": quick, "title": title_of(specimens, task), **more}
     return Plan(specimens, varied, numbers, **fields)
 
 
@@ -162,16 +161,27 @@ def plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> Pl
     first = Run.open(names[0])
     task, read = stages.stored_config(first).task.name, first.config["data"]
     sources = {key: entry["source"] if entry else None for key, entry in read.items()}
-    words = task == "words"
-    built_in = data.complete("words" if words else "recall", False) if not (data.dev or data.exam) else data
-    if not (data.dev or data.exam) and not corpora.is_built_in(sources["corpus"] or ""):
-        raise UserError(
-            "say what the runs are measured on: --dev FILE with other sentences, or --exam FILE with questions"
-        )
-    measured = {"dev": built_in.dev if words else None, "exam": None if words else built_in.exam}
-    title = more.pop("title", "") or f"{', '.join(one.name for one in specimens)}: which is better at {task}?"
-    fields = {"corpus": sources["corpus"], "facts": None if words else sources["facts"], **measured, "runs": runs}
-    return Plan(specimens, varied, seeds, **fields, jobs=jobs or cores(), title=title, **more)
+    words, corpus = task == "words", sources["corpus"] or ""
+    held_out = data.dev if words else data.exam
+    if held_out is None:
+        if not corpora.is_built_in(corpus):
+            raise UserError(
+                "say what the runs are measured on: --dev FILE with other sentences, or --exam FILE with questions"
+            )
+        held_out = f"{corpus.removesuffix(':train')}:dev"
+    fields: dict[str, Any] = {
+        "corpus": corpus,
+        "jobs": jobs or cores(),
+        "runs": runs,
+        "title": title_of(specimens, task),
+    }
+    fields |= {"dev": held_out} if words else {"facts": sources["facts"], "exam": held_out}
+    return Plan(specimens, varied, seeds, **fields | more)
+
+
+def title_of(specimens: Sequence[Specimen], task: str) -> str:
+    """What a comparison is called that has no name."""
+    return f"{', '.join(one.name for one in specimens)}: which is better at {task}?"
 
 
 def check(plan: Plan) -> None:

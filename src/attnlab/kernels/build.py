@@ -24,7 +24,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from attnlab.runs import cpu_name, speaks
+from attnlab.machine import cpu_name
+from attnlab.runs import speaks
 
 FLAGS = (
     *("-std=c++17", "-O3", "-shared", "-fPIC", "-w"),
