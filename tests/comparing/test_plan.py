@@ -23,7 +23,7 @@ def test_mechanisms_differ_in_the_mechanism_only() -> None:
 def test_layers_of_several_mechanisms_and_classes_in_files_are_specimens(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
-        "from attnlab.mechanisms.dot import DotProductAttention as Dot\nclass Mine(Dot):\n    '''Mine.'''\n",
+        "from attnlab.mechanisms.dot import Dot as Dot\nclass Mine(Dot):\n    '''Mine.'''\n",
         encoding="utf-8",
     )
     plan = make_plan(["dot", "dot,sliding", f"{file}:Mine"], task="words")
@@ -115,9 +115,8 @@ def test_mistakes_are_found_before_training(tmp_path: Path) -> None:
     plan = make_plan(["dot", "additive"], data=Data("people:300", None, "people:300:train", str(exam)), quick=True)
     with pytest.raises(UserError, match="without answers"):
         check(plan)
-    wide = make_plan(["dot", "additive"], given={"model": {"options": {"additive": {"nothing": 1}}}}, task="words")
-    with pytest.raises(ConfigError, match="nothing"):
-        check(wide)
+    with pytest.raises(ConfigError, match="task words: longest"):
+        check(make_plan(["dot", "additive"], given={"task": {"options": {"longest": 1}}}, task="words"))
 
 
 def test_advice_knows_questions_seeds_and_corrections() -> None:
