@@ -52,10 +52,8 @@ class Counter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         formula = FORMULAS.get(func.overloadpacket)
-        if (
-            formula is None and torch.is_inference_mode_enabled()
-        ):  # there, operations arrive before they are taken apart
-            with self:
+        if formula is None and torch.is_inference_mode_enabled():
+            with self:  # operations arrive there before they are taken apart
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
