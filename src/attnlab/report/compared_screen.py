@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from rich import box
@@ -15,6 +16,7 @@ from attnlab.report.tables import Cell, Row
 
 GAP = 3  # between columns
 WARNING = "red"
+LONGEST = 32  # letters of a name
 LESS = "train_"  # figures that a narrow screen leaves out first
 
 
@@ -24,8 +26,10 @@ def written(cell: Cell, interval: bool) -> list[str]:
 
 
 def named(row: Row) -> str:
-    """A row's name with its mark."""
-    return f"{row.name.text} ({row.mark})" if row.mark else row.name.text
+    """A row's name with its mark; a class in a user's file goes without its folder."""
+    name = row.name.text.rsplit(os.sep, 1)[-1]
+    name = name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+    return f"{name} ({row.mark})" if row.mark else name
 
 
 def width_of(title: str, cells: Sequence[Cell], interval: bool) -> int:
