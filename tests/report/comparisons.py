@@ -76,7 +76,14 @@ def make_specimen(name: str, seeds: int, steps: int, rng: random.Random) -> Resu
     audit = {"verdict": "declared" if leaks else "pass", "causal_leak": max(places), "leak_by_position": places}
     audit |= {"defect": "masked scores are 0", "faults": {"future": "token 1 moves by 40 %"}} if leaks else {}
     probes = [
-        {"sentence": text, "tokens": 11, "unknown": 2, "loss": 6.74, "perplexity": 845.6, "losses": [6.7, 6.8, 6.72]}
+        {
+            "sentence": text,
+            "tokens": 11,
+            "unknown": 2,
+            "loss": 6.74,
+            "perplexity": 845.6,
+            "losses": [6.7, 6.8, 6.72][:seeds],
+        }
         for text in PROBES
     ]
     return {

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnlab.report.charts import Axis, Bar, Series, bar_chart, line_chart
-from attnlab.report.curves import MOST_POINTS, loss_curve, smooth, thin
+from attnlab.report.charts import Axis, Bar, Point, Series, bar_chart, line_chart, looks, point_chart
+from attnlab.report.curves import MOST_POINTS, between, joint_curve, loss_curve, smooth, thin
 from attnlab.report.heat import LEVELS, Shading, heat_cells, heat_map
 from attnlab.report.scales import scale
 
@@ -136,6 +136,44 @@ def test_a_long_name_is_shortened_and_never_leaves_the_chart() -> None:
     assert any(name.endswith("…") and len(name) < 60 for name in names)
 
 
+def test_points_lie_on_both_sides_of_a_line_where_nothing_differs() -> None:
+    points = [Point("better", 0.9, 0.8, 1.0), Point("worse", 1.2, 1.1, 1.3, faint=True), Point("alone", 1.05)]
+    drawing = point_chart(points, Axis("ratio"), label="points", origin=1.0, written="{:.2f}".format)
+    assert {"better", "worse", "alone", "0.90", "1.20", "ratio"} <= set(words(drawing))
+    assert len(marks(drawing, "whisker")) == 2
+    (origin,) = (float(mark.get("x1", "nan")) for mark in marks(drawing, "axis", "line"))
+    first, second, third = (float(mark.get("cx", "nan")) for mark in marks(drawing, "point", "circle"))
+    assert first < origin < third < second
+    assert [mark.get("class") for mark in marks(drawing, "point", "circle")] == ["point", "point faint", "point"]
+
+
+@pytest.mark.parametrize("width", [370, 760])
+@pytest.mark.parametrize("points", [[], [Point("lost", NAN, NAN, NAN)], [Point("far", 1e9, -1e9, INFINITE)]])
+def test_odd_points_give_a_sound_chart(points: list[Point], width: int) -> None:
+    drawing = point_chart(points, Axis("ratio"), label="odd", width=width)
+    assert len(marks(drawing, "point", "circle")) == sum(math.isfinite(one.value) for one in points)
+
+
+def test_what_is_marked_is_drawn_as_a_warning_in_every_chart() -> None:
+    line = line_chart([Series("a", [0, 1], [0, 1]), Series("b", [0, 1], [1, 0], marked=True)], X, Y, label="l")
+    points = point_chart([Point("a", 1, 0, 2), Point("b", 1, 0, 2, marked=True)], X, label="p")
+    for drawing in (line, points):
+        classes = {one.text: one.get("class") or "" for one in parse(drawing).iter("text")}
+        assert "leak" in classes["b"].split()
+        assert "leak" not in classes["a"].split()
+    assert [mark.get("class") for mark in marks(line, "line")[-2:]] == ["line s1", "line leak"]
+    assert [mark.get("class") for mark in marks(points, "whisker")] == ["whisker", "whisker leak"]
+
+
+def test_no_two_of_many_series_look_alike_and_none_like_a_warning() -> None:
+    many = [Series(str(number), [0], [0]) for number in range(30)]
+    assert len(set(looks(many))) == 30
+    mixed = [Series(str(number), [0], [0], marked=number % 5 == 0) for number in range(30)]
+    assert len(set(looks(mixed))) == 30
+    plain = {look.colour for look, one in zip(looks(mixed), mixed, strict=True) if not one.marked}
+    assert not {"leak", "s2"} & plain
+
+
 def test_a_heat_map_shades_by_value() -> None:
     values = [[1.0, 0.0], [0.25, 0.75]]
     drawing = heat_map(values, ["a", "b"], ["c", "d"], label="heat", numbers=True, marked_row=1)
@@ -189,3 +227,20 @@ def test_a_loss_curve_counts_tokens_in_a_short_unit() -> None:
     assert series.x[-1] == pytest.approx(2.998)
     assert len(series.y) == len(series.dots) == MOST_POINTS
     assert loss_curve([])[0].y == []
+
+
+def test_a_joint_curve_is_the_mean_of_runs_whose_steps_lie_apart() -> None:
+    one = [{"tokens": 10.0 * step, "loss": 4.0} for step in range(1, 101)]
+    other = [{"tokens": 10.0 * step + 3, "loss": 6.0 if step < 90 else NAN} for step in range(1, 101)]
+    curve = joint_curve("both", [one, other])
+    assert curve.x[-1] == 893
+    assert set(curve.y) == {5.0}
+    assert set(curve.low) == {4.0}
+    assert set(curve.high) == {6.0}
+    assert joint_curve("one", [one, []]).low == []
+    assert joint_curve("none", [[], [{"tokens": 1, "loss": None}]]).y == []
+
+
+def test_between_points_a_line_is_straight_and_beyond_them_flat() -> None:
+    xs, ys = [0.0, 2.0, 4.0], [0.0, 2.0, 0.0]
+    assert [between(x, xs, ys) for x in (-1, 0, 0.5, 2, 3, 4, 9)] == [0, 0, 0.5, 2, 1, 0, 0]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import Reader, read
 
 import attnlab.report
 from attnlab.errors import StorageError
@@ -15,50 +15,6 @@ from attnlab.report import write_report
 
 Result = dict[str, Any]
 NASTY = "<script>alert(1)</script><img src=x onerror=alert(1)> | `*\"'&"
-# Elements that HTML leaves open.
-VOID = {"meta", "input", "br", "img", "link"}
-
-
-class Reader(HTMLParser):
-    """What a browser would find: elements, attributes, text; elements must be closed in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.texts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-        if tag in ("td", "th", "span", "p", "text"):
-            self.texts.append(" ")
-
-    def handle_data(self, data: str) -> None:
-        if not self.open or self.open[-1] not in ("style", "script"):
-            self.texts.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.texts).replace("\u00a0", " ").split())
-
-
-def read(html: str) -> Reader:
-    reader = Reader()
-    reader.feed(html)
-    reader.close()
-    assert reader.open == []
-    return reader
 
 
 def report(result: Result, folder: Path) -> tuple[Reader, str]:

@@ -17,6 +17,7 @@ from attnlab.errors import AttnlabError, UserError
 from attnlab.runs import read_json
 
 OURS = ("run", "study", "output")  # kinds that this program made, and may take away
+REPORT = frozenset({"report.html", "report.md", "report.json"})  # a folder with nothing else in it is a report
 DEPTH = 3  # folders between a study and its runs
 ACTIVE = 60.0  # seconds since the last step in which a run may still be training
 TAIL = 4096  # bytes at the end of a file of metrics that surely hold its last step
@@ -162,7 +163,10 @@ def runs_inside(path: Path, depth: int = DEPTH) -> Iterable[Entry]:
 
 
 def read_output(path: Path) -> Entry:
-    """What a verb that questions a run has written, or a folder that has nothing to do with us."""
+    """What a verb that questions or reports runs has written, or a folder that has nothing to do with us."""
+    inside = {one.name for one in path.iterdir()}
+    if inside and inside <= REPORT:
+        return Entry(path, "output", "report", "complete", changed(*(path / name for name in inside)), note="a report")
     result = read_json(path / "result.json") if (path / "result.json").is_file() else {}
     verb = "look" if (path / "look.html").is_file() else "evaluate" if result.keys() & {"exam", "probes"} else ""
     if not verb or not isinstance(result.get("run"), str):

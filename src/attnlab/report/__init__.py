@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnlab.report.beside_page import runs_markdown, runs_page
 from attnlab.report.compared_markdown import comparison_markdown
 from attnlab.report.compared_page import comparison_page
 from attnlab.report.markdown import markdown
 from attnlab.report.page import page
 from attnlab.runs import disk, write_bytes
 
-__all__ = ["FORMATS", "write_report"]
+__all__ = ["FORMATS", "strict", "write_report"]
 
 FORMATS = ("md", "json", "html")  # the page last: it says that all is there
 Writer = Callable[[Mapping[str, Any]], str]
@@ -49,6 +50,8 @@ def writers(result: Mapping[str, Any]) -> dict[str, Writer]:
     """Who writes a result of this shape, by format."""
     if "specimens" in result:
         return {"md": comparison_markdown, "json": as_json, "html": comparison_page}
+    if "differs" in result:
+        return {"md": runs_markdown, "json": as_json, "html": runs_page}
     return {"md": markdown, "json": as_json, "html": page}
 
 
@@ -57,10 +60,10 @@ def write_report(result: Mapping[str, Any], folder: Path, formats: Sequence[str]
 
     Without a page among the formats it is the path of the last that was written.
     """
-    with disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     by_format = writers(result)
     written = {folder / f"report.{name}": by_format[name](result) for name in FORMATS if name in formats}
+    with disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for target, text in written.items():
         # Half a surrogate pair can stand in JSON but not in UTF-8.
         write_bytes(target, text.encode("utf-8", errors="replace"))

@@ -113,7 +113,7 @@ def path(points: Sequence[tuple[float, ...]]) -> str:
 
 
 def looks(series: Sequence[Series]) -> list[Look]:
-    """A look for each series, no two alike among the first thirty-six; beside a warning no colour stands that is near it."""
+    """A look for each series, no two alike among the first thirty; beside a warning no colour stands that is near it."""
     free = [name for name in COLOURS if name != TOO_NEAR or not any(one.marked for one in series)]
     found, plain, marked = [], 0, 0
     for one in series:
@@ -121,8 +121,8 @@ def looks(series: Sequence[Series]) -> list[Look]:
             found.append(Look(MARKED, DASHES[marked % len(DASHES)]))
             marked += 1
         else:
-            turn = plain // len(free)  # from the second round on a colour meets another dash
-            found.append(Look(free[plain % len(free)], DASHES[(plain + turn) % len(DASHES)]))
+            turn, place = divmod(plain, len(free))  # in each round a colour meets another dash
+            found.append(Look(free[place], DASHES[(place + turn) % len(DASHES)]))
             plain += 1
     return found
 

@@ -118,7 +118,7 @@ def forest_figure(item: Result, pairs: Sequence[Result], ratios: bool, doubted: 
         return Point(pair_title(one), nan if value is None else value, low, high, faint=faint, marked=doubted)
 
     def written(value: float) -> str:
-        return times(value) if ratios else signed(value / share, item["kind"])
+        return times(value) if ratios else signed(value / share, item["kind"]).removesuffix(" points")
 
     points = [point(one) for one in pairs]
     better = "below" if item.get("lower_is_better", True) else "above"

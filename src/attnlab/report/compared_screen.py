@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from itertools import accumulate
 
 from rich import box
 from rich import table as rich_table
@@ -16,6 +16,8 @@ from attnlab.report.tables import Cell, Row
 
 GAP = 3  # between columns
 WARNING = "red"
+LONGEST = 32  # letters of a name
+LESS = "train_"  # figures that a narrow screen leaves out first
 
 
 def written(cell: Cell, interval: bool) -> list[str]:
@@ -24,49 +26,74 @@ def written(cell: Cell, interval: bool) -> list[str]:
 
 
 def named(row: Row) -> str:
-    """A row's name with its mark."""
-    return f"{row.name.text} ({row.mark})" if row.mark else row.name.text
+    """A row's name with its mark; a class in a user's file goes without its folder."""
+    name = row.name.text.rsplit(os.sep, 1)[-1]
+    name = name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+    return f"{name} ({row.mark})" if row.mark else name
 
 
-def widths(titles: Sequence[str], rows: Sequence[Row], intervals: int) -> list[int]:
-    """The width that every figure needs, the first of them with their intervals; headings may break between words."""
-    found = []
-    for place, title in enumerate(titles):
-        lines = [line for row in rows for line in written(row.cells[place], place < intervals)]
-        found.append(max(map(len, (*title.split(), *lines)), default=0))
-    return found
+def width_of(title: str, cells: Sequence[Cell], interval: bool) -> int:
+    """The width that a column needs; its heading may break between words, a number may not."""
+    return max(map(len, (*title.split(), *(line for cell in cells for line in written(cell, interval)))), default=0)
 
 
-def fitting(needed: Sequence[int], rows: Sequence[Row], width: int) -> int:
-    """How many columns of figures fit beside the names."""
-    room = width - GAP - max((len(named(row)) for row in rows), default=0)
-    return sum(total <= room for total in accumulate(one + GAP for one in needed))
+def fits(widths: Sequence[int], rows: Sequence[Row], width: int) -> bool:
+    """Whether columns of these widths fit beside the names."""
+    return max((len(named(row)) for row in rows), default=0) + 2 + sum(one + GAP for one in (*widths, 0)) <= width
 
 
-def show_comparison(result: Result, console: Console) -> None:
-    """Print the specimens by the figures that fit, leaking ones in red with a word, then the comparisons in words."""
+def columns_that_fit(figures: Sequence[Result], rows: Sequence[Row], width: int) -> tuple[dict[int, int], bool]:
+    """The figures that fit, with the widths of their columns, and whether all of them have their intervals.
+
+    On a narrow screen only the figure that the comparison is about has its interval, so that more of the others fit.
+    """
+    titles = [short_title(one) for one in figures]
+    columns = [[row.cells[place] for row in rows] for place in range(len(figures))]
+    everything = [width_of(*pair, True) for pair in zip(titles, columns, strict=True)]
+    if fits(everything, rows, width):
+        return dict(enumerate(everything)), True
+    kept = {place: width_of(title, columns[place], place == 0) for place, title in enumerate(titles)}
+    less = [place for place, one in enumerate(figures) if place and one["key"].startswith(LESS)]
+    for place in (*less, *(place for place in range(len(figures) - 1, 0, -1) if place not in less)):
+        if fits(list(kept.values()), rows, width):
+            break
+        del kept[place]
+    return kept, False
+
+
+def short_title(one: Result) -> str:
+    """The heading of a figure."""
+    return str(one.get("short") or one["title"])
+
+
+def main_table(result: Result, width: int) -> tuple[rich_table.Table, list[str]]:
+    """Specimens by the figures that fit, and the figures that do not."""
     figures = figures_of(result)
     rows = specimens_table(result, figures, "").rows
-    titles = [one.get("short") or one["title"] for one in figures]
-    # On a narrow screen only the figure that the comparison is about has its interval, so that more of the others fit.
-    needed = widths(titles, rows, intervals := len(titles))
-    if fitting(needed, rows, console.width) < len(titles):
-        needed = widths(titles, rows, intervals := 1)
-    shown = max(1, fitting(needed, rows, console.width))
+    kept, intervals = columns_that_fit(figures, rows, width)
+    titles = {place: short_title(figures[place]) for place in kept}
+    unbroken = {place: max(wide, len(titles[place])) for place, wide in kept.items()}
+    widths = unbroken if fits(list(unbroken.values()), rows, width) else kept
     seeds = len(result.get("seeds") or [0])
     means = f"means over {seeds} seeds, 95 % intervals below" if seeds > 1 else "one seed each"
     title = Text(f"{result['title']}\n{means}")
     table = rich_table.Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
-    for heading, least in zip(titles[:shown], needed, strict=False):
-        table.add_column(Text(heading), justify="right", min_width=least)
+    for place in kept:
+        table.add_column(Text(titles[place]), justify="right", width=widths[place])
     for row in rows:
-        cells = [written(cell, place < intervals) for place, cell in enumerate(row.cells[:shown])]
+        cells = [written(row.cells[place], intervals or place == 0) for place in kept]
         lines = [Text("\n".join(one), no_wrap=True) for one in cells]
         table.add_row(Text(named(row)), *lines, style=WARNING if row.mark else "")
+    return table, [short_title(one) for place, one in enumerate(figures) if place not in kept]
+
+
+def show_comparison(result: Result, console: Console) -> None:
+    """Print the specimens by the figures that fit, leaking ones in red with a word, then the comparisons in words."""
+    table, hidden = main_table(result, console.width)
     console.print(table)
-    if shown < len(titles):
-        console.print(Text(f"({', '.join(titles[shown:])} left out, since the screen is narrow)"))
+    if hidden:
+        console.print(Text(f"({', '.join(hidden)} left out, since the screen is narrow)"))
     for one in sentences(result):
         mark = f" ({one.mark})" if one.mark else ""
         head = Text(f"{one.title}{mark}: ", style=f"bold {WARNING}" if mark else "bold")

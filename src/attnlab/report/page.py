@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -50,8 +51,9 @@ def no_break(value: str) -> str:
     return re.sub(r"(?<=\d) (?=%|(?:h|min|s)\b)", "\u00a0", value)
 
 
-def render(template: str, context: Mapping[str, Any], scripts: Sequence[str] = ("page.js",)) -> str:
-    """Fill a template of this package; its scripts become one, whose digest is all that the browser is told to trust."""
+@cache
+def templates() -> Environment:
+    """The templates of this package, each read once."""
     environment = Environment(
         loader=PackageLoader("attnlab.report"),
         autoescape=True,
@@ -60,9 +62,14 @@ def render(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (
         lstrip_blocks=True,
     )
     environment.filters |= {**FORMATS, "no_break": no_break}
-    script = "".join(environment.get_template(name).render() for name in scripts)
+    return environment
+
+
+def render(template: str, context: Mapping[str, Any], scripts: Sequence[str] = ("page.js",)) -> str:
+    """Fill a template of this package; its scripts become one, whose digest is all that the browser is told to trust."""
+    script = "".join(templates().get_template(name).render() for name in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template(template).render(script=Markup(script), script_digest=digest, **context)
+    return templates().get_template(template).render(script=Markup(script), script_digest=digest, **context)
 
 
 def accuracy_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:

@@ -89,11 +89,11 @@ def figure(value: float | None, kind: str) -> str:
 
 
 def signed(value: float | None, kind: str) -> str:
-    """A difference of values of some kind, with its sign."""
+    """A difference of values of some kind, with its sign; shares differ by points of a per cent."""
     if value is None or odd(value):
         return odd(value)
     sign = "+" if value > 0 else "−" if value < 0 else ""
-    return sign + figure(abs(value), kind)
+    return sign + (f"{100 * abs(value):.1f} points" if kind == "share" else figure(abs(value), kind))
 
 
 def span(low: float | None, high: float | None, kind: str, sign: bool = False) -> str:
@@ -102,7 +102,7 @@ def span(low: float | None, high: float | None, kind: str, sign: bool = False) -
         return ""
     written = signed if sign else figure
     begin, end = written(low, kind), written(high, kind)
-    return f"{begin.removesuffix(' %') if kind == 'share' else begin} to {end}"
+    return f"{begin.removesuffix(' %').removesuffix(' points')} to {end}"
 
 
 def times(ratio: float | None) -> str:

@@ -36,6 +36,7 @@
       const box = document.createElement("div");
       const draw = chart.parentElement;
       const all = [...new Set(series.flatMap((one) => one.x))].sort((one, other) => one - other);
+      const slack = (high - low) / 100; // curves that end within a pixel or two of each other end together
       let at = all.length - 1;
       box.className = "values";
       box.setAttribute("role", "status");
@@ -66,7 +67,7 @@
         head.className = "quiet";
         box.replaceChildren(head);
         series.forEach((one, number) => {
-          const reached = !hidden.has(number) && one.x.length && x >= one.x[0] && x <= one.x.at(-1);
+          const reached = !hidden.has(number) && one.x.length && x >= one.x[0] - slack && x <= one.x.at(-1) + slack;
           spots[number].setAttribute("visibility", reached ? "visible" : "hidden");
           if (!reached) return;
           const near = nearest(one.x, x);
