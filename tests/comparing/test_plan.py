@@ -45,6 +45,16 @@ def test_options_of_a_mechanism_can_be_varied() -> None:
     assert plan.varied == "model.options.performer.features"
 
 
+def test_options_go_to_the_mechanism_that_has_them() -> None:
+    given = {"model": {"options": {"performer": {"features": 16}}}}
+    plan = make_plan(["dot", "performer"], given=given, task="words")
+    assert plan.varied == "model.mechanism"
+    assert [one.settings(0).model.options for one in plan.specimens] == [{}, {"performer": {"features": 16}}]
+    check(plan)
+    with pytest.raises(ConfigError, match="not compared, 'performer'"):
+        make_plan(["dot", "additive"], given=given, task="words")
+
+
 def test_settings_files_that_differ_in_one_setting(tmp_path: Path) -> None:
     for name, rate in (("slow", 0.1), ("fast", 0.2)):
         (tmp_path / f"{name}.toml").write_text(f"[model]\ndropout = {rate}\n", encoding="utf-8")

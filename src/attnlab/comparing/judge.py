@@ -12,7 +12,7 @@ from attnlab import corpora, stages, stats
 from attnlab.comparing import explain
 from attnlab.comparing.figures import Figure, figures
 from attnlab.comparing.plan import Plan
-from attnlab.comparing.specimens import NOT_VARIED
+from attnlab.comparing.specimens import different
 from attnlab.config import diff, walk
 from attnlab.errors import UserError
 from attnlab.perplexity import SentenceLosses
@@ -48,7 +48,7 @@ def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
             values = {one.key: one.of(record) for one in figures(plan.words)}
             there = {key: float(value) for key, value in values.items() if value is not None}
             found.setdefault(specimen.name, []).append(Record(seed, run, place, there, record["measured"]))
-    refuse_differences(plan, [one for records in found.values() for one in records])
+    refuse_differences(plan, found)
     return found
 
 
@@ -63,18 +63,19 @@ def whole_result(run: Run) -> dict[str, Any]:
     return result
 
 
-def refuse_differences(plan: Plan, records: Sequence[Record]) -> None:
-    """Refuse runs that differ in more than the specimen and the seed."""
-    first = records[0].run
-    for record in records[1:]:
-        other = record.run
-        found = diff(stages.stored_config(first), stages.stored_config(other)).keys() - NOT_VARIED - {plan.varied}
-        found |= {"data"} if sums(first) != sums(other) else set()
-        if found:
-            raise UserError(
-                f"{first.path} and {other.path} differ in {', '.join(sorted(found))} beside {plan.varied}: what came out"
-                " could not be told apart; remove the run that is wrong and resume, or start anew"
-            )
+def refuse_differences(plan: Plan, records: Mapping[str, Sequence[Record]]) -> None:
+    """Refuse runs that differ in more than the specimen and the seed, and runs of one specimen that differ in more than that."""
+    first = records[plan.specimens[0].name][0].run
+    for rows in records.values():
+        for record in rows:
+            for other, allowed in ((first, {plan.varied}), (rows[0].run, set())):
+                found = different(diff(*map(stages.stored_config, (other, record.run))).keys()) - allowed
+                found |= {"data"} if sums(other) != sums(record.run) else set()
+                if found:
+                    raise UserError(
+                        f"{other.path} and {record.run.path} differ in {', '.join(sorted(found))} beside {plan.varied}:"
+                        " what came out could not be told apart; remove the run that is wrong and resume, or start anew"
+                    )
 
 
 def sums(run: Run) -> list[str | None]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from attnlab import registry, stages
 from attnlab.config import RunConfig, Stage, diff, from_text, lasting_names, merge, preset_names, resolve, walk
-from attnlab.errors import ConfigError, UserError
+from attnlab.errors import ConfigError, UserError, unknown
 from attnlab.runs import Run
 
 MECHANISM = "model.mechanism"
+OPTIONS = "model.options"
 NOT_VARIED = frozenset({"preset", "seed"})  # names of settings that differ without making another specimen
 
 
@@ -61,10 +63,8 @@ def make_specimens(
     if vary is not None:
         found = varied_values(base, names, vary)
     elif all(map(is_mechanism, names)):
-        found = [
-            replace(base, name=short(one), given=merge(base.given, {"model": {"mechanism": lasting_names(one)}}))
-            for one in names
-        ]
+        refuse_strange_options(names, base.given)
+        found = [replace(base, name=short(one), given=with_mechanism(base.given, one)) for one in names]
     else:
         found = [one_kind(base, name) for name in names]
     if len({one.name for one in found}) < len(found):
@@ -72,6 +72,22 @@ def make_specimens(
     if len(found) < 2:
         raise UserError("a comparison needs at least two specimens, such as: attnlab compare dot additive")
     return tuple(found), the_difference(found)
+
+
+def with_mechanism(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Settings with a mechanism, and of the options given for several those that are its own."""
+    model = given.get("model", {})
+    used = short(name).split(",")
+    options = {one: table for one, table in model.get("options", {}).items() if one in used}
+    return {**given, "model": {**model, "mechanism": lasting_names(name), "options": options}}
+
+
+def refuse_strange_options(names: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Refuse options of a mechanism that is not compared."""
+    used = {one for name in names for one in short(name).split(",")}
+    for one in given.get("model", {}).get("options", {}):
+        if one not in used:
+            raise ConfigError(unknown("mechanism in model.options, which is not compared,", one, used))
 
 
 def lasting_given(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +141,7 @@ def the_difference(specimens: Sequence[Specimen]) -> str:
 def only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
     """The one setting in which named settings differ, the seed left out."""
     first = configs[0][1]
-    found = sorted({key for _, other in configs[1:] for key in diff(first, other)} - NOT_VARIED)
+    found = sorted(different({key for _, other in configs[1:] for key in diff(first, other)}))
     names = ", ".join(dict.fromkeys(name for name, _ in configs))
     if not found:
         raise ConfigError(f"{names} have the same settings: there is nothing to compare")
@@ -136,6 +152,12 @@ def only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
             " compare specimens that differ in one, for example by --vary"
         )
     return found[0]
+
+
+def different(keys: AbstractSet[str]) -> set[str]:
+    """The settings that make another specimen: not the seed, and not the options that come with another mechanism."""
+    kept = set(keys) - NOT_VARIED
+    return {key for key in kept if not key.startswith(OPTIONS)} if MECHANISM in kept else kept
 
 
 def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[int, ...], dict[str, str]]:
