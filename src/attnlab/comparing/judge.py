@@ -64,7 +64,7 @@ def whole_result(run: Run) -> dict[str, Any]:
 
 
 def refuse_differences(plan: Plan, records: Mapping[str, Sequence[Record]]) -> None:
-    """Refuse runs that differ in more than the specimen and the seed, and runs of one specimen that differ in more than that."""
+    """Refuse runs that differ in more than the specimen and the seed; those of one specimen, in more than the seed."""
     first = records[plan.specimens[0].name][0].run
     for rows in records.values():
         for record in rows:
