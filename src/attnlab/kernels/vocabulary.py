@@ -2,19 +2,38 @@
 
 The scores of a batch, tokens times words, are by far the largest tensor of a word-level model: written to memory and read
 back several times, they take most of a step. Here they are made for a few tokens, turned into the loss and its gradients,
-and overwritten. The same numbers as `ops.token_losses` of the head's scores, within rounding.
+and overwritten: compiled (vocabulary.cpp), or in plain torch where that cannot be had. The same numbers as
+`ops.token_losses` of the head's scores, within rounding.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnlab.kernels import build
+from attnlab.kernels.threads import in_parts
+from attnlab.ops import fill
+
 LARGE = 4096  # words from which on it pays
 CHUNK = 2**21  # scores at a time: 8 MB
+ALONE = 2**24  # scores of a problem so small that a second thread would only cost time
+LANES = 16  # the widest vector of any processor
+
+
+class Expected(NamedTuple):
+    """What the softmax over all words says of tokens and of words."""
+
+    logsum: Tensor  # of every token the logarithm of its summed exponentials, [N]
+    of_hidden: Tensor  # of every token the mean of the words, weighed by their probability, [N, D]
+    of_weight: Tensor  # of every word the sum of the tokens, weighed by its probability, [V, D]
+
+
+# In plain torch
 
 
 def rows_at_once(words: int) -> int:
@@ -22,12 +41,72 @@ def rows_at_once(words: int) -> int:
     return max(16, CHUNK // words)
 
 
-def exponentials(scores: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> tuple[Tensor, Tensor]:
-    """The loss of every target, and the sums of each row's exponentials, which take the place of the scores."""
-    height = scores.amax(dim=1)
-    aimed = scores.gather(1, targets[:, None])[:, 0]
-    sums = scores.sub_(height[:, None]).exp_().sum(dim=1)
-    return sums.log() + height - aimed, sums
+def plain_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradients: bool = True) -> Expected:
+    """The readable form; without `gradients` the logarithms of the sums only, and zeros beside them."""
+    size = rows_at_once(len(weight))
+    buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
+    found = Expected(hidden.new_empty(len(hidden)), torch.zeros_like(hidden), torch.zeros_like(weight))
+    for at in range(0, len(hidden), size):
+        here = slice(at, at + size)
+        scores = torch.mm(hidden[here], weight.t(), out=buffer[: len(hidden[here])])
+        height = scores.amax(dim=1)
+        sums = scores.sub_(height[:, None]).exp_().sum(dim=1)
+        found.logsum[here] = sums.log() + height
+        if gradients:
+            found.of_hidden[here] = (scores @ weight).div_(sums[:, None])
+            found.of_weight.addmm_(scores.t(), hidden[here] / sums[:, None])
+    return found
+
+
+# Compiled
+
+
+class Problem(ctypes.Structure):
+    """As in vocabulary.cpp, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("hidden", "weight", "logsum", "of_hidden", "of_weight")),
+        *((name, ctypes.c_int64) for name in ("words", "width")),
+    )
+
+
+def compiled_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradients: bool = True) -> Expected:
+    """The form of vocabulary.cpp, with the tokens shared out among as many threads as torch may use."""
+    library = build.load("vocabulary")
+    assert library is not None
+    width = hidden.shape[1]
+    hidden, weight = (fill(one, -width % LANES).contiguous() for one in (hidden, weight))
+    logsum, of_hidden = hidden.new_empty(len(hidden)), torch.zeros_like(hidden)
+    foreign = library.vocabulary_softmax
+    foreign.argtypes = [ctypes.POINTER(Problem), ctypes.c_int64, ctypes.c_int64]
+
+    def work(begin: int, end: int) -> tuple[int, Tensor]:
+        of_weight = torch.zeros_like(weight)  # of these tokens: threads must not write into each other's
+        given = [one.data_ptr() for one in (hidden, weight, logsum, of_hidden, of_weight)]
+        if not gradients:
+            given[3:] = 0, 0
+        return foreign(Problem(*given, len(weight), hidden.shape[1]), begin, end), of_weight
+
+    threads = 1 if len(hidden) * len(weight) < ALONE else torch.get_num_threads()
+    failed, parts = zip(*in_parts(work, len(hidden), threads), strict=True)
+    if any(failed):
+        raise MemoryError("the vocabulary kernel found no memory: use a smaller batch")
+    return Expected(logsum, of_hidden[:, :width], sum(parts[1:], parts[0])[:, :width])
+
+
+# What others use
+
+
+def expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradients: bool = True) -> Expected:
+    """By the faster form that can be had."""
+    fits = hidden.is_cpu and hidden.dtype == weight.dtype == torch.float32 and len(weight) >= LARGE
+    form = compiled_expected if fits and build.load("vocabulary") is not None else plain_expected
+    return form(hidden, weight, gradients)
+
+
+def losses_of(logsum: Tensor, hidden: Tensor, aims: Tensor) -> Tensor:
+    """The loss of every target, whose word's row is given; rounding takes none below zero."""
+    return (logsum - (hidden * aims).sum(dim=1)).clamp_min(0.0)
 
 
 class SummedLosses(torch.autograd.Function):
@@ -36,22 +115,13 @@ class SummedLosses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         """The sum of the losses."""
-        size = rows_at_once(len(weight))
-        buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
-        of_hidden, of_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-        total = hidden.new_zeros(())
-        for at in range(0, len(hidden), size):
-            some, aims = hidden[at : at + size], targets[at : at + size]
-            scores = torch.mm(some, weight.t(), out=buffer[: len(some)])
-            losses, sums = exponentials(scores, aims)
-            total += losses.sum()
-            # The gradient of a score is its probability, less one for the target.
-            torch.mm(scores, weight, out=of_hidden[at : at + size])
-            of_hidden[at : at + size].div_(sums[:, None]).sub_(weight[aims])
-            of_weight.addmm_(scores.t(), some / sums[:, None])
+        logsum, of_hidden, of_weight = expected(hidden, weight)
+        aims = weight[targets]
+        # The gradient of a score is its probability, less one for the target.
+        of_hidden.sub_(aims)
         of_weight.index_add_(0, targets, hidden, alpha=-1)
         ctx.save_for_backward(of_hidden, of_weight)
-        return total
+        return losses_of(logsum, hidden, aims).sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -73,6 +143,4 @@ def token_losses(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
     """The loss of every target, for evaluation."""
-    size = rows_at_once(len(weight))
-    pairs = zip(hidden.split(size), targets.split(size), strict=True)
-    return torch.cat([exponentials(some @ weight.t(), aims)[0] for some, aims in pairs])
+    return losses_of(expected(hidden, weight, gradients=False).logsum, hidden, weight[targets])
