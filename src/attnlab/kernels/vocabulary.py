@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlab.kernels import build
+from attnlab.kernels.counting import counted_as
 from attnlab.kernels.threads import in_parts
 from attnlab.ops import fill
 
@@ -101,7 +102,9 @@ def expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradien
     """By the faster form that can be had."""
     fits = hidden.is_cpu and hidden.dtype == weight.dtype == torch.float32 and len(weight) >= LARGE
     form = compiled_expected if fits and build.load("vocabulary") is not None else plain_expected
-    return form(hidden, weight, gradients)
+    products = 3 if gradients else 1
+    with counted_as(lambda: 2 * products * len(hidden) * weight.numel()):
+        return form(hidden, weight, gradients)
 
 
 def losses_of(logsum: Tensor, hidden: Tensor, aims: Tensor) -> Tensor:
