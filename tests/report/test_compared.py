@@ -100,8 +100,8 @@ def test_page_markdown_and_json_have_the_same_numbers(comparison: Result, tmp_pa
 def test_leaking_specimens_are_marked_in_every_table(comparison: Result, tmp_path: Path) -> None:
     _, html, text = written(comparison, tmp_path)
     rows = [row for row in table_rows(html) if "zero_mask" in words(row)]
-    assert len(rows) == 12  # one in each of nine tables, three in that of the seeds
-    assert len([row for row in table_rows(html) if "additive" in words(row)]) == 12
+    assert len(rows) == 15  # one in each of nine tables, three in each of the two with seeds
+    assert len([row for row in table_rows(html) if "additive" in words(row)]) == 15
     for row in rows:
         assert row.startswith('<tr class="leaks">')
         assert re.search(r'<span class="mark leaks">(zero_mask )?leaks</span>', row)
@@ -139,7 +139,7 @@ def test_red_is_a_colour_of_its_own_in_light_dark_and_print(comparison: Result, 
 def test_the_headings_say_how_they_sort(comparison: Result, tmp_path: Path) -> None:
     page, html, _ = written(comparison, tmp_path)
     heads = re.findall(r'<table class="sortable">.*?<thead>(.*?)</thead>', html, re.DOTALL)
-    assert len(heads) == len([one for one in page.all("table") if one.get("class") == "sortable"]) == 13
+    assert len(heads) == len([one for one in page.all("table") if one.get("class") == "sortable"]) == 12
     columns = [one for one in page.all("th") if one.get("scope") == "col"]
     assert columns
     assert {one.get("data-sort") for one in columns} == {"number", "text"}

@@ -188,6 +188,7 @@ def line_chart(
     ys = [b for one in series for b in (*one.y, *one.low, *one.high, *(b for _, b in one.dots))]
     left, right = 56.0, width - 20
     keys, top = legend(series, left, right, 34.0)
+    height += max(0.0, top - 54)  # a long legend takes no room from the lines
     x = x_axis.over(xs, left, right, 8 if width >= NARROW else 4)
     y = y_axis.over(ys, height - 48, top)
     parts = [text(0, 14, str(y_axis), "label"), *keys, *grid(x, y, x_axis)]

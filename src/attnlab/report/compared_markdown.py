@@ -83,6 +83,9 @@ def blocks(result: Result) -> Iterator[str]:
     for one in compared_pairs.sentences(result):
         warning = f" **({safe(one.mark)})**" if one.mark else ""
         yield f"- {safe(one.title)}{warning}: {safe(one.words)}"
+    by_seed = compared_pairs.by_seed_table(result)
+    if by_seed:
+        yield in_markdown(by_seed)
     yield from texts(result)
     yield from part(
         "Who sees the future", compared_texts.word_by_word_table(result), compared_texts.audit_table(result)

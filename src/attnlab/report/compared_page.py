@@ -34,7 +34,7 @@ def comparison_page(result: Result) -> str:
         "comparisons": compared_pairs.comparisons_table(result),
         "forest": compared_charts.forest_figures(result),
         "said": compared_pairs.sentences(result),
-        "by_seed": list(compared_pairs.by_seed_tables(result)),
+        "by_seed": compared_pairs.by_seed_table(result),
         "losses": compared_charts.loss_figures(result),
         "sentences": compared_texts.probe_sentences(result),
         "probes": compared_texts.probes_tables(result),

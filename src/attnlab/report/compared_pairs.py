@@ -5,7 +5,7 @@ Pure functions, as in `compared`; a pair with a specimen that leaks is marked wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnlab.report.compared import LEAKS, Result, figure_named, leaking
@@ -61,29 +61,19 @@ def comparisons_table(result: Result) -> Table | None:
     return Table(f"The tests hold {'; '.join(tests)}." if tests else "The tests in numbers.", columns, rows)
 
 
-def by_seed_tables(result: Result) -> Iterator[tuple[str, Table]]:
-    """The comparisons seed by seed, each with its title."""
-    leaks = leaking(result)
+def by_seed_table(result: Result) -> Table | None:
+    """The comparisons seed by seed, where there are several seeds."""
+    leaks, rows = leaking(result), []
     for one in result.get("comparisons") or ():
-        item = figure_named(result, one["figure"])
-        rows = [
-            Row(
-                Cell(str(line["seed"]), line["seed"]),
-                [
-                    Cell(figure(line.get("a"), item["kind"]), line.get("a")),
-                    Cell(figure(line.get("b"), item["kind"]), line.get("b")),
-                    Cell(signed(line.get("difference"), item["kind"]), line.get("difference")),
-                ],
-            )
-            for line in one.get("by_seed") or ()
-        ]
-        names = [f"{name} ({LEAKS})" if name in leaks else name for name in (one["a"], one["b"])]
-        if rows:
-            title = f"{item['title']} of {names[0]} and {names[1]}"
-            yield (
-                title,
-                Table(f"{title}, seed by seed", [Column("Seed"), *map(Column, names), Column("A minus B")], rows),
-            )
+        item, lines = figure_named(result, one["figure"]), one.get("by_seed") or ()
+        for line in lines if len(lines) > 1 else ():
+            values = [Cell(figure(line.get(side), item["kind"]), line.get(side)) for side in ("a", "b")]
+            difference = Cell(signed(line.get("difference"), item["kind"]), line.get("difference"))
+            cells = [Cell(item["title"]), Cell(str(line["seed"]), line["seed"]), *values, difference]
+            rows.append(Row(Cell(f"{one['a']} minus {one['b']}"), cells, doubtful(one, leaks)))
+    columns = [Column("Compared", number=False), Column("Figure", number=False)]
+    columns += map(Column, ("Seed", "First", "Second", "First minus second"))
+    return Table("What was compared, seed by seed.", columns, rows) if rows else None
 
 
 def paired_table(result: Result) -> Table | None:
