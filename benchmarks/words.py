@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ from attnlab.train import NOTHING, Ranks, SummedLoss, Trainer, keep_memory
 
 ROWS, LONGEST = 32, 100  # of the reports' batches
 MINGPT, BUCKETED, OURS = "minGPT's manner", "minGPT's, unpadded", "ours"
-DENSE, LOOPED = "ours, dense loss", "ours, looped AdamW"
+DENSE, PLAIN, LOOPED = "ours, dense loss", "ours, uncompiled loss", "ours, looped AdamW"
 MECHANISMS = ("additive", "shared_qk", "zero_mask")
 FASTER, AS_FAST = 5.0, 1.5  # what is asked: ours against minGPT's manner, additive against dot
 
@@ -103,6 +104,16 @@ def stepper(trainer: Trainer, loss: SummedLoss | None = None) -> Callable[[Batch
     return lambda batch: trainer._update(wrapped, batch, 1.0, False)[0]
 
 
+def uncompiled(step: Callable[[Batch], float]) -> Callable[[Batch], float]:
+    """The same step in plain torch."""
+
+    def plain(batch: Batch) -> float:
+        with mock.patch.dict(os.environ, {"ATTNLAB_KERNELS": "0"}):
+            return step(batch)
+
+    return plain
+
+
 def by_a_loop(trainer: Trainer) -> Trainer:
     """The same with AdamW as a plain construction makes it, parameter by parameter."""
     fused = optim.make_optimizers(trainer.model, trainer.settings)["adamw"]
@@ -119,6 +130,7 @@ def contestants(world: World) -> dict[str, Contestant]:
         MINGPT: Contestant(lambda batch: padded.update(batch, LONGEST), padded=True),
         BUCKETED: Contestant(bucketed.update),
         DENSE: Contestant(stepper(dense, DenseLoss(dense.model))),
+        PLAIN: Contestant(uncompiled(stepper(world.trainer()))),
         LOOPED: Contestant(stepper(by_a_loop(world.trainer()))),
         OURS: Contestant(stepper(world.trainer())),
     }
