@@ -70,7 +70,7 @@ def test_settings_files_that_differ_in_one_setting(tmp_path: Path) -> None:
         (["dot"], {}, "at least two"),
         (["dot", "dot"], {}, "the same twice"),
         (["dot", "nano-words"], {}, "all of one kind"),
-        (["dot", "nothing_such"], {}, "all of one kind"),
+        (["dot", "nothing_such"], {}, "unknown mechanism, preset .* 'nothing_such'"),
         (["dot"], {"vary": "train.lr=1,2"}, "--mechanism"),
         ([], {"vary": "train.lr"}, "SETTING=VALUE"),
         ([], {"vary": "train.nothing=1,2"}, "unknown setting"),

@@ -66,7 +66,8 @@ def make_specimens(
         refuse_strange_options(names, base.given)
         found = [replace(base, name=short(one), given=with_mechanism(base.given, one)) for one in names]
     else:
-        found = [one_kind(base, name) for name in names]
+        # The strange ones first: of them the user must hear.
+        found = [one_kind(base, name) for name in sorted(names, key=is_mechanism)]
     if len({one.name for one in found}) < len(found):
         raise UserError(f"{', '.join(one.name for one in found)}: the same twice; name each specimen once")
     if len(found) < 2:
@@ -126,11 +127,16 @@ def one_kind(base: Specimen, name: str) -> Specimen:
         return replace(base, name=name, preset=name)
     if name.endswith(".toml"):
         return replace(base, name=Path(name).stem, file=str(Path(name).resolve()))
-    choices = [*registry.names("mechanism"), *preset_names()]
-    raise ConfigError(
-        f"'{name}' is not compared with others here: name mechanisms ({', '.join(choices[:4])}, ...), presets,"
-        " settings files (.toml), or finished runs, all of one kind"
-    )
+    if is_mechanism(name):
+        raise ConfigError(
+            f"{name} is a mechanism and others are not: compare mechanisms, presets or files, all of one kind"
+        )
+    raise ConfigError(unknown("mechanism, preset or settings file (.toml)", name, known_names()))
+
+
+def known_names() -> list[str]:
+    """What a specimen may be called."""
+    return [*registry.names("mechanism"), *preset_names()]
 
 
 def the_difference(specimens: Sequence[Specimen]) -> str:

@@ -1,0 +1,78 @@
+"""The verbs: a study by its name, plans without training, mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnlab.cli import main
+from attnlab.runs import read_json
+from attnlab.studies.ready import READY, sound_mechanisms
+
+TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "--model.block_size", "64"]
+SHORT = ["--train.epochs", "1", "--task.options.longest", "40"]
+
+
+def test_a_study_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "masking"
+    data = ["--corpus", "prose:200:train", "--dev", "prose:200:dev"]
+    main(["run", "masking", "--seeds", "1", "--out", str(out), *data, *TINY, *SHORT])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "zero_mask" in said
+    assert "sees the future" in said
+    result = read_json(out / "result.json")
+    assert result["study"] == "masking"
+    assert result["settings"]["dot"]["task"]["options"] == {"padded": True, "replacement": True, "longest": "40"}
+    assert result["settings"]["dot"]["train"]["rows_per_batch"] == 32
+    main(["runs", str(tmp_path), "--json"])
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["kind"], listed["what"], listed["state"]) == ("study", "masking", "complete")
+    assert listed["mechanism"] == "dot, zero_mask"
+    main(["report", str(out), "--out", str(tmp_path / "again"), "--format", "md"])
+    assert (tmp_path / "again" / "report.md").read_text() == (out / "report.md").read_text()
+
+
+def test_a_plan_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["compare", "dot", "linear", "sliding", "--quick", "--plan", "--difference", "0.05", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["varied"] == "model.mechanism"
+    assert len(found["order"]) == 9
+    assert any("45 questions" in line for line in found["advice"])
+    main(["compare", "dot", "linear", "--plan", "--task", "words"])
+    assert "differ in model.mechanism only" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["compare"], "at least two"),
+        (["compare", "dot", "nosuch"], "nosuch"),
+        (["compare", "dot", "additive", "--seeds", "many"], "--seeds takes a number"),
+        (["compare", "small", "mingpt"], "settings"),
+        (["run", "masking", "--seed", "1"], "several seeds"),
+        (["run", "masking", "--mechanism", "dot"], "chooses its mechanisms"),
+        (["run", "recall", "--seeds", "3"], "for comparisons"),
+        (["run", "nosuch"], "unknown study"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_efficient_takes_every_sound_mechanism() -> None:
+    names = sound_mechanisms()
+    assert names[0] == "dot"
+    assert {"additive", "performer", "bigbird", "linformer", "perceiver", "synthesizer"} <= set(names)
+    assert not {"zero_mask", "zero_mask_control"} & set(names)
+    assert READY["efficient"].task == "recall"
