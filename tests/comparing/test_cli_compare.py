@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from attnlab.cli import main
+from attnlab.comparing import Data
 from attnlab.runs import read_json
-from attnlab.studies.ready import READY, sound_mechanisms
+from attnlab.studies.ready import NEWS, PUBLISHED, READY, published, sound_mechanisms
 
 TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "--model.block_size", "64"]
 SHORT = ["--train.epochs", "1", "--task.options.longest", "40"]
@@ -76,3 +77,12 @@ def test_efficient_takes_every_sound_mechanism() -> None:
     assert {"additive", "performer", "bigbird", "linformer", "perceiver", "synthesizer"} <= set(names)
     assert not {"zero_mask", "zero_mask_control"} & set(names)
     assert READY["efficient"].task == "recall"
+
+
+def test_published_figures_stand_beside_those_of_the_same_corpus_only(tmp_path: Path) -> None:
+    news = tmp_path / "news.txt"
+    news.write_text("".join(f"sentence {number} .\n" for number in range(NEWS)), encoding="utf-8")
+    names = READY["masking"].specimens
+    assert [one["values"] for one in published(names, Data(corpus=str(news)))] == [PUBLISHED[name] for name in names]
+    assert published(names, Data(corpus="prose:400:train")) == ()
+    assert published(names, Data()) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -20,6 +21,7 @@ from attnlab.runs import Run, environment, read_json
 
 ALPHA = 0.05
 AHEAD = 0.005  # relative change of perplexity, read whole and word by word, that rounding cannot make
+CURVE = ("step", "tokens", "loss", "seconds")  # of every step
 FUTURE = ("future", "gradient")  # checks of an audit that find a leak
 
 
@@ -90,7 +92,8 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> 
         one for one in figures(plan.words) if all(one.key in r.values for rows in records.values() for r in rows)
     ]
     specimens = [
-        describe(plan, name, rows, columns, audits[name], name == plan.specimens[0].name)
+        describe(plan, folder, rows, columns, audits[name])
+        | {"name": name, "reference": name == plan.specimens[0].name}
         for name, rows in records.items()
     ]
     leaking = {one["name"] for one in specimens if one["leaks"]}
@@ -121,6 +124,8 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> 
         "environment": environment(),
         "settings": {name: settings_of(rows[0].run) for name, rows in records.items()},
     }
+    if plan.theirs:
+        result["theirs"] = list(plan.theirs)
     if plan.words:
         result["text_quality"] = first.measured["text_quality"]
     return result | explain.explained(result)
@@ -146,12 +151,7 @@ def describe_data(plan: Plan) -> dict[str, Any]:
 
 
 def describe(
-    plan: Plan,
-    name: str,
-    rows: Sequence[Record],
-    columns: Sequence[Figure],
-    audit: Mapping[str, Any],
-    reference: bool,
+    plan: Plan, folder: Path, rows: Sequence[Record], columns: Sequence[Figure], audit: Mapping[str, Any]
 ) -> dict[str, Any]:
     """One specimen with all its runs."""
     spread = {}
@@ -159,14 +159,17 @@ def describe(
         each = [row.values[column.key] for row in rows]
         spread[column.key] = {**asdict(stats.mean_interval(each)), "each": each}
     found: dict[str, Any] = {
-        "name": name,
-        "reference": reference,
         "leaks": any(check in audit["faults"] for check in FUTURE),
         "audit": dict(audit),
         "settings": {plan.varied: dict(walk(settings_of(rows[0].run))).get(plan.varied)},
         "values": spread,
         "runs": [
-            {"seed": row.seed, "folder": str(row.run.path), "values": row.values, "metrics": row.run.metrics()}
+            {
+                "seed": row.seed,
+                "folder": os.path.relpath(row.run.path, folder),
+                "values": row.values,
+                "metrics": [{key: step[key] for key in CURVE} for step in row.run.metrics()],
+            }
             for row in rows
         ],
     }

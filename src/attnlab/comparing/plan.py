@@ -41,6 +41,7 @@ class Plan:
     question: str = ""
     command: str = "attnlab compare"
     quick: bool = False
+    theirs: tuple[dict[str, Any], ...] = ()  # published figures of the same experiment, to stand beside ours
     runs: dict[str, str] = field(
         default_factory=dict
     )  # finished runs that are compared as they are, by specimen and seed
@@ -48,7 +49,7 @@ class Plan:
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> Plan:
         """What to_dict gave."""
-        lists = {key: tuple(values[key]) for key in ("seeds", "probes")}
+        lists = {key: tuple(values[key]) for key in ("seeds", "probes", "theirs") if key in values}
         return cls(**{**values, **lists, "specimens": tuple(Specimen(**one) for one in values["specimens"])})
 
     def to_dict(self) -> dict[str, Any]:

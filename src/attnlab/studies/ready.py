@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnlab import registry
+from attnlab import corpora, registry
 from attnlab.comparing import Data, Plan, make_plan
 from attnlab.config import merge
 from attnlab.errors import UserError
@@ -27,6 +27,24 @@ class Ready:
 
 # As the course reports trained: every sentence filled up to 100 tokens, 32 drawn at a time, some twice and some never.
 AS_REPORTED = {"task": {"options": {"padded": True, "replacement": True}}, "train": {"rows_per_batch": 32}}
+
+# What the course reports published, on these many sentences of news: single runs.
+NEWS = 61_530
+PUBLISHED = {
+    "dot": {"final_loss": 5.85, "train_sentence_perplexity": 401.0, "dev_sentence_perplexity": 380.8, "seconds": 215},
+    "additive": {
+        "final_loss": 5.72,
+        "train_sentence_perplexity": 405.3,
+        "dev_sentence_perplexity": 386.0,
+        "seconds": 1229,
+    },
+    "zero_mask": {
+        "final_loss": 5.27,
+        "train_sentence_perplexity": 200.3,
+        "dev_sentence_perplexity": 186.5,
+        "seconds": 152,
+    },
+}
 
 READY = {
     "additive-vs-dot": Ready(
@@ -67,6 +85,17 @@ def sound_mechanisms() -> tuple[str, ...]:
     return ("dot", *(name for name in kept if name != "dot"))
 
 
+def published(names: Sequence[str], data: Data) -> tuple[dict[str, Any], ...]:
+    """Published figures of these mechanisms, where the corpus is as long as the one they were taken on."""
+    if data.corpus is None or len(corpora.load_corpus(data.corpus).lines) != NEWS:
+        return ()
+    return tuple(
+        {"name": name, "values": PUBLISHED[name], "source": "course reports, one run each"}
+        for name in names
+        if name in PUBLISHED
+    )
+
+
 def ready_plan(name: str, data: Data, *, given: Mapping[str, Any], preset: str | None = None, **more: Any) -> Plan:
     """The plan of a ready comparison, with what a user wants otherwise; `more` as in make_plan."""
     one = READY[name]
@@ -83,5 +112,6 @@ def ready_plan(name: str, data: Data, *, given: Mapping[str, Any], preset: str |
         study=name,
         title=one.title,
         question=one.question,
+        theirs=published(one.specimens, data) if one.task == "words" else (),
         **more,
     )
