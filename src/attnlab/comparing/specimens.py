@@ -16,6 +16,7 @@ from attnlab.runs import Run
 
 MECHANISM = "model.mechanism"
 OPTIONS = "model.options"
+TAKEN = ("measured", "logs")  # folders of a comparison beside those of its specimens
 NOT_VARIED = frozenset({"preset", "seed"})  # names of settings that differ without making another specimen
 
 
@@ -37,7 +38,8 @@ class Specimen:
     @property
     def folder(self) -> str:
         """Its name as that of a folder."""
-        return re.sub(r"[^\w.,=-]+", "_", self.name)
+        plain = re.sub(r"[^\w.,=-]+", "_", self.name)
+        return f"{plain}_" if plain in TAKEN else plain
 
 
 def is_mechanism(name: str) -> bool:
@@ -59,7 +61,9 @@ def make_specimens(
     names: Sequence[str], vary: str | None, preset: str, file: Path | None, given: Mapping[str, Any]
 ) -> tuple[tuple[Specimen, ...], str]:
     """The specimens that a user names, and the setting in which they differ."""
-    base = Specimen("", preset, str(file.resolve()) if file else None, lasting_given(given))
+    threads = resolve(preset, file=file, given=given).train.threads or 1
+    settings = merge(lasting_given(given), {"train": {"threads": threads}})
+    base = Specimen("", preset, str(file.resolve()) if file else None, settings)
     if vary is not None:
         found = varied_values(base, names, vary)
     elif all(map(is_mechanism, names)):
@@ -68,7 +72,7 @@ def make_specimens(
     else:
         # The strange ones first: of them the user must hear.
         found = [one_kind(base, name) for name in sorted(names, key=is_mechanism)]
-    if len({one.name for one in found}) < len(found):
+    if len({one.folder for one in found}) < len(found):
         raise UserError(f"{', '.join(one.name for one in found)}: the same twice; name each specimen once")
     if len(found) < 2:
         raise UserError("a comparison needs at least two specimens, such as: attnlab compare dot additive")
@@ -92,11 +96,11 @@ def refuse_strange_options(names: Sequence[str], given: Mapping[str, Any]) -> No
 
 
 def lasting_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings given by hand with lasting paths, on one thread each where nothing else is said."""
+    """Settings given by hand with lasting paths."""
     model = given.get("model", {})
     if "mechanism" in model:
         model = {**model, "mechanism": lasting_names(model["mechanism"])}
-    return merge({"train": {"threads": 1}}, {**given, "model": model})
+    return {**given, "model": model}
 
 
 def varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Specimen]:
