@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab import cli, registry
+from attnlab import registry
 from attnlab.bench import contestants, measure, pictures, reach, results
 from attnlab.bench.contestants import NAIVE, SDPA, Case, Inputs, prepare
 from attnlab.bench.measure import Limits, Scout
@@ -50,6 +50,7 @@ MAKERS = """
 import os
 import torch
 from attnlab.bench.contestants import prepare_fields
+from verbs import call
 
 def make(tokens, kind="", **fields):
     if not kind:
@@ -71,15 +72,6 @@ def users(tmp_path: Path) -> Path:
     path = tmp_path / "mine.py"
     path.write_text(USERS)
     return path
-
-
-def call(*arguments: str | Path) -> int:
-    """The exit code of a command."""
-    try:
-        cli.main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 # Growth and crossing

@@ -7,17 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attnlab import cli
 from attnlab.perplexity import PROBES, SentenceLosses
-
-
-def call(*arguments: str | Path) -> int:
-    """The exit code of a command."""
-    try:
-        cli.main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
+from verbs import call
 
 
 @pytest.fixture(scope="module")

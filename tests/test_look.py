@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab import cli
 from attnlab.config import ModelConfig
 from attnlab.errors import UserError
 from attnlab.look import View, encode, files, head_numbers, look
@@ -27,6 +26,7 @@ import torch
 from torch import nn
 from attnlab import ops
 from attnlab.mechanisms.heads import Attention
+from verbs import call
 
 class Mean(nn.Module):
     """A running mean with gates: there is no pattern to read."""
@@ -86,15 +86,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: Tokenizer) -> 
     write_folder(tmp_path / "runs/recall-1", {"config.json": to_json({})})
     write_folder(tmp_path / "runs/recall-1/model", model_files(make(), pieces))
     return tmp_path
-
-
-def call(*arguments: str | Path) -> int:
-    """The exit code of a command."""
-    try:
-        cli.main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 # What is seen

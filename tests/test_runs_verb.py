@@ -16,19 +16,11 @@ import attnlab
 from attnlab import cli, listing
 from attnlab.errors import StorageError, UserError
 from attnlab.runs import Run, write_json
+from verbs import call
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
 HOME = {**os.environ, "PYTHONPATH": str(Path(attnlab.__file__).parents[1])}
 SHORT = ["--train.epochs=1", "--train.tokens_per_batch=1024"]
-
-
-def call(*arguments: str | Path) -> int:
-    """The exit code of a command."""
-    try:
-        cli.main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.cli import main
 from attnlab.comparing import Data
 from attnlab.runs import read_json
 from attnlab.studies.ready import NEWS, PUBLISHED, READY, published, sound_mechanisms
+from verbs import call
 
 TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "--model.block_size", "64"]
 SHORT = ["--train.epochs", "1", "--task.options.longest", "40"]
@@ -19,7 +19,7 @@ SHORT = ["--train.epochs", "1", "--task.options.longest", "40"]
 def test_a_study_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "masking"
     data = ["--corpus", "prose:200:train", "--dev", "prose:200:dev"]
-    main(["run", "masking", "--seeds", "1", "--out", str(out), *data, *TINY, *SHORT])
+    assert call("run", "masking", "--seeds", "1", "--out", out, *data, *TINY, *SHORT) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "zero_mask" in said
     assert "sees the future" in said
@@ -27,11 +27,11 @@ def test_a_study_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert result["study"] == "masking"
     assert result["settings"]["dot"]["task"]["options"] == {"padded": True, "replacement": True, "longest": "40"}
     assert result["settings"]["dot"]["train"]["rows_per_batch"] == 32
-    main(["runs", str(tmp_path), "--json"])
+    assert call("runs", tmp_path, "--json") == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert (listed["kind"], listed["what"], listed["state"]) == ("study", "masking", "complete")
     assert listed["mechanism"] == "dot, zero_mask"
-    main(["report", str(out), "--out", str(tmp_path / "again"), "--format", "md"])
+    assert call("report", out, "--out", str(tmp_path / "again"), "--format", "md") == 0
     assert (tmp_path / "again" / "report.md").read_text() == (out / "report.md").read_text()
 
 
@@ -39,12 +39,12 @@ def test_a_plan_trains_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(["compare", "dot", "linear", "sliding", "--quick", "--plan", "--difference", "0.05", "--json"])
+    assert call("compare", "dot", "linear", "sliding", "--quick", "--plan", "--difference", "0.05", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["varied"] == "model.mechanism"
     assert len(found["order"]) == 9
     assert any("45 questions" in line for line in found["advice"])
-    main(["compare", "dot", "linear", "--plan", "--task", "words"])
+    assert call("compare", "dot", "linear", "--plan", "--task", "words") == 0
     assert "differ in model.mechanism only" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
@@ -63,9 +63,7 @@ def test_a_plan_trains_nothing(
     ],
 )
 def test_mistakes_end_in_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
+    assert call(*arguments) == 2
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1

@@ -16,18 +16,11 @@ from attnlab.meters import card, entries, page
 from attnlab.meters.cards import link
 from attnlab.model import make_attention
 from attnlab.registry import Card
+from verbs import call
 
 ROOT = Path(__file__).parents[2]
 OWN = [entry for entry in entries() if entry.build.__module__.startswith("attnlab.")]
 FIND = {entry.name: entry for entry in OWN}
-
-
-def call(*arguments: str | Path) -> int:
-    try:
-        cli.main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def test_a_docstring_is_taken_apart() -> None:

@@ -14,21 +14,13 @@ import pytest
 from comparisons import make_comparison
 from reading import Reader, read
 
-from attnlab import cli, listing
+from attnlab import listing
 from attnlab.report import write_report
 from attnlab.report.beside import NO_CLAIM, differing
 from attnlab.runs import write_json
+from verbs import call
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
-
-
-def call(*arguments: str | Path) -> int:
-    """The exit code of a command."""
-    try:
-        cli.main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @pytest.fixture(scope="module")
