@@ -94,9 +94,11 @@ def show_comparison(result: Result, console: Console) -> None:
     console.print(table)
     if hidden:
         console.print(Text(f"({', '.join(hidden)} left out, since the screen is narrow)"))
-    for one in sentences(result):
+    compared = sentences(result)
+    for sentence in verdicts(result):
+        if not any(one.words in sentence for one in compared):  # those follow, with their marks
+            console.print(Text(sentence))
+    for one in compared:
         mark = f" ({one.mark})" if one.mark else ""
         head = Text(f"{one.title}{mark}: ", style=f"bold {WARNING}" if mark else "bold")
         console.print(head + Text(one.words, style=WARNING if mark else ""))
-    for sentence in verdicts(result):
-        console.print(Text(sentence))
