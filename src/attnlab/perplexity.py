@@ -96,14 +96,43 @@ def sentence_losses(
             raise DataError(f"sentence {number} ({lines[number - 1][:40]!r}) has no token to predict: leave it out")
     if not sentences:
         raise DataError("there is no sentence to measure: give at least one")
-    losses = [0.0] * len(sentences)
-    with at_rest(model), torch.inference_mode():
-        for rows in alike(sentences, longest if padded else None):
-            means = mean_losses(model, [sentences[row] for row in rows], tokenizer.pad, longest if padded else None)
-            for row, loss in zip(rows, means, strict=True):
-                losses[row] = loss
+    losses = read_whole(model, sentences, tokenizer.pad, longest if padded else None)
     unknown = [0 if tokenizer.unknown is None else ids[1:].count(tokenizer.unknown) for ids in sentences]
     return SentenceLosses(tuple(losses), tuple(len(ids) - 1 for ids in sentences), tuple(unknown))
+
+
+def read_whole(model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None = None) -> list[float]:
+    """The mean loss of each of some sentences, in ids, read as in training; filled up to a width, where there is one."""
+    losses = [0.0] * len(sentences)
+    with at_rest(model), torch.inference_mode():
+        for rows in alike(sentences, width):
+            means = mean_losses(model, [sentences[row] for row in rows], pad, width)
+            for row, loss in zip(rows, means, strict=True):
+                losses[row] = loss
+    return losses
+
+
+def word_by_word(model: LanguageModel, sentences: Sequence[list[int]]) -> list[float]:
+    """The mean loss of each of some sentences, in ids, with every token predicted from a text that ends before it.
+
+    So a model reads when it writes. One that cannot see the future has the same losses as when it reads sentences whole.
+    """
+    prefixes: dict[int, list[tuple[int, int]]] = {}
+    for number, ids in enumerate(sentences):
+        for at in range(1, len(ids)):
+            prefixes.setdefault(at, []).append((number, at))
+    totals = [0.0] * len(sentences)
+    with at_rest(model), torch.inference_mode():
+        for length, places in prefixes.items():
+            rows = max(1, AT_ONCE // length)
+            for begin in range(0, len(places), rows):
+                some = places[begin : begin + rows]
+                hidden = model.hidden(torch.tensor([sentences[number][:at] for number, at in some]))[:, -1]
+                aims = torch.tensor([sentences[number][at] for number, at in some])
+                losses = vocabulary.token_losses(hidden, model.head.weight, aims).tolist()
+                for (number, _), loss in zip(some, losses, strict=True):
+                    totals[number] += loss
+    return [total / (len(ids) - 1) for total, ids in zip(totals, sentences, strict=True)]
 
 
 def alike(sentences: Sequence[Sequence[int]], width: int | None) -> list[list[int]]:

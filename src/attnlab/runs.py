@@ -25,6 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # no Unix, no locks
+    fcntl = None  # type: ignore[assignment]
+
 from attnlab import __version__
 from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
 from attnlab.machine import cores, cpu_name
@@ -110,6 +115,20 @@ def free_name(stem: str, root: Path = Path("runs")) -> Path:
     while (root / f"{stem}-{number}").exists():
         number += 1
     return root / f"{stem}-{number}"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from the same work; a lock goes with its process, however that ends."""
+    if fcntl is None:
+        yield
+        return
+    with disk(path), path.open("ab") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{path.parent} is being worked on by another process: wait for it, or end it") from None
+        yield
 
 
 def refuse_several(what: str) -> None:

@@ -41,6 +41,7 @@ from attnlab.model import (
     to_bytes,
 )
 from attnlab.runs import Run, disk, read_json, write_folder, write_json
+from attnlab.taps import at_rest
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
 
@@ -267,6 +268,7 @@ class Trainer:
         wrapped: nn.Module = SummedLoss(self.model)
         if self.ranks.world > 1:
             wrapped = DistributedDataParallel(wrapped)
+        self._compile()
         self.model.train()
         with stop_requests() as received, self._metrics_file() as metrics:
             clock = time.perf_counter() - self.seconds
@@ -289,6 +291,12 @@ class Trainer:
                     self.checkpoint()
         del wrapped
         return self._finish()
+
+    def _compile(self) -> None:
+        """Have everything compiled that is compiled on first use, so that no step's time holds it."""
+        ids = torch.zeros(1, 2, dtype=torch.long)
+        with at_rest(self.model), torch.no_grad():
+            SummedLoss(self.model)(ids, ids)
 
     def _batches(self) -> Iterator[tuple[list[Example], float, float]]:
         """The rest of the run's batches, each with the progress and the epoch at which it stands."""

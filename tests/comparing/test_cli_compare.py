@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from attnlab import corpora
 from attnlab.comparing import Data
 from attnlab.runs import read_json
-from attnlab.studies.ready import NEWS, PUBLISHED, READY, published, sound_mechanisms
+from attnlab.studies import ready
 from verbs import call
 
 TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "--model.block_size", "64"]
@@ -70,17 +71,33 @@ def test_mistakes_end_in_one_line(arguments: list[str], says: str, capsys: pytes
 
 
 def test_efficient_takes_every_sound_mechanism() -> None:
-    names = sound_mechanisms()
+    names = ready.sound_mechanisms()
     assert names[0] == "dot"
     assert {"additive", "performer", "bigbird", "linformer", "perceiver", "synthesizer"} <= set(names)
     assert not {"zero_mask", "zero_mask_control"} & set(names)
-    assert READY["efficient"].task == "recall"
+    assert ready.READY["efficient"].task == "recall"
 
 
-def test_published_figures_stand_beside_those_of_the_same_corpus_only(tmp_path: Path) -> None:
-    news = tmp_path / "news.txt"
-    news.write_text("".join(f"sentence {number} .\n" for number in range(NEWS)), encoding="utf-8")
-    names = READY["masking"].specimens
-    assert [one["values"] for one in published(names, Data(corpus=str(news)))] == [PUBLISHED[name] for name in names]
-    assert published(names, Data(corpus="prose:400:train")) == ()
-    assert published(names, Data()) == ()
+def test_published_figures_stand_beside_those_of_the_same_corpus_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The corpus itself is not ours to keep, so a small one takes its place."""
+    news, other = tmp_path / "news.txt", tmp_path / "other.txt"
+    news.write_text("One sentence .\nAnother sentence .\n", encoding="utf-8")
+    other.write_text("One sentence .\nA third sentence .\n", encoding="utf-8")
+    monkeypatch.setattr(ready, "NEWS", corpora.load_corpus(str(news)).sha256)
+    data = Data(corpus=str(news), dev=str(other))
+    plan = ready.ready_plan("masking", data, given={})
+    assert [one["values"] for one in plan.theirs] == [ready.PUBLISHED[name] for name in ("dot", "zero_mask")]
+    assert "batched by length" in ready.ready_plan("additive-vs-dot", data, given={}).theirs[0]["source"]
+    assert ready.ready_plan("masking", Data(corpus=str(other), dev=str(news)), given={}).theirs == ()
+    assert ready.ready_plan("masking", data, given={"train": {"lr": 1.0}}).theirs == ()
+    assert ready.ready_plan("masking", Data(), given={}).theirs == ()
+
+
+def test_quick_means_less_of_the_built_in_data() -> None:
+    assert ready.ready_plan("efficient", Data(), given={}).corpus == "people:1000"
+    assert ready.ready_plan("efficient", Data(), given={}, quick=True).corpus == "people:300"
+    masking = ready.ready_plan("masking", Data(), given={}, quick=True)
+    assert masking.specimens[0].settings(0).train.epochs == 2
+    assert ready.ready_plan("masking", Data(), given={}).specimens[0].settings(0).train.epochs == 10

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.comparing import Data, Plan, advise, check, make_plan
+from attnlab.comparing.checks import fingerprints, refuse_changes, seen_before
 from attnlab.errors import ConfigError, UserError
 
 
@@ -76,6 +77,13 @@ def test_settings_files_that_differ_in_one_setting(tmp_path: Path) -> None:
         ([], {"vary": "train.nothing=1,2"}, "unknown setting"),
         ([], {"vary": "train.lr=0.1,0.1"}, "the same twice"),
         ([], {"vary": "train.lr=0.1,0.10"}, "nothing to compare"),
+        ([], {"vary": "train.lr=0.001,1e-3,0.002"}, "the same twice"),
+        ([], {"vary": "model.vocab_size=60,2000", "task": "words"}, "changes what is predicted"),
+        ([], {"vary": "tokenizer.min_count=1,3", "task": "words"}, "changes what is predicted"),
+        ([], {"vary": "task.options.longest=20,100", "task": "words"}, "changes what is predicted"),
+        (["dot", "additive"], {"jobs": -1}, "--jobs"),
+        (["dot", "additive"], {"probes": ("One .",)}, "--probe is for task words"),
+        (["dot", "additive"], {"task": "words", "quick": True, "data": Data("a", "b")}, "--quick is for built-in"),
         (["dot", "additive"], {"seeds": 0}, "--seeds"),
         (["dot", "additive"], {"seeds": [1, 1]}, "--seeds"),
         (["dot", "additive"], {"task": "words", "data": Data(corpus="a.txt")}, "go together"),
@@ -95,6 +103,52 @@ def test_every_seed_begins_with_another_specimen() -> None:
     assert sorted(order) == sorted((one.name, seed) for one in plan.specimens for seed in range(3))
     assert [seed for _, seed in order] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert [order[at][0] for at in (0, 3, 6)] == ["dot", "additive", "linear"]
+
+
+def test_what_files_say_is_not_overridden(tmp_path: Path) -> None:
+    for name, rate in (("slow", 0.1), ("fast", 0.2)):
+        text = f"[model]\ndropout = {rate}\n[train]\nepochs = 3\nthreads = 2\n"
+        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
+    plan = make_plan([str(tmp_path / "slow.toml"), str(tmp_path / "fast.toml")], task="words")
+    assert [one.settings(0).train.epochs for one in plan.specimens] == [3, 3]
+    assert plan.specimens[0].settings(0).train.threads == 2
+    words = tmp_path / "words.toml"
+    words.write_text('[task]\nname = "words"\n[tokenizer]\nkind = "word"\n', encoding="utf-8")
+    assert make_plan(["dot", "additive"], config=words).dev == "prose:dev"
+
+
+def test_presets_bring_their_task() -> None:
+    plan = make_plan(["mingpt", "mingpt-perceiver"])
+    assert plan.varied == "model.bottleneck"
+    assert "better at spans" in plan.title
+
+
+def test_yes_and_no_can_be_varied() -> None:
+    plan = make_plan([], vary="model.qk_norm=true,false", quick=True)
+    assert [one.settings(0).model.qk_norm for one in plan.specimens] == [True, False]
+
+
+def test_classes_of_one_name_in_two_files_are_told_apart(tmp_path: Path) -> None:
+    for number in (1, 2):
+        text = 'from attnlab.mechanisms.dot import Dot\nclass Mine(Dot):\n    """Mine."""\n'
+        (tmp_path / f"v{number}.py").write_text(text, encoding="utf-8")
+    plan = make_plan([f"{tmp_path}/v1.py:Mine", f"{tmp_path}/v2.py:Mine"], task="words")
+    assert [one.name.endswith(f"v{number}.Mine") for number, one in enumerate(plan.specimens, start=1)] == [True, True]
+    before = fingerprints(plan)
+    assert len(before) == 4  # two texts, two files
+    (tmp_path / "v1.py").write_text("changed = True\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"v1\.py changed since"):
+        refuse_changes(before, fingerprints(plan))
+
+
+def test_what_is_learned_is_not_measured(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("One sentence .\nTwo sentences .\n", encoding="utf-8")
+    with pytest.raises(UserError, match="in what is learned from"):
+        check(make_plan(["dot", "additive"], task="words", data=Data(str(text), str(text))))
+    other = tmp_path / "other.txt"
+    other.write_text("One sentence .\nThree sentences .\n", encoding="utf-8")
+    assert seen_before(make_plan(["dot", "additive"], task="words", data=Data(str(text), str(other)))) == (1, 2)
 
 
 def test_a_plan_survives_being_stored() -> None:
@@ -122,7 +176,7 @@ def test_data_of_a_task() -> None:
 def test_mistakes_are_found_before_training(tmp_path: Path) -> None:
     exam = tmp_path / "exam.tsv"
     exam.write_text("Where was A born?\n", encoding="utf-8")
-    plan = make_plan(["dot", "additive"], data=Data("people:300", None, "people:300:train", str(exam)), quick=True)
+    plan = make_plan(["dot", "additive"], data=Data("people:300", None, "people:300:train", str(exam)), preset="quick")
     with pytest.raises(UserError, match="without answers"):
         check(plan)
     with pytest.raises(ConfigError, match="task words: longest"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, read_seeds, show_json
+from attnlab.errors import UserError
 
 if TYPE_CHECKING:
     from attnlab.comparing import Plan
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def compare(
     *specimens: str,
     task: str | None = None,
-    seeds: str = "3",
+    seeds: str | None = None,
     vary: str | None = None,
     corpus: str | None = None,
     dev: str | None = None,
@@ -48,7 +49,7 @@ def compare(
     task
         words (perplexity of text), recall, spans or questions (answers). Default: that of the preset.
     seeds
-        How many runs of each, or their seeds: 3,4,5.
+        How many runs of each (default 3), or their seeds: 3,4,5.
     vary
         One setting with its values, such as train.lr=0.001,0.002.
     corpus
@@ -85,6 +86,8 @@ def compare(
     from attnlab import comparing, runs
 
     runs.refuse_several("a comparison")
+    if difference is not None and not plan:
+        raise UserError("--difference goes with --plan: it says what one would like to find")
     made = comparing.make_plan(
         specimens,
         task=task,
@@ -92,7 +95,7 @@ def compare(
         preset=preset,
         config=config,
         given=collect(given, mechanism, None),
-        seeds=read_seeds(seeds),
+        seeds=read_seeds(seeds) if seeds else None,
         data=comparing.Data(corpus, dev, facts, exam),
         jobs=jobs,
         quick=quick,

@@ -83,7 +83,7 @@ def run(
             raise UserError("a comparison needs several seeds: --seeds 3, or --seeds 7,8,9")
         data = comparing.Data(corpus, dev, facts, exam)
         asked: dict[str, Any] = {"preset": preset, "config": config, "jobs": jobs, "quick": quick, "command": command}
-        plan = studies.ready.ready_plan(study, data, given=values, seeds=read_seeds(seeds or "3"), **asked)
+        plan = studies.ready.ready_plan(study, data, given=values, seeds=read_seeds(seeds) if seeds else None, **asked)
         comparing.begin(plan, folder, console)
         return
     if seeds is not None or jobs or dev is not None:

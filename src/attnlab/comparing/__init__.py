@@ -12,27 +12,29 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from attnlab import audit, stages
+from attnlab.comparing.checks import check, fingerprints, refuse_changes
 from attnlab.comparing.jobs import train_all
 from attnlab.comparing.judge import judge
-from attnlab.comparing.plan import Data, Plan, advise, check, make_plan
+from attnlab.comparing.plan import Data, Plan, advise, make_plan
 from attnlab.errors import Interrupted
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import say
 from attnlab.report import write_report
 from attnlab.report.compared_screen import show_comparison
-from attnlab.runs import Run, free_name, read_json, refuse_existing, to_json, write_folder, write_json
+from attnlab.runs import Run, free_name, locked, read_json, refuse_existing, to_json, write_folder, write_json
 
 __all__ = ["Data", "Plan", "advise", "begin", "check", "compare", "make_plan", "run"]
 
 AUDITED_WORDS = 97  # of the models that are audited: a leak does not depend on the vocabulary
-AUDITED_LENGTH = 100
+AUDITED_LENGTH = 320  # or the block, where that is shorter
 
 
 def compare(
@@ -43,7 +45,14 @@ def compare(
     attnlab.compare("dot", "additive", task="words", seeds=3)["verdict"]
     """
     data = Data(**{key: asked.pop(key) for key in ("corpus", "dev", "facts", "exam") if key in asked})
-    plan = make_plan(specimens, data=data, **{"command": f"attnlab compare {' '.join(specimens)}", **asked})
+    said = [
+        *map(repr, specimens),
+        *(
+            f"{key}={value!r}"
+            for key, value in ({key: value for key, value in asdict(data).items() if value} | asked).items()
+        ),
+    ]
+    plan = make_plan(specimens, data=data, **{"command": f"attnlab.compare({', '.join(said)})", **asked})
     return begin(plan, Path(out) if out else free_name("compare"), console or Console(quiet=True))
 
 
@@ -55,7 +64,8 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     }
     lasting = replace(plan, **named)
     check(lasting)
-    write_folder(folder, {"study.json": to_json({"study": plan.study, "plan": lasting.to_dict()})})
+    study = {"study": plan.study, "plan": lasting.to_dict(), "fingerprints": fingerprints(lasting)}
+    write_folder(folder, {"study.json": to_json(study)})
     return run(folder, lasting.to_dict(), console)
 
 
@@ -63,7 +73,8 @@ def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, 
     """Do what is not done yet, and show the result; stopped at any point, say how to go on."""
     finished = folder / "result.json"
     try:
-        result = read_json(finished) if finished.is_file() else conclude(folder, Plan.stored(stored), console)
+        with locked(folder / ".lock"):
+            result = read_json(finished) if finished.is_file() else conclude(folder, Plan.stored(stored), console)
     except (Interrupted, KeyboardInterrupt):
         command = f"attnlab resume {shlex.quote(str(folder))}"
         raise Interrupted(f"stopped; all is saved. Go on with: {command}") from None
@@ -74,6 +85,7 @@ def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, 
 
 def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     """Audit, train, measure, judge; write the result and the report."""
+    refuse_changes(read_json(folder / "study.json").get("fingerprints", {}), fingerprints(plan))
     audits = audit_all(folder, plan, console)
     train_all(plan, folder, console)
     result = judge(plan, folder, audits)
@@ -105,4 +117,6 @@ def to_be_audited(plan: Plan, folder: Path, name: str) -> LanguageModel:
     if plan.runs:
         return load_model(Run.open(plan.path(folder, name, plan.seeds[0])).model)[0]
     config = plan.find(name).settings(plan.seeds[0]).model
-    return LanguageModel(replace(config, vocab_size=AUDITED_WORDS, zero_init=False))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LanguageModel(replace(config, vocab_size=AUDITED_WORDS, zero_init=False))

@@ -62,7 +62,7 @@ OF_TEXT = (
         "train ppl, tokens",
         "perplexity",
         True,
-        TOKEN + ", on as many training sentences",
+        TOKEN + ", on training sentences, as many as dev has at most",
         "measured.train.token_perplexity",
     ),
     Figure(
@@ -71,7 +71,7 @@ OF_TEXT = (
         "train ppl, sentences",
         "perplexity",
         True,
-        SENTENCE + "; on as many training sentences",
+        SENTENCE + "; on training sentences, as many as dev has at most",
         "measured.train.sentence_perplexity",
     ),
 )
@@ -130,7 +130,7 @@ OF_ALL = (
         "FLOPs/token",
         "count",
         True,
-        "forward and backward, in a text of mean length",
+        "forward and backward, in an unpadded text of mean length",
         "measured.flops_per_token",
     ),
 )

@@ -1,20 +1,23 @@
 """One run of a comparison in a process of its own, so that its peak memory is its own: trained, or gone on with; measured.
 
-python -m attnlab.comparing.job FOLDER SPECIMEN SEED
+python -m attnlab.comparing.job FOLDER SPECIMEN SEED PARENT
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 from attnlab import stages
+from attnlab.comparing.checks import fingerprints, refuse_changes
 from attnlab.comparing.measure import measure
 from attnlab.comparing.plan import Plan, stages_of
 from attnlab.errors import AttnlabError
 from attnlab.machine import end_with_parent
-from attnlab.runs import Run, read_json
+from attnlab.runs import Run, locked, read_json
 
 
 def train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
@@ -42,16 +45,31 @@ def train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
     return run
 
 
+def work(folder: Path, name: str, seed: int) -> None:
+    """Train and measure a run, as far as that is not done."""
+    study = read_json(folder / "study.json")
+    plan = Plan.stored(study["plan"])
+    refuse_changes(study.get("fingerprints", {}), fingerprints(plan))
+    target = plan.measured(folder, name, seed)
+    if target.exists() and not (plan.path(folder, name, seed) / "result.json").is_file():
+        shutil.rmtree(target)  # of a run that is there no more
+    run = train(plan, folder, name, seed)
+    if not target.exists():
+        measure(plan, run, target)
+
+
 def main(arguments: list[str]) -> int:
     """Do one job; mistakes end in one line."""
-    folder, name, seed = Path(arguments[0]), arguments[1], int(arguments[2])
+    folder, name, seed, parent = Path(arguments[0]), arguments[1], int(arguments[2]), int(arguments[3])
     end_with_parent(signal.SIGINT)
+    if os.getppid() != parent:
+        return 130  # it ended before it could be watched
+    lock = (
+        folder / "logs" / f"{Plan.stored(read_json(folder / 'study.json')['plan']).find(name).folder}-seed-{seed}.lock"
+    )
     try:
-        plan = Plan.stored(read_json(folder / "study.json")["plan"])
-        run = train(plan, folder, name, seed)
-        target = plan.measured(folder, name, seed)
-        if not target.exists():
-            measure(plan, run, target)
+        with locked(lock):
+            work(folder, name, seed)
     except AttnlabError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from attnlab.listing.entries import last_step
 from attnlab.progress import say
 
 PAUSE = 0.2  # seconds between two looks at the processes
+INTERRUPTED = 130  # the code of a job that was asked to stop, and saved its state
 PATIENCE = 60.0  # seconds in which a process that was asked to stop may save its state
 
 
@@ -42,12 +44,17 @@ class Job:
     def progress(self) -> tuple[float, float | None]:
         """How far it came, and its loss."""
         last = last_step(self.run / "metrics.jsonl")
+        if not last:  # of a run in two stages the first
+            last = last_step(self.run.with_name(f"{self.run.name}-pretrain") / "metrics.jsonl")
         return last.get("progress", 0.0), last.get("loss")
 
     def failure(self) -> str:
-        """The last line that it wrote."""
+        """Why it ended: the signal that ended it, or the last line that it wrote."""
+        code = self.process.returncode
+        if code < 0:
+            return f"ended by {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"the process ended with code {self.process.returncode}"
+        return lines[-1] if lines else f"ended with code {code}"
 
 
 def start(plan: Plan, folder: Path, name: str, seed: int) -> Job:
@@ -55,8 +62,8 @@ def start(plan: Plan, folder: Path, name: str, seed: int) -> Job:
     path = plan.path(folder, name, seed)
     log = folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.txt"
     log.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "attnlab.comparing.job", str(folder), name, str(seed)]
-    with log.open("wb") as stream:
+    command = [sys.executable, "-m", "attnlab.comparing.job", str(folder), name, str(seed), str(os.getpid())]
+    with log.open("ab") as stream:
         # A session of its own: Ctrl-C in the terminal is for the comparison, which then asks its jobs to stop.
         process = subprocess.Popen(
             command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, start_new_session=True
@@ -64,13 +71,21 @@ def start(plan: Plan, folder: Path, name: str, seed: int) -> Job:
     return Job(name, seed, path, log, process, time.time())
 
 
+def done(plan: Plan, folder: Path, name: str, seed: int) -> bool:
+    """Whether a run is there, complete and measured."""
+    complete = (plan.path(folder, name, seed) / "result.json").is_file()
+    return complete and plan.measured(folder, name, seed).exists()
+
+
 def train_all(plan: Plan, folder: Path, console: Console) -> None:
-    """Every run that is not trained and measured yet, `plan.jobs` at a time, in the order of the plan."""
-    waiting = [one for one in plan.order() if not plan.measured(folder, *one).exists()]
-    if not waiting:
-        return
+    """Every run that is not trained and measured yet, `plan.jobs` at a time, in the order of the plan.
+
+    A run that fails does not keep the others from coming to their end.
+    """
+    waiting = [one for one in plan.order() if not done(plan, folder, *one)]
     total = len(plan.order())
     running: list[Job] = []
+    failed: list[Job] = []
     with screen(console) as show:
         try:
             while waiting or running:
@@ -79,19 +94,22 @@ def train_all(plan: Plan, folder: Path, console: Console) -> None:
                 time.sleep(PAUSE)
                 for job in [one for one in running if one.process.poll() is not None]:
                     running.remove(job)
+                    if job.process.returncode == INTERRUPTED:
+                        raise Interrupted(job.failure())
                     if job.process.returncode != 0:
-                        raise failed(job)
-                    show.done(job, total - len(waiting) - len(running), total)
+                        failed.append(job)
+                        say(console, f"{job.label} failed: {job.failure()}")
+                    else:
+                        show.done(job, total - len(waiting) - len(running) - len(failed), total)
                 show.update(running)
         finally:
             stop(running)
-
-
-def failed(job: Job) -> AttnlabError:
-    """What a job's end means for the comparison."""
-    if job.process.returncode in (130, -signal.SIGINT, -signal.SIGTERM):
-        return Interrupted(job.failure())
-    return AttnlabError(f"{job.label}: {job.failure()} (all it wrote: {job.log})")
+    if failed:
+        first = failed[0]
+        raise AttnlabError(
+            f"{len(failed)} of {total} runs failed, the first {first.label}: {first.failure()} (all it wrote: {first.log});"
+            f" the others are kept, and `attnlab resume {folder}` tries again"
+        )
 
 
 def stop(running: Sequence[Job]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,18 +13,20 @@ from typing import Any
 
 from attnlab import corpora, stages, stats
 from attnlab.comparing import explain
-from attnlab.comparing.figures import Figure, figures
+from attnlab.comparing.checks import seen_before
+from attnlab.comparing.figures import Figure, Kind, figures
 from attnlab.comparing.plan import Plan
 from attnlab.comparing.specimens import different
-from attnlab.config import diff, walk
+from attnlab.config import walk
 from attnlab.errors import UserError
 from attnlab.perplexity import SentenceLosses
 from attnlab.runs import Run, environment, read_json
+from attnlab.stats.perplexity import exp_or_none
 
-ALPHA = 0.05
 AHEAD = 0.005  # relative change of perplexity, read whole and word by word, that rounding cannot make
 CURVE = ("step", "tokens", "loss", "seconds")  # of every step
-FUTURE = ("future", "gradient")  # checks of an audit that find a leak
+FUTURE = ("future", "gradient", "prefix", "padding")  # checks of an audit that find what must not be seen
+RATIO = ("ratio", "ratio_low", "ratio_high", "p")
 
 
 @dataclass(frozen=True)
@@ -65,24 +69,69 @@ def whole_result(run: Run) -> dict[str, Any]:
     return result
 
 
+def lineage(run: Run) -> list[Run]:
+    """A run, and those that it started from."""
+    base = run.config["base"]
+    return [run, *(lineage(Run.open(run.path / base)) if base else ())]
+
+
 def refuse_differences(plan: Plan, records: Mapping[str, Sequence[Record]]) -> None:
     """Refuse runs that differ in more than the specimen and the seed; those of one specimen, in more than the seed."""
-    first = records[plan.specimens[0].name][0].run
-    for rows in records.values():
+    first = lineage(records[plan.specimens[0].name][0].run)
+    for name, rows in records.items():
         for record in rows:
-            for other, allowed in ((first, {plan.varied}), (rows[0].run, set())):
-                found = different(diff(*map(stages.stored_config, (other, record.run))).keys()) - allowed
-                found |= {"data"} if sums(other) != sums(record.run) else set()
-                if found:
-                    raise UserError(
-                        f"{other.path} and {record.run.path} differ in {', '.join(sorted(found))} beside {plan.varied}:"
-                        " what came out could not be told apart; remove the run that is wrong and resume, or start anew"
-                    )
+            own = lineage(record.run)
+            found = (
+                apart(first, own) - {plan.varied}
+                | apart(lineage(rows[0].run), own)
+                | misplaced(plan, name, record, own)
+            )
+            if found:
+                raise UserError(
+                    f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(found))} beside {plan.varied}:"
+                    " what came out could not be told apart; remove the run that is wrong and resume, or start anew"
+                )
+
+
+def apart(one: Sequence[Run], other: Sequence[Run]) -> set[str]:
+    """In what two runs differ, with all that they started from: settings, stages, data."""
+    if [run.config["stage"] for run in one] != [run.config["stage"] for run in other]:
+        return {"stage"}
+    found: set[str] = set()
+    for left, right in zip(one, other, strict=True):
+        found |= different(stages.stored_config(left), stages.stored_config(right))
+        found |= {"data"} if sums(left) != sums(right) else set()
+    return found
+
+
+def misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set[str]:
+    """What shows that a run lies in a folder that is not its own: another seed, or another specimen."""
+    configs = [stages.stored_config(run) for run in own]
+    found = {"seed"} if any(config.seed != record.seed for config in configs) else set()
+    if not plan.runs and plan.find(name).value(plan.varied) != dict(walk(configs[-1].to_dict())).get(plan.varied):
+        found.add("specimen")
+    return found
 
 
 def sums(run: Run) -> list[str | None]:
     """The checksums of the data a run was trained on."""
     return [entry["sha256"] if entry else None for entry in run.config["data"].values()]
+
+
+def notes_on(records: Mapping[str, Sequence[Record]]) -> list[str]:
+    """What a reader must know of the runs as a whole."""
+    every = [record.run for rows in records.values() for record in rows]
+    places = {json.dumps(read_json(run.path / "env.json"), sort_keys=True) for run in every}
+    ways = {(run.result.get("processes"), run.result.get("threads")) for run in every}
+    seeds = len(next(iter(records.values())))
+    found = []
+    if len(places) > 1 or len(ways) > 1:
+        found.append(
+            "Not all runs were made on the same machine with the same versions and threads: do not compare their times."
+        )
+    if seeds == 2:
+        found.append("With two seeds more than 5 % of the differences found are false, about 8 %: train three or more.")
+    return found
 
 
 def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -98,6 +147,9 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> 
     ]
     leaking = {one["name"] for one in specimens if one["leaks"]}
     comparisons = compare_all(plan, records, columns[0], leaking)
+    for one in specimens[1:]:
+        if one["leaks"] and plan.words:
+            one["gain"] = worth(records[one["name"]], records[plan.specimens[0].name])
     first = records[plan.specimens[0].name][0]
     everything = [one for rows in records.values() for one in rows]
     result = {
@@ -128,7 +180,8 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> 
         result["theirs"] = list(plan.theirs)
     if plan.words:
         result["text_quality"] = first.measured["text_quality"]
-    return result | explain.explained(result)
+    said = explain.explained(result)
+    return result | {**said, "verdict": [*said["verdict"], *notes_on(records)]}
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -147,6 +200,7 @@ def describe_data(plan: Plan) -> dict[str, Any]:
         "sentences": len(lines),
         "dev_sentences": len(corpora.load_corpus(plan.dev).lines) if plan.dev else None,
         "questions": len(corpora.load_questions(plan.exam)) if plan.exam else None,
+        "seen_before": seen_before(plan)[0],
     }
 
 
@@ -157,11 +211,11 @@ def describe(
     spread = {}
     for column in columns:
         each = [row.values[column.key] for row in rows]
-        spread[column.key] = {**asdict(stats.mean_interval(each)), "each": each}
+        spread[column.key] = {**spread_of(each, column.kind), "each": each}
     found: dict[str, Any] = {
         "leaks": any(check in audit["faults"] for check in FUTURE),
         "audit": dict(audit),
-        "settings": {plan.varied: dict(walk(settings_of(rows[0].run))).get(plan.varied)},
+        "settings": {plan.varied: dict(walk(settings_of(lineage(rows[0].run)[-1]))).get(plan.varied)},
         "values": spread,
         "runs": [
             {
@@ -173,15 +227,40 @@ def describe(
             for row in rows
         ],
     }
-    if plan.words:
-        found |= of_text(rows)
-        ahead = [abs(one["word_by_word"] / one["whole"] - 1) for one in (row.measured["word_by_word"] for row in rows)]
-        found["leaks"] = found["leaks"] or max(ahead) > AHEAD
+    ahead = [abs(one["word_by_word"] / one["whole"] - 1) for one in (row.measured["word_by_word"] for row in rows)]
+    found["leaks"] = found["leaks"] or max(ahead) > AHEAD
+    found["word_by_word"] = {
+        "sentences": rows[0].measured["word_by_word"]["sentences"],
+        **{
+            key: stats.geometric_mean([row.measured["word_by_word"][key] for row in rows])
+            for key in ("whole", "word_by_word")
+        },
+    }
+    return found | (of_text(rows) if plan.words else {})
+
+
+def spread_of(each: Sequence[float], kind: Kind) -> dict[str, Any]:
+    """The mean over seeds with its interval: of perplexities, which multiply, in logarithms; of shares within 0 and 1."""
+    if kind == "perplexity":
+        found = asdict(stats.mean_interval([math.log(value) for value in each]))
+        sd = asdict(stats.mean_interval(each))["sd"]
+        return found | {key: exp_or_none(found[key]) for key in ("mean", "low", "high")} | {"sd": sd}
+    found = asdict(stats.mean_interval(each))
+    if kind == "share" and found["low"] is not None:
+        found |= {"low": max(0.0, found["low"]), "high": min(1.0, found["high"])}
     return found
 
 
+def worth(leaking: Sequence[Record], reference: Sequence[Record]) -> dict[str, Any]:
+    """The perplexity of a leaking specimen over that of the reference: read whole, and word by word."""
+    return {
+        name: {key: value for key, value in compare_text(leaking, reference, f"{name}.csv").items() if key in RATIO}
+        for name in ("whole", "word_by_word")
+    }
+
+
 def of_text(rows: Sequence[Record]) -> dict[str, Any]:
-    """What a specimen makes of sentences: probes and both readings as means over seeds, samples of the first seed."""
+    """What a specimen makes of sentences: probes as means over seeds, samples of the first seed."""
     return {
         "probes": [
             explain.mean_probe([row.measured["probes"][at] for row in rows])
@@ -191,13 +270,6 @@ def of_text(rows: Sequence[Record]) -> dict[str, Any]:
         "sample_quality": {
             key: sum(row.measured["sample_quality"][key] for row in rows) / len(rows)
             for key in rows[0].measured["sample_quality"]
-        },
-        "word_by_word": {
-            "sentences": rows[0].measured["word_by_word"]["sentences"],
-            **{
-                key: explain.geometric_mean([row.measured["word_by_word"][key] for row in rows])
-                for key in ("whole", "word_by_word")
-            },
         },
     }
 
@@ -209,7 +281,9 @@ def compare_all(
     pairs = plan.compared()
     test = compare_text if plan.words else compare_answers
     tested = [test(records[a], records[b]) for a, b in pairs]
-    known = [at for at, one in enumerate(tested) if one["p"] is not None]
+    # Right answers are written word by word, where there is no future; perplexities of who sees it are not believed.
+    believed = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
+    known = [at for at, one in enumerate(tested) if one["p"] is not None and believed[at]]
     adjusted: dict[int, float] = {}
     if len(known) > 1:
         adjusted = dict(zip(known, stats.holm([tested[at]["p"] for at in known]), strict=True))
@@ -226,8 +300,8 @@ def compare_all(
                 "words": words,
                 **one,
                 "adjusted": adjusted.get(at),
-                "shown": p is not None and p < ALPHA,
-                "believed": not {a, b} & leaking,
+                "shown": p is not None and p < explain.ALPHA,
+                "believed": believed[at],
                 "by_seed": by_seed(records[a], records[b], column),
             }
         )
@@ -251,21 +325,23 @@ def answers_of(record: Record) -> list[bool]:
     return [line == "1" for line in record.table("right.csv")]
 
 
-def losses_of(record: Record) -> SentenceLosses:
-    """The losses of the dev sentences."""
-    return SentenceLosses.from_csv((record.folder / "dev.csv").read_text(encoding="utf-8"))
+def losses_of(record: Record, name: str) -> SentenceLosses:
+    """The losses of the sentences in one of its files."""
+    return SentenceLosses.from_csv((record.folder / name).read_text(encoding="utf-8"))
 
 
-def compare_text(a: Sequence[Record], b: Sequence[Record]) -> dict[str, Any]:
+def compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv") -> dict[str, Any]:
     """Token perplexities of the same sentences: for new seeds and new sentences, or with one seed for new sentences."""
-    first, second = ([losses_of(record) for record in side] for side in (a, b))
+    first, second = ([losses_of(record, name) for record in side] for side in (a, b))
+    if len({(one.tokens, one.unknown) for one in (*first, *second)}) > 1:
+        raise UserError("the runs were not measured on the same words: their perplexities cannot be compared")
     record = stats.paired_bootstrap(
         [one.losses for one in first], [one.losses for one in second], weights=first[0].tokens
     )
     both = record.both
     low, high, p = record.ratio_low, record.ratio_high, record.p
     if both is not None:
-        low, high, p = explain.exp_or_none(both.low), explain.exp_or_none(both.high), both.p
+        low, high, p = exp_or_none(both.low), exp_or_none(both.high), both.p
     test = "for new seeds and new sentences" if both else "for new sentences, with this one seed"
     found = {"ratio": record.ratio, "ratio_low": low, "ratio_high": high, "p": p, "test": test}
     return {**found, "details": asdict(record), "record": record}
@@ -278,7 +354,7 @@ def compare_answers(a: Sequence[Record], b: Sequence[Record]) -> dict[str, Any]:
     bounds: stats.McNemar | stats.Crossed
     if len(a) == 1:
         record = bounds = stats.mcnemar(first[0], second[0])
-        test = "McNemar, with this one seed"
+        test = "for new questions, with this one seed"
     else:
         record = stats.seeds_by_questions(first, second)
         bounds, test = record.both, "for new seeds and new questions"

@@ -5,7 +5,6 @@ Figures go to measured.json, what statistics need of every sentence or question 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,16 +17,15 @@ from attnlab import corpora, perplexity, stages
 from attnlab.comparing.plan import Plan
 from attnlab.corpora import Question
 from attnlab.english import split_words
-from attnlab.evaluate import examine, sample
+from attnlab.evaluate import cue, examine, sample
 from attnlab.flops import flops_per_token
 from attnlab.model import LanguageModel, load_model
+from attnlab.perplexity import SentenceLosses
 from attnlab.runs import Run, to_json, write_folder
-from attnlab.taps import at_rest
 from attnlab.tokenizers import UNKNOWN, Tokenizer
 
 SAMPLES = 20  # texts that a model writes, the same draws for all
-WORD_BY_WORD = 200  # sentences that are read again with nothing after each word
-AT_ONCE = 4096  # tokens
+TWICE = 200  # texts that are read again with nothing after each word
 TYPICAL = 500  # texts whose mean length stands for all
 
 Figures = dict[str, Any]
@@ -54,13 +52,19 @@ def work(plan: Plan, model: LanguageModel, tokenizer: Tokenizer) -> Figures:
 
 
 def on_questions(plan: Plan, model: LanguageModel, tokenizer: Tokenizer) -> tuple[Figures, dict[str, bytes]]:
-    """Exact match, question by question."""
+    """Exact match, question by question; and whether the model looks ahead in a question with its answer."""
     assert plan.exam is not None
     exam: tuple[Question, ...] = corpora.load_questions(plan.exam)
     examination = examine(model, tokenizer, exam)
     right = "".join(f"{int(one)}\n" for one in examination.right).encode()
     predictions = "".join(prediction + "\n" for prediction in examination.predictions).encode()
-    return examination.summary(), {"right.csv": b"right\n" + right, "predictions.txt": predictions}
+    files = {"right.csv": b"right\n" + right, "predictions.txt": predictions}
+    asked = [
+        [*cue(tokenizer, item.question, model.config.block_size), *tokenizer.encode(item.answer or ""), tokenizer.mask]
+        for item in exam[:TWICE]
+    ]
+    read, more = twice(model, tokenizer, [ids[: model.config.block_size] for ids in asked], None)
+    return {**examination.summary(), **read}, {**files, **more}
 
 
 def on_text(plan: Plan, run: Run, model: LanguageModel, tokenizer: Tokenizer) -> tuple[Figures, dict[str, bytes]]:
@@ -68,6 +72,7 @@ def on_text(plan: Plan, run: Run, model: LanguageModel, tokenizer: Tokenizer) ->
     assert plan.corpus is not None
     assert plan.dev is not None
     reading = stages.reading_of(run)
+    longest = min(reading.get("longest") or model.config.block_size, model.config.block_size)
     dev, train = corpora.load_corpus(plan.dev).lines, corpora.load_corpus(plan.corpus).lines
     files: dict[str, bytes] = {}
     figures: Figures = {}
@@ -75,20 +80,29 @@ def on_text(plan: Plan, run: Run, model: LanguageModel, tokenizer: Tokenizer) ->
         losses = perplexity.sentence_losses(model, tokenizer, lines, **reading)
         files[f"{part}.csv"] = losses.to_csv()
         figures[part] = losses.summary()
-    texts = sample(model, tokenizer, "", SAMPLES, temperature=1.0, limit=reading.get("longest", 100))
-    few = some(dev, WORD_BY_WORD)
+    # Models of pieces have no symbol that begins a text.
+    prompt = "" if tokenizer.start is not None else "The"
+    texts = sample(model, tokenizer, prompt, SAMPLES, temperature=1.0, limit=longest)
+    few = [tokenizer.sentence(line, longest) for line in some(dev, TWICE)]
+    read, more = twice(model, tokenizer, few, longest if reading.get("padded") else None)
     figures |= {
         "probes": perplexity.probe(model, tokenizer, plan.probes, **reading),
         "samples": texts,
         "sample_quality": quality([spelled(text, tokenizer) for text in texts]),
         "text_quality": quality([spelled(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
-        "word_by_word": {
-            "sentences": len(few),
-            "whole": perplexity.sentence_losses(model, tokenizer, few, **reading).token_perplexity,
-            "word_by_word": word_by_word(model, tokenizer, few, reading.get("longest", 0)),
-        },
     }
-    return figures, files
+    return {**figures, **read}, {**files, **more}
+
+
+def twice(
+    model: LanguageModel, tokenizer: Tokenizer, sentences: Sequence[list[int]], width: int | None
+) -> tuple[Figures, dict[str, bytes]]:
+    """The same texts read whole, and word by word; they differ only where a model sees the future."""
+    tokens, nothing = tuple(len(ids) - 1 for ids in sentences), (0,) * len(sentences)
+    whole = SentenceLosses(tuple(perplexity.read_whole(model, sentences, tokenizer.pad, width)), tokens, nothing)
+    apart = SentenceLosses(tuple(perplexity.word_by_word(model, sentences)), tokens, nothing)
+    figures = {"sentences": len(sentences), "whole": whole.token_perplexity, "word_by_word": apart.token_perplexity}
+    return {"word_by_word": figures}, {"whole.csv": whole.to_csv(), "word_by_word.csv": apart.to_csv()}
 
 
 def some(lines: Sequence[str], count: int) -> list[str]:
@@ -115,29 +129,3 @@ def quality(texts: Sequence[Sequence[str]]) -> Figures:
         "distinct_share": len(set(words)) / count,
         "mean_length": len(words) / max(1, len(texts)),
     }
-
-
-@torch.inference_mode()
-def word_by_word(model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str], longest: int) -> float:
-    """Token perplexity where each word is predicted from a text that ends before it, as when the model writes.
-
-    A model that cannot see the future has the same perplexity as when it reads the sentences whole.
-    """
-    longest = min(longest or model.config.block_size, model.config.block_size)
-    sentences = [tokenizer.sentence(line, longest) for line in lines]
-    prefixes: dict[int, list[tuple[list[int], int]]] = {}
-    for ids in sentences:
-        for at in range(1, len(ids)):
-            prefixes.setdefault(at, []).append((ids[:at], ids[at]))
-    total, count = 0.0, 0
-    with at_rest(model):
-        for length, pairs in prefixes.items():
-            rows = max(1, AT_ONCE // length)
-            for at in range(0, len(pairs), rows):
-                batch = pairs[at : at + rows]
-                hidden = model.hidden(torch.tensor([ids for ids, _ in batch]))[:, -1]
-                scores = model.head(hidden).log_softmax(dim=-1)
-                aims = torch.tensor([aim for _, aim in batch])
-                total -= scores.gather(1, aims[:, None]).double().sum().item()
-                count += len(batch)
-    return math.exp(total / count)

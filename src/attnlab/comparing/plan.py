@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import corpora, stages, stats
-from attnlab.comparing.specimens import Specimen, from_runs, is_run, make_specimens
-from attnlab.config import Stage, load_preset, merge
+from attnlab.comparing.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
+from attnlab.config import Stage, lay, load_preset, merge
 from attnlab.errors import UserError
-from attnlab.evaluate import cue
 from attnlab.machine import cores
 from attnlab.perplexity import PROBES
 from attnlab.runs import Run
@@ -102,6 +101,8 @@ class Data:
 
     def complete(self, task: str, quick: bool) -> Data:
         """With built-in data where nothing is named."""
+        if quick and any(asdict(self).values()):
+            raise UserError("--quick is for built-in data: of your own, take less, or fewer --train.epochs")
         if task == "words":
             if self.facts or self.exam:
                 raise UserError("task words measures text: give --corpus and --dev, and no --facts or --exam")
@@ -125,7 +126,7 @@ def make_plan(
     preset: str | None = None,
     config: Path | None = None,
     given: Mapping[str, Any] | None = None,
-    seeds: int | Sequence[int] = SEEDS,
+    seeds: int | Sequence[int] | None = None,
     data: Data | None = None,
     jobs: int = 0,
     quick: bool = False,
@@ -133,23 +134,44 @@ def make_plan(
 ) -> Plan:
     """A comparison from what a user says; `more` are further fields of the plan, such as probes or title."""
     data = data or Data()
+    if jobs < 0:
+        raise UserError(f"--jobs must be at least 1, or 0 for one a core, not {jobs}")
     if any(map(is_run, names)):
+        asked = {"task": task, "vary": vary, "preset": preset, "config": config, "seeds": seeds, "quick": quick}
+        refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
         return plan_of_runs(names, data, jobs, **more)
     preset = preset or PRESETS.get(task or "", "quick" if quick else "small")
-    base = load_preset(preset).get("task", {}).get("name")
-    values = merge({"task": {"name": task}}, given or {}) if task and task != base else dict(given or {})
-    task = values.get("task", {}).get("name", base)
-    data = data.complete(task, quick)
-    if data.corpus == "prose:train" and config is None:
-        values = merge({"train": {"epochs": QUICK_EPOCHS if quick else PROSE_EPOCHS}}, values)
+    values = lay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
+    values = merge({"task": values} if values else {}, given or {})
     specimens, varied = make_specimens(names, vary, preset, config, values)
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
-        raise UserError(f"--seeds must be a number of at least 1, or different seeds such as 3,4,5, not {seeds}")
-    threads = specimens[0].settings(0).train.threads or 1
+    task = specimens[0].settings(0).task.name
+    data = data.complete(task, quick)
+    if task == "words":
+        refuse_other_text(varied)
+    elif "probes" in more:
+        raise UserError("--probe is for task words: sentences are measured there")
+    if data.corpus == "prose:train":
+        epochs = QUICK_EPOCHS if quick else PROSE_EPOCHS
+        specimens = tuple(one.unless_said("train", "epochs", epochs) for one in specimens)
+    threads = max(one.settings(0).train.threads or 1 for one in specimens)
+    numbers = seed_numbers(seeds)
     jobs = jobs or max(1, min(cores() // threads, len(specimens) * len(numbers)))
     fields = {**asdict(data), "jobs": jobs, "quick": quick, "title": title_of(specimens, task), **more}
     return Plan(specimens, varied, numbers, **fields)
+
+
+def seed_numbers(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Seeds from their number, or as they are."""
+    numbers = tuple(range(seeds or 0)) if isinstance(seeds, int) else tuple(range(SEEDS) if seeds is None else seeds)
+    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise UserError(f"--seeds must be a number of at least 1, or different seeds such as 3,4,5, not {seeds}")
+    return numbers
+
+
+def refuse_for_runs(asked: Sequence[str]) -> None:
+    """Refuse settings where finished runs are compared, which have theirs."""
+    if asked:
+        raise UserError(f"finished runs are compared as they are: leave out {', '.join(asked)}")
 
 
 def plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> Plan:
@@ -164,8 +186,10 @@ def plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> Pl
     sources = {key: entry["source"] if entry else None for key, entry in read.items()}
     words, corpus = task == "words", sources["corpus"] or ""
     held_out = data.dev if words else data.exam
+    if words:
+        refuse_other_text(varied)
     if held_out is None:
-        if not corpora.is_built_in(corpus):
+        if not corpora.is_built_in(corpus) or (words and not corpus.endswith(":train")):
             raise UserError(
                 "say what the runs are measured on: --dev FILE with other sentences, or --exam FILE with questions"
             )
@@ -185,25 +209,6 @@ def title_of(specimens: Sequence[Specimen], task: str) -> str:
     return f"{', '.join(one.name for one in specimens)}: which is better at {task}?"
 
 
-def check(plan: Plan) -> None:
-    """Find mistakes before anything is trained: settings of every specimen and stage, data, questions that are too long."""
-    sources = stages.Sources.read(plan.corpus, plan.facts)
-    exam = corpora.load_questions(plan.exam) if plan.exam else ()
-    if plan.dev is not None:
-        corpora.load_corpus(plan.dev)
-    if plan.exam and any(item.answer is None for item in exam):
-        raise UserError(f"{plan.exam} has questions without answers: a comparison needs them all")
-    if plan.runs:
-        return
-    config = plan.specimens[0].settings(plan.seeds[0])
-    tokenizer = stages.learn_tokenizer(config, sources)
-    for number, item in enumerate(exam, start=1):
-        cue(tokenizer, item.question, config.model.block_size, number)
-    for specimen in plan.specimens:
-        for stage in stages_of(specimen, plan):
-            stages.rehearse(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
-
-
 def stages_of(specimen: Specimen, plan: Plan) -> tuple[Stage, ...]:
     """How a specimen is trained: on text alone; and on questions too, where they are asked and were not in the text."""
     reads = stages.reads_questions(specimen.settings(plan.seeds[0]))
@@ -214,6 +219,8 @@ def advise(plan: Plan, difference: float | None = None) -> list[str]:
     """What a comparison can find, and what it would take to find more, one line a fact."""
     told = {"seeds": len(plan.seeds), "comparisons": len(plan.compared())}
     if plan.words:
+        if difference is not None:
+            raise UserError("--difference is a share of right answers: it is for tasks with questions")
         assert plan.dev is not None
         lines = stats.advice(**told)
         sentences = len(corpora.load_corpus(plan.dev).lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -10,14 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import registry, stages
-from attnlab.config import RunConfig, Stage, diff, from_text, lasting_names, merge, preset_names, resolve, walk
+from attnlab.config import (
+    RunConfig,
+    Stage,
+    diff,
+    from_text,
+    lasting_names,
+    merge,
+    preset_names,
+    read_toml,
+    resolve,
+    walk,
+)
 from attnlab.errors import ConfigError, UserError, unknown
 from attnlab.runs import Run
 
 MECHANISM = "model.mechanism"
 OPTIONS = "model.options"
-TAKEN = ("measured", "logs")  # folders of a comparison beside those of its specimens
 NOT_VARIED = frozenset({"preset", "seed"})  # names of settings that differ without making another specimen
+OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
+TAKEN = ("measured", "logs")  # folders of a comparison beside those of its specimens
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,26 @@ class Specimen:
         skipped = () if stage == "pretrain" else ("train", "task")
         given = {key: value for key, value in self.given.items() if key not in skipped}
         return resolve(self.preset, stage, Path(self.file) if self.file else None, {**given, "seed": seed})
+
+    def value(self, setting: str) -> Any:
+        """Its value of a dotted setting."""
+        return dict(walk(self.settings(0).to_dict())).get(setting)
+
+    def unless_said(self, table: str, name: str, value: Any) -> Specimen:
+        """With a setting that neither its file nor the user has chosen."""
+        said = read_toml(Path(self.file)).get(table, {}) if self.file else {}
+        if name in said or name in self.given.get(table, {}):
+            return self
+        return replace(self, given=merge(self.given, {table: {name: value}}))
+
+    @property
+    def files(self) -> list[Path]:
+        """The user's files that it is made of: settings, and classes of mechanisms."""
+        named = self.settings(0).model.mechanism.split(",")
+        return [
+            *([Path(self.file)] if self.file else []),
+            *(Path(one.split(".py:")[0] + ".py") for one in named if ".py:" in one),
+        ]
 
     @property
     def folder(self) -> str:
@@ -57,26 +90,38 @@ def short(name: str) -> str:
     return ",".join(registry.find("mechanism", one.strip()).short_name for one in name.split(","))
 
 
+def telling_names(names: Sequence[str]) -> list[str]:
+    """Mechanisms as they are called: of classes in files without the file, unless two would be called the same."""
+    called = Counter(map(short, names))
+    return [short(one) if called[short(one)] == 1 else one.replace("/", "_").replace(".py:", ".") for one in names]
+
+
 def make_specimens(
     names: Sequence[str], vary: str | None, preset: str, file: Path | None, given: Mapping[str, Any]
 ) -> tuple[tuple[Specimen, ...], str]:
     """The specimens that a user names, and the setting in which they differ."""
-    threads = resolve(preset, file=file, given=given).train.threads or 1
-    settings = merge(lasting_given(given), {"train": {"threads": threads}})
-    base = Specimen("", preset, str(file.resolve()) if file else None, settings)
+    base = Specimen("", preset, str(file.resolve()) if file else None, lasting_given(given))
     if vary is not None:
         found = varied_values(base, names, vary)
     elif all(map(is_mechanism, names)):
         refuse_strange_options(names, base.given)
-        found = [replace(base, name=short(one), given=with_mechanism(base.given, one)) for one in names]
+        pairs = zip(telling_names(names), names, strict=True)
+        found = [replace(base, name=called, given=with_mechanism(base.given, one)) for called, one in pairs]
     else:
         # The strange ones first: of them the user must hear.
         found = [one_kind(base, name) for name in sorted(names, key=is_mechanism)]
-    if len({one.folder for one in found}) < len(found):
-        raise UserError(f"{', '.join(one.name for one in found)}: the same twice; name each specimen once")
     if len(found) < 2:
         raise UserError("a comparison needs at least two specimens, such as: attnlab compare dot additive")
-    return tuple(found), the_difference(found)
+    refuse_twice(found, [one.folder for one in found])
+    varied = only_difference([(one.name, one.settings(0)) for one in found])
+    refuse_twice(found, [str(one.value(varied)) for one in found])
+    return tuple(one.unless_said("train", "threads", 1) for one in found), varied
+
+
+def refuse_twice(specimens: Sequence[Specimen], keys: Sequence[str]) -> None:
+    """Refuse specimens of which two are the same."""
+    if len(set(keys)) < len(keys):
+        raise UserError(f"{', '.join(one.name for one in specimens)}: the same twice; name each specimen once")
 
 
 def with_mechanism(given: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -118,7 +163,7 @@ def varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Speci
 
 def nested(name: str, value: str) -> dict[str, Any]:
     """A dotted setting with its value as nested tables."""
-    inner: Any = from_text(value, None)
+    inner: Any = from_text(value, bool if value.lower() in ("true", "false") else None)
     for part in reversed(name.split(".")):
         inner = {part: inner}
     found: dict[str, Any] = inner
@@ -135,23 +180,14 @@ def one_kind(base: Specimen, name: str) -> Specimen:
         raise ConfigError(
             f"{name} is a mechanism and others are not: compare mechanisms, presets or files, all of one kind"
         )
-    raise ConfigError(unknown("mechanism, preset or settings file (.toml)", name, known_names()))
-
-
-def known_names() -> list[str]:
-    """What a specimen may be called."""
-    return [*registry.names("mechanism"), *preset_names()]
-
-
-def the_difference(specimens: Sequence[Specimen]) -> str:
-    """The one setting in which specimens differ; more or none are refused."""
-    return only_difference([(one.name, one.settings(0)) for one in specimens])
+    choices = [*registry.names("mechanism"), *preset_names()]
+    raise ConfigError(unknown("mechanism, preset or settings file (.toml)", name, choices))
 
 
 def only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
-    """The one setting in which named settings differ, the seed left out."""
+    """The one setting in which named settings differ, the seed left out; more or none are refused."""
     first = configs[0][1]
-    found = sorted(different({key for _, other in configs[1:] for key in diff(first, other)}))
+    found = sorted({key for _, other in configs[1:] for key in different(first, other)})
     names = ", ".join(dict.fromkeys(name for name, _ in configs))
     if not found:
         raise ConfigError(f"{names} have the same settings: there is nothing to compare")
@@ -164,10 +200,27 @@ def only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
     return found[0]
 
 
-def different(keys: AbstractSet[str]) -> set[str]:
-    """The settings that make another specimen: not the seed, and not the options that come with another mechanism."""
-    kept = set(keys) - NOT_VARIED
-    return {key for key in kept if not key.startswith(OPTIONS)} if MECHANISM in kept else kept
+def different(one: RunConfig, other: RunConfig) -> set[str]:
+    """The settings that make another specimen: not the seed, and not the options of a mechanism that only one of them has."""
+    kept = set(diff(one, other)) - NOT_VARIED
+    if MECHANISM not in kept:
+        return kept
+    mechanisms = [set(short(each.model.mechanism).split(",")) for each in (one, other)]
+    shared = mechanisms[0] & mechanisms[1]
+    return {key for key in kept if not key.startswith(OPTIONS) or of_one(key, shared)}
+
+
+def of_one(key: str, names: AbstractSet[str]) -> bool:
+    """Whether a setting is an option of one of these mechanisms."""
+    return any(key.startswith(f"{OPTIONS}.{name}.") for name in names)
+
+
+def refuse_other_text(varied: str) -> None:
+    """Refuse to compare perplexities of different things."""
+    if varied.startswith(OTHER_TEXT):
+        raise ConfigError(
+            f"{varied} changes what is predicted, and perplexities of different texts cannot be compared: vary another setting"
+        )
 
 
 def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[int, ...], dict[str, str]]:

@@ -14,7 +14,7 @@ nothing of runs, tasks or mechanisms, and imports numpy and scipy only when some
 from attnlab.stats.advice import advice
 from attnlab.stats.bootstrap import Bootstrapped, bootstrap_mean
 from attnlab.stats.crossing import Crossed, SeedsByQuestions, crossed, seeds_by_questions
-from attnlab.stats.means import Mean, Paired, holm, mean_interval, paired
+from attnlab.stats.means import Mean, Paired, geometric_mean, holm, mean_interval, paired
 from attnlab.stats.perplexity import Perplexities, paired_bootstrap
 from attnlab.stats.planning import (
     detectable,
@@ -43,6 +43,7 @@ __all__ = [
     "detectable",
     "detectable_by_seeds",
     "discordance",
+    "geometric_mean",
     "holm",
     "in_words",
     "mcnemar",

@@ -47,6 +47,13 @@ def mean_interval(values: ArrayLike) -> Mean:
     return Mean(len(found), mean, sd, mean - half, mean + half)
 
 
+def geometric_mean(values: ArrayLike) -> float:
+    """The mean of what multiplies, such as perplexities over seeds."""
+    from scipy import stats
+
+    return float(stats.gmean(numbers(values, "the values")))
+
+
 @dataclass(frozen=True)
 class Paired:
     """A minus B, seed by seed.

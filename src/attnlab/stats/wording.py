@@ -184,7 +184,11 @@ def _(result: Perplexities, names: Names) -> Finding:
     kind = result.statistic.replace("_", " ")
     seeds = f" x {result.seeds} seeds" if result.seeds > 1 else ""
     figures = f"{kind} {result.a:.4g} vs {result.b:.4g} on {count_of(result.sentences, 'sentence')}{seeds}"
-    interval, p, how = interval_of(result.ratio_low, result.ratio_high), result.p, "over sentences (bootstrap)"
+    interval, p, how = (
+        interval_of(result.ratio_low, result.ratio_high),
+        result.p,
+        "for new sentences, with this one seed (bootstrap)",
+    )
     if result.both is not None:
         logs = interval_of(result.both.low, result.both.high)
         interval, p = (math.exp(logs[0]), math.exp(logs[1])) if logs else None, result.both.p

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,9 @@ class Ready:
 # As the course reports trained: every sentence filled up to 100 tokens, 32 drawn at a time, some twice and some never.
 AS_REPORTED = {"task": {"options": {"padded": True, "replacement": True}}, "train": {"rows_per_batch": 32}}
 
-# What the course reports published, on these many sentences of news: single runs.
-NEWS = 61_530
+# What the course reports published: single runs on the training sentences of this checksum, filled up to 100 tokens, 32 at a
+# time, drawn with replacement.
+NEWS = "17ae3420b2f8ab5d703bbeaaa09c8f64e77047ffe56063ce311ad1d72910c015"
 PUBLISHED = {
     "dot": {"final_loss": 5.85, "train_sentence_perplexity": 401.0, "dev_sentence_perplexity": 380.8, "seconds": 215},
     "additive": {
@@ -61,7 +62,7 @@ READY = {
     ),
     "masking": Ready(
         "Zeros after the softmax, or minus infinity before it?",
-        "Setting the weights of later words to zero after the softmax halves the perplexity. Is it better?",
+        "The course reports saw a lower perplexity where later words get weight zero after the softmax. Is it better?",
         ("dot", "zero_mask"),
         "words",
         AS_REPORTED,
@@ -85,33 +86,34 @@ def sound_mechanisms() -> tuple[str, ...]:
     return ("dot", *(name for name in kept if name != "dot"))
 
 
-def published(names: Sequence[str], data: Data) -> tuple[dict[str, Any], ...]:
-    """Published figures of these mechanisms, where the corpus is as long as the one they were taken on."""
-    if data.corpus is None or len(corpora.load_corpus(data.corpus).lines) != NEWS:
+def published(study: Ready, data: Data) -> tuple[dict[str, Any], ...]:
+    """Published figures of a study's mechanisms, where the corpus is the one they were taken on."""
+    if data.corpus is None or corpora.load_corpus(data.corpus).sha256 != NEWS:
         return ()
-    return tuple(
-        {"name": name, "values": PUBLISHED[name], "source": "course reports, one run each"}
-        for name in names
-        if name in PUBLISHED
-    )
+    source = "course reports, one run each"
+    if study.given != AS_REPORTED:
+        source += ", in padded batches of 32 drawn with replacement, where ours are batched by length"
+    names = [name for name in study.specimens if name in PUBLISHED]
+    return tuple({"name": name, "values": PUBLISHED[name], "source": source} for name in names)
 
 
-def ready_plan(name: str, data: Data, *, given: Mapping[str, Any], preset: str | None = None, **more: Any) -> Plan:
-    """The plan of a ready comparison, with what a user wants otherwise; `more` as in make_plan."""
+def ready_plan(name: str, data: Data, *, given: Mapping[str, Any], quick: bool = False, **asked: Any) -> Plan:
+    """The plan of a ready comparison, with what a user wants otherwise; `asked` as in make_plan."""
     one = READY[name]
     if "mechanism" in given.get("model", {}):
         raise UserError(f"study {name} chooses its mechanisms: compare others with `attnlab compare`")
-    if data == Data():
-        data = one.data
+    changed = bool(given or asked.get("preset") or asked.get("config"))
+    own = data != Data()
+    asked["preset"] = asked.get("preset") or one.preset
     return make_plan(
         one.specimens or sound_mechanisms(),
         task=one.task,
-        preset=preset or one.preset,
         given=merge(one.given, given),
-        data=data,
+        data=data if own or quick else one.data,
+        quick=quick,
         study=name,
         title=one.title,
         question=one.question,
-        theirs=published(one.specimens, data) if one.task == "words" else (),
-        **more,
+        theirs=published(one, data) if one.task == "words" and not changed else (),
+        **asked,
     )

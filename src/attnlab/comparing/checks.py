@@ -1,0 +1,75 @@
+"""What is looked at before a comparison is trained, and again whenever it goes on: mistakes, overlaps, changes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from attnlab import corpora, stages
+from attnlab.comparing.plan import Plan, stages_of
+from attnlab.errors import UserError
+from attnlab.evaluate import cue
+
+
+def check(plan: Plan) -> None:
+    """Find mistakes before anything is trained: settings of every specimen and stage, data, questions that are too long."""
+    sources = stages.Sources.read(plan.corpus, plan.facts)
+    exam = corpora.load_questions(plan.exam) if plan.exam else ()
+    if plan.exam and any(item.answer is None for item in exam):
+        raise UserError(f"{plan.exam} has questions without answers: a comparison needs them all")
+    seen, asked = seen_before(plan)
+    if seen == asked:
+        raise UserError(
+            f"all of {plan.dev or plan.exam} is in what is learned from: measure on text or questions that are not"
+        )
+    if plan.runs:
+        return
+    config = plan.specimens[0].settings(plan.seeds[0])
+    tokenizer = stages.learn_tokenizer(config, sources)
+    for number, item in enumerate(exam, start=1):
+        cue(tokenizer, item.question, config.model.block_size, number)
+    for specimen in plan.specimens:
+        for stage in stages_of(specimen, plan):
+            stages.rehearse(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
+
+
+def seen_before(plan: Plan) -> tuple[int, int]:
+    """How many of the sentences or questions that are measured were learned from, and of how many."""
+    if plan.words:
+        assert plan.dev is not None
+        known = set(corpora.load_corpus(plan.corpus).lines) if plan.corpus else set()
+        measured: Sequence[str] = corpora.load_corpus(plan.dev).lines
+    else:
+        assert plan.exam is not None
+        known = {item.question for item in corpora.load_questions(plan.facts)} if plan.facts else set()
+        measured = [item.question for item in corpora.load_questions(plan.exam)]
+    return sum(one in known for one in measured), len(measured)
+
+
+def fingerprints(plan: Plan) -> dict[str, str]:
+    """Checksums of everything that a comparison is made of and that could change under it: data, the user's own files."""
+    found = {}
+    for key in ("corpus", "dev"):
+        if name := getattr(plan, key):
+            found[key] = corpora.load_corpus(name).sha256
+    for key in ("facts", "exam"):
+        if name := getattr(plan, key):
+            found[key] = digest("\n".join(corpora.as_table(corpora.load_questions(name))).encode())
+    if not plan.runs:
+        found |= {str(path): digest(path.read_bytes()) for specimen in plan.specimens for path in specimen.files}
+    return found
+
+
+def digest(content: bytes) -> str:
+    """A checksum."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def refuse_changes(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse to go on where something has changed since a comparison began."""
+    changed = [name for name in before if now.get(name) != before[name]]
+    if changed:
+        raise UserError(
+            f"{', '.join(changed)} changed since this comparison began, and its runs would not belong together:"
+            " restore what changed, or start a new comparison"
+        )
