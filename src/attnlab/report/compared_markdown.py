@@ -31,7 +31,7 @@ def head(result: Result) -> Iterator[str]:
     leaks = compared.leaking(result)
     if leaks:
         yield f"**{safe(', '.join(leaks))} {'leaks' if len(leaks) == 1 else 'leak'}:** numbers marked so must not be believed."
-    yield f"Finished {safe(result['finished'])}; training and measuring took {duration(result['seconds'])} in all."
+    yield f"Finished {safe(result['finished'])}; training and measuring took {duration(result['seconds'])}, all runs added up."
     if result.get("quick"):
         yield "**A quick run.** It was cut short to show that everything works."
 

@@ -104,7 +104,7 @@ def audit_table(result: Result) -> Table | None:
         Column("Largest leak", note="share of an output that later tokens move"),
         Column("In words", number=False),
     )
-    return Table("Every specimen was audited before it was trained.", columns, rows)
+    return Table("What the audit of every specimen found.", columns, rows)
 
 
 def word_by_word_table(result: Result) -> Table | None:

@@ -1,0 +1,258 @@
+"""What is said of finished runs, on runs made by hand: directions, corrections, second looks, and who is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnlab import comparing, stats
+from attnlab.comparing.judge import judge
+from attnlab.errors import UserError
+from attnlab.model import FORMAT
+from attnlab.perplexity import SentenceLosses
+
+SENTENCES = 40
+QUESTIONS = 45
+SOUND = {"verdict": "pass", "causal_leak": 0.0, "leak_by_position": [0.0] * 4, "defect": "", "faults": {}}
+QUALITY = {"tokens": 10, "unknown_share": 0.1, "punctuation_share": 0.1, "distinct_share": 0.5, "mean_length": 5.0}
+
+Answers = Callable[[int, int], bool]  # of seed and question
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+
+
+def losses(mean: float, seed: int) -> SentenceLosses:
+    """Losses of sentences around a mean; how hard a sentence is, is the same for all."""
+    hard = random.Random(1)
+    noise = random.Random(f"{mean} {seed}")
+    each = [mean + hard.gauss(0, 0.5) + noise.gauss(0, 0.01) for _ in range(SENTENCES)]
+    return SentenceLosses(tuple(each), (5,) * SENTENCES, (0,) * SENTENCES)
+
+
+def make_run(plan: comparing.Plan, folder: Path, name: str, seed: int, **result: Any) -> Path:
+    """A finished run without a model."""
+    path = plan.path(folder, name, seed)
+    config = plan.find(name).settings(seed).to_dict()
+    data = {"corpus": {"source": plan.corpus, "sha256": "a"}, "facts": None}
+    write(path / "config.json", {"format": FORMAT, "stage": "pretrain", "config": config, "data": data, "base": None})
+    write(path / "env.json", {"torch": "2"})
+    write(path / "metrics.jsonl", '{"step": 1, "tokens": 9, "loss": 2.0, "seconds": 0.1, "rate": 1.0}\n')
+    figures = {"final_loss": 2.0, "seconds": 10.0, "tokens": 100, "tokens_per_second": 10, "parameters": 5}
+    write(path / "result.json", {**figures, "peak_memory": 7, "threads": 1, "processes": 1, **result})
+    return path
+
+
+def words_study(folder: Path, means: dict[str, float], *, seeds: int = 3, ahead: float = 1.0) -> comparing.Plan:
+    """A comparison of perplexities; the last specimen reads word by word with `ahead` times its perplexity."""
+    plan = comparing.make_plan(list(means), task="words", seeds=seeds)
+    for number, (name, mean) in enumerate(means.items()):
+        for seed in plan.seeds:
+            make_run(plan, folder, name, seed, seconds=10.0 * (number + 1))
+            dev, place = losses(mean, seed), plan.measured(folder, name, seed)
+            apart = ahead if number == len(means) - 1 else 1.0
+            again = replace(dev, losses=tuple(loss + math.log(apart) for loss in dev.losses))
+            probe = {"sentence": "One .", "tokens": 2, "unknown": 0, "loss": mean + seed, "perplexity": math.exp(mean)}
+            readings = {"sentences": SENTENCES, "whole": dev.token_perplexity, "word_by_word": again.token_perplexity}
+            figures = {
+                "dev": dev.summary(),
+                "train": losses(mean - 1, seed).summary(),
+                "probes": [probe],
+                "samples": [],
+            }
+            more = {"flops_per_token": 3.0, "measuring": 1.0, "sample_quality": QUALITY, "text_quality": QUALITY}
+            write(place / "measured.json", {**figures, **more, "word_by_word": readings})
+            for file, table in (("dev", dev), ("whole", dev), ("word_by_word", again)):
+                write(place / f"{file}.csv", table.to_csv().decode())
+    return plan
+
+
+def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> comparing.Plan:
+    """A comparison of answers."""
+    plan = comparing.make_plan(list(right), quick=True, seeds=seeds)
+    for name, answer in right.items():
+        for seed in plan.seeds:
+            make_run(plan, folder, name, seed)
+            each = [answer(seed, number) for number in range(QUESTIONS)]
+            readings = {"sentences": 9, "whole": 5.0, "word_by_word": 5.0}
+            figures = {
+                "accuracy": sum(each) / QUESTIONS,
+                "word_by_word": readings,
+                "flops_per_token": 3.0,
+                "measuring": 1,
+            }
+            write(plan.measured(folder, name, seed) / "measured.json", figures)
+            table = "".join(f"{int(one)}\n" for one in each)
+            write(plan.measured(folder, name, seed) / "right.csv", "right\n" + table)
+    return plan
+
+
+def judged(plan: comparing.Plan, folder: Path, **audits: dict[str, Any]) -> dict[str, Any]:
+    return judge(plan, folder, {one.name: audits.get(one.name, SOUND) for one in plan.specimens})
+
+
+def test_the_lower_perplexity_is_the_better_one(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9, "linear": 5.1})
+    result = judged(plan, tmp_path)
+    better, worse = result["comparisons"]
+    assert better["ratio"] == pytest.approx(math.exp(-0.1), rel=0.01)
+    assert better["words"].startswith("additive better")
+    assert worse["words"].startswith("dot better")
+    assert all(one["shown"] and one["believed"] for one in result["comparisons"])
+    assert better["ratio_low"] < better["ratio"] < better["ratio_high"] < 1 < worse["ratio_low"]
+    assert all(row["difference"] == row["a"] - row["b"] < 0 for row in better["by_seed"])
+    seconds = next(one for one in result["paired"] if one["figure"] == "seconds" and one["a"] == "linear")
+    assert (seconds["difference"], seconds["ratio"]) == (20.0, 3.0)
+
+
+def test_figures_are_taken_from_their_place(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    dot = judged(plan, tmp_path)["specimens"][0]
+    each = [losses(5.0, seed).token_perplexity for seed in range(3)]
+    assert dot["values"]["dev_token_perplexity"]["each"] == pytest.approx(each)
+    assert dot["values"]["dev_token_perplexity"]["mean"] == pytest.approx(stats.geometric_mean(each))
+    trained = [losses(4.0, seed).sentence_perplexity for seed in range(3)]
+    assert dot["values"]["train_sentence_perplexity"]["each"] == pytest.approx(trained)
+    assert dot["probes"][0]["losses"] == [5.0, 6.0, 7.0]
+    assert dot["probes"][0]["perplexity"] == pytest.approx(math.exp(6.0))
+
+
+def test_holm_can_take_a_finding_back(tmp_path: Path) -> None:
+    """A difference that alone would be shown is not shown among many."""
+
+    def some(share: float) -> Answers:
+        return lambda seed, number: random.Random(f"{seed}{number}").random() < share or number % 3 == 0
+
+    names = ["dot", "additive", "linear", "sliding", "gqa"]
+    plan = answers_study(tmp_path, {name: some(0.3 + 0.12 * (name == "additive")) for name in names}, seeds=3)
+    alone = judged(plan, tmp_path)["comparisons"]
+    p_values = [one["p"] for one in alone]
+    assert [one["adjusted"] for one in alone] == stats.holm(p_values)
+    assert any(p < 0.05 <= adjusted for p, adjusted in zip(p_values, stats.holm(p_values), strict=True)), p_values
+    assert [one["shown"] for one in alone] == [one["adjusted"] < 0.05 for one in alone]
+
+
+def test_more_right_answers_are_better_with_one_seed_and_with_several(tmp_path: Path) -> None:
+    def knows(share: int) -> Answers:
+        return lambda seed, number: (number + seed) % 10 < share
+
+    for seeds in (1, 3):
+        folder = tmp_path / str(seeds)
+        plan = answers_study(folder, {"dot": knows(3), "linear": knows(8)}, seeds)
+        (one,) = judged(plan, folder)["comparisons"]
+        assert one["difference"] > 0.3
+        assert one["low"] > 0
+        assert one["words"].startswith("linear better")
+        assert [row["mcnemar"]["only_b"] for row in one["by_seed"]] == [0] * seeds
+        assert ("with this one seed" in one["test"]) == (seeds == 1)
+
+
+def test_a_leak_that_training_made_is_found(tmp_path: Path) -> None:
+    """The audit passes, and the trained model reads otherwise when nothing follows."""
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9, "linear": 4.0}, ahead=8.0)
+    result = judged(plan, tmp_path)
+    assert [one["leaks"] for one in result["specimens"]] == [False, False, True]
+    assert [one["believed"] for one in result["comparisons"]] == [True, False]
+    gain = result["specimens"][2]["gain"]
+    assert gain["whole"]["ratio"] == pytest.approx(math.exp(-1), rel=0.01)
+    assert gain["word_by_word"]["ratio"] == pytest.approx(8 * math.exp(-1), rel=0.01)
+    assert result["verdict"][0].startswith("The gain is the leak: linear")
+    # What is not believed weakens no other finding.
+    assert result["comparisons"][0]["adjusted"] is None
+
+
+@pytest.mark.parametrize("fault", ["future", "gradient", "prefix", "padding"])
+def test_an_audit_that_finds_what_must_not_be_seen_marks_a_leak(fault: str, tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    result = judged(plan, tmp_path, additive={**SOUND, "verdict": "fail", "faults": {fault: "it does"}})
+    assert result["specimens"][1]["leaks"]
+    assert not result["comparisons"][0]["believed"]
+
+
+def test_two_seeds_come_with_a_warning(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9}, seeds=2)
+    assert "With two seeds" in judged(plan, tmp_path)["verdict"][-1]
+
+
+def test_runs_of_different_machines_come_with_a_warning(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    write(plan.path(tmp_path, "dot", 1) / "env.json", {"torch": "3"})
+    assert "do not compare their times" in judged(plan, tmp_path)["verdict"][-1]
+
+
+def change(path: Path, *keys: str, value: Any) -> None:
+    stored = json.loads(path.read_text())
+    inner = stored
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    write(path, stored)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "says"),
+    [
+        (("config", "train", "lr"), 0.5, r"train\.lr"),
+        (("config", "seed"), 7, "seed"),
+        (("config", "model", "mechanism"), "linear", r"model\.mechanism|specimen"),
+        (("data", "corpus", "sha256"), "b", "data"),
+        (("stage",), "scratch", "stage"),
+    ],
+)
+@pytest.mark.parametrize(("name", "seed"), [("dot", 1), ("additive", 0)])
+def test_runs_that_do_not_belong_are_refused(
+    keys: tuple[str, ...], value: Any, says: str, name: str, seed: int, tmp_path: Path
+) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    change(plan.path(tmp_path, name, seed) / "config.json", *keys, value=value)
+    with pytest.raises(UserError, match=f"differ in .*({says})"):
+        judged(plan, tmp_path)
+
+
+def test_a_copied_run_is_no_second_seed(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    shutil.rmtree(plan.path(tmp_path, "dot", 1))
+    shutil.copytree(plan.path(tmp_path, "dot", 0), plan.path(tmp_path, "dot", 1))
+    with pytest.raises(UserError, match="differ in seed"):
+        judged(plan, tmp_path)
+
+
+def test_perplexities_of_other_words_are_not_compared(tmp_path: Path) -> None:
+    plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
+    place = plan.measured(tmp_path, "additive", 2) / "dev.csv"
+    write(place, place.read_text().replace(",5,0", ",5,1", 1))
+    with pytest.raises(UserError, match="not measured on the same words"):
+        judged(plan, tmp_path)
+
+
+def test_time_and_tokens_of_what_came_before_count(tmp_path: Path) -> None:
+    plan = answers_study(tmp_path, {"dot": lambda seed, number: number < 9, "linear": lambda seed, number: number < 8})
+    for name in ("dot", "linear"):
+        for seed in plan.seeds:
+            path = plan.path(tmp_path, name, seed)
+            shutil.copytree(path, path.with_name(f"{path.name}-pretrain"))
+            change(path / "config.json", "base", value=f"../{path.name}-pretrain")
+            change(path / "config.json", "stage", value="finetune")
+    values = judged(plan, tmp_path)["specimens"][0]["values"]
+    assert values["seconds"]["mean"] == 20.0
+    assert values["tokens_per_second"]["mean"] == 10.0
+    # And so do their settings.
+    change(
+        plan.path(tmp_path, "linear", 1).with_name("seed-1-pretrain") / "config.json",
+        "config",
+        "train",
+        "lr",
+        value=9.0,
+    )
+    with pytest.raises(UserError, match=r"differ in .*train\.lr"):
+        judged(plan, tmp_path)
