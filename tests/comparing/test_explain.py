@@ -63,7 +63,7 @@ def test_the_explanation_shows_leak_readings_and_samples() -> None:
     for part in (
         "1 of 2 positions",
         "25 %",
-        "(position 1)",
+        "(position 2)",
         "200.0 whole, 800.0 word by word",
         "10.0 % <UNK>",
         "7 words",

@@ -16,11 +16,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from attnlab import audit, stages
-from attnlab.comparing.checks import check, fingerprints, refuse_changes
+from attnlab.comparing.checks import check, fingerprints, refuse_changes, small_model
 from attnlab.comparing.jobs import train_all
 from attnlab.comparing.judge import judge
 from attnlab.comparing.plan import Data, Plan, advise, make_plan
@@ -33,7 +32,6 @@ from attnlab.runs import Run, free_name, locked, read_json, refuse_existing, to_
 
 __all__ = ["Data", "Plan", "advise", "begin", "check", "compare", "make_plan", "run"]
 
-AUDITED_WORDS = 97  # of the models that are audited: a leak does not depend on the vocabulary
 AUDITED_LENGTH = 320  # or the block, where that is shorter
 
 
@@ -116,7 +114,4 @@ def to_be_audited(plan: Plan, folder: Path, name: str) -> LanguageModel:
     """The model of a specimen: of a finished run its own, else a fresh one with few words."""
     if plan.runs:
         return load_model(Run.open(plan.path(folder, name, plan.seeds[0])).model)[0]
-    config = plan.find(name).settings(plan.seeds[0]).model
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LanguageModel(replace(config, vocab_size=AUDITED_WORDS, zero_init=False))
+    return small_model(plan.find(name), plan.seeds[0])

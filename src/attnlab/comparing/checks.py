@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
 
 from attnlab import corpora, stages
 from attnlab.comparing.plan import Plan, stages_of
+from attnlab.comparing.specimens import Specimen
 from attnlab.errors import UserError
 from attnlab.evaluate import cue
+from attnlab.model import LanguageModel
+
+FEW_WORDS = 97
 
 
 def check(plan: Plan) -> None:
@@ -31,6 +38,27 @@ def check(plan: Plan) -> None:
     for specimen in plan.specimens:
         for stage in stages_of(specimen, plan):
             stages.rehearse(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
+        try_once(specimen, plan.seeds[0])
+
+
+def try_once(specimen: Specimen, seed: int) -> None:
+    """Have a specimen's model read two words, so that a class that cannot is found before an hour is spent."""
+    model = small_model(specimen, seed)
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, 2, dtype=torch.long))
+    except Exception as error:  # whatever a user's class may raise
+        raise UserError(
+            f"{specimen.name} cannot read a text: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from None
+
+
+def small_model(specimen: Specimen, seed: int) -> LanguageModel:
+    """A fresh model of a specimen with few words: what is asked of it before training does not depend on the vocabulary."""
+    config = specimen.settings(seed).model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LanguageModel(replace(config, vocab_size=FEW_WORDS, zero_init=False))
 
 
 def seen_before(plan: Plan) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def found_by_audit(name: str, audit: Mapping[str, Any]) -> str:
         defect = f" {audit['defect'][:1].upper()}{audit['defect'][1:]}." if audit["defect"] else ""
         return (
             f"The audit: {len(seen)} of {len(leaks)} positions of {name} change when only later words do, by up to"
-            f" {100 * leaks[worst]:.2g} % of their range (position {worst}).{defect}"
+            f" {100 * leaks[worst]:.2g} % of their range (position {worst + 1}).{defect}"
         )
     if faults:
         return f"The audit of {name}: {'; '.join(faults.values())}."
@@ -104,7 +104,9 @@ def verdict_on(leaking: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
     whole, honest = leaking["gain"]["whole"], leaking["gain"]["word_by_word"]
     if not shown(whole) or whole["ratio"] >= 1:
         return f"{name} sees the future, and no gain by it is shown: its token perplexity is {times(whole)} that of {other}."
-    looks = f"{name} looks better than {other}, its token perplexity {times(whole)} that of {other}"
+    looks = (
+        f"{name} looks better than {other}, its token perplexity on the texts read twice {times(whole)} that of {other}"
+    )
     readings = f"{looks}; word by word, where there is no future, it is {times(honest)}."
     if not shown(honest) or honest["ratio"] >= 1:
         return f"The gain is the leak: {readings}"

@@ -30,10 +30,9 @@ class Figure:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {key: value for key, value in asdict(self).items() if key != "at"} | {"unit": UNITS.get(self.kind, "")}
+        return {key: value for key, value in asdict(self).items() if key != "at"} | {"unit": ""}
 
 
-UNITS = {"seconds": "s", "bytes": "bytes"}
 TOKEN = "exp(mean loss of a token)"
 SENTENCE = "mean over sentences of exp(a sentence's mean loss), as in the course reports"
 

@@ -19,6 +19,7 @@ from attnlab.comparing.plan import Plan
 from attnlab.errors import AttnlabError, Interrupted
 from attnlab.listing.entries import last_step
 from attnlab.progress import say
+from attnlab.runs import read_json
 
 PAUSE = 0.2  # seconds between two looks at the processes
 INTERRUPTED = 130  # the code of a job that was asked to stop, and saved its state
@@ -86,6 +87,8 @@ def train_all(plan: Plan, folder: Path, console: Console) -> None:
     total = len(plan.order())
     running: list[Job] = []
     failed: list[Job] = []
+    if waiting:
+        say(console, f"{total - len(waiting)} of {total} runs are done; {plan.jobs} at a time, each ends with a line")
     with screen(console) as show:
         try:
             while waiting or running:
@@ -135,11 +138,10 @@ class Screen:
 
     def done(self, job: Job, number: int, total: int) -> None:
         """Say that one is complete."""
-        _, loss = job.progress()
-        said = f", loss {loss:.3f}" if loss is not None else ""
+        loss = read_json(job.run / "result.json")["final_loss"]
         say(
             self.console,
-            f"{number} of {total}: {job.label} trained and measured in {time.time() - job.began:.0f} s{said}",
+            f"{number} of {total}: {job.label} done in {time.time() - job.began:.0f} s, final loss {loss:.3f}",
         )
 
 

@@ -130,7 +130,9 @@ def notes_on(records: Mapping[str, Sequence[Record]]) -> list[str]:
             "Not all runs were made on the same machine with the same versions and threads: do not compare their times."
         )
     if seeds == 2:
-        found.append("With two seeds more than 5 % of the differences found are false, about 8 %: train three or more.")
+        found.append(
+            "With two seeds, equals are found to differ in about 8 % of comparisons, not in 5 %: train three or more."
+        )
     return found
 
 
@@ -181,6 +183,12 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> 
     if plan.words:
         result["text_quality"] = first.measured["text_quality"]
     said = explain.explained(result)
+    seen, asked = seen_before(plan)
+    if seen:
+        what = "sentences" if plan.words else "questions"
+        said["verdict"].append(
+            f"{seen:,} of the {asked:,} {what} measured on were learned from: read the figures with that."
+        )
     return result | {**said, "verdict": [*said["verdict"], *notes_on(records)]}
 
 
@@ -240,14 +248,15 @@ def describe(
 
 
 def spread_of(each: Sequence[float], kind: Kind) -> dict[str, Any]:
-    """The mean over seeds with its interval: of perplexities, which multiply, in logarithms; of shares within 0 and 1."""
+    """The mean over seeds with its interval: of perplexities, which multiply, in logarithms; within what can be."""
     if kind == "perplexity":
         found = asdict(stats.mean_interval([math.log(value) for value in each]))
         sd = asdict(stats.mean_interval(each))["sd"]
         return found | {key: exp_or_none(found[key]) for key in ("mean", "low", "high")} | {"sd": sd}
     found = asdict(stats.mean_interval(each))
-    if kind == "share" and found["low"] is not None:
-        found |= {"low": max(0.0, found["low"]), "high": min(1.0, found["high"])}
+    if found["low"] is not None:
+        found["low"] = max(0.0, found["low"])
+        found["high"] = min(1.0, found["high"]) if kind == "share" else found["high"]
     return found
 
 

@@ -24,7 +24,8 @@ from attnlab.perplexity import SentenceLosses
 from attnlab.runs import Run, to_json, write_folder
 from attnlab.tokenizers import UNKNOWN, Tokenizer
 
-SAMPLES = 20  # texts that a model writes, the same draws for all
+SAMPLES, SHOWN = 20, 6  # texts that a model writes, the same draws for all; and those that are kept
+DISTINCT = 400  # words among which different ones are counted: in more of them, the share is smaller
 TWICE = 200  # texts that are read again with nothing after each word
 TYPICAL = 500  # texts whose mean length stands for all
 
@@ -87,7 +88,7 @@ def on_text(plan: Plan, run: Run, model: LanguageModel, tokenizer: Tokenizer) ->
     read, more = twice(model, tokenizer, few, longest if reading.get("padded") else None)
     figures |= {
         "probes": perplexity.probe(model, tokenizer, plan.probes, **reading),
-        "samples": texts,
+        "samples": texts[:SHOWN],
         "sample_quality": quality([spelled(text, tokenizer) for text in texts]),
         "text_quality": quality([spelled(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
     }
@@ -126,6 +127,6 @@ def quality(texts: Sequence[Sequence[str]]) -> Figures:
         "tokens": len(words),
         "unknown_share": words.count(UNKNOWN) / count,
         "punctuation_share": sum(not any(map(str.isalnum, word)) for word in words) / count,
-        "distinct_share": len(set(words)) / count,
+        "distinct_share": len(set(words[:DISTINCT])) / min(count, DISTINCT),
         "mean_length": len(words) / max(1, len(texts)),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from attnlab import corpora, stages, stats
 from attnlab.comparing.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
 from attnlab.config import Stage, lay, load_preset, merge
-from attnlab.errors import UserError
+from attnlab.errors import UserError, unknown
 from attnlab.machine import cores
 from attnlab.perplexity import PROBES
 from attnlab.runs import Run
@@ -19,6 +20,15 @@ PRESETS = {"words": "nano-words", "spans": "mingpt"}  # of a task, where the use
 PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the news that nano-words reads once
 QUICK_EPOCHS = 2.0
 SEEDS = 3
+MORE = (
+    "probes",
+    "all_pairs",
+    "study",
+    "title",
+    "question",
+    "command",
+    "theirs",
+)  # fields of a plan that are taken as they are
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,9 @@ def make_plan(
 ) -> Plan:
     """A comparison from what a user says; `more` are further fields of the plan, such as probes or title."""
     data = data or Data()
+    for name in more:
+        if name not in MORE:
+            raise UserError(unknown("argument", name, (*MORE, *inspect.signature(make_plan).parameters)))
     if jobs < 0:
         raise UserError(f"--jobs must be at least 1, or 0 for one a core, not {jobs}")
     if any(map(is_run, names)):

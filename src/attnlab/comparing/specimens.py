@@ -104,6 +104,8 @@ def make_specimens(
     if vary is not None:
         found = varied_values(base, names, vary)
     elif all(map(is_mechanism, names)):
+        if names and "mechanism" in base.given["model"]:
+            raise UserError("mechanisms are compared: leave out --mechanism, which is for --vary, presets and files")
         refuse_strange_options(names, base.given)
         pairs = zip(telling_names(names), names, strict=True)
         found = [replace(base, name=called, given=with_mechanism(base.given, one)) for called, one in pairs]
@@ -111,7 +113,8 @@ def make_specimens(
         # The strange ones first: of them the user must hear.
         found = [one_kind(base, name) for name in sorted(names, key=is_mechanism)]
     if len(found) < 2:
-        raise UserError("a comparison needs at least two specimens, such as: attnlab compare dot additive")
+        example = "--vary train.lr=0.001,0.002" if vary else "attnlab compare dot additive"
+        raise UserError(f"a comparison needs at least two specimens, such as: {example}")
     refuse_twice(found, [one.folder for one in found])
     varied = only_difference([(one.name, one.settings(0)) for one in found])
     refuse_twice(found, [str(one.value(varied)) for one in found])
@@ -153,6 +156,8 @@ def varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Speci
     name, sign, values = vary.partition("=")
     if not sign or not values:
         raise UserError(f"--vary takes SETTING=VALUE,VALUE such as train.lr=0.001,0.002, not '{vary}'")
+    if name == "seed":
+        raise UserError("seeds are not compared, every specimen has several: --seeds 3, or --seeds 7,8,9")
     if names:
         raise UserError("--vary names the specimens itself: choose their mechanism with --mechanism")
     return [
@@ -180,6 +185,8 @@ def one_kind(base: Specimen, name: str) -> Specimen:
         raise ConfigError(
             f"{name} is a mechanism and others are not: compare mechanisms, presets or files, all of one kind"
         )
+    if name.endswith(".py"):
+        raise ConfigError(f"{name} is a file: name the class in it, {name}:MyAttention")
     choices = [*registry.names("mechanism"), *preset_names()]
     raise ConfigError(unknown("mechanism, preset or settings file (.toml)", name, choices))
 

@@ -80,7 +80,10 @@ def summary_table(result: Result) -> Table:
     """How good each specimen is, and how long it took."""
     figures = figures_of(result, (*QUALITY, "seconds"))
     seeds = result.get("seeds") or []
-    caption = f"Means over {plural(len(seeds), 'seed')}, with 95 % intervals for other seeds below."
+    caption = (
+        f"Means over {plural(len(seeds), 'seed')}, with 95 % intervals for other seeds below: of each alone. Pairs share their"
+        " seeds and texts, and are compared more closely than that."
+    )
     if len(seeds) < 2:
         caption = "One seed each: how much another seed would change these numbers is not known."
     return specimens_table(result, figures, caption)

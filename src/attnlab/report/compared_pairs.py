@@ -102,12 +102,13 @@ class Said:
     title: str
     words: str
     mark: str
+    believed: bool = True
 
 
 def sentences(result: Result) -> list[Said]:
     """The comparisons in words."""
     leaks = leaking(result)
     return [
-        Said(f"{one['a']} against {one['b']}", one.get("words") or "", doubtful(one, leaks))
+        Said(f"{one['a']} against {one['b']}", one.get("words") or "", doubtful(one, leaks), one.get("believed", True))
         for one in result.get("comparisons") or ()
     ]

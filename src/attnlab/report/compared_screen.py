@@ -101,4 +101,5 @@ def show_comparison(result: Result, console: Console) -> None:
     for one in compared:
         mark = f" ({one.mark})" if one.mark else ""
         head = Text(f"{one.title}{mark}: ", style=f"bold {WARNING}" if mark else "bold")
-        console.print(head + Text(one.words, style=WARNING if mark else ""))
+        doubt = "" if one.believed else ". Not to be believed"
+        console.print(head + Text(f"{one.words}{doubt}", style=WARNING if mark else ""))
