@@ -22,6 +22,7 @@ from attnlab.bench.measure import Limits, Scout
 from attnlab.bench.memory import Gauge, Glance, measurable, readable
 from attnlab.bench.results import Point, Result, Row
 from attnlab.errors import ConfigError, UserError
+from verbs import call
 
 linux = pytest.mark.skipif(not measurable(), reason="peak memory is measured on Linux only")
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -50,7 +51,6 @@ MAKERS = """
 import os
 import torch
 from attnlab.bench.contestants import prepare_fields
-from verbs import call
 
 def make(tokens, kind="", **fields):
     if not kind:

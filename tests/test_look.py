@@ -18,6 +18,7 @@ from attnlab.model import LanguageModel, model_files
 from attnlab.runs import to_json, write_folder
 from attnlab.taps import capture, influence
 from attnlab.tokenizers import MASK, Tokenizer
+from verbs import call
 
 ROOT = Path(__file__).parents[1]
 TEXT = "Hank Aaron was born in Mobile"
@@ -26,7 +27,6 @@ import torch
 from torch import nn
 from attnlab import ops
 from attnlab.mechanisms.heads import Attention
-from verbs import call
 
 class Mean(nn.Module):
     """A running mean with gates: there is no pattern to read."""

@@ -28,7 +28,7 @@ TOKEN = re.compile(
       (?P<tail> (?<=[^\W_]) ' [^\W\d_]\w* )                         # 's, 't, O 'Brien
     | (?P<run>  \.{2,} | -{2,} | <[A-Za-z]+> )                      # an ellipsis, a dash, <unk>
     | (?P<word> (?: (?<!\S) [.-] )?                                 # .com, -5
-                \w++ (?: (?: \.?- | \. | (?<=\d),(?=\d) ) \w++ )*+  # U.S, U.S.-led, well-known, 1,234.5
+                \w+ (?: (?: \.?- | \. | (?<=\d),(?=\d) ) \w+ )*  # U.S, U.S.-led, well-known, 1,234.5
                 (?: - (?! [-\w] ) )?                                # self-
       )
       (?P<stop> (?: (?<=\w) \. (?!\.) )? )
