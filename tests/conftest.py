@@ -31,6 +31,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Every test draws the same numbers, whichever ran before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def tiny() -> RunConfig:
     return resolve("small", given=TINY)

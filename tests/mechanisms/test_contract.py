@@ -198,9 +198,10 @@ def test_the_fast_path_equals_the_reference_over_many_blocks(
         padding = torch.zeros(2, tokens, dtype=torch.bool)
         padding[0, tokens - 20 :] = True
         padding[1, :70] = True
-    (fast, fast_grad), (plain, plain_grad) = both_paths(make(form, block=320, causal=causal), x, padding)
-    assert torch.allclose(fast, plain, atol=2e-5)
-    assert torch.allclose(fast_grad, plain_grad, atol=2e-4)
+    module = make(form, block=320, causal=causal)
+    (fast, fast_grad), (plain, plain_grad) = both_paths(module, x, padding)
+    assert torch.allclose(fast, plain, atol=2e-5 * slack(module, x, padding))
+    assert torch.allclose(fast_grad, plain_grad, atol=2e-4 * slack(module, x, padding) ** 2)
 
 
 @pytest.mark.parametrize("form", SOUND)
