@@ -59,7 +59,7 @@ class Sources:
         questions = corpora.load_questions(facts) if facts else ()
         described = {
             "corpus": {"source": lasting(corpus), "sha256": text.sha256} if corpus and text else None,
-            "facts": {"source": lasting(facts), "sha256": _checksum(questions)} if facts else None,
+            "facts": {"source": lasting(facts), "sha256": checksum(questions)} if facts else None,
         }
         return cls(text, questions, described)
 
@@ -76,7 +76,8 @@ def lasting(source: str) -> str:
     return source if corpora.is_built_in(source) else str(Path(source).resolve())
 
 
-def _checksum(questions: tuple[Question, ...]) -> str:
+def checksum(questions: tuple[Question, ...]) -> str:
+    """Digits that change when a question or an answer does."""
     return hashlib.sha256("\n".join(corpora.as_table(questions)).encode()).hexdigest()
 
 

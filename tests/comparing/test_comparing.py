@@ -17,8 +17,8 @@ import torch
 from rich.console import Console
 
 from attnlab import comparing, corpora, perplexity, stats
-from attnlab.comparing.judge import read_records
 from attnlab.comparing.measure import quality, some
+from attnlab.comparing.records import read_records
 from attnlab.config import ModelConfig
 from attnlab.errors import AttnlabError, UserError
 from attnlab.model import LanguageModel, load_model

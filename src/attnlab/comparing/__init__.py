@@ -1,8 +1,9 @@
 """Compare mechanisms, or any one setting, so that the result can be cited.
 
-    plan      specimens that differ in one thing, seeds, data
+    plan      specimens that differ in one thing, seeds, data (specimens, checks)
     jobs      the runs, several at a time and in turn, each in a process of its own (job, measure)
-    judge     figures with intervals, tests, Holm's correction; refuses runs that do not belong together (figures)
+    records   finished runs, read; those that do not belong together are refused
+    judge     figures with intervals, tests, Holm's correction (figures)
     explain   verdicts, and what a leak is worth, in sentences made from the numbers
 
 Every specimen is audited first. A comparison is a study folder: stopped, it goes on where it was.
@@ -43,13 +44,8 @@ def compare(
     attnlab.compare("dot", "additive", task="words", seeds=3)["verdict"]
     """
     data = Data(**{key: asked.pop(key) for key in ("corpus", "dev", "facts", "exam") if key in asked})
-    said = [
-        *map(repr, specimens),
-        *(
-            f"{key}={value!r}"
-            for key, value in ({key: value for key, value in asdict(data).items() if value} | asked).items()
-        ),
-    ]
+    named = {key: value for key, value in asdict(data).items() if value} | asked
+    said = [*map(repr, specimens), *(f"{key}={value!r}" for key, value in named.items())]
     plan = make_plan(specimens, data=data, **{"command": f"attnlab.compare({', '.join(said)})", **asked})
     return begin(plan, Path(out) if out else free_name("compare"), console or Console(quiet=True))
 

@@ -76,21 +76,16 @@ def seen_before(plan: Plan) -> tuple[int, int]:
 
 def fingerprints(plan: Plan) -> dict[str, str]:
     """Checksums of everything that a comparison is made of and that could change under it: data, the user's own files."""
-    found = {}
-    for key in ("corpus", "dev"):
-        if name := getattr(plan, key):
-            found[key] = corpora.load_corpus(name).sha256
-    for key in ("facts", "exam"):
-        if name := getattr(plan, key):
-            found[key] = digest("\n".join(corpora.as_table(corpora.load_questions(name))).encode())
+    learned = stages.Sources.read(plan.corpus, plan.facts).described
+    found = {key: entry["sha256"] for key, entry in learned.items() if entry}
+    if plan.dev:
+        found["dev"] = corpora.load_corpus(plan.dev).sha256
+    if plan.exam:
+        found["exam"] = stages.checksum(corpora.load_questions(plan.exam))
     if not plan.runs:
-        found |= {str(path): digest(path.read_bytes()) for specimen in plan.specimens for path in specimen.files}
+        files = [path for specimen in plan.specimens for path in specimen.files]
+        found |= {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     return found
-
-
-def digest(content: bytes) -> str:
-    """A checksum."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def refuse_changes(before: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -1,12 +1,11 @@
-"""From finished runs to what may be said: figures with intervals, tests, verdicts. Reads results; trains and loads nothing."""
+"""From finished runs to what may be said: figures with intervals, tests, verdicts. Plain numbers; trains and loads nothing."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,124 +15,16 @@ from attnlab.comparing import explain
 from attnlab.comparing.checks import seen_before
 from attnlab.comparing.figures import Figure, Kind, figures
 from attnlab.comparing.plan import Plan
-from attnlab.comparing.specimens import different
+from attnlab.comparing.records import Record, lineage, notes_on, read_records
 from attnlab.config import walk
 from attnlab.errors import UserError
-from attnlab.perplexity import SentenceLosses
-from attnlab.runs import Run, environment, read_json
+from attnlab.runs import Run, environment
 from attnlab.stats.perplexity import exp_or_none
 
 AHEAD = 0.005  # relative change of perplexity, read whole and word by word, that rounding cannot make
 CURVE = ("step", "tokens", "loss", "seconds")  # of every step
 FUTURE = ("future", "gradient", "prefix", "padding")  # checks of an audit that find what must not be seen
 RATIO = ("ratio", "ratio_low", "ratio_high", "p")
-
-
-@dataclass(frozen=True)
-class Record:
-    """One run with what came out of it."""
-
-    seed: int
-    run: Run
-    folder: Path  # what was measured
-    values: dict[str, float]
-    measured: dict[str, Any]
-
-    def table(self, name: str) -> list[str]:
-        """The lines of one of its files, without the heading."""
-        return (self.folder / name).read_text(encoding="utf-8").splitlines()[1:]
-
-
-def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
-    """All runs of a comparison by specimen, in the order of the seeds; those that do not belong together are refused."""
-    found: dict[str, list[Record]] = {}
-    for specimen in plan.specimens:
-        for seed in plan.seeds:
-            run, place = Run.open(plan.path(folder, specimen.name, seed)), plan.measured(folder, specimen.name, seed)
-            record = {"measured": read_json(place / "measured.json"), "result": whole_result(run)}
-            values = {one.key: one.of(record) for one in figures(plan.words)}
-            there = {key: float(value) for key, value in values.items() if value is not None}
-            found.setdefault(specimen.name, []).append(Record(seed, run, place, there, record["measured"]))
-    refuse_differences(plan, found)
-    return found
-
-
-def whole_result(run: Run) -> dict[str, Any]:
-    """What came out of a run, with the time and tokens of the runs that it started from."""
-    result, base = run.result, run.config["base"]
-    if base:
-        before = whole_result(Run.open(run.path / base))
-        seconds, tokens = (result[key] + before[key] for key in ("seconds", "tokens"))
-        result |= {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
-        result["peak_memory"] = max(result.get("peak_memory") or 0, before.get("peak_memory") or 0) or None
-    return result
-
-
-def lineage(run: Run) -> list[Run]:
-    """A run, and those that it started from."""
-    base = run.config["base"]
-    return [run, *(lineage(Run.open(run.path / base)) if base else ())]
-
-
-def refuse_differences(plan: Plan, records: Mapping[str, Sequence[Record]]) -> None:
-    """Refuse runs that differ in more than the specimen and the seed; those of one specimen, in more than the seed."""
-    first = lineage(records[plan.specimens[0].name][0].run)
-    for name, rows in records.items():
-        for record in rows:
-            own = lineage(record.run)
-            found = (
-                apart(first, own) - {plan.varied}
-                | apart(lineage(rows[0].run), own)
-                | misplaced(plan, name, record, own)
-            )
-            if found:
-                raise UserError(
-                    f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(found))} beside {plan.varied}:"
-                    " what came out could not be told apart; remove the run that is wrong and resume, or start anew"
-                )
-
-
-def apart(one: Sequence[Run], other: Sequence[Run]) -> set[str]:
-    """In what two runs differ, with all that they started from: settings, stages, data."""
-    if [run.config["stage"] for run in one] != [run.config["stage"] for run in other]:
-        return {"stage"}
-    found: set[str] = set()
-    for left, right in zip(one, other, strict=True):
-        found |= different(stages.stored_config(left), stages.stored_config(right))
-        found |= {"data"} if sums(left) != sums(right) else set()
-    return found
-
-
-def misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set[str]:
-    """What shows that a run lies in a folder that is not its own: another seed, or another specimen."""
-    configs = [stages.stored_config(run) for run in own]
-    found = {"seed"} if any(config.seed != record.seed for config in configs) else set()
-    if not plan.runs and plan.find(name).value(plan.varied) != dict(walk(configs[-1].to_dict())).get(plan.varied):
-        found.add("specimen")
-    return found
-
-
-def sums(run: Run) -> list[str | None]:
-    """The checksums of the data a run was trained on."""
-    return [entry["sha256"] if entry else None for entry in run.config["data"].values()]
-
-
-def notes_on(records: Mapping[str, Sequence[Record]]) -> list[str]:
-    """What a reader must know of the runs as a whole."""
-    every = [record.run for rows in records.values() for record in rows]
-    places = {json.dumps(read_json(run.path / "env.json"), sort_keys=True) for run in every}
-    ways = {(run.result.get("processes"), run.result.get("threads")) for run in every}
-    seeds = len(next(iter(records.values())))
-    found = []
-    if len(places) > 1 or len(ways) > 1:
-        found.append(
-            "Not all runs were made on the same machine with the same versions and threads: do not compare their times."
-        )
-    if seeds == 2:
-        found.append(
-            "With two seeds, equals are found to differ in about 8 % of comparisons, not in 5 %: train three or more."
-        )
-    return found
 
 
 def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -154,7 +45,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> 
             one["gain"] = worth(records[one["name"]], records[plan.specimens[0].name])
     first = records[plan.specimens[0].name][0]
     everything = [one for rows in records.values() for one in rows]
-    result = {
+    result: dict[str, Any] = {
         "study": plan.study,
         "title": plan.title,
         "question": plan.question,
@@ -183,12 +74,9 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> 
     if plan.words:
         result["text_quality"] = first.measured["text_quality"]
     said = explain.explained(result)
-    seen, asked = seen_before(plan)
-    if seen:
+    if seen := result["data"]["seen_before"]:
         what = "sentences" if plan.words else "questions"
-        said["verdict"].append(
-            f"{seen:,} of the {asked:,} {what} measured on were learned from: read the figures with that."
-        )
+        said["verdict"].append(f"{seen:,} of the {what} measured on were learned from: read the figures with that.")
     return result | {**said, "verdict": [*said["verdict"], *notes_on(records)]}
 
 
@@ -324,24 +212,14 @@ def by_seed(a: Sequence[Record], b: Sequence[Record], column: Figure) -> list[di
         values = one.values[column.key], other.values[column.key]
         row: dict[str, Any] = {"seed": one.seed, "a": values[0], "b": values[1], "difference": values[0] - values[1]}
         if column.kind == "share":
-            row["mcnemar"] = asdict(stats.mcnemar(answers_of(one), answers_of(other)))
+            row["mcnemar"] = asdict(stats.mcnemar(one.answers(), other.answers()))
         rows.append(row)
     return rows
 
 
-def answers_of(record: Record) -> list[bool]:
-    """Right and wrong, question by question."""
-    return [line == "1" for line in record.table("right.csv")]
-
-
-def losses_of(record: Record, name: str) -> SentenceLosses:
-    """The losses of the sentences in one of its files."""
-    return SentenceLosses.from_csv((record.folder / name).read_text(encoding="utf-8"))
-
-
 def compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv") -> dict[str, Any]:
     """Token perplexities of the same sentences: for new seeds and new sentences, or with one seed for new sentences."""
-    first, second = ([losses_of(record, name) for record in side] for side in (a, b))
+    first, second = ([record.losses(name) for record in side] for side in (a, b))
     if len({(one.tokens, one.unknown) for one in (*first, *second)}) > 1:
         raise UserError("the runs were not measured on the same words: their perplexities cannot be compared")
     record = stats.paired_bootstrap(
@@ -358,7 +236,7 @@ def compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv"
 
 def compare_answers(a: Sequence[Record], b: Sequence[Record]) -> dict[str, Any]:
     """Right answers to the same questions: for new seeds and new questions, or McNemar's test of one seed."""
-    first, second = ([answers_of(record) for record in side] for side in (a, b))
+    first, second = ([record.answers() for record in side] for side in (a, b))
     record: stats.McNemar | stats.SeedsByQuestions
     bounds: stats.McNemar | stats.Crossed
     if len(a) == 1:

@@ -20,15 +20,8 @@ PRESETS = {"words": "nano-words", "spans": "mingpt"}  # of a task, where the use
 PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the news that nano-words reads once
 QUICK_EPOCHS = 2.0
 SEEDS = 3
-MORE = (
-    "probes",
-    "all_pairs",
-    "study",
-    "title",
-    "question",
-    "command",
-    "theirs",
-)  # fields of a plan that are taken as they are
+# Fields of a plan that are taken as they are given.
+MORE = ("probes", "all_pairs", "study", "title", "question", "command", "theirs")
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ class Plan:
     theirs: tuple[dict[str, Any], ...] = ()  # published figures of the same experiment, to stand beside ours
     runs: dict[str, str] = field(
         default_factory=dict
-    )  # finished runs that are compared as they are, by specimen and seed
+    )  # finished ones, which are compared as they are, by specimen and seed
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> Plan:
