@@ -16,7 +16,7 @@ import attnlab
 from attnlab import cli, listing
 from attnlab.errors import StorageError, UserError
 from attnlab.runs import Run, write_json
-from verbs import call
+from verbs import call, change
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
 HOME = {**os.environ, "PYTHONPATH": str(Path(attnlab.__file__).parents[1])}
@@ -29,15 +29,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     world = ("--corpus", "people:60", "--facts", "people:60:train")
     assert call("pretrain", *world, "--seed", "3", "--out", folder, *TINY, *SHORT) == 0
     return folder
-
-
-def change(run: Path, **settings: Any) -> None:
-    """Change what a run says of itself."""
-    stored = json.loads((run / "config.json").read_text())
-    for name, value in settings.items():
-        table, _, key = name.rpartition("__")
-        (stored["config"][table] if table else stored["config"])[key] = value
-    (run / "config.json").write_text(json.dumps(stored))
 
 
 def age(folder: Path, seconds: float) -> None:

@@ -1,8 +1,10 @@
-"""A command as a user gives it, in this process."""
+"""A command as a user gives it, in this process; and a run that says something else of itself."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from attnlab import cli
 
@@ -14,3 +16,12 @@ def call(*arguments: str | Path) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+def change(run: Path, **settings: Any) -> None:
+    """Change what a run says of itself."""
+    stored = json.loads((run / "config.json").read_text())
+    for name, value in settings.items():
+        table, _, key = name.rpartition("__")
+        (stored["config"][table] if table else stored["config"])[key] = value
+    (run / "config.json").write_text(json.dumps(stored))

@@ -256,3 +256,17 @@ def test_time_and_tokens_of_what_came_before_count(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=r"differ in .*train\.lr"):
         judged(plan, tmp_path)
+
+
+def test_what_a_finished_run_started_from_may_have_its_own_seed(tmp_path: Path) -> None:
+    plan = answers_study(tmp_path, {"dot": lambda seed, number: number < 9, "linear": lambda seed, number: number < 8})
+    paths = {f"{name}/{seed}": plan.path(tmp_path, name, seed) for name, seed in plan.order()}
+    for path in paths.values():
+        base = path.with_name(f"{path.name}-base")
+        shutil.copytree(path, base)
+        change(base / "config.json", "config", "seed", value=40)
+        change(path / "config.json", "base", value=f"../{base.name}")
+    with pytest.raises(UserError, match="differ in seed"):
+        judged(plan, tmp_path)
+    given = replace(plan, runs={key: str(path) for key, path in paths.items()})
+    assert judged(given, tmp_path)["specimens"][0]["values"]["seconds"]["mean"] == 20.0

@@ -318,3 +318,12 @@ def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(build, "PATIENCE", 0.1)
     with pytest.raises(build.KernelError, match="it sleeps: .*timed out"):
         build.run([sys.executable, "-c", "import time; time.sleep(30)"], "it sleeps")
+
+
+def test_a_header_is_part_of_what_is_compiled(tmp_path: Path) -> None:
+    source, header = tmp_path / "one.cpp", tmp_path / "one.h"
+    source.write_text('#include "one.h"\n')
+    header.write_text("#define ONE 1\n")
+    before = build.whole(source)
+    header.write_text("#define ONE 2\n")
+    assert build.whole(source) != before

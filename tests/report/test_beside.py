@@ -8,7 +8,6 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from comparisons import make_comparison
@@ -18,7 +17,7 @@ from attnlab import listing
 from attnlab.report import write_report
 from attnlab.report.beside import NO_CLAIM, differing
 from attnlab.runs import write_json
-from verbs import call
+from verbs import call, change
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
 
@@ -29,15 +28,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     short = ("--train.epochs=1", "--train.tokens_per_batch=512")
     assert call("pretrain", "--corpus", "people:60", "--out", folder, *TINY, *short) == 0
     return folder
-
-
-def change(run: Path, **settings: Any) -> None:
-    """Change what a run says of itself."""
-    stored = json.loads((run / "config.json").read_text())
-    for name, value in settings.items():
-        table, _, key = name.rpartition("__")
-        (stored["config"][table] if table else stored["config"])[key] = value
-    (run / "config.json").write_text(json.dumps(stored))
 
 
 @pytest.fixture

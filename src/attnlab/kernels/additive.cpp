@@ -12,16 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#if defined(__AVX512F__)
-#define LANES 16
-#elif defined(__AVX__)
-#define LANES 8
-#else
-#define LANES 4
-#endif
-#if defined(__SSE__)
-#include <immintrin.h>
-#endif
+#include "vectors.h"
 
 // As in additive.py, field by field. A row is one head of one text.
 struct Problem {

@@ -68,7 +68,7 @@ def say(line: str) -> None:
 def find_library(source: Path) -> Path:
     """Where the library is, after building it if need be."""
     compiler = find_compiler()
-    name = f"{source.stem}-{fingerprint(source.read_bytes(), compiler)}.so"
+    name = f"{source.stem}-{fingerprint(whole(source), compiler)}.so"
     kept = cache_folder() / name
     if is_there(kept):
         return kept
@@ -102,6 +102,11 @@ def find_compiler() -> tuple[str, ...]:
     raise KernelError(
         "there is no C++ compiler: install g++ or clang++, or set ATTNLAB_KERNELS=0 to hear no more of it"
     )
+
+
+def whole(source: Path) -> bytes:
+    """A source with the headers beside it, which it may include."""
+    return b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
 
 
 def fingerprint(source: bytes, compiler: tuple[str, ...]) -> str:

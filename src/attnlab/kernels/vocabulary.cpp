@@ -12,16 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#if defined(__AVX512F__)
-#define LANES 16
-#elif defined(__AVX__)
-#define LANES 8
-#else
-#define LANES 4
-#endif
-#if defined(__SSE__)
-#include <immintrin.h>
-#endif
+#include "vectors.h"
 
 // As in vocabulary.py, field by field. The width is a multiple of LANES.
 struct Problem {
