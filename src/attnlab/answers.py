@@ -236,19 +236,25 @@ def outcomes(
     outside = torch.zeros(len(cues), dtype=torch.float64)
     question, node = torch.arange(len(cues)), torch.zeros(len(cues), dtype=torch.int64)
     reached = torch.zeros(len(cues), dtype=torch.float64)
-    caches: list[Any] | None = model.new_caches() if use_cache else None
+    caches: list[Any] | None = model.new_caches()
+    if not use_cache or not all(hasattr(cache, "select") for cache in caches):
+        caches = None
     ids = new = cues
     while len(node):
         scores = model.head(model.hidden(new, caches=caches)[:, -1])
-        total = scores.logsumexp(dim=-1)
-        ending = (trie.ends[node] >= 0).nonzero().flatten()
-        ended = scores[ending[:, None], closing].logsumexp(dim=-1) - total[ending]
-        closed[question[ending], trie.ends[node[ending]]] = reached[ending] + ended.double()
+        scores -= scores.amax(dim=-1, keepdim=True)
         parent, child = trie.below(node)
-        chosen = scores[parent, trie.token[child]] - total[parent]
-        scores[parent, trie.token[child]] = -math.inf
-        scores[ending[:, None], closing] = -math.inf
-        outside.index_add_(0, question, (reached + (scores.logsumexp(dim=-1) - total).double()).exp())
+        edges = parent, trie.token[child]
+        ending = (trie.ends[node] >= 0).nonzero().flatten()
+        chosen, ended = scores[edges], scores[ending[:, None], closing].logsumexp(dim=-1)
+        weights = scores.exp_()
+        total = weights.sum(dim=-1)
+        weights[edges] = 0
+        weights[ending[:, None], closing] = 0
+        outside.index_add_(0, question, reached.exp() * (weights.sum(dim=-1) / total).double())
+        total = total.log()
+        chosen, ended = chosen - total[parent], ended - total[ending]
+        closed[question[ending], trie.ends[node[ending]]] = reached[ending] + ended.double()
         reached = reached[parent] + chosen.double()
         question, node = question[parent], child
         likely = reached >= (math.log(floor) if floor > 0 else -math.inf)

@@ -69,7 +69,7 @@ def test_bounds_as_they_are_known() -> None:
     assert (stats.risk_bound(7, 7), stats.risk_bound(0, 0)) == (1, 1)
     assert (stats.accepted_needed(0.05), stats.accepted_needed(0.1)) == (59, 29)
     assert stats.accepted_needed(0.1, 0.1) is None
-    assert stats.accepted_needed(0.1, 0.0999999) is None
+    assert stats.accepted_needed(0.1, 0.0999999) is None  # millions
     needed = stats.accepted_needed(0.1, 0.05)
     assert needed is not None
     assert stats.risk_bound(math.ceil(0.05 * needed), needed) <= 0.1
@@ -94,14 +94,14 @@ def test_a_certificate_counts_what_reaches_the_threshold() -> None:
 
 
 def world(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Confidences that are evenly spread, and right with a chance of their square root."""
+    """Confidences that are evenly spread, and right with a chance of their fourth root."""
     confidence = rng.random(size)
-    return confidence, rng.random(size) < np.sqrt(confidence)
+    return confidence, rng.random(size) < confidence**0.25
 
 
 def true_risk(threshold: float) -> float:
-    """The risk behind a threshold in that world: the mean of 1 - sqrt(c) from the threshold to 1."""
-    return 1 - 2 / 3 * (1 - threshold**1.5) / (1 - threshold)
+    """The risk behind a threshold in that world: the mean of 1 - c^¼ from the threshold to 1."""
+    return 1 - 0.8 * (1 - threshold**1.25) / (1 - threshold)
 
 
 def test_the_guarantee_holds_as_often_as_it_says() -> None:
@@ -109,7 +109,7 @@ def test_the_guarantee_holds_as_often_as_it_says() -> None:
     rng, worlds = np.random.default_rng(7), 400
     too_low = too_much = met = covered = 0.0
     for number in range(worlds):
-        rule = stats.selective_rule(*world(rng, 400), 0.15, seed=number)
+        rule = stats.selective_rule(*world(rng, 400), 0.2, seed=number)
         threshold = rule.certified_on.threshold
         assert threshold is not None
         too_low += true_risk(threshold) > rule.bound
@@ -117,12 +117,12 @@ def test_the_guarantee_holds_as_often_as_it_says() -> None:
             assert rule.threshold == threshold
             met += 1
             covered += rule.coverage
-            too_much += true_risk(threshold) > 0.15
+            too_much += true_risk(threshold) > 0.2
     most = 34  # of 400 with a chance of 5 %, reached by one set of worlds in a thousand
     assert 4 <= too_low <= most
     assert too_much <= most
     assert met >= 0.7 * worlds  # a threshold at just the allowed risk would be certified in one world of ten
-    assert covered / met >= 0.25
+    assert covered / met >= 0.5
 
 
 def test_the_half_that_chose_promises_too_much() -> None:
@@ -133,7 +133,7 @@ def test_the_half_that_chose_promises_too_much() -> None:
         _, accepted, wrong = ordered(confidence, right.astype(float))
         looked_fine += bool((wrong <= errors_allowed(accepted, 0.15)).any())
         certified += stats.selective_rule(confidence, right, 0.15, seed=number).met
-    assert looked_fine > 45  # three times the 5 % that one look may fail
+    assert looked_fine > 30  # twice the 5 % that one look may fail
     assert certified <= 27  # of 300 with a chance of 5 %, reached once in a thousand
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-MOST_NEEDED = 100_000  # accepted answers beyond which a plan is no plan
+MOST_NEEDED = 1_000_000  # accepted answers beyond which a plan is no plan
 
 
 def judged(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
@@ -129,16 +129,18 @@ def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> 
     level(alpha, "alpha")
     level(max_risk, "the allowed risk")
     require(0 <= risk <= 1, f"a risk must lie in [0, 1], not {risk}")
-    if risk >= max_risk:
+
+    def enough(count: int) -> bool:
+        errors = np.array(math.ceil(risk * count - 1e-9))
+        return bool(chance_of_at_most(errors, np.array(count), max_risk) <= alpha)
+
+    few, many = 0, MOST_NEEDED
+    if risk >= max_risk or not enough(many):
         return None
-    begin, end = 1, 128
-    while begin <= MOST_NEEDED:
-        counts = np.arange(begin, end)
-        enough = np.ceil(risk * counts - 1e-9) <= errors_allowed(counts, max_risk, alpha)
-        if enough.any():
-            return int(counts[enough.argmax()])
-        begin, end = end, 4 * end
-    return None
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if enough(middle) else (middle, many)
+    return many
 
 
 def choose_threshold(
