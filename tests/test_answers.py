@@ -225,6 +225,8 @@ def test_what_cannot_be_asked_is_refused_in_one_line(knowing: Asked) -> None:
         answer_distribution(model, tokenizer, [], trie)
     with pytest.raises(UserError, match="temperature must be above 0"):
         answer_distribution(model, tokenizer, ["Where?"], trie, 0.0)
+    with pytest.raises(UserError, match=r"floor of probabilities must lie in \[0, 1\], not nan"):
+        answer_distribution(model, tokenizer, ["Where?"], trie, floor=math.nan)
     with pytest.raises(DataError, match="no answers to choose from"):
         AnswerTrie(tokenizer, [])
     with pytest.raises(DataError, match="an answer is empty"):

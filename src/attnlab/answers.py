@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -193,8 +193,9 @@ def answer_distribution(
 ) -> AnswerDistribution:
     """The probability of every answer of the trie to every question, and of anything else.
 
-    A beginning less likely than `floor` is not read on, and its probability is shared out evenly among its answers; 0 reads
-    everything. Without the cache every beginning is read from the first token of the question on: the readable reference.
+    A beginning less likely than `floor` is not read on, and its probability is shared out evenly among its answers, none of
+    which is then off by more than `floor`; 0 reads everything. Without the cache every beginning is read from the first
+    token of the question on: the readable reference.
     """
     cues = [cue(tokenizer, text, model.config.block_size, number) for number, text in enumerate(questions, start=1)]
     for number, ids in enumerate(cues, start=1):
@@ -205,6 +206,8 @@ def answer_distribution(
             )
     if not cues:
         raise UserError("there is no question to answer: give at least one")
+    if not 0 <= floor <= 1:
+        raise UserError(f"the floor of probabilities must lie in [0, 1], not {floor}")
     table = torch.full((len(cues), len(trie) + 1), -math.inf, dtype=torch.float64)
     at_once = max(1, ROWS // len(trie))
     by_length = sorted(range(len(cues)), key=lambda place: len(cues[place]))
@@ -236,9 +239,8 @@ def outcomes(
     outside = torch.zeros(len(cues), dtype=torch.float64)
     question, node = torch.arange(len(cues)), torch.zeros(len(cues), dtype=torch.int64)
     reached = torch.zeros(len(cues), dtype=torch.float64)
-    caches: list[Any] | None = model.new_caches()
-    if not use_cache or not all(hasattr(cache, "select") for cache in caches):
-        caches = None
+    empty = model.new_caches()
+    caches = empty if use_cache and all(hasattr(cache, "select") for cache in empty) else None
     ids = new = cues
     while len(node):
         scores = model.head(model.hidden(new, caches=caches)[:, -1])
