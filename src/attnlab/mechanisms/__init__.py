@@ -4,7 +4,8 @@ The contract. A mechanism is an `nn.Module` built as `Mechanism(n_embd, n_head, 
 `causal`, `rotary`, `qk_norm`, `bias` and `dropout`, which the backbone fills in. Its output projection is called `out`.
 
     forward(x, padding=None, cache=None) -> tensor shaped like x
-    new_cache() -> what it keeps while a text is generated, with `length`, the number of tokens seen
+    new_cache() -> what it keeps while a text is generated, with `length`, the number of tokens seen, and, if it can,
+                   `select(rows)`, a cache of these rows, for going on from one text in several ways
 
 `padding` marks tokens that nobody may look at (True); a token that may look at nothing gets zeros, not NaN. With a cache, x
 holds only the new tokens.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -93,6 +93,14 @@ class KeyValueCache:
         self._stored = k[:, :, start:], v[:, :, start:]
         return k, v
 
+    def select(self, rows: Int[Tensor, " R"]) -> KeyValueCache:
+        """What is kept of these texts, each as often as it is named: for going on from one text in several ways."""
+        chosen = KeyValueCache(self.keep)
+        chosen.length = self.length
+        if self._stored is not None:
+            chosen._stored = self._stored[0].index_select(0, rows), self._stored[1].index_select(0, rows)
+        return chosen
+
 
 class StateCache:
     """Sums over everything seen, whose size does not grow with the text."""
@@ -105,6 +113,14 @@ class StateCache:
         """Replace the sums by those that hold some more tokens."""
         self.length += tokens
         self.state = state
+
+    def select(self, rows: Int[Tensor, " R"]) -> StateCache:
+        """What is kept of these texts, each as often as it is named: for going on from one text in several ways."""
+        chosen = StateCache()
+        chosen.length = self.length
+        if self.state is not None:
+            chosen.state = State(self.state.peak[rows], self.state.total[rows])
+        return chosen
 
 
 class Attention(nn.Module):

@@ -4,6 +4,8 @@
     two mechanisms   paired (seeds), mcnemar (the same questions), seeds_by_questions (both),
                      paired_bootstrap (perplexities of the same sentences), two_proportions (other questions)
     several          holm, over the p values of all comparisons that are reported
+    confidence       auroc (known against unknown), calibration, brier_score, fit_temperature, risk_coverage
+    abstaining       selective_rule: choose_threshold on one half, certify on the other; accepted_needed
     beforehand       sample_size, power, seeds_needed, detectable, advice
     in words         in_words, a sentence for any of the comparisons
 
@@ -25,24 +27,51 @@ from attnlab.stats.planning import (
     sample_size,
     seeds_needed,
 )
+from attnlab.stats.reliability import Bin, Calibration, Temperature, brier_score, calibration, fit_temperature, tempered
+from attnlab.stats.selective import (
+    Certificate,
+    RiskCoverage,
+    SelectiveRule,
+    accepted_needed,
+    certify,
+    choose_threshold,
+    risk_bound,
+    risk_coverage,
+    selective_rule,
+)
+from attnlab.stats.separation import Auroc, auroc
 from attnlab.stats.shares import McNemar, TwoProportions, mcnemar, proportion_interval, two_proportions
 from attnlab.stats.wording import in_words, p_in_words
 
 __all__ = [
+    "Auroc",
+    "Bin",
     "Bootstrapped",
+    "Calibration",
+    "Certificate",
     "Crossed",
     "McNemar",
     "Mean",
     "Paired",
     "Perplexities",
+    "RiskCoverage",
     "SeedsByQuestions",
+    "SelectiveRule",
+    "Temperature",
     "TwoProportions",
+    "accepted_needed",
     "advice",
+    "auroc",
     "bootstrap_mean",
+    "brier_score",
+    "calibration",
+    "certify",
+    "choose_threshold",
     "crossed",
     "detectable",
     "detectable_by_seeds",
     "discordance",
+    "fit_temperature",
     "geometric_mean",
     "holm",
     "in_words",
@@ -54,8 +83,12 @@ __all__ = [
     "power",
     "power_of_seeds",
     "proportion_interval",
+    "risk_bound",
+    "risk_coverage",
     "sample_size",
     "seeds_by_questions",
     "seeds_needed",
+    "selective_rule",
+    "tempered",
     "two_proportions",
 ]

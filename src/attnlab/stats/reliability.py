@@ -1,0 +1,180 @@
+"""Whether confidences are probabilities: of answers given with 80 %, are 80 % right? And the temperature that makes them so.
+
+Bins hold equally many answers each (equal mass), since the confidences of a trained model crowd near 1. The calibration
+error of finite bins is never 0 by chance alone, so it comes with what a perfectly calibrated model would show on the same
+confidences, and with a form whose square has no such bias (Kumar, Liang, Ma 2019, arXiv:1909.10155).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnlab.stats.checks import counted, numbers, require
+from attnlab.stats.selective import judged
+from attnlab.stats.shares import proportion_interval
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    from attnlab.stats.checks import Numbers
+
+COLDEST, HOTTEST = 0.02, 50.0  # temperatures that are looked at
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Answers of nearly equal confidence: what was promised, and what came true, with its 95 % interval (Wilson)."""
+
+    answers: int
+    lowest: float
+    highest: float
+    confidence: float
+    right: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How confidences compare with right answers.
+
+    `ece` is the mean distance between promise and truth over the bins, `ece_if_calibrated` what it would be about for a
+    perfectly calibrated model with these confidences. `rms_debiased` is the root mean square distance without the bias of
+    finite bins, over bins of two answers or more (0 where its square came out negative). `overconfidence` is mean
+    confidence minus accuracy. `brier` is the mean squared error of the confidences, 0.25 for always saying one half.
+    """
+
+    answers: int
+    accuracy: float
+    confidence: float
+    overconfidence: float
+    ece: float
+    ece_if_calibrated: float
+    rms_debiased: float | None  # None: every bin holds one answer
+    brier: float
+    table: tuple[Bin, ...]
+
+
+def probabilities(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
+    """Confidences that are probabilities, with right and wrong as 1 and 0."""
+    confidences, outcomes = judged(confidence, right)
+    require(
+        bool(((confidences >= 0) & (confidences <= 1)).all()),
+        f"confidences must be probabilities here, from 0 to 1, but run from {confidences.min():.4g} to"
+        f" {confidences.max():.4g}",
+    )
+    return confidences, outcomes
+
+
+def brier_score(confidence: ArrayLike, right: ArrayLike) -> float:
+    """The mean squared distance between confidence and truth."""
+    confidences, outcomes = probabilities(confidence, right)
+    return float(((confidences - outcomes) ** 2).mean())
+
+
+def equal_mass(confidences: Numbers, bins: int) -> list[NDArray[np.int64]]:
+    """The places of the answers by bin, equally many each as far as equal confidences, which stay together, allow it."""
+    import numpy as np
+    from scipy.stats import rankdata
+
+    count = min(bins, len(confidences))
+    number = ((rankdata(confidences) - 0.5) * count / len(confidences)).astype(np.int64)
+    return [np.flatnonzero(number == one) for one in np.unique(number)]
+
+
+def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Calibration:
+    """The reliability table in equal-mass bins, and the errors that follow from it; fewer bins where answers are few."""
+    import numpy as np
+
+    confidences, outcomes = probabilities(confidence, right)
+    parts = equal_mass(confidences, counted(bins, "bins"))
+    sizes = np.array([len(part) for part in parts])
+    promised, true = (np.array([values[part].mean() for part in parts]) for values in (confidences, outcomes))
+    noise = np.array([(confidences[part] * (1 - confidences[part])).sum() for part in parts]) ** 0.5 / sizes
+    weights, several = sizes / sizes.sum(), sizes > 1
+    squares = (promised - true)[several] ** 2 - (true * (1 - true))[several] / (sizes[several] - 1)
+    squared = float(np.average(squares, weights=sizes[several])) if several.any() else None
+    table = []
+    for part, said, came in zip(parts, promised.tolist(), true.tolist(), strict=True):
+        low, high = proportion_interval(int(outcomes[part].sum()), len(part))
+        edges = float(confidences[part].min()), float(confidences[part].max())
+        table.append(Bin(len(part), *edges, said, came, low, high))
+    return Calibration(
+        answers=len(outcomes),
+        accuracy=float(outcomes.mean()),
+        confidence=float(confidences.mean()),
+        overconfidence=float(confidences.mean() - outcomes.mean()),
+        ece=float((weights * np.abs(promised - true)).sum()),
+        ece_if_calibrated=float((weights * noise).sum()) * math.sqrt(2 / math.pi),
+        rms_debiased=None if squared is None else math.sqrt(max(0.0, squared)),
+        brier=float(((confidences - outcomes) ** 2).mean()),
+        table=tuple(table),
+    )
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """The temperature at which right outcomes are likeliest, with the loss in nats before (at 1) and after."""
+
+    value: float
+    questions: int
+    before: float
+    after: float
+    note: str = ""
+
+
+def tempered(log_probabilities: ArrayLike, temperature: float) -> Numbers:
+    """Rows of log probabilities, sharpened (below 1) or flattened (above 1), and brought to a sum of one again."""
+    import numpy as np
+    from scipy.special import log_softmax
+
+    require(
+        math.isfinite(temperature) and temperature > 0, f"a temperature must be above 0 and finite, not {temperature}"
+    )
+    return np.asarray(log_softmax(np.asarray(log_probabilities, dtype=np.float64) / temperature, axis=-1))
+
+
+def fit_temperature(log_probabilities: ArrayLike, right: ArrayLike) -> Temperature:
+    """The one temperature for all rows [questions, outcomes] that makes the right outcomes (their columns) likeliest.
+
+    The loss is convex in the inverse of the temperature, so that the smallest found is the smallest there is.
+    """
+    import numpy as np
+    from scipy.optimize import minimize_scalar
+
+    table = np.asarray(log_probabilities, dtype=np.float64)
+    require(table.ndim == 2 and table.size > 0, "a temperature is fitted to a table of questions by outcomes")
+    require(not np.isnan(table).any() and bool((table < np.inf).all()), "log probabilities must be numbers, or -inf")
+    rows, columns = np.arange(len(table)), columns_of(right, table.shape)
+    require(
+        bool(np.isfinite(table[rows, columns]).all()),
+        "a right outcome has probability 0, which no temperature mends: leave it out, or count it as outside",
+    )
+
+    def loss(log_temperature: float) -> float:
+        return -float(tempered(table, math.exp(log_temperature))[rows, columns].mean())
+
+    ends = math.log(COLDEST), math.log(HOTTEST)
+    found = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6})
+    value, after = math.exp(float(found.x)), float(found.fun)
+    note = ""
+    if min(float(found.x) - ends[0], ends[1] - float(found.x)) < 0.02:
+        note = (
+            f"at the edge of what is looked at, {COLDEST:g} to {HOTTEST:g}: the outcomes are all right, or mean nothing"
+        )
+    return Temperature(value, len(table), loss(0.0), after, note)
+
+
+def columns_of(right: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """The column of every row's right outcome, checked."""
+    found = numbers(right, "the right outcomes")
+    require(len(found) == shape[0], f"{shape[0]:,} questions need as many right outcomes, not {len(found):,}")
+    whole = found.astype("int64")
+    require(
+        bool(((whole == found) & (found >= 0) & (found < shape[1])).all()),
+        f"right outcomes are columns from 0 to {shape[1] - 1}",
+    )
+    return whole

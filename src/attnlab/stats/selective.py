@@ -1,0 +1,281 @@
+"""Answering only what is likely right: risk against coverage, and a threshold with a guarantee.
+
+A question is answered where the confidence in its answer reaches a threshold. Coverage is the share of questions that are
+answered, risk the share of wrong answers among those. The threshold is chosen on one half of the answers, and the risk behind
+it is bounded on the other half (Clopper and Pearson, exact), so that the bound holds however the choice was made. Answers of
+equal confidence are accepted together or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnlab.stats.checks import counted, level, numbers, require
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    from attnlab.stats.checks import Numbers
+
+MOST_NEEDED = 1_000_000  # accepted answers beyond which a plan is no plan
+
+
+def judged(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
+    """Confidences, and right or wrong as 1 and 0, that belong together one by one."""
+    confidences, outcomes = numbers(confidence, "the confidences"), numbers(right, "the answers")
+    require(
+        len(confidences) == len(outcomes),
+        f"every answer has one confidence, but there are {len(outcomes):,} answers and {len(confidences):,} confidences",
+    )
+    require(bool(((outcomes == 0) | (outcomes == 1)).all()), "the answers must be right or wrong (True or False)")
+    return confidences, outcomes
+
+
+def ordered(confidence: Numbers, right: Numbers) -> tuple[Numbers, NDArray[np.int64], Numbers]:
+    """Every threshold from the strictest on, with how many answers it accepts and how many of them are wrong."""
+    import numpy as np
+
+    thresholds, group = np.unique(-confidence, return_inverse=True)
+    accepted = np.bincount(group).cumsum()
+    return -thresholds, accepted, np.bincount(group, weights=1 - right).cumsum()
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Risk at every coverage that a threshold can reach, from the strictest threshold on, and the area under the curve.
+
+    The area (AURC) is the mean risk over the 1, 2, ... n most confident answers, those of equal confidence in random order.
+    `best` is the area if every right answer came before every wrong one, `excess` what lies above it. Confidence that says
+    nothing has the area `risk_of_all`.
+    """
+
+    questions: int
+    errors: int
+    risk_of_all: float
+    threshold: tuple[float, ...]
+    coverage: tuple[float, ...]
+    risk: tuple[float, ...]
+    area: float
+    best: float
+    excess: float
+
+    def at_risk(self, most: float) -> float:
+        """The largest coverage whose risk is at most this one: what was seen, not what is guaranteed."""
+        return max((c for c, r in zip(self.coverage, self.risk, strict=True) if r <= most), default=0.0)
+
+
+def risk_coverage(confidence: ArrayLike, right: ArrayLike) -> RiskCoverage:
+    """Risk against coverage (arXiv:1805.08206 for the areas)."""
+    import numpy as np
+
+    thresholds, accepted, wrong = ordered(*judged(confidence, right))
+    questions, errors = int(accepted[-1]), int(wrong[-1])
+    ranks = np.arange(1, questions + 1)
+    area = float((np.interp(ranks, [0, *accepted], [0, *wrong]) / ranks).mean())
+    best = float((np.maximum(0, ranks - (questions - errors)) / ranks).mean())
+    return RiskCoverage(
+        questions=questions,
+        errors=errors,
+        risk_of_all=errors / questions,
+        threshold=tuple(thresholds.tolist()),
+        coverage=tuple((accepted / questions).tolist()),
+        risk=tuple((wrong / accepted).tolist()),
+        area=area,
+        best=best,
+        excess=max(0.0, area - best),
+    )
+
+
+def risk_bound(errors: int, accepted: int, alpha: float = 0.05) -> float:
+    """The upper bound of a risk from errors among accepted answers (Clopper-Pearson), too low with chance alpha at most."""
+    from scipy.special import betaincinv
+
+    level(alpha, "alpha")
+    require(
+        counted(errors, "errors", 0) <= counted(accepted, "accepted answers", 0),
+        f"{errors} errors among {accepted} accepted answers cannot be",
+    )
+    return 1.0 if errors == accepted else float(betaincinv(errors + 1, accepted - errors, 1 - alpha))
+
+
+def chance_of_at_most(errors: NDArray[np.int64], accepted: NDArray[np.int64], risk: Numbers | float) -> Numbers:
+    """The binomial chance of at most so many errors; 0 for less than none."""
+    import numpy as np
+    from scipy.special import bdtr
+
+    return np.where(errors < 0, 0.0, bdtr(np.maximum(errors, 0).astype(np.float64), accepted, risk))
+
+
+def errors_allowed(accepted: NDArray[np.int64], max_risk: float, alpha: float = 0.05) -> NDArray[np.int64]:
+    """How many errors so many accepted answers may hold for their bound to be at most `max_risk`; -1: not even none."""
+    import numpy as np
+    from scipy.special import bdtrik
+
+    # The bound is at most the allowed risk exactly where so few errors would be rare at that risk.
+    around = np.nan_to_num(np.floor(bdtrik(alpha, accepted, max_risk)), nan=0.0).astype(np.int64)
+    allowed = np.full_like(around, -1)
+    for errors in (around - 1, around, around + 1):
+        allowed = np.where(chance_of_at_most(errors, accepted, max_risk) <= alpha, errors, allowed)
+    return np.maximum(allowed, -1)
+
+
+def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> int | None:
+    """How many accepted answers, wrong at this rate, certify `max_risk`: 59 without error certify 5 %. None: no number does."""
+    import numpy as np
+
+    level(alpha, "alpha")
+    level(max_risk, "the allowed risk")
+    require(0 <= risk <= 1, f"a risk must lie in [0, 1], not {risk}")
+
+    def enough(count: int) -> bool:
+        errors = np.array(math.ceil(risk * count - 1e-9))
+        return bool(chance_of_at_most(errors, np.array(count), max_risk) <= alpha)
+
+    few, many = 0, MOST_NEEDED
+    if risk >= max_risk or not enough(many):
+        return None
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if enough(middle) else (middle, many)
+    return many
+
+
+def choose_threshold(
+    confidence: ArrayLike, right: ArrayLike, max_risk: float, alpha: float = 0.05, judges: int | None = None
+) -> float | None:
+    """The threshold that promises most: questions answered, times the chance that its risk can be certified afterwards.
+
+    A threshold whose risk here is just the allowed one fails on other answers more often than not; this one leaves the room
+    that `judges` further answers (as many as here, unless told) will need. None: no threshold has a chance.
+    """
+    import numpy as np
+
+    level(max_risk, "the allowed risk")
+    level(alpha, "alpha")
+    thresholds, accepted, wrong = ordered(*judged(confidence, right))
+    further = counted(int(accepted[-1]) if judges is None else judges, "judges")
+    others = np.maximum(1, np.rint(accepted / accepted[-1] * further)).astype(np.int64)
+    risk = (wrong + 1) / (accepted + 2)  # Laplace's: no error among few answers is not yet a risk of none
+    chance = chance_of_at_most(errors_allowed(others, max_risk, alpha), others, risk)
+    promise = accepted * chance
+    return float(thresholds[promise.argmax()]) if promise.max() > 0 else None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a threshold does on answers that it was not chosen on; `bound` holds for the risk with confidence 1 - alpha."""
+
+    threshold: float | None  # None: nothing is answered
+    questions: int
+    accepted: int
+    errors: int
+    coverage: float
+    risk: float | None  # None: nothing was accepted
+    bound: float
+    alpha: float
+
+
+def certify(threshold: float | None, confidence: ArrayLike, right: ArrayLike, alpha: float = 0.05) -> Certificate:
+    """The risk behind a threshold with its exact upper bound, from answers that had no part in choosing it."""
+    confidences, outcomes = judged(confidence, right)
+    require(threshold is None or not math.isnan(threshold), "a threshold must be a number, or None to answer nothing")
+    taken = confidences >= (math.inf if threshold is None else threshold)
+    accepted, errors = int(taken.sum()), int((1 - outcomes[taken]).sum())
+    return Certificate(
+        threshold=threshold,
+        questions=len(outcomes),
+        accepted=accepted,
+        errors=errors,
+        coverage=accepted / len(outcomes),
+        risk=errors / accepted if accepted else None,
+        bound=risk_bound(errors, accepted, alpha),
+        alpha=alpha,
+    )
+
+
+@dataclass(frozen=True)
+class SelectiveRule:
+    """A rule when to answer, and how far it can be trusted.
+
+    `threshold` is None where the allowed risk could not be certified: then every question is left unanswered, and `needed`
+    says how many accepted answers would certify it at the rate of errors seen (None: none would).
+    """
+
+    threshold: float | None
+    max_risk: float
+    alpha: float
+    seed: int
+    met: bool
+    coverage: float  # of the certifying half, by this rule: 0 where it is not met
+    bound: float  # of the risk, certified at the chosen threshold
+    chosen_on: Certificate  # the half that chose: its bound is too good
+    certified_on: Certificate
+    needed: int | None
+    words: str
+
+
+def selective_rule(
+    confidence: ArrayLike, right: ArrayLike, max_risk: float, seed: int = 0, alpha: float = 0.05
+) -> SelectiveRule:
+    """Choose a threshold on one random half of the answers, and certify its risk on the other."""
+    import numpy as np
+
+    confidences, outcomes = judged(confidence, right)
+    require(
+        len(outcomes) >= 2, "a rule is chosen on one half of the answers and certified on the other: give at least 2"
+    )
+    order = np.random.default_rng(counted(seed, "the seed", 0)).permutation(len(outcomes))
+    first, second = order[: len(order) // 2], order[len(order) // 2 :]
+    threshold = choose_threshold(confidences[first], outcomes[first], max_risk, alpha, len(second))
+    chosen = certify(threshold, confidences[first], outcomes[first], alpha)
+    certified = certify(threshold, confidences[second], outcomes[second], alpha)
+    met = certified.bound <= max_risk
+    needed = accepted_needed(max_risk, certified.risk or 0.0, alpha)
+    return SelectiveRule(
+        threshold=threshold if met else None,
+        max_risk=max_risk,
+        alpha=alpha,
+        seed=seed,
+        met=met,
+        coverage=certified.coverage if met else 0.0,
+        bound=certified.bound,
+        chosen_on=chosen,
+        certified_on=certified,
+        needed=needed,
+        words=rule_in_words(certified, len(outcomes), max_risk, needed),
+    )
+
+
+def percent(share: float) -> str:
+    """A share as it is said."""
+    return f"{100 * share:.3g} %"
+
+
+def rule_in_words(found: Certificate, answers: int, max_risk: float, needed: int | None) -> str:
+    """What a certificate guarantees and what it does not, or why there is none and what it would take."""
+    seen = f"{found.errors:,} of {found.accepted:,} accepted answers were wrong"
+    sure = f"{percent(1 - found.alpha)} confidence"
+    if found.bound <= max_risk:
+        return (
+            f"Of answers with a confidence of {found.threshold:.4g} or more at most {percent(found.bound)} are wrong"
+            f" (allowed: {percent(max_risk)}), with {sure}: {seen} in the half that had no part in choosing the threshold,"
+            f" and {percent(found.coverage)} of its questions were answered. This holds for questions drawn like these"
+            f" {answers:,}, taken together: not for each answer by itself, and not for names that were never seen."
+        )
+    refused = (
+        f"A risk of at most {percent(max_risk)} could not be certified with {sure}, so that no question is answered:"
+    )
+    least = accepted_needed(max_risk, 0.0, found.alpha)
+    without = f"without an error it takes {'too many' if least is None else f'{least:,}'} accepted answers"
+    if least is None or found.questions < least:
+        return f"{refused} {without}, and the half that certifies has {found.questions:,}."
+    if found.accepted == 0:
+        return f"{refused} no threshold promised so few errors among enough answers ({without})."
+    bounded = f"{refused} {seen}, which certifies {percent(found.bound)} only"
+    if needed is None:
+        return f"{bounded}. At this rate of errors no number of answers would do."
+    asked = 2 * math.ceil(needed / found.coverage)
+    return f"{bounded}. At this rate of errors it takes {needed:,} accepted answers, or about {asked:,} in both halves."

@@ -1,0 +1,206 @@
+"""Confidences as probabilities, and as what tells known from unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import mannwhitneyu, norm
+
+from attnlab import stats
+from attnlab.errors import UserError
+
+few = st.lists(st.integers(-4, 4), min_size=2, max_size=25)
+
+
+@given(few, few)
+def test_the_area_is_that_of_mann_and_whitney(known: list[int], unknown: list[int]) -> None:
+    found = stats.auroc(known, unknown)
+    assert found.value == pytest.approx(mannwhitneyu(known, unknown).statistic / len(known) / len(unknown))
+    assert found.low is not None
+    assert found.high is not None
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert found.low < found.high
+    turned = stats.auroc(unknown, known)
+    assert (turned.low, turned.high) == pytest.approx((1 - found.high, 1 - found.low), abs=1e-9)
+
+
+def test_delongs_error_by_its_definition() -> None:
+    rng = np.random.default_rng(5)
+    known, unknown = rng.integers(2, 12, 30), rng.integers(0, 9, 20)
+    wins = (known[:, None] > unknown) + (known[:, None] == unknown) / 2
+    value = wins.mean()
+    variance = wins.mean(axis=1).var(ddof=1) / 30 + wins.mean(axis=0).var(ddof=1) / 20
+    half = norm.ppf(0.975) * math.sqrt(variance) / (value * (1 - value))
+    ends = [1 / (1 + math.exp(-(math.log(value / (1 - value)) + side * half))) for side in (-1, 1)]
+    found = stats.auroc(known, unknown)
+    assert found.method == "DeLong"
+    assert [found.low, found.high] == pytest.approx(ends)
+
+
+@pytest.mark.parametrize(("shift", "known", "unknown"), [(0.0, 30, 40), (2.3, 60, 40), (3.5, 100, 100)])
+def test_the_interval_holds_the_area_as_often_as_it_says(shift: float, known: int, unknown: int) -> None:
+    rng, held = np.random.default_rng(1), 0
+    truth = norm.cdf(shift / math.sqrt(2))
+    for _ in range(400):
+        found = stats.auroc(rng.normal(shift, 1, known), rng.normal(0, 1, unknown))
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= truth <= found.high
+    assert 0.91 <= held / 400 <= 0.995  # a little short of 95 % near 1, where few answers overlap
+
+
+def test_sides_that_lie_apart_still_have_an_interval() -> None:
+    apart = stats.auroc(np.arange(100, 200), np.arange(80))
+    assert (apart.value, apart.high, apart.method) == (1, 1, "Newcombe")
+    assert apart.low is not None
+    assert 0.95 < apart.low < 1
+    fewer = stats.auroc([3, 4, 5], [0, 1, 2])
+    assert fewer.low is not None
+    assert fewer.low < apart.low
+    reversed_sides = stats.auroc([0, 1, 2], [3, 4, 5])
+    assert (reversed_sides.value, reversed_sides.low) == (0, 0)
+    equal = stats.auroc([1, 1, 1, 1], [1, 1, 1])
+    assert equal.value == 0.5
+    assert equal.low is not None
+    assert equal.low < 0.3
+    alone = stats.auroc([1], [0, 0.5])
+    assert (alone.value, alone.low, alone.high) == (1, None, None)
+
+
+def test_areas_without_a_side_are_refused() -> None:
+    with pytest.raises(UserError, match="what is unknown must hold at least one value"):
+        stats.auroc([0.4], [])
+    with pytest.raises(UserError, match="what is known must be finite"):
+        stats.auroc([float("nan"), 1], [0.5])
+
+
+def test_a_reliability_table_worked_out_by_hand() -> None:
+    confidence = [0.1, 0.3, 0.6, 0.8]
+    found = stats.calibration(confidence, [False, True, True, True], bins=2)
+    assert [(one.answers, one.lowest, one.highest, one.right) for one in found.table] == [
+        (2, 0.1, 0.3, 0.5),
+        (2, 0.6, 0.8, 1.0),
+    ]
+    assert found.ece == pytest.approx((0.3 + 0.3) / 2)
+    assert (
+        found.brier
+        == pytest.approx((0.01 + 0.49 + 0.16 + 0.04) / 4)
+        == pytest.approx(stats.brier_score(confidence, [0, 1, 1, 1]))
+    )
+    assert found.overconfidence == pytest.approx(0.45 - 0.75)
+    assert found.rms_debiased == pytest.approx(0)  # 0.3² - 0.25 / 1 < 0 in one bin, 0.3² in the other
+    assert json.loads(json.dumps(dataclasses.asdict(found)))["table"][0]["answers"] == 2
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.2, 0.5, 0.9, 1.0]), st.booleans()), min_size=1, max_size=40),
+    st.randoms(),
+)
+def test_equal_confidences_share_a_bin_in_any_order(rows: list[tuple[float, bool]], random: object) -> None:
+    found = stats.calibration(*zip(*rows, strict=True))
+    edges = [(one.lowest, one.highest) for one in found.table]
+    assert all(left[1] < right[0] for left, right in itertools.pairwise(edges))
+    assert sum(one.answers for one in found.table) == len(rows)
+    random.shuffle(rows)  # type: ignore[attr-defined]
+    assert stats.calibration(*zip(*rows, strict=True)).ece == pytest.approx(found.ece)
+
+
+def test_bins_hold_equally_many() -> None:
+    found = stats.calibration(np.linspace(0.9, 1, 103) ** 4, [True] * 103)
+    assert {one.answers for one in found.table} == {10, 11}
+    assert len(stats.calibration([0.5, 0.7], [True, False]).table) == 2
+    assert stats.calibration([0.5, 0.7], [True, False]).rms_debiased is None
+
+
+def test_what_chance_alone_does_to_calibration_errors() -> None:
+    """Perfect confidences: the plain error is what it was said to be, the debiased square is 0 in the mean."""
+    rng = np.random.default_rng(11)
+    plain, expected, debiased = [], [], []
+    for _ in range(150):
+        confidence = rng.beta(4, 1, 300)
+        found = stats.calibration(confidence, rng.random(300) < confidence)
+        plain.append(found.ece)
+        expected.append(found.ece_if_calibrated)
+        within = [
+            one.answers / 300 * ((one.confidence - one.right) ** 2 - one.right * (1 - one.right) / (one.answers - 1))
+            for one in found.table
+        ]
+        debiased.append(sum(within))
+        assert found.rms_debiased == pytest.approx(math.sqrt(max(0, sum(within))))
+    assert np.mean(plain) == pytest.approx(np.mean(expected), rel=0.1)
+    assert np.mean(plain) > 0.02
+    assert abs(np.mean(debiased)) < 3 * np.std(debiased) / math.sqrt(150)
+
+
+def test_overconfidence_is_found_at_its_size() -> None:
+    rng = np.random.default_rng(2)
+    confidence = rng.uniform(0.3, 1, 20_000)
+    found = stats.calibration(confidence, rng.random(20_000) < confidence - 0.2)
+    assert found.overconfidence == pytest.approx(0.2, abs=0.01)
+    assert found.ece == pytest.approx(0.2, abs=0.01)
+    assert found.rms_debiased == pytest.approx(0.2, abs=0.01)
+
+
+def test_no_errors_and_all_errors() -> None:
+    sure = stats.calibration([1.0] * 20, [True] * 20)
+    assert (sure.ece, sure.ece_if_calibrated, sure.rms_debiased, sure.brier) == (0, 0, 0, 0)
+    wrong = stats.calibration([1.0] * 20, [False] * 20)
+    assert (wrong.ece, wrong.rms_debiased, wrong.brier) == (1, 1, 1)
+
+
+def test_confidences_that_are_no_probabilities_are_refused() -> None:
+    with pytest.raises(UserError, match=r"from 0 to 1, but run from -3 to 0\.5"):
+        stats.calibration([-3, 0.5], [True, False])
+    with pytest.raises(UserError, match="from 0 to 1"):
+        stats.brier_score([1.01], [True])
+
+
+@pytest.mark.parametrize("truth", [0.5, 1.0, 2.5])
+def test_a_known_temperature_is_found(truth: float) -> None:
+    """Right outcomes drawn at one temperature, from tables that were written down at another."""
+    rng = np.random.default_rng(4)
+    table = stats.tempered(rng.normal(0, 3, (4000, 30)), 1.0)
+    chances = np.exp(stats.tempered(table, truth))
+    right = (chances.cumsum(axis=1) > rng.random((4000, 1))).argmax(axis=1)
+    found = stats.fit_temperature(table, right)
+    assert found.value == pytest.approx(truth, rel=0.05)
+    assert found.after <= found.before + 1e-9
+    assert found.before == pytest.approx(-table[np.arange(4000), right].mean())
+    assert not found.note
+    for other in (0.97, 1.03):
+        moved = stats.tempered(table, found.value * other)
+        assert -moved[np.arange(4000), right].mean() > found.after
+
+
+def test_temperatures_at_the_edge_are_named() -> None:
+    table = np.log([[0.6, 0.3, 0.1]] * 5)
+    cold, hot = stats.fit_temperature(table, [0] * 5), stats.fit_temperature(table, [2] * 5)
+    assert cold.value < 0.021
+    assert hot.value > 45
+    assert "edge" in cold.note
+    assert "edge" in hot.note
+
+
+def test_outcomes_of_no_probability() -> None:
+    table = np.array([[0.0, -np.inf], [math.log(0.5), math.log(0.5)]])
+    assert np.isfinite(stats.fit_temperature(table, [0, 1]).value)
+    with pytest.raises(UserError, match="probability 0, which no temperature mends"):
+        stats.fit_temperature(table, [1, 1])
+    with pytest.raises(UserError, match="columns from 0 to 1"):
+        stats.fit_temperature(table, [0, 2])
+    with pytest.raises(UserError, match="2 questions need as many right outcomes, not 1"):
+        stats.fit_temperature(table, [0])
+    with pytest.raises(UserError, match="must be numbers, or -inf"):
+        stats.fit_temperature([[math.nan, 0]], [0])
+    with pytest.raises(UserError, match="table of questions by outcomes"):
+        stats.fit_temperature([0.0], [0])
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(UserError, match="temperature must be above 0"):
+            stats.tempered(table, wrong)
