@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.corpora.files import Question, documents, parse_question, read_corpus, read_questions
+from attnlab.corpora.files import Question, documents, parse_question, read_questions
 from attnlab.errors import DataError
 
 TEXT = "Ann Lee. Lee was born in Zürich .\nBo Ek. Ek was born in Malmö .\n"
 LINES = ("Ann Lee. Lee was born in Zürich .", "Bo Ek. Ek was born in Malmö .")
+
+
+def read_corpus(path: str | Path) -> tuple[str, ...]:
+    return tuple(documents(path))
 
 
 def written(folder: Path, data: bytes | str, name: str = "exam.tsv") -> Path:

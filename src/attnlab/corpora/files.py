@@ -97,11 +97,6 @@ def documents(path: str | Path) -> Iterator[str]:
     return (line for _, line in numbered_lines(path))
 
 
-def read_corpus(path: str | Path) -> tuple[str, ...]:
-    """The documents of a file, one a line; blank lines are skipped."""
-    return tuple(documents(path))
-
-
 def parse_question(line: str, place: str) -> Question:
     """A question and its answer from a line with exactly one tab."""
     parts = line.split("\t")

@@ -11,7 +11,7 @@ import hashlib
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,12 +70,20 @@ def edges(text: str) -> list[int]:
     return [i for i in range(len(text) + 1) if not (0 < i < len(text) and inside[i - 1] and inside[i])]
 
 
-def spans(text: str, names: Collection[str], longest: int) -> Iterator[tuple[int, int]]:
+def spans(text: str, names: Container[str], longest: int) -> Iterator[tuple[int, int]]:
     """Where names occur in a text as whole words, from left to right and the longest first at each place."""
     positions = edges(text)
     for i, start in enumerate(positions):
         ends = [end for end in positions[i + 1 : i + 1 + longest] if end - start <= longest]
         yield from ((start, end) for end in reversed(ends) if text[start:end] in names)
+
+
+def fingerprint(lines: Iterable[str]) -> str:
+    """What tells a corpus from every other: the SHA-256 of its lines, each with a line feed."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ class Corpus:
     @cached_property
     def sha256(self) -> str:
         """The fingerprint of the lines, whatever file they came from."""
-        return hashlib.sha256("".join(f"{line}\n" for line in self.lines).encode()).hexdigest()
+        return fingerprint(self.lines)
 
     @cached_property
     def titles(self) -> tuple[str, ...]:
@@ -110,7 +118,7 @@ class Corpus:
         return max(map(len, self.shelf), default=0)
 
 
-def headings_in(text: str, headings: Collection[str], longest: int) -> list[str]:
+def headings_in(text: str, headings: Container[str], longest: int) -> list[str]:
     """The headings that occur in a text, the longest first; one inside a longer one does not count."""
     text = normal(text)
     taken: list[tuple[int, int]] = []
