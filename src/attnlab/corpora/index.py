@@ -12,16 +12,18 @@ those of library.py. It must not know about models, nor what the lines are evide
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tantivy
 from rapidfuzz import fuzz
 
-from attnlab.corpora.indexing import Progress, about, analyzers, fingerprint_of, folded, keep
+from attnlab.corpora.indexing import Lines, Progress, about, analyzers, fingerprint_of, folded, keep
 from attnlab.corpora.library import Corpus, headings_in, normal, title_of
 from attnlab.corpora.sources import is_built_in, lines_of, load_corpus
 from attnlab.errors import StorageError, UserError
@@ -162,6 +164,16 @@ def refuse_none(n: int) -> None:
         raise UserError(f"n must be at least 1, not {n}")
 
 
+def opened(sha256: str, lines: Lines, size: int, folder: Path | None, progress: Progress | None) -> Index:
+    """The index of these lines, built if there is none or if the one there cannot be read."""
+    place, built = keep(sha256, lines, size, folder, progress)
+    try:
+        return Index(place, built)
+    except StorageError:
+        shutil.rmtree(place, ignore_errors=True)
+        return Index(*keep(sha256, lines, size, folder, progress))
+
+
 def index_corpus(corpus: Corpus | str | Path, folder: Path | None = None, progress: Progress | None = None) -> Index:
     """The index of a corpus: a file, built-in data by its name, or lines in memory; built if there is none yet.
 
@@ -170,7 +182,7 @@ def index_corpus(corpus: Corpus | str | Path, folder: Path | None = None, progre
     if isinstance(corpus, Corpus) or is_built_in(corpus):
         loaded = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
         size = sum(len(line.encode()) + 1 for line in loaded.lines)
-        return Index(*keep(loaded.sha256, loaded.lines, size, folder, progress))
-    path = Path(corpus)
-    sha256 = fingerprint_of(path, lambda: lines_of(corpus), folder)
-    return Index(*keep(sha256, lines_of(corpus), path.stat().st_size, folder, progress))
+        return opened(loaded.sha256, lambda: loaded.lines, size, folder, progress)
+    path, lines = Path(corpus), partial(lines_of, corpus)
+    sha256 = fingerprint_of(path, lines, folder)
+    return opened(sha256, lines, path.stat().st_size, folder, progress)

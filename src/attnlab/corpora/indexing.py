@@ -39,7 +39,8 @@ CHECKED = 2**26  # bytes of an index up to which every byte is checked when it i
 RECENT = 2.0  # seconds; a file changed just now may change again within one tick of its clock
 LINES_A_REPORT = 5_000
 
-Progress = Callable[[float], None]
+Lines = Callable[[], Iterable[str]]
+Progress = Callable[[float], None]  # hears the share that is done
 
 
 def folded(name: str) -> str:
@@ -179,9 +180,9 @@ def home(folder: Path | None) -> Path:
 
 
 def keep(
-    sha256: str, lines: Iterable[str], size: int, folder: Path | None = None, progress: Progress | None = None
+    sha256: str, lines: Lines, size: int, folder: Path | None = None, progress: Progress | None = None
 ) -> tuple[Path, bool]:
-    """The folder of the index of these lines, and whether it was built for it; `lines` are read only in that case."""
+    """The folder of the index of these lines, and whether it was built just now: only then are they read."""
     kept = home(folder) / sha256[:32]
     if about(kept):
         return kept, False
@@ -192,13 +193,13 @@ def keep(
             return target, False
         for left in place.glob(".*.tmp"):  # by a process that was killed, since no other builds now
             shutil.rmtree(left, ignore_errors=True)
-        make(target, lines, sha256, lambda done: progress(min(done / max(size, 1), 1.0)) if progress else None)
+        make(target, lines(), sha256, lambda done: progress(min(done / max(size, 1), 1.0)) if progress else None)
     if progress:
         progress(1.0)
     return target, True
 
 
-def fingerprint_of(path: Path, lines: Callable[[], Iterable[str]], folder: Path | None = None) -> str:
+def fingerprint_of(path: Path, lines: Lines, folder: Path | None = None) -> str:
     """The checksum of a file's lines; remembered as long as the file stays as it is, since reading a gigabyte takes time."""
     try:
         status = path.stat()
