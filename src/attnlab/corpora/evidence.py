@@ -54,10 +54,9 @@ def stretch(text: str, begin: int, end: int) -> str:
     """A part of a text with some words around it, and dots where more was left out."""
     left, right = max(begin - AROUND, 0), min(end + AROUND, len(text))
     if left:
-        left = min(text.find(" ", left) + 1, begin)  # 0 where there is no blank
+        left = max(text.find(" ", left, begin) + 1, left)  # not within a word, unless there is no blank
     if right < len(text):
-        blank = text.rfind(" ", end, right)
-        right = blank if blank >= 0 else right
+        right = max(text.rfind(" ", end, right), end) if " " in text[end:right] else right
     return f"{'… ' if left else ''}{text[left:right].strip()}{' …' if right < len(text) else ''}"
 
 
