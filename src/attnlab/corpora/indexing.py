@@ -87,7 +87,28 @@ def build(lines: Iterable[str], folder: Path, report: Callable[[int], None]) -> 
     index = tantivy.Index(schema(), path=str(folder))
     for name, analyzer in analyzers().items():
         index.register_tokenizer(name, analyzer)
+    with writing(index) as writer:
+        return fill(writer, lines, report)
+
+
+@contextmanager
+def writing(index: tantivy.Index) -> Iterator[tantivy.IndexWriter]:
+    """A writer whose threads have come to their end afterwards, also where it was interrupted: they would write on."""
     writer = index.writer(MEMORY, 1)
+    try:
+        yield writer
+        writer.commit()
+    except BaseException:
+        with suppress(ValueError):
+            writer.rollback()
+        raise
+    finally:
+        with suppress(ValueError):
+            writer.wait_merging_threads()
+
+
+def fill(writer: tantivy.IndexWriter, lines: Iterable[str], report: Callable[[int], None]) -> dict[str, Any]:
+    """Hand lines to a writer; returns what there is to say about them."""
     digest, seen, number, done, longest = hashlib.sha256(), array("q", bytes(8 * REMEMBERED)), 0, 0, 0
     for number, line in enumerate(lines, start=1):
         data = f"{line}\n".encode()
@@ -101,8 +122,6 @@ def build(lines: Iterable[str], folder: Path, report: Callable[[int], None]) -> 
         writer.add_document(document(number - 1, line, heading, bool(heading) and fresh))
         if number % LINES_A_REPORT == 0:
             report(done)
-    writer.commit()
-    writer.wait_merging_threads()
     return {"sha256": digest.hexdigest(), "lines": number, "longest": longest}
 
 
