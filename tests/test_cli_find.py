@@ -15,7 +15,6 @@ from verbs import call
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     return tmp_path / "cache"
 
 
@@ -27,7 +26,7 @@ def wiki(tmp_path: Path) -> str:
         "Bo Ek. Ek left .",
     ]
     (tmp_path / "wiki.txt").write_text("\n".join(lines), encoding="utf-8")
-    return "wiki.txt"
+    return str(tmp_path / "wiki.txt")
 
 
 def test_the_lines_about_a_name_and_how_long_the_index_took(
