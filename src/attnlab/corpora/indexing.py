@@ -171,7 +171,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def make(target: Path, lines: Iterable[str], expected: str, report: Callable[[int], None]) -> None:
     """Build an index under another name, and give it its own when it is complete."""
-    temporary = target.with_name(f".{target.name}.tmp")
+    temporary = target.with_name(f".index-{target.name}.tmp")
     try:
         temporary.mkdir()
         told = build(lines, temporary, report)
@@ -185,8 +185,9 @@ def make(target: Path, lines: Iterable[str], expected: str, report: Callable[[in
     except AttnlabError:
         raise
     except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
         raise StorageError(
-            f"the index of the corpus cannot be written to {target.parent} ({error}):"
+            f"the index of the corpus cannot be written to {target.parent} ({reason}):"
             " free some space, or set ATTNLAB_CACHE to another folder"
         ) from None
     finally:
@@ -210,7 +211,7 @@ def keep(
     with alone(place):
         if about(target):
             return target, False
-        for left in place.glob(".*.tmp"):  # by a process that was killed, since no other builds now
+        for left in place.glob(".index-*.tmp"):  # by a process that was killed, since no other builds now
             shutil.rmtree(left, ignore_errors=True)
         make(target, lines(), sha256, lambda done: progress(min(done / max(size, 1), 1.0)) if progress else None)
     if progress:
