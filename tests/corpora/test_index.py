@@ -381,6 +381,6 @@ def test_where_the_cache_cannot_be_written_an_index_lives_as_long_as_the_process
     shutil.rmtree(index.folder.parent)
 
 
-def test_neither_torch_nor_numpy_is_needed() -> None:
+def test_torch_is_not_needed() -> None:
     program = "import sys, attnlab.corpora.index; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
