@@ -1,13 +1,18 @@
-"""The machine as this process finds it: cores, processor, memory; and an end that comes with the parent's. No torch."""
+"""The machine as this process finds it: cores, processor, memory, cache; an end that comes with the parent's. No torch."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import platform
 import re
+import shutil
+import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from attnlab.errors import StorageError
 
 STATUS = Path("/proc/self/status")  # of Linux
 
@@ -42,3 +47,25 @@ def end_with_parent(number: int) -> None:
     when_the_parent_ends = 1
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(when_the_parent_ends, number)
+
+
+def cache_folder() -> Path:
+    """Where what was made once is kept for the next time: ATTNLAB_CACHE, or the user's own cache; as a whole path."""
+    try:
+        if asked := os.environ.get("ATTNLAB_CACHE"):
+            return Path(asked).expanduser().absolute()
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "attnlab"
+    except RuntimeError:
+        raise StorageError("there is no home folder: set ATTNLAB_CACHE to a folder") from None
+
+
+def writable(folder: Path) -> Path:
+    """The folder, or one for this process alone where it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        private = Path(tempfile.mkdtemp(prefix="attnlab-"))
+        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        return private

@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.corpora.files import Question, decode, parse_question, read_corpus, read_questions, read_text
+from attnlab.corpora.files import Question, documents, parse_question, read_questions
 from attnlab.errors import DataError
 
 TEXT = "Ann Lee. Lee was born in Zürich .\nBo Ek. Ek was born in Malmö .\n"
 LINES = ("Ann Lee. Lee was born in Zürich .", "Bo Ek. Ek was born in Malmö .")
+
+
+def read_corpus(path: str | Path) -> tuple[str, ...]:
+    return tuple(documents(path))
 
 
 def written(folder: Path, data: bytes | str, name: str = "exam.tsv") -> Path:
@@ -54,7 +58,7 @@ def test_only_line_feeds_end_a_line(tmp_path: Path, inside: str) -> None:
 
 
 def test_a_path_may_be_text(tmp_path: Path) -> None:
-    assert read_text(str(written(tmp_path, TEXT))) == TEXT
+    assert read_corpus(str(written(tmp_path, TEXT))) == LINES
 
 
 def test_a_missing_file_is_named_with_its_nearest(tmp_path: Path) -> None:
@@ -72,7 +76,7 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"\n", b" \r\n\t\n", codecs.BOM_UTF8, codecs.BOM_UTF8 + b"\n\n"])
 def test_an_empty_file_is_refused(tmp_path: Path, data: bytes) -> None:
     path = written(tmp_path, data)
-    for reader in (read_text, read_corpus, read_questions):
+    for reader in (read_corpus, read_questions):
         assert "is empty; it needs at least one line" in message(path, reader)
 
 
@@ -89,9 +93,24 @@ def test_utf_16_is_recognised(tmp_path: Path, encoding: str, mark: bytes) -> Non
     assert message(path, read_corpus) == "exam.tsv: the file is UTF-16; save it as UTF-8"
 
 
-def test_utf_32_is_not_taken_for_utf_16() -> None:
-    with pytest.raises(DataError, match="UTF-32"):
-        decode(codecs.BOM_UTF32_LE + TEXT.encode("utf-32-le"), "exam.tsv")
+def test_utf_32_is_not_taken_for_utf_16(tmp_path: Path) -> None:
+    path = written(tmp_path, codecs.BOM_UTF32_LE + TEXT.encode("utf-32-le"))
+    assert message(path, read_corpus) == "exam.tsv: the file is UTF-32; save it as UTF-8"
+
+
+def test_documents_come_one_at_a_time(tmp_path: Path) -> None:
+    lines = documents(written(tmp_path, b"one\n\ntwo\nMalm\xf6\n"))
+    assert (next(lines), next(lines)) == ("one", "two")
+    with pytest.raises(DataError, match="exam.tsv:4: byte 0xf6 at offset 13"):
+        next(lines)
+
+
+@given(st.text(st.sampled_from("aé\r\n \ufeff\x85\u2028"), max_size=12))
+def test_a_line_at_a_time_is_the_text_as_a_whole(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    whole = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    expected = tuple(line for line in whole if line.strip())
+    path = written(tmp_path_factory.mktemp("whole"), text)
+    assert (read_corpus(path) if expected else ()) == expected
 
 
 def test_questions_with_answers(tmp_path: Path) -> None:

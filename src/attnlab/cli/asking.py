@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
+from rich.console import Console
 from rich.text import Text
 
 from attnlab.cli.common import Whole, app, console, show_json
 from attnlab.config import resolve
 from attnlab.errors import UserError
 
-corpus_app = App(name="corpus", help="Look at data as a task sees it, or write the built-in data to files.")
+if TYPE_CHECKING:
+    from attnlab.corpora.index import Index
+
+corpus_app = App(
+    name="corpus", help="Look at data as a task sees it, look a name up, or write the built-in data to files."
+)
 app.command(corpus_app)
 
 
@@ -265,6 +273,56 @@ def tell_words(words: dict[str, Any], symbols: int) -> None:
     beyond = sum(bar["sentences"] for bar in words["lengths"] if bar["to"] > 100)
     if beyond:
         console.print(f"   over 100 {beyond:7,}")
+
+
+def open_index(corpus: str) -> Index:
+    """The index of a corpus; that it is built, which happens once, is said on standard error."""
+    from rich.progress import Progress
+
+    from attnlab.corpora.index import index_corpus
+
+    screen, started = Console(stderr=True, markup=False), perf_counter()
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("indexing, once", total=1.0, visible=False)
+        index = index_corpus(corpus, progress=lambda share: bar.update(task, completed=share, visible=True))
+    if index.built:
+        seconds = perf_counter() - started
+        screen.print(f"indexed {len(index):,} lines in {seconds:.1f} s, once: {index.folder}", soft_wrap=True)
+    return index
+
+
+@corpus_app.command(name="find")
+def corpus_find(name: str, /, *, corpus: str = "people", n: Whole = 5, json: bool = False) -> None:
+    """Print the lines about a name; where there are none, the names most like it. The first time an index is built.
+
+    Parameters
+    ----------
+    name
+        The heading of a line, such as 'Hank Aaron'.
+    corpus
+        Text, one document a line: a file, or people (built in).
+    n
+        How many names.
+    json
+        Print for programs.
+    """
+    if n < 1:
+        raise UserError(f"--n must be at least 1, not {n}")
+    if not name.strip():
+        raise UserError("the name is empty: write one, such as 'Hank Aaron'")
+    index = open_index(corpus)
+    lines = index.find(name.strip())
+    nearest = () if lines else index.nearest(name, n)
+    if json:
+        found = {"lines": [asdict(line) for line in lines], "nearest": [asdict(one) for one in nearest]}
+        show_json({"name": name, "corpus": corpus, **found})
+        return
+    for line in lines:
+        console.print(line.text, soft_wrap=True)
+    if not lines:
+        console.print(f"no line is about exactly '{name}'" + ("; the nearest names:" if nearest else ", nor like it"))
+    for one in nearest:
+        console.print(f"{100 * one.similarity:5.0f} %  {one.name}", soft_wrap=True)
 
 
 @corpus_app.command(name="export")

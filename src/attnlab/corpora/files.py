@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import codecs
 import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from attnlab.errors import DataError
 
@@ -32,17 +35,20 @@ class Question:
     answer: str | None
 
 
-def decode(data: bytes, name: str) -> str:
-    """The text of a file's bytes, without the byte order mark."""
+def refuse_foreign(beginning: bytes, name: str) -> None:
+    """Refuses a file that begins with the mark of another encoding."""
     for mark, encoding in FOREIGN_MARKS:
-        if data.startswith(mark):
+        if beginning.startswith(mark):
             raise DataError(f"{name}: the file is {encoding}; save it as UTF-8")
+
+
+def decode(data: bytes, name: str, number: int, offset: int) -> str:
+    """The text of a line, given its number in the file and where it begins."""
     try:
-        return data.decode("utf-8").removeprefix("\ufeff")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        place = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise DataError(f"{name}:{line}: {place} is not UTF-8; save it as UTF-8") from None
+        place = f"byte 0x{data[error.start]:02x} at offset {offset + error.start}"
+        raise DataError(f"{name}:{number}: {place} is not UTF-8; save it as UTF-8") from None
 
 
 def nearest_file(path: Path) -> str:
@@ -53,33 +59,42 @@ def nearest_file(path: Path) -> str:
     return f"did you mean {' or '.join(str(folder / name) for name in near)}?" if near else "check the path"
 
 
-def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file with line feeds as the only line ends; a file without any text is refused."""
-    path = Path(path)
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to be read; what the system says against it becomes one line with the remedy."""
     if path.is_dir():
         raise DataError(f"{path} is a folder; name a text file in it")
     try:
-        data = path.read_bytes()
+        with path.open("rb") as stream:
+            yield stream
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; {nearest_file(path)}") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
-    text = decode(data, path.name).replace("\r\n", "\n")
-    if not text.strip():
+
+
+def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, each with its number in the file, counted from one; one at a time is in memory."""
+    path, offset, empty = Path(path), 0, True
+    with opened(path) as stream:
+        # Lines of bytes end at line feeds alone: form feeds, U+0085 and U+2028 occur inside the lines of real text.
+        for number, data in enumerate(stream, start=1):
+            if number == 1:
+                refuse_foreign(data, path.name)
+            end = 2 if data.endswith(b"\r\n") else data.endswith(b"\n")
+            line = decode(data[: len(data) - end], path.name, number, offset)
+            offset += len(data)
+            line = line.removeprefix("\ufeff") if number == 1 else line
+            if line.strip():
+                empty = False
+                yield number, line
+    if empty:
         raise DataError(f"{path} is empty; it needs at least one line of text")
-    return text
 
 
-def numbered_lines(path: str | Path) -> tuple[tuple[int, str], ...]:
-    """The lines that are not blank, each with its number in the file, counted from one."""
-    # Not str.splitlines: form feeds, U+0085 and U+2028 occur inside the lines of real text.
-    lines = enumerate(read_text(path).split("\n"), start=1)
-    return tuple((number, line) for number, line in lines if line.strip())
-
-
-def read_corpus(path: str | Path) -> tuple[str, ...]:
-    """The documents of a file, one a line; blank lines are skipped."""
-    return tuple(line for _, line in numbered_lines(path))
+def documents(path: str | Path) -> Iterator[str]:
+    """The documents of a file, one a line and one at a time; blank lines are skipped."""
+    return (line for _, line in numbered_lines(path))
 
 
 def parse_question(line: str, place: str) -> Question:
@@ -99,7 +114,7 @@ def parse_question(line: str, place: str) -> Question:
 
 def read_questions(path: str | Path) -> tuple[Question, ...]:
     """The questions of a file, `question<TAB>answer` a line, or only questions where no line has a tab."""
-    lines = numbered_lines(path)
+    lines = tuple(numbered_lines(path))
     if not any("\t" in line for _, line in lines):
         return tuple(Question(line, None) for _, line in lines)
     return tuple(parse_question(line, f"{Path(path).name}:{number}") for number, line in lines)

@@ -11,7 +11,7 @@ import hashlib
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,39 +24,66 @@ INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
 LONGEST_HEADING = 12  # words; what is longer is a sentence
 
 
+def normal(text: str) -> str:
+    """A text in the form in which headings are compared: an accent is part of its letter."""
+    return unicodedata.normalize("NFC", text)
+
+
 def continues(heading: str) -> bool:
     """Whether the full stop after this beginning of a line belongs to an initial or an abbreviation."""
     words = heading.replace("(", " ").split()
     return not words or any(form.fullmatch(words[-1]) for form in (ABBREVIATIONS, INITIALS))
 
 
+def in_word(character: str) -> bool:
+    """Whether a character is part of a word."""
+    return character.isalnum() or character == "_"
+
+
+def said_again(name: str, line: str) -> bool:
+    """Whether a line goes on with the same name, complete, after its beginning and the full stop."""
+    begin = len(name) + 2
+    end = begin + len(name)
+    return line.startswith(name, begin) and in_word(name[-1]) != in_word(line[end : end + 1])
+
+
 def title_of(line: str) -> str:
     """The heading of a line such as "Ann B. Lee. Lee was born in York .", or "" where it has none."""
-    stops = [match.start() for match in re.finditer(r"\.(?= )", line)]
-    beginnings = [line[:stop] for stop in stops if len(line[:stop].split()) <= LONGEST_HEADING]
-    beginnings = [beginning for beginning in beginnings if beginning.strip() and not beginning.endswith(" ")]
-    # "Malcolm X. Malcolm X was ...": a name of several words that is said again at once was complete.
-    again = (one for one in beginnings if " " in one and re.match(rf"{re.escape(one)}\. {re.escape(one)}\b", line))
-    complete = (one for one in beginnings if not continues(one))
-    found = min((one for one in (next(again, None), next(complete, None)) if one), key=len, default=None)
-    if found is not None:
-        return found
-    # "Anastasius I. Pope Anastasius I was ...": nothing else can be the heading.
-    return next((one for one in beginnings if " " in one), "")
+    stop, otherwise = line.find(". "), ""
+    while stop >= 0 and len(line[:stop].split()) <= LONGEST_HEADING:
+        beginning = line[:stop]
+        stop = line.find(". ", stop + 1)
+        if not beginning.strip() or beginning.endswith(" "):
+            continue
+        # "Malcolm X. Malcolm X was ...": a name of several words that is said again at once was complete.
+        if not continues(beginning) or (" " in beginning and said_again(beginning, line)):
+            return beginning
+        # "Anastasius I. Pope Anastasius I was ...": if nothing else can be the heading.
+        if " " in beginning:
+            otherwise = otherwise or beginning
+    return otherwise
 
 
 def edges(text: str) -> list[int]:
     """The positions at which a word may begin or end: all but those between two characters of a word."""
-    inside = [character.isalnum() or character == "_" for character in text]
+    inside = [in_word(character) for character in text]
     return [i for i in range(len(text) + 1) if not (0 < i < len(text) and inside[i - 1] and inside[i])]
 
 
-def spans(text: str, names: Collection[str], longest: int) -> Iterator[tuple[int, int]]:
+def spans(text: str, names: Container[str], longest: int) -> Iterator[tuple[int, int]]:
     """Where names occur in a text as whole words, from left to right and the longest first at each place."""
     positions = edges(text)
     for i, start in enumerate(positions):
         ends = [end for end in positions[i + 1 : i + 1 + longest] if end - start <= longest]
         yield from ((start, end) for end in reversed(ends) if text[start:end] in names)
+
+
+def fingerprint(lines: Iterable[str]) -> str:
+    """What tells a corpus from every other: the SHA-256 of its lines, each with a line feed."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -69,7 +96,7 @@ class Corpus:
     @cached_property
     def sha256(self) -> str:
         """The fingerprint of the lines, whatever file they came from."""
-        return hashlib.sha256("".join(f"{line}\n" for line in self.lines).encode()).hexdigest()
+        return fingerprint(self.lines)
 
     @cached_property
     def titles(self) -> tuple[str, ...]:
@@ -82,7 +109,7 @@ class Corpus:
         found: dict[str, list[int]] = defaultdict(list)
         for number, title in enumerate(self.titles):
             if title:
-                found[unicodedata.normalize("NFC", title)].append(number)
+                found[normal(title)].append(number)
         return {title: tuple(numbers) for title, numbers in found.items()}
 
     @cached_property
@@ -91,15 +118,20 @@ class Corpus:
         return max(map(len, self.shelf), default=0)
 
 
-def documents_about(corpus: Corpus, text: str) -> list[int]:
-    """The lines whose headings occur in a text, longest heading first; a heading inside a longer one does not count."""
-    text = unicodedata.normalize("NFC", text)
+def headings_in(text: str, headings: Container[str], longest: int) -> list[str]:
+    """The headings that occur in a text, the longest first; one inside a longer one does not count."""
+    text = normal(text)
     taken: list[tuple[int, int]] = []
-    for start, end in sorted(spans(text, corpus.shelf, corpus.longest_title), key=lambda span: span[0] - span[1]):
+    for start, end in sorted(spans(text, headings, longest), key=lambda span: span[0] - span[1]):
         if all(end <= first or last <= start for first, last in taken):
             taken.append((start, end))
-    numbers = (number for start, end in taken for number in corpus.shelf[text[start:end]])
-    return list(dict.fromkeys(numbers))
+    return list(dict.fromkeys(text[start:end] for start, end in taken))
+
+
+def documents_about(corpus: Corpus, text: str) -> list[int]:
+    """The lines whose headings occur in a text, longest heading first; a heading inside a longer one does not count."""
+    found = headings_in(text, corpus.shelf, corpus.longest_title)
+    return [number for heading in found for number in corpus.shelf[heading]]
 
 
 def open_book(corpus: Corpus, places: Collection[str], question: str) -> str | None:

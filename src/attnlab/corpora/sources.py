@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from attnlab.corpora import people, prose
-from attnlab.corpora.files import Question, read_corpus, read_questions
+from attnlab.corpora.files import Question, documents, read_questions
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, OutputExists, StorageError, unknown
 
@@ -69,12 +69,19 @@ def check_name(source: str | Path, choices: Sequence[str]) -> None:
         raise DataError(unknown("file or built-in data", name, choices))
 
 
+def lines_of(source: str | Path) -> Iterator[str]:
+    """The lines of the corpus that a source names, one at a time; those of a file are not kept in memory."""
+    if is_built_in(source):
+        return iter(load_corpus(source).lines)
+    check_name(source, [*BUILT_IN, *(f"prose:{part}" for part in PARTS)])
+    return documents(source)
+
+
 def load_corpus(source: str | Path) -> Corpus:
     """The corpus that a source names."""
     data = built_in(source)
     if data is None:
-        check_name(source, [*BUILT_IN, *(f"prose:{part}" for part in PARTS)])
-        return Corpus(str(source), read_corpus(source))
+        return Corpus(str(source), tuple(lines_of(source)))
     if data.name == "prose":
         return Corpus(str(source), prose.load_prose(data.n, data.part))
     if data.part is not None:

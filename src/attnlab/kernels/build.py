@@ -9,7 +9,6 @@ is remembered beside it. ATTNLAB_KERNELS=0 turns kernels off, ATTNLAB_CACHE name
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import functools
@@ -24,7 +23,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from attnlab.machine import cpu_name
+from attnlab.errors import StorageError
+from attnlab.machine import cache_folder, cpu_name, writable
 from attnlab.runs import speaks
 
 FLAGS = (
@@ -53,7 +53,7 @@ def load_file(source: Path) -> ctypes.CDLL | None:
     """The library of a source file, built if need be; where it cannot be had, None and one line that says why."""
     try:
         return ctypes.CDLL(str(find_library(source)))
-    except (KernelError, OSError) as error:
+    except (KernelError, StorageError, OSError) as error:
         say(f"the {source.stem} kernel runs in plain torch, the same but slower: {error}")
         return None
 
@@ -123,28 +123,6 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         abilities = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return f"{platform.machine()} {cpu_name()} {abilities}"
-
-
-def cache_folder() -> Path:
-    """Where libraries are kept, as a whole path: the loader looks for a bare name elsewhere."""
-    try:
-        if asked := os.environ.get("ATTNLAB_CACHE"):
-            return Path(asked).expanduser().absolute()
-        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "attnlab"
-    except RuntimeError:
-        raise KernelError("there is no home folder: set ATTNLAB_CACHE to a folder") from None
-
-
-def writable(folder: Path) -> Path:
-    """The folder, or one for this process alone where it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        private = Path(tempfile.mkdtemp(prefix="attnlab-"))
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
-        return private
 
 
 def make(source: Path, target: Path, compiler: tuple[str, ...]) -> None:

@@ -1,0 +1,85 @@
+"""`attnlab corpus find`: the lines about a name, or the names most like it; the index is built once and that is said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verbs import call
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def wiki(tmp_path: Path) -> str:
+    lines = [
+        "Ann Lee. Lee was born in York .",
+        "Ann Lee. The other [bold]Ann[/bold] came from Bath .",
+        "Bo Ek. Ek left .",
+    ]
+    (tmp_path / "wiki.txt").write_text("\n".join(lines), encoding="utf-8")
+    return str(tmp_path / "wiki.txt")
+
+
+def test_the_lines_about_a_name_and_how_long_the_index_took(
+    wiki: str, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("corpus", "find", " Ann Lee ", "--corpus", wiki) == 0
+    first = capsys.readouterr()
+    assert first.out == "Ann Lee. Lee was born in York .\nAnn Lee. The other [bold]Ann[/bold] came from Bath .\n"
+    assert first.err.startswith("indexed 3 lines in ")
+    assert " s, once: " in first.err
+    assert str(cache / "indexes") in first.err
+    assert call("corpus", "find", "Bo Ek", "--corpus", wiki) == 0
+    assert capsys.readouterr() == ("Bo Ek. Ek left .\n", "")
+
+
+def test_the_names_most_like_one_that_is_not_there(wiki: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("corpus", "find", "Anne Lee", "--corpus", wiki, "--n", "1") == 0
+    assert capsys.readouterr().out == "no line is about exactly 'Anne Lee'; the nearest names:\n   93 %  Ann Lee\n"
+    assert call("corpus", "find", "Qqqq", "--corpus", wiki) == 0
+    assert capsys.readouterr().out == "no line is about exactly 'Qqqq', nor like it\n"
+
+
+def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("corpus", "find", "Cody Allen", "--corpus", "people:300", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["name"], shown["corpus"], shown["nearest"]) == ("Cody Allen", "people:300", [])
+    assert [line["number"] for line in shown["lines"]] == [3]
+    assert call("corpus", "find", "Cody Alen", "--corpus", "people:300", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["lines"] == []
+    assert shown["nearest"][0]["name"] == "Cody Allen"
+    assert 0.9 < shown["nearest"][0]["similarity"] < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["Ann", "--corpus", "no.txt"], "no.txt does not exist"),
+        (["Ann", "--corpus", "poeple"], "did you mean people"),
+        (["Ann", "--n", "0"], "--n must be at least 1"),
+        ([" "], "the name is empty"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("corpus", "find", *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_neither_help_nor_the_verb_needs_torch() -> None:
+    program = (
+        "import sys, attnlab.cli; assert not {'tantivy', 'rapidfuzz'} & set(sys.modules);"
+        "attnlab.cli.main(['corpus', 'find', 'Cody Allen', '--corpus', 'people:60']); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
