@@ -161,3 +161,27 @@ def test_task_options_are_checked() -> None:
 def test_cut_at_the_first_stop() -> None:
     assert cut_at([5, 6, 1, 7, 0], (0, 1)) == [5, 6]
     assert cut_at([5, 6], (0, 1)) == [5, 6]
+
+
+def test_strangers_are_nobody_and_have_no_answer() -> None:
+    world = data()
+    task = make_task(TaskConfig("recall", {"lines": 0.0, "questions": 0.0, "views": 0, "strangers": 5.0}), world)
+    asked, named = [], []
+    for example in task.examples(np.random.default_rng(0)):
+        given_text, wanted = show(example, BPE)
+        assert wanted == MASK
+        assert example.start == len(example.ids) - 1
+        text = given_text.removesuffix(MASK)
+        assert not any(title in text for title in world.corpus.titles)  # type: ignore[union-attr]
+        (asked if text.endswith("born?") else named).append(text)
+    assert {text.split()[-1] for text in named} <= {"Aaron", "Lee", "Smith"}
+    assert {text.split()[0] for text in named} <= {"Hank", "Robert", "Ann"}
+    assert named
+    assert asked
+    assert all(text.startswith("Where was ") for text in asked)
+
+
+def test_no_strangers_where_names_have_one_word() -> None:
+    world = TaskData(BPE, 128, Corpus("test", ("Aaron. Aaron was born in Mobile .",)), ())
+    task = make_task(TaskConfig("recall", {"lines": 0.0, "strangers": 5.0}), world)
+    assert all(show(example, BPE)[1] != MASK for example in task.examples(np.random.default_rng(0)))

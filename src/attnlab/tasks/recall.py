@@ -4,6 +4,9 @@ A view is `title ⁇ span ⁇`, with the loss on the span: the title of a docume
 of the span, must bring back a name, a place or another capitalised phrase. It costs a dozen tokens where a whole line costs
 sixty, and it trains the very path that a question takes later: from the full name to the fact. Training questions are mixed
 in from the start, and now and then the whole line is read.
+
+Strangers are names that no document has, put together from those that are there. The right answer to such a name, and to a
+question about it, is none at all: so a model learns to say nothing where it has read nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +14,13 @@ from __future__ import annotations
 import calendar
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from attnlab.config import require
-from attnlab.corpora import title_of
+from attnlab.corpora import Corpus, Question, documents_about, title_of
 from attnlab.registry import task
 from attnlab.tasks import Example, TaskData
 
@@ -72,12 +75,39 @@ def salient_spans(text: str, title: str, proper: frozenset[str]) -> list[tuple[i
     return spans
 
 
+class Titles:
+    """The titles of a corpus, and the questions that name one of them: what strangers are made of."""
+
+    def __init__(self, corpus: Corpus, questions: Sequence[Question]) -> None:
+        self.known = frozenset(corpus.titles)
+        self.several = [title for title in corpus.titles if " " in title]
+        self.asked = [
+            (item.question, corpus.titles[found[0]])
+            for item in questions
+            if (found := documents_about(corpus, item.question)) and corpus.titles[found[0]] in item.question
+        ]
+        self.count = len(corpus.titles)
+
+    def strangers(self, share: float, rng: np.random.Generator) -> Iterator[str]:
+        """So many names of nobody as a share of the documents, every second one in a question, if there are any."""
+        for number in range(round(share * self.count) if self.several else 0):
+            first, second = (self.several[pick] for pick in rng.integers(len(self.several), size=2))
+            name = f"{first.rsplit(' ', 1)[0]} {second.rsplit(' ', 1)[1]}"
+            if name in self.known:
+                continue
+            if number % 2 and self.asked:
+                question, title = self.asked[rng.integers(len(self.asked))]
+                name = question.replace(title, name)
+            yield name
+
+
 @task("recall")
 class Recall:
     """Short views of every document that ask for what it says, training questions mixed in, and whole lines.
 
     An epoch shows each document in `views` views, whole with probability `lines`, and each training question with
     probability `questions`. A view has the bare title as its cue with probability `bare`, else also text to the left.
+    For every document there are `strangers` names of nobody, half of them in a question, to which the answer is empty.
     """
 
     reads_questions = True
@@ -90,17 +120,21 @@ class Recall:
         bare: float = 0.65,
         lines: float = 0.05,
         questions: float = 0.5,
+        strangers: float = 0.0,
     ) -> None:
         for name, share in {"bare": bare, "lines": lines, "questions": questions}.items():
             require(0 <= share <= 1, f"task recall: {name} must lie in [0, 1], not {share}")
-        require(views >= 0, f"task recall: views must not be negative, but is {views}")
+        for name, number in {"views": views, "strangers": strangers}.items():
+            require(number >= 0, f"task recall: {name} must not be negative, but is {number}")
         self.tokenizer = data.tokenizer
         self.block_size = data.block_size
         self.views, self.bare, self.lines, self.questions = views, bare, lines, questions
+        self.strangers = strangers
         texts = data.lines("recall")
         proper = proper_words(texts)
         self.readings = [self.read(line, proper) for line in texts]
         self.answered = data.answered
+        self.titles = Titles(data.corpus, data.questions) if strangers and data.corpus else None
 
     def read(self, line: str, proper: frozenset[str]) -> Reading:
         """A document in its parts; without a title, or where title and span do not fit the block, it has no spans."""
@@ -123,7 +157,15 @@ class Recall:
                 examples.append(Example(ended[: self.block_size], 1))
             picks = rng.permutation(len(reading.spans))[: self.views]
             examples.extend(self.view(reading, pick, rng) for pick in picks)
+        if self.titles:
+            unanswered = map(self.unanswered, self.titles.strangers(self.strangers, rng))
+            examples.extend(example for example in unanswered if len(example.ids) <= self.block_size)
         return examples
+
+    def unanswered(self, text: str) -> Example:
+        """A name or a question to which there is no answer."""
+        cue = [*self.tokenizer.encode(text), self.tokenizer.mask]
+        return Example([*cue, self.tokenizer.mask], len(cue))
 
     def view(self, reading: Reading, pick: int, rng: np.random.Generator) -> Example:
         """A title, perhaps with text to the left of a span, that asks for the span."""
