@@ -28,6 +28,8 @@ _HOMES = {
     "examine": "attnlab.evaluate",
     "top_answers": "attnlab.evaluate",
     "sample": "attnlab.evaluate",
+    "calibrate": "attnlab.trust.calibrating",
+    "ask": "attnlab.trust.asking",
     "sentence_losses": "attnlab.perplexity",
     "Run": "attnlab.runs",
     "compare": "attnlab.comparing",

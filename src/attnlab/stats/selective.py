@@ -217,18 +217,23 @@ class SelectiveRule:
     words: str
 
 
+def halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places of so many answers in two random halves: one to choose on, and one to certify on."""
+    import numpy as np
+
+    order = np.random.default_rng(counted(seed, "the seed", 0)).permutation(counted(count, "the answers"))
+    return order[: count // 2], order[count // 2 :]
+
+
 def selective_rule(
     confidence: ArrayLike, right: ArrayLike, max_risk: float, seed: int = 0, alpha: float = 0.05
 ) -> SelectiveRule:
     """Choose a threshold on one random half of the answers, and certify its risk on the other."""
-    import numpy as np
-
     confidences, outcomes = judged(confidence, right)
     require(
         len(outcomes) >= 2, "a rule is chosen on one half of the answers and certified on the other: give at least 2"
     )
-    order = np.random.default_rng(counted(seed, "the seed", 0)).permutation(len(outcomes))
-    first, second = order[: len(order) // 2], order[len(order) // 2 :]
+    first, second = halves(len(outcomes), seed)
     threshold = choose_threshold(confidences[first], outcomes[first], max_risk, alpha, len(second))
     chosen = certify(threshold, confidences[first], outcomes[first], alpha)
     certified = certify(threshold, confidences[second], outcomes[second], alpha)

@@ -1,0 +1,183 @@
+"""Ask a run, and learn how far to believe it: answer, probability, verdict, and the line it should have come from.
+
+A `Witness` is a run that is opened once and asked as often as one likes: its model, the answers to choose from, its
+calibration and the index of what it read. It must not know about screens or reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attnlab import stats
+from attnlab.answers import AnswerDistribution, AnswerTrie, answer_distribution
+from attnlab.corpora.evidence import Evidence, evidence, name_in
+from attnlab.corpora.indexing import Progress
+from attnlab.errors import DataError, UserError
+from attnlab.evaluate import top_answers
+from attnlab.model import load_model
+from attnlab.runs import Run
+from attnlab.trust.calibrating import FLOOR, calibration_of, opened
+from attnlab.trust.candidates import candidates, kinds, of_kind
+from attnlab.trust.read import facts_of, lines_read, look_up
+from attnlab.trust.verdict import UNSEEN, Judgement, judge, percent
+
+NEIGHBOURS = 3
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A known name like the one asked about, and what the model says of it."""
+
+    name: str
+    similarity: float
+    answer: str | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer and how far to believe it. Where it `abstains`, `answer` is what it would have said."""
+
+    question: str
+    answer: str
+    probability: float
+    verdict: str
+    abstains: bool
+    quote: str  # of the person's own line, around what it names
+    lines: tuple[str, ...]  # about the name
+    nearest: tuple[Neighbour, ...]  # known names, where no line is about this one
+    alternatives: tuple[tuple[str, float], ...]  # the likeliest answers, this one first
+    entropy: float  # nats
+    distance: float | None  # from what it says of anybody: 0 to 1; None where it was not calibrated
+    calibrated: bool
+    max_risk: float
+    rule: str  # what the threshold guarantees and what not, or how to get one
+    words: str
+
+
+class Witness:
+    """A run that is asked: model, answers to choose from, calibration and index, each opened once."""
+
+    def __init__(self, run: Run | Path | str, progress: Progress | None = None) -> None:
+        self.run = opened(run)
+        self.model, self.tokenizer = load_model(self.run.model)
+        self.calibration = calibration_of(self.run)
+        try:
+            self.facts, self.note = facts_of(self.run), ""
+        except DataError as error:
+            self.facts, self.note = (), f"its training questions cannot be read: {error}"
+        lookup = look_up(self.run, progress)
+        self.index, self.note = lookup.index, lookup.note or self.note
+        self.kinds = kinds(self.facts)
+        choices = (
+            self.calibration.answers
+            if self.calibration
+            else candidates(self.tokenizer, self.facts, lambda: lines_read(self.run))
+        )
+        self.trie = AnswerTrie(self.tokenizer, choices) if choices else None
+        self._rules: dict[float, stats.SelectiveRule] = {}
+
+    def rule(self, max_risk: float) -> stats.SelectiveRule | None:
+        """When to answer at this risk; None where the run was not calibrated."""
+        stats.checks.level(max_risk, "the allowed risk")
+        if self.calibration is None:
+            return None
+        if max_risk not in self._rules:
+            self._rules[max_risk] = self.calibration.rule(max_risk)
+        return self._rules[max_risk]
+
+    def distribution(self, questions: Sequence[str]) -> AnswerDistribution:
+        """The tempered probability of every answer to every question."""
+        if self.trie is None:
+            return self._found(questions)
+        temperature = self.calibration.temperature if self.calibration else 1.0
+        return answer_distribution(
+            self.model, self.tokenizer, questions, self.trie, floor=FLOOR, temperature=temperature
+        )
+
+    def _found(self, questions: Sequence[str]) -> AnswerDistribution:
+        """Where no answer is known beforehand: the likeliest that a search finds."""
+        if len(questions) > 1:
+            raise UserError("without known answers one question is asked at a time")
+        found = top_answers(self.model, self.tokenizer, questions[0], 10)
+        shares = np.array([[share for _, share in found]])
+        table = np.concatenate([shares, np.maximum(1 - shares.sum(keepdims=True), 1e-12)], axis=1)
+        return AnswerDistribution(tuple(answer for answer, _ in found), np.log(table))
+
+    def look(self, question: str, answer: str) -> Evidence | None:
+        """What the corpus says on a question and its answer; None where nothing can be looked up."""
+        return evidence(self.index, question, answer, NEIGHBOURS) if self.index is not None else None
+
+    def judge(self, question: str, said: str, probability: float, max_risk: float, distance: float | None) -> Judgement:
+        """The verdict on an answer to a question."""
+        found = self.look(question, said)
+        return judge(said, probability, self.rule(max_risk), found, of_kind(question, self.kinds), distance)
+
+    def answer(self, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
+        """One question, answered as far as it should be."""
+        if not question.strip():
+            raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
+        stats.checks.counted(top, "top")
+        rule, asked = self.rule(max_risk), self.distribution([question])
+        distance = float(asked.distance(np.array(self.calibration.prior))[0]) if self.calibration else None
+        said, probability = asked.best()[0]
+        found = self.look(question, said)
+        judged = judge(said, probability, rule, found, of_kind(question, self.kinds), distance)
+        nearest = self.neighbours(question, found) if judged.verdict == UNSEEN else ()
+        order = np.argsort(-asked.logp[0], kind="stable")[:top]
+        return Answer(
+            question=question,
+            answer=said,
+            probability=probability,
+            verdict=judged.verdict,
+            abstains=judged.abstains,
+            quote=judged.quote,
+            lines=tuple(line.text for line in found.lines) if found else (),
+            nearest=nearest,
+            alternatives=tuple((asked.answers[place], float(np.exp(asked.logp[0, place]))) for place in order),
+            entropy=float(asked.entropy()[0]),
+            distance=distance,
+            calibrated=self.calibration is not None,
+            max_risk=max_risk,
+            rule=self.rule_in_words(rule),
+            words=in_words(said, probability, judged, max_risk, self.note),
+        )
+
+    def neighbours(self, question: str, found: Evidence | None) -> tuple[Neighbour, ...]:
+        """The known names most like an unknown one, with what the model says of each: what it falls back on."""
+        name, near = name_in(question), found.nearest if found else ()
+        answers: list[str | None] = [None] * len(near)
+        if near and self.trie is not None and name in question:
+            try:
+                asked = self.distribution([question.replace(name, one.name) for one in near])
+                answers = [said for said, _ in asked.best()]
+            except DataError:  # a long name may not fit the block
+                pass
+        return tuple(Neighbour(one.name, one.similarity, said) for one, said in zip(near, answers, strict=True))
+
+    def rule_in_words(self, rule: stats.SelectiveRule | None) -> str:
+        """What the confidence is worth, or how to find out."""
+        if rule is not None:
+            return rule.words
+        return (
+            "Not calibrated: its probabilities promise nothing yet. Calibrate it once, with questions that it was not"
+            f" trained on: attnlab calibrate {self.run.path} --questions FILE"
+        )
+
+
+def in_words(said: str, probability: float, judged: Judgement, max_risk: float, note: str) -> str:
+    """The answer in a sentence or two."""
+    if judged.abstains:
+        first = f"It abstains at a risk of {percent(max_risk)}; it would have said {said} ({percent(probability)})."
+    else:
+        first = f"{said} ({percent(probability)}): {judged.verdict}."
+    also = f"Note: {note}." if note else ""
+    return " ".join(part for part in (first, *judged.reasons, also) if part)
+
+
+def ask(run: Run | Path | str, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
+    """Ask a run one question: its answer, how sure it is, what its source says, and whether it had better be silent."""
+    return Witness(run).answer(question, max_risk, top)

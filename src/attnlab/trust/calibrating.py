@@ -1,0 +1,230 @@
+"""How far a run's confidence can be trusted: measured on questions with answers that it was not trained on.
+
+One temperature makes probabilities honest; it is fitted on the half of the questions that later chooses thresholds, so that
+the other half, which certifies them, has had no part in anything. What was measured is kept as calibration.json in the run's
+folder with the checksum of the model, and any allowed risk is turned into a rule from it.
+
+It must not know what a line says, nor how an answer is shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnlab import stats
+from attnlab.answers import AnswerDistribution, AnswerTrie, answer_distribution
+from attnlab.corpora import Question
+from attnlab.corpora.index import Index
+from attnlab.errors import CheckpointError, DataError, UserError
+from attnlab.model import load_model
+from attnlab.runs import Run, read_json, write_json
+from attnlab.trust.candidates import candidates
+from attnlab.trust.read import facts_of, lines_read, look_up
+
+FILE = "calibration.json"
+FORMAT = 1
+FLOOR = 1e-5  # beginnings of answers less likely than this are not read on
+SEED = 0  # of the two halves
+FEWEST = 4  # questions
+
+
+@dataclass(frozen=True)
+class Row:
+    """One held-out question: what is right, what the model says, and how sure it is, before and after the temperature."""
+
+    question: str
+    answer: str
+    said: str
+    right: bool
+    before: float
+    confidence: float
+    entropy: float  # nats, over all outcomes
+    distance: float  # from what the model says of the others
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The calibration of a run: everything that a rule for any allowed risk is made from."""
+
+    model: str  # checksum of its weights
+    temperature: float
+    answers: tuple[str, ...]
+    prior: tuple[float, ...]  # of every answer, and of anything else
+    rows: tuple[Row, ...]
+    strangers: int | None  # questions left out since no line is about their name; None: nothing could be looked up
+    seed: int = SEED
+    floor: float = FLOOR
+    note: str = ""
+
+    @cached_property
+    def right(self) -> list[bool]:
+        """Right or wrong, row by row."""
+        return [row.right for row in self.rows]
+
+    @cached_property
+    def confidence(self) -> list[float]:
+        """The tempered probability of the best answer, row by row."""
+        return [row.confidence for row in self.rows]
+
+    def rule(self, max_risk: float) -> stats.SelectiveRule:
+        """When to answer so that at most this share of answers is wrong."""
+        return stats.selective_rule(self.confidence, self.right, max_risk, self.seed)
+
+    def summary(self, risks: Sequence[float] = (0.05, 0.1, 0.2)) -> dict[str, Any]:
+        """What there is to say: accuracy, calibration error on the half that nothing was fitted to, rules."""
+        _, judges = stats.halves(len(self.rows), self.seed)
+        rows = [self.rows[place] for place in judges]
+        right = [row.right for row in rows]
+        before, after = (
+            stats.calibration([getattr(row, name) for row in rows], right) for name in ("before", "confidence")
+        )
+        low, high = stats.proportion_interval(sum(self.right), len(self.rows))
+        sides = [[row.confidence for row in self.rows if row.right == side] for side in (True, False)]
+        return {
+            "questions": len(self.rows),
+            "strangers": self.strangers,
+            "candidates": len(self.answers),
+            "correct": sum(self.right),
+            "accuracy": sum(self.right) / len(self.rows),
+            "low": low,
+            "high": high,
+            "temperature": self.temperature,
+            "ece_before": before.ece,
+            "ece_after": after.ece,
+            "ece_if_calibrated": after.ece_if_calibrated,
+            "auroc": asdict(stats.auroc(*sides)) if all(sides) else None,
+            "rules": [asdict(self.rule(risk)) for risk in risks],
+            "note": self.note,
+        }
+
+
+def weights_checksum(run: Run) -> str:
+    """What tells a model from every other."""
+    path = run.model / "model.safetensors"
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: the checkpoint is incomplete") from None
+
+
+def opened(run: Run | Path | str) -> Run:
+    """A run, given as one or as its folder."""
+    return run if isinstance(run, Run) else Run.open(run)
+
+
+def calibrate(run: Run | Path | str, questions: Iterable[Question]) -> Calibrated:
+    """Measure a run's confidence on questions that it was not trained on, and keep the result in its folder."""
+    run = opened(run)
+    facts, lookup = facts_of(run), look_up(run)
+    asked, strangers = held_out(list(questions), facts, lookup.index)
+    model, tokenizer = load_model(run.model)
+    trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, lambda: lines_read(run)))
+    plain = answer_distribution(model, tokenizer, [item.question for item in asked], trie, floor=FLOOR)
+    right = trie.columns([item.answer for item in asked])
+    temperature, note = fitted(plain, right)
+    found = Calibrated(
+        model=weights_checksum(run),
+        temperature=temperature,
+        answers=trie.answers,
+        prior=tuple(float(f"{share:.4g}") for share in plain.tempered(temperature).prior()),
+        rows=tuple(rows_of(asked, plain, plain.tempered(temperature))),
+        strangers=strangers,
+        note=note,
+    )
+    write_json(run.path / FILE, {"format": FORMAT, **asdict(found)})
+    return found
+
+
+def fitted(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]:
+    """The temperature of the half that chooses; a right answer that was given no chance at all cannot take part."""
+    choosing, _ = stats.halves(len(right), SEED)
+    possible = [place for place in choosing if np.isfinite(plain.table[place, right[place]])]
+    if not possible:
+        return 1.0, "no right answer was given any chance, so that no temperature could be fitted"
+    # What is impossible stays so at any temperature, but its logarithm must be a number.
+    table = np.maximum(plain.table[possible], -1e3)
+    found = stats.fit_temperature(table, [right[place] for place in possible])
+    return found.value, found.note
+
+
+def rows_of(asked: Sequence[Question], plain: AnswerDistribution, tempered: AnswerDistribution) -> Iterable[Row]:
+    """What is kept of every question."""
+    best, entropy, distance = tempered.best(), tempered.entropy(), tempered.distance()
+    for place, item in enumerate(asked):
+        said, confidence = best[place]
+        answer = (item.answer or "").strip()
+        before = float(plain.confidence[place])
+        yield Row(
+            item.question,
+            answer,
+            said,
+            said == answer,
+            before,
+            confidence,
+            float(entropy[place]),
+            float(distance[place]),
+        )
+
+
+def held_out(
+    questions: Sequence[Question], facts: Sequence[Question], index: Index | None
+) -> tuple[list[Question], int | None]:
+    """The questions to calibrate with, each once, and how many were left out since no line is about their name.
+
+    Those that were trained on are refused, in the same words or in others: asking again for the answer of a name.
+    """
+    blank = next((number for number, item in enumerate(questions, start=1) if item.answer is None), None)
+    if blank is not None:
+        raise DataError(f"question {blank} has no answer: a calibration needs `question<TAB>answer` lines")
+    asked = list({item.question: item for item in questions}.values())
+    names = {item: names_in(item, index) for item in (*asked, *facts)}
+    trained = {item.question for item in facts}
+    told = {(name, item.answer) for item in facts for name in names[item]}
+    seen = [
+        item for item in asked if item.question in trained or any((name, item.answer) in told for name in names[item])
+    ]
+    if seen:
+        raise UserError(
+            f"{len(seen):,} of {len(asked):,} questions were trained on, such as {seen[0].question!r}: calibrate with"
+            " questions that it was not trained on (of the built-in people: people:dev)"
+        )
+    kept = [item for item in asked if index is None or names[item]]
+    if len(kept) < FEWEST:
+        about = "" if index is None else ", and " + (f"{len(kept):,} of them name" if kept else "none of them names")
+        known = "" if index is None else " somebody that a line it read is about"
+        raise UserError(f"{len(asked):,} questions are given{about}{known}: give at least {FEWEST}, better hundreds")
+    return kept, None if index is None else len(asked) - len(kept)
+
+
+def names_in(item: Question, index: Index | None) -> frozenset[str]:
+    """The headings that a question names."""
+    from attnlab.corpora.library import headings_in
+
+    return frozenset(headings_in(item.question, index, index.longest)) if index is not None else frozenset()
+
+
+def calibration_of(run: Run) -> Calibrated | None:
+    """The calibration of a run, or None where there is none yet; that of another model is refused."""
+    path = run.path / FILE
+    if not path.is_file():
+        return None
+    stored = read_json(path)
+    if stored.pop("format", None) != FORMAT:
+        raise CheckpointError(f"{path} is of another version: make it again with `attnlab calibrate {run.path}`")
+    try:
+        rows = tuple(Row(**row) for row in stored.pop("rows"))
+        found = Calibrated(rows=rows, answers=tuple(stored.pop("answers")), prior=tuple(stored.pop("prior")), **stored)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged (at {error}): make it again with `attnlab calibrate {run.path}`"
+        ) from None
+    if found.model != weights_checksum(run):
+        raise UserError(f"{path} belongs to another model: make it again with `attnlab calibrate {run.path}`")
+    return found
