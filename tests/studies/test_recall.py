@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_the_whole_story(tmp_path: Path, console: Console) -> None:
     folder, exam = tmp_path / "study", load_questions("people:60:test")
     assert json.loads((folder / "result.json").read_text())["rows"] == result["rows"]
     assert len((folder / "predictions.txt").read_text().split("\n")) == len(exam) + 1
-    assert [row["name"] for row in result["rows"]] == [row.name for row in recall.ROWS]
+    assert [row["name"] for row in result["rows"]] == [row.name for row in recall.ROWS if row.name != recall.READER]
     for row in result["rows"]:
         assert row["questions"] == len(exam)
         assert 0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1
@@ -155,3 +156,43 @@ def test_the_quick_world_is_remembered(tmp_path: Path, console: Console) -> None
     assert rows[recall.MAIN]["low"] > rows["no pretraining"]["high"]
     assert rows[recall.MAIN]["accuracy"] > 0.5
     assert abs(rows["no pretraining"]["accuracy"] - rows["majority answer"]["accuracy"]) < 0.1
+
+
+def test_questions_kept_back_are_not_trained_on_and_calibrate(tmp_path: Path, console: Console) -> None:
+    plan = replace(PLAN, held_out=10)
+    folder = tmp_path / "study"
+    result = recall.begin(plan, folder, console)
+    train, kept = (load_questions(folder / "questions" / name) for name in ("train.tsv", "held-out.tsv"))
+    assert len(kept) == 10
+    assert {*train, *kept} == {*load_questions("people:60:train")}
+    for name in ("pretrain", "finetune", "no-pretraining"):
+        assert Run.open(folder / name).config["data"]["facts"]["source"] == str(folder / "questions" / "train.tsv")
+    assert result["calibration"]["questions"] == 10
+    assert result["world"]["training_questions"] == len(train)
+    assert (folder / "finetune" / "calibration.json").is_file()
+
+
+def test_the_assisted_track_reads_first_and_says_so(tmp_path: Path, console: Console) -> None:
+    folder = tmp_path / "study"
+    result = recall.begin(replace(PLAN, track="assisted"), folder, console)
+    assert result["track"] == "assisted"
+    asked, taught = (load_questions(folder / "questions" / name) for name in ("train.tsv", "taught.tsv"))
+    assert taught[: len(asked)] == asked
+    names = {item.question for item in load_questions("people:60:test")}
+    assert len(taught) > len(asked) + len(names) / 2
+    sources = {name: Run.open(folder / name).config["data"]["facts"]["source"] for name in result["runs"]}
+    assert sources["pretrain"].endswith("taught.tsv")
+    assert sources["no-pretraining"].endswith("train.tsv")  # else it would be told what the corpus says
+    assert [row["name"] for row in result["rows"]] == [row.name for row in recall.ROWS]
+    known = {item.answer for item in taught}
+    assert set((folder / "predictions.txt").read_text().split("\n")[:-1]) <= known
+    assert result["calibration"] is None
+    assert "assisted" in (folder / "report.html").read_text()
+
+
+def test_unknown_tracks_and_too_many_kept_back_are_named(tmp_path: Path, console: Console) -> None:
+    with pytest.raises(UserError, match="did you mean assisted"):
+        recall.begin(replace(PLAN, track="asisted"), tmp_path / "study", console)
+    with pytest.raises(UserError, match="at most half"):
+        recall.begin(replace(PLAN, held_out=30), tmp_path / "study", console)
+    assert not (tmp_path / "study").exists()

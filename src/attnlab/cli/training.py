@@ -29,6 +29,8 @@ def run(
     seed: Whole | None = None,
     seeds: str | None = None,
     jobs: Whole = 0,
+    track: str = "pure",
+    held_out: Whole | None = None,
     quick: bool = False,
     given: Settings = NONE,
 ) -> None:
@@ -69,10 +71,16 @@ def run(
         How many runs of each specimen, or their seeds: 3,4,5 (comparisons; default 3).
     jobs
         Runs at a time (comparisons). Default: one a core.
+    track
+        Of recall: pure (the model learns from text and training questions, and answers by itself), or assisted (a reader of
+        our own writes questions about the other documents, and answers are chosen among those known).
+    held_out
+        Training questions kept back to calibrate `attnlab ask` with (recall). Default: a tenth of a file; of the built-in
+        people none, since people:dev serves.
     quick
         A smaller world: the same story in about a minute, of comparisons in a few.
     """
-    from attnlab import comparing, runs, studies
+    from attnlab import comparing, corpora, runs, studies
 
     runs.refuse_several("a study")
     studies.find(study)
@@ -96,11 +104,14 @@ def run(
             corpus=corpus or world,
             facts=facts or f"{world}:train",
             exam=exam or f"{world}:test",
-            preset=preset or ("quick" if quick else "small"),
+            preset=preset or ("quick" if quick else "recall" if corpus else "small"),
             file=str(config) if config else None,
             given=values,
             command=command,
             quick=quick,
+            track=track,
+            held_out=held_out if held_out is not None else (len(corpora.load_questions(facts)) // 10 if facts else 0),
+            calibration=None if facts else f"{world}:dev",
         ),
         folder,
         console,

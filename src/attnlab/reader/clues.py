@@ -117,12 +117,14 @@ class Layout:
         sentence = accumulate((piece in (".", ";") for piece in page.pieces), initial=0)
         starts = {begin for begin, _ in stretches}
         begun = accumulate((at in starts for at in range(count)), initial=0)
-        telling = (at for at in range(count) if page.classes[at] == SMALL and customs.lines[page.pieces[at]] >= LEAST_LINES)
+        telling = (
+            at for at in range(count) if page.classes[at] == SMALL and customs.lines[page.pieces[at]] >= LEAST_LINES
+        )
         bracket = tuple(level > 0 for level in depth)
         return cls(page, tuple(begins), tuple(ends), bracket, tuple(sentence), tuple(begun), tuple(telling))
 
     def chain(self, begin: int, end: int) -> tuple[int, int, int, int]:
-        """Runs of capitals with commas between: where the chain around a stretch begins and ends, and how many before, after."""
+        """Runs of capitals with commas between: where the chain around a stretch begins and ends, how many before and after."""
         page, first, last, before, after = self.page, self.run_begin[begin], self.run_end[end - 1], 0, 0
         while first >= 2 and page.pieces[first - 1] == "," and page.classes[first - 2] == CAPITAL:
             first, before = self.run_begin[first - 2], before + 1
@@ -176,9 +178,18 @@ def telling_words(layout: Layout, begin: int, end: int, first: int, last: int, w
 def looks(page: Page, begin: int, end: int, customs: Customs) -> Iterator[str]:
     """The stretch itself: its ending, length and shape, the heading's words in it, and how its first word is used elsewhere."""
     word, final = page.pieces[begin], page.pieces[end - 1]
-    yield from (f"ends {final[-3:]}", f"ends {final[-2:]}", f"pieces {few(end - begin, 8)}", f"letters {few(len(word), 8)}")
+    yield from (
+        f"ends {final[-3:]}",
+        f"ends {final[-2:]}",
+        f"pieces {few(end - begin, 8)}",
+        f"letters {few(len(word), 8)}",
+    )
     yield f"shape {' '.join(page.classes[begin:end])}"
-    yield from (f"upper {word.isupper()}", f"joined {not word.isalnum()}", f"said {few(page.pieces.count(word), 3)} times")
+    yield from (
+        f"upper {word.isupper()}",
+        f"joined {not word.isalnum()}",
+        f"said {few(page.pieces.count(word), 3)} times",
+    )
     yield f"own {any(piece in page.own for piece in page.pieces[begin:end])}"
     yield f"own before {begin > 0 and page.pieces[begin - 1] in page.own}"
     yield f"own after {end < len(page.pieces) and page.pieces[end] in page.own}"

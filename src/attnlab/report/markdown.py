@@ -11,6 +11,7 @@ from typing import Any
 
 from attnlab.report.answers import shown, tally
 from attnlab.report.attention import answer_row, first_to_show, heads
+from attnlab.report.confidence import certified, confidence_facts
 from attnlab.report.outcome import outcome
 from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain
 
@@ -110,6 +111,10 @@ def blocks(result: Mapping[str, Any]) -> Iterator[str]:
         yield "## Answers"
         yield from answered(result["answers"])
     yield from attention_lines(result.get("attention"))
+    if result.get("calibration"):
+        yield "## How far its confidence can be trusted"
+        yield safe(certified(result["calibration"]))
+        yield facts(confidence_facts(result["calibration"]), ("Calibration", ""))
     yield "## Do it again"
     yield f"    {' '.join(result['command'].split())}"
     yield facts(flat(world), ("The data", ""))

@@ -22,6 +22,7 @@ from attnlab.report import words
 from attnlab.report.answers import shown, tally
 from attnlab.report.attention import adds_up, answer_row, heads, visible
 from attnlab.report.charts import WIDTH, Axis, Bar, bar_chart, line_chart
+from attnlab.report.confidence import certified, confidence_facts
 from attnlab.report.curves import loss_curve
 from attnlab.report.heads import viewer
 from attnlab.report.outcome import describe, outcome
@@ -129,6 +130,8 @@ def page(result: Mapping[str, Any]) -> str:
         "answers": answers,
         "tally": tally(answers["wrong"]),
         "attention": attention_part(result.get("attention")),
+        "certified": certified(result["calibration"]) if result.get("calibration") else "",
+        "confidence": confidence_facts(result["calibration"]) if result.get("calibration") else [],
         "environment_facts": [(name, words.plain(value)) for name, value in result["environment"].items()],
         "settings": {name: list(words.flat(run["settings"])) for name, run in result["runs"].items()},
     }

@@ -2,6 +2,10 @@
 
 Pretrain on documents, fine-tune on questions, examine on people it was never asked about; beside it the same model without
 pretraining, the majority answer, and a reader with the book open.
+
+There are two tracks, reported apart. In the pure one the model has the documents and the training questions, and answers by
+itself. In the assisted one a reader of our own, which learns from the same training questions, first writes a question for
+every other document, and the answer is chosen among all answers that occur in training.
 """
 
 from __future__ import annotations
@@ -20,18 +24,27 @@ from rich.table import Table
 from rich.text import Text
 
 from attnlab import corpora, stages
+from attnlab.answers import AnswerTrie, answer_distribution
 from attnlab.config import RunConfig, Stage, lasting_names, resolve
 from attnlab.corpora import Corpus, Question
-from attnlab.errors import Interrupted
+from attnlab.errors import Interrupted, UserError, unknown
 from attnlab.evaluate import Examination, cue, examine, majority
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import display
+from attnlab.reader import Reader
 from attnlab.report import write_report
 from attnlab.runs import Run, environment, read_json, refuse_existing, to_json, write_bytes, write_folder, write_json
+from attnlab.studies.lessons import Lessons, prepare
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
+from attnlab.trust import calibrate
 
 SHOWN = 12  # right and wrong answers in the report
+TRACKS = {
+    "pure": "What does a small model remember?",
+    "assisted": "What does a small model remember when a reader helps it to learn?",
+}
+FLOOR = 1e-4  # beginnings of answers less likely than this are not read on
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,9 @@ class Plan:
     given: dict[str, Any] = field(default_factory=dict)
     command: str = "attnlab run"
     quick: bool = False
+    track: str = "pure"
+    held_out: int = 0  # training questions kept back, to calibrate with
+    calibration: str | None = None  # or questions from elsewhere for that
 
     def settings(self, stage: Stage) -> RunConfig:
         """The settings of a stage; what is given by hand for training and task is meant for pretraining."""
@@ -66,6 +82,7 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
         corpus=stages.lasting(plan.corpus),
         facts=stages.lasting(plan.facts),
         exam=stages.lasting(plan.exam),
+        calibration=stages.lasting(plan.calibration) if plan.calibration else None,
         file=str(Path(plan.file).resolve()) if plan.file else None,
         given={**plan.given, "model": model},
     )
@@ -76,7 +93,13 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
 
 def check(plan: Plan) -> None:
     """Find mistakes before anything is trained: settings of every stage, data, questions that are too long."""
+    if plan.track not in TRACKS:
+        raise UserError(unknown("track", plan.track, TRACKS))
     sources = stages.Sources.read(plan.corpus, plan.facts)
+    if not 0 <= plan.held_out <= len(sources.facts) // 2:
+        raise UserError(
+            f"--held-out {plan.held_out} of {len(sources.facts):,} training questions: keep back at most half of them"
+        )
     exam, config = corpora.load_questions(plan.exam), plan.settings("pretrain")
     tokenizer = stages.learn_tokenizer(config, sources)
     for stage in get_args(Stage):
@@ -103,27 +126,36 @@ def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any
 def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     """Train what is not trained, examine everything, and write the result and the report."""
     corpus = corpora.load_corpus(plan.corpus)
-    facts, exam = corpora.load_questions(plan.facts), corpora.load_questions(plan.exam)
-    console.print(f"{len(corpus.lines):,} documents, {len(facts):,} training questions, {len(exam):,} to be examined")
+    lessons = learn_from(plan, corpus, folder)
+    facts, exam = corpora.load_questions(lessons.asked), corpora.load_questions(plan.exam)
+    taught = len(corpora.load_questions(lessons.taught)) - len(facts)
+    console.print(
+        f"{len(corpus.lines):,} documents, {len(facts):,} training questions,"
+        + (f" {taught:,} more written by a reader," if taught else "")
+        + (f" {plan.held_out:,} kept back to calibrate with," if plan.held_out else "")
+        + f" {len(exam):,} to be examined"
+    )
     strangers = sum(not corpora.documents_about(corpus, item.question) for item in (*facts, *exam))
     if strangers:
         console.print(
             f"note: {strangers:,} of {len(facts) + len(exam):,} questions name nobody that a document is about"
         )
-    runs = train_all(plan, folder, console)
+    runs = train_all(plan, lessons, folder, console)
     began = time.perf_counter()
-    examinations = examine_all(runs, corpus, facts, exam)
+    examinations = examine_all(plan, lessons, runs, corpus, exam)
     model, tokenizer = load_model(runs["finetune"].model)
     result = {
         "study": "recall",
-        "title": "What does a small model remember?",
+        "track": plan.track,
+        "title": TRACKS[plan.track],
         "command": plan.command,
         "finished": date.today().isoformat(),
-        "world": describe_world(plan, corpus, facts, exam),
-        "rows": [describe_row(row, examinations[row.name], runs) for row in ROWS],
+        "world": describe_world(plan, corpus, facts, exam) | {"track": plan.track, "written_questions": taught},
+        "rows": [describe_row(row, examinations[row.name], runs) for row in ROWS if row.name in examinations],
         "runs": {name: describe_run(one) for name, one in runs.items()},
         "answers": {**pick_answers(examinations[MAIN], corpus), "example": exam[0].question},
         "attention": look(model, tokenizer, examinations[MAIN]),
+        "calibration": calibrated(runs["finetune"], lessons, plan),
         "environment": environment(),
     }
     training = sum(one.result["seconds"] for one in runs.values())
@@ -134,7 +166,30 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     return result
 
 
-def train_all(plan: Plan, folder: Path, console: Console) -> dict[str, Run]:
+def learn_from(plan: Plan, corpus: Corpus, folder: Path) -> Lessons:
+    """The questions of the study by their use."""
+    return prepare(
+        corpus,
+        plan.facts,
+        folder,
+        held_out=plan.held_out,
+        calibration=plan.calibration,
+        assisted=plan.track == "assisted",
+        seed=plan.settings("pretrain").seed,
+    )
+
+
+def calibrated(run: Run, lessons: Lessons, plan: Plan) -> dict[str, Any] | None:
+    """How far the confidence of the final model can be trusted, kept in its run for `attnlab ask`.
+
+    Not in the assisted track: what the reader wrote about those kept back was trained on.
+    """
+    if lessons.held_out is None or plan.track == "assisted":
+        return None
+    return calibrate(run, corpora.load_questions(lessons.held_out)).summary()
+
+
+def train_all(plan: Plan, lessons: Lessons, folder: Path, console: Console) -> dict[str, Run]:
     """The three models, each begun, gone on with, or left as it is when complete."""
 
     def stage(name: str, kind: Stage, base: Run | None = None) -> Run:
@@ -143,9 +198,10 @@ def train_all(plan: Plan, folder: Path, console: Console) -> dict[str, Run]:
             if path.exists():
                 return stages.resume(Run.open(path), show)
             if kind == "pretrain":
-                facts = plan.facts if stages.reads_questions(plan.settings(kind)) else None
+                facts = lessons.taught if stages.reads_questions(plan.settings(kind)) else None
                 return stages.pretrain(plan.settings(kind), plan.corpus, facts, path, show)
-            return stages.finetune(plan.settings(kind), base, plan.facts, plan.corpus, path, show)
+            facts = lessons.taught if base else lessons.asked
+            return stages.finetune(plan.settings(kind), base, facts, plan.corpus, path, show)
 
     scratch = stage("no-pretraining", "scratch")
     pretrained = stage("pretrain", "pretrain")
@@ -167,7 +223,7 @@ class Row:
     role: str = ""
 
 
-MAIN = "pretrained + fine-tuned"
+MAIN, READER = "pretrained + fine-tuned", "own reader, open book"
 ROWS = (
     Row(MAIN, "finetune", "read every document, then answered the training questions", "the pretrained model"),
     Row(
@@ -185,18 +241,36 @@ ROWS = (
     ),
     Row("majority answer", None, "always the commonest training answer", "always saying {commonest}", "baseline"),
     Row("open book", None, "looks the line up and takes the first known place in it", "a reader with the book open"),
+    Row(READER, None, "looks the line up and reads it as it learned to from the training questions", "its own reader"),
 )
 
 
 def examine_all(
-    runs: dict[str, Run], corpus: Corpus, facts: tuple[Question, ...], exam: tuple[Question, ...]
+    plan: Plan, lessons: Lessons, runs: dict[str, Run], corpus: Corpus, exam: tuple[Question, ...]
 ) -> dict[str, Examination]:
     """Every model and every baseline on the same questions, by the name of its row."""
+    facts = corpora.load_questions(lessons.asked)
     found = {row.name: examine(*load_model(runs[row.run].model), exam) for row in ROWS if row.run}
     places = {item.answer for item in facts if item.answer is not None}
     found["majority answer"] = majority(facts, exam)
     found["open book"] = Examination(exam, tuple(corpora.open_book(corpus, places, q.question) or "" for q in exam))
+    if plan.track == "assisted":
+        found[MAIN] = choose(*load_model(runs["finetune"].model), corpora.load_questions(lessons.taught), exam)
+        reader = Reader.train(corpus, facts, plan.settings("pretrain").seed)
+        known = [bool(corpora.documents_about(corpus, item.question)) for item in exam]
+        found[READER] = Examination(
+            exam, tuple(reader.read(q.question).text if seen else "" for q, seen in zip(exam, known, strict=True))
+        )
     return found
+
+
+def choose(
+    model: LanguageModel, tokenizer: Tokenizer, taught: tuple[Question, ...], exam: tuple[Question, ...]
+) -> Examination:
+    """The likeliest of all answers that occur in training, scored whole."""
+    trie = AnswerTrie(tokenizer, [item.answer for item in taught if item.answer])
+    found = answer_distribution(model, tokenizer, [item.question for item in exam], trie, floor=FLOOR)
+    return Examination(exam, tuple(answer for answer, _ in found.best()))
 
 
 def describe_row(row: Row, examination: Examination, runs: dict[str, Run]) -> dict[str, Any]:

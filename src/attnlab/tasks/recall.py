@@ -106,7 +106,8 @@ class Recall:
     """Short views of every document that ask for what it says, training questions mixed in, and whole lines.
 
     An epoch shows each document in `views` views, whole with probability `lines`, and each training question with
-    probability `questions`. A view has the bare title as its cue with probability `bare`, else also text to the left.
+    probability `questions`. A view has the bare title as its cue with probability `bare`, else also up to `left` tokens of
+    the text to the left of the span.
     For every document there are `strangers` names of nobody, half of them in a question, to which the answer is empty.
     """
 
@@ -120,16 +121,17 @@ class Recall:
         bare: float = 0.65,
         lines: float = 0.05,
         questions: float = 0.5,
+        left: int = 16,
         strangers: float = 0.0,
     ) -> None:
         for name, share in {"bare": bare, "lines": lines, "questions": questions}.items():
             require(0 <= share <= 1, f"task recall: {name} must lie in [0, 1], not {share}")
-        for name, number in {"views": views, "strangers": strangers}.items():
+        for name, number in {"views": views, "left": left, "strangers": strangers}.items():
             require(number >= 0, f"task recall: {name} must not be negative, but is {number}")
         self.tokenizer = data.tokenizer
         self.block_size = data.block_size
         self.views, self.bare, self.lines, self.questions = views, bare, lines, questions
-        self.strangers = strangers
+        self.left, self.strangers = left, strangers
         texts = data.lines("recall")
         proper = proper_words(texts)
         self.readings = [self.read(line, proper) for line in texts]
@@ -171,6 +173,6 @@ class Recall:
         """A title, perhaps with text to the left of a span, that asks for the span."""
         left, span = reading.spans[pick]
         room = self.block_size - len(reading.title) - len(span) - 2
-        shown = 0 if rng.random() < self.bare else min(int(rng.integers(0, 17)), len(left), room)
+        shown = 0 if rng.random() < self.bare else min(int(rng.integers(0, self.left + 1)), len(left), room)
         cue = [*reading.title, *left[len(left) - shown :], self.tokenizer.mask]
         return Example([*cue, *span, self.tokenizer.mask], len(cue))

@@ -1,0 +1,158 @@
+"""What makes a small model remember: the recipe of preset `recall` with one ingredient taken away at a time.
+
+    ATTNLAB_DATA=path/to/data python benchmarks/ingredients.py DIR [--seeds 3] [--jobs 2] [--only whole,characters]
+
+Every variant reads the same number of tokens, a quarter of what the preset reads of the CS224n birthplaces, and learns from the
+same 1,500 of the 2,000 training questions; the other 500 are asked. Prints accuracy, and the difference from the whole recipe
+with its 95 % interval for new seeds and new questions. DIR keeps every run; called again, it goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from birthplaces import option
+
+from attnlab import corpora, evaluate, stages, stats
+from attnlab.config import RunConfig, resolve
+from attnlab.model import load_model
+from attnlab.tasks import TaskData, make_task
+
+HELD_OUT, SHARE, WHOLE = 500, 0.25, "whole"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The recipe with something else in the place of one ingredient."""
+
+    words: str
+    given: dict[str, Any] = field(default_factory=dict)
+    tuned: bool = False  # whether the training questions come afterwards, by fine-tuning
+
+
+def task(**options: float) -> dict[str, Any]:
+    """Options of the task."""
+    return {"task": {"options": options}}
+
+
+VARIANTS = {
+    WHOLE: Variant("the whole recipe"),
+    "lines": Variant("whole lines instead of views", task(views=0, lines=1.0)),
+    "bare": Variant("views without the text to their left", task(bare=1.0)),
+    "tuned": Variant("training questions afterwards, not mixed in", task(questions=0.0), tuned=True),
+    "often": Variant("every training question twice as often", task(questions=0.5)),
+    "characters": Variant("characters instead of byte pairs", {"tokenizer": {"kind": "char"}}),
+    "pieces": Variant("2,000 byte-pair symbols instead of 3,500", {"model": {"vocab_size": 2000}}),
+    "adamw": Variant("AdamW (1e-3) instead of Muon", {"train": {"optimizer": "adamw", "lr": 1e-3}}),
+    "places": Variant("learned positions instead of rotary ones", {"model": {"positions": "learned"}}),
+    "block": Variant(
+        "GELU, no QK-norm, no zero start",
+        {"model": {"activation": "gelu", "qk_norm": False, "zero_init": False}},
+    ),
+    "steady": Variant("a rate that does not decay", {"train": {"decay": 0.0}}),
+}
+
+
+def tokens_per_epoch(config: RunConfig, sources: stages.Sources) -> float:
+    """The mean over three epochs."""
+    tokenizer = stages.learn_tokenizer(config, sources)
+    made = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
+    drawn = [made.examples(np.random.default_rng(seed)) for seed in range(3)]
+    return float(np.mean([sum(example.end - 1 for example in examples) for examples in drawn]))
+
+
+def train_one(folder: Path, name: str, seed: int) -> None:
+    """One run of one variant, examined."""
+    corpus, facts, exam = (str(path) for path in files_of(folder))
+    variant, sources = VARIANTS[name], stages.Sources.read(corpus, facts)
+    whole = resolve("recall")
+    budget = SHARE * whole.train.epochs * tokens_per_epoch(whole, sources)
+    config = resolve("recall", given={**variant.given, "seed": seed})
+    epochs = budget / tokens_per_epoch(config, sources)
+    config = replace(config, train=replace(config.train, epochs=epochs, threads=1))
+    target = folder / f"{name}-{seed}"
+    mixed = facts if config.task.options.get("questions", 1.0) else None
+    run = stages.pretrain(config, corpus, mixed, target)
+    if variant.tuned:
+        given = {"train": {"epochs": 8.0, "lr": 3e-4, "muon_lr": 0.002, "threads": 1}, "seed": seed}
+        run = stages.finetune(resolve("recall", "finetune", given=given), run, facts, corpus, Path(f"{target}-tuned"))
+    found = evaluate.examine(*load_model(run.model), corpora.load_questions(exam))
+    row = {"name": name, "seed": seed, "right": found.right, "tokens": run.result["tokens"]}
+    (folder / f"{name}-{seed}.json").write_text(json.dumps(row), encoding="utf-8")
+
+
+def files_of(folder: Path) -> tuple[Path, Path, Path]:
+    """Corpus, training questions, and those to be asked."""
+    data = Path(os.environ["ATTNLAB_DATA"]) / "birthplaces"
+    facts, exam = folder / "train.tsv", folder / "held-out.tsv"
+    if not exam.exists():
+        lines = list(corpora.as_table(corpora.load_questions(data / "birth_places_train.tsv")))
+        random.Random(0).shuffle(lines)
+        for path, part in ((facts, lines[:-HELD_OUT]), (exam, lines[-HELD_OUT:])):
+            path.write_text("\n".join(part) + "\n", encoding="utf-8")
+    return data / "wiki.txt", facts, exam
+
+
+def missing(folder: Path, names: list[str], seeds: int) -> list[tuple[str, int]]:
+    """The runs that are not there yet, seed by seed."""
+    wanted = [(name, seed) for seed in range(seeds) for name in names]
+    return [(name, seed) for name, seed in wanted if not (folder / f"{name}-{seed}.json").exists()]
+
+
+def show(folder: Path, names: list[str], seeds: int) -> None:
+    """The table, of what is complete."""
+
+    def answers(name: str) -> list[list[bool]]:
+        paths = [folder / f"{name}-{seed}.json" for seed in range(seeds)]
+        return [json.loads(path.read_text(encoding="utf-8"))["right"] for path in paths if path.exists()]
+
+    base = np.array(answers(WHOLE), dtype=float)
+    print("| variant | accuracy by seed | mean | difference, with 95 % interval | p |\n|---|---|---|---|---|")
+    for name in names:
+        table = np.array(answers(name), dtype=float)
+        if len(table) < seeds or len(base) < seeds:
+            print(f"| {VARIANTS[name].words} | {len(table)} of {seeds} runs done | | | |")
+            continue
+        shares = ", ".join(f"{100 * row.mean():.1f}" for row in table)
+        beside = "| |"
+        if name != WHOLE:
+            found = stats.crossed(table - base)
+            low, high, p = (float("nan") if one is None else one for one in (found.low, found.high, found.p))
+            beside = f"| {100 * found.mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}) | {p:.2g}"
+        print(f"| {VARIANTS[name].words} | {shares} | {100 * table.mean():.1f} % {beside} |")
+
+
+def main() -> None:
+    """Train what is missing, and print the table."""
+    if "ATTNLAB_DATA" not in os.environ or len(sys.argv) < 2:
+        sys.exit("ingredients: set ATTNLAB_DATA to the folder that holds birthplaces/, and name a folder for the runs")
+    if "--one" in sys.argv:
+        name, seed = option("--one", "").split(":")
+        train_one(Path(sys.argv[1]), name, int(seed))
+        return
+    seeds, jobs = int(option("--seeds", "3")), int(option("--jobs", "2"))
+    names = [name for name in option("--only", ",".join(VARIANTS)).split(",") if name]
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    files_of(folder)
+
+    def start(job: tuple[str, int]) -> None:
+        command = [sys.executable, __file__, str(folder), "--one", f"{job[0]}:{job[1]}"]
+        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(start, missing(folder, names, seeds)))
+    show(folder, names, seeds)
+
+
+if __name__ == "__main__":
+    main()
