@@ -272,10 +272,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def load_preset(name: str) -> dict[str, Any]:
-    """The settings of a preset by name."""
+    """The settings of a preset by name; one that is `like` another says only what differs."""
     if name not in preset_names():
         raise ConfigError(unknown("preset", name, preset_names()))
-    return tomllib.loads((resources.files("attnlab") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
+    own = tomllib.loads((resources.files("attnlab") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
+    like = own.pop("like", None)
+    return merge(load_preset(like), own) if like else own
 
 
 SPECIAL = ("finetune", "scratch")  # tables of a preset or file that hold for one stage only

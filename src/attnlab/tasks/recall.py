@@ -118,9 +118,9 @@ class Recall:
         data: TaskData,
         *,
         views: int = 1,
-        bare: float = 0.65,
+        bare: float = 0.2,
         lines: float = 0.05,
-        questions: float = 0.5,
+        questions: float = 0.25,
         left: int = 16,
         strangers: float = 0.0,
     ) -> None:
