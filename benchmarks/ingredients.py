@@ -49,16 +49,13 @@ VARIANTS = {
     "lines": Variant("whole lines instead of views", task(views=0, lines=1.0)),
     "bare": Variant("views without the text to their left", task(bare=1.0)),
     "tuned": Variant("training questions afterwards, not mixed in", task(questions=0.0), tuned=True),
-    "often": Variant("every training question twice as often", task(questions=0.5)),
     "characters": Variant("characters instead of byte pairs", {"tokenizer": {"kind": "char"}}),
-    "pieces": Variant("2,000 byte-pair symbols instead of 3,500", {"model": {"vocab_size": 2000}}),
     "adamw": Variant("AdamW (1e-3) instead of Muon", {"train": {"optimizer": "adamw", "lr": 1e-3}}),
     "places": Variant("learned positions instead of rotary ones", {"model": {"positions": "learned"}}),
     "block": Variant(
         "GELU, no QK-norm, no zero start",
         {"model": {"activation": "gelu", "qk_norm": False, "zero_init": False}},
     ),
-    "steady": Variant("a rate that does not decay", {"train": {"decay": 0.0}}),
 }
 
 

@@ -118,10 +118,10 @@ class Recall:
         data: TaskData,
         *,
         views: int = 1,
-        bare: float = 0.2,
+        bare: float = 0.15,
         lines: float = 0.05,
         questions: float = 0.25,
-        left: int = 16,
+        left: int = 6,
         strangers: float = 0.0,
     ) -> None:
         for name, share in {"bare": bare, "lines": lines, "questions": questions}.items():
