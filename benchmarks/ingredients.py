@@ -49,7 +49,9 @@ VARIANTS = {
     "lines": Variant("whole lines instead of views", task(views=0, lines=1.0)),
     "bare": Variant("views without the text to their left", task(bare=1.0)),
     "tuned": Variant("training questions afterwards, not mixed in", task(questions=0.0), tuned=True),
-    "characters": Variant("characters instead of byte pairs", {"tokenizer": {"kind": "char"}}),
+    "characters": Variant(
+        "characters instead of byte pairs", {"tokenizer": {"kind": "char"}, "model": {"vocab_size": 0}}
+    ),
     "adamw": Variant("AdamW (1e-3) instead of Muon", {"train": {"optimizer": "adamw", "lr": 1e-3}}),
     "places": Variant("learned positions instead of rotary ones", {"model": {"positions": "learned"}}),
     "block": Variant(
