@@ -101,3 +101,10 @@ def test_rotary_needs_an_even_head() -> None:
     with pytest.raises(ConfigError, match="even head width"):
         ModelConfig(n_embd=6, n_head=2)
     ModelConfig(n_embd=6, n_head=2, positions="learned")
+
+
+def test_a_preset_like_another_says_only_what_differs() -> None:
+    small, recall = resolve("small"), resolve("recall")
+    assert diff(small, recall).keys() == {"preset", "train.epochs"}
+    assert recall.train.epochs > small.train.epochs
+    assert resolve("recall", "finetune").train == resolve("small", "finetune").train
