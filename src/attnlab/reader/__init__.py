@@ -85,7 +85,9 @@ def rows_of(book: Book, lines: Sequence[int], stretches: Sequence[Stretch], know
     return [*rows, none_clues((book.pages[number] for number in lines), stretches, known, book.customs)]
 
 
-def lessons_of(book: Book, asked: Sequence[Asked], kind: int, shapes: frozenset[tuple[str, int]], seed: int) -> list[Lesson]:
+def lessons_of(
+    book: Book, asked: Sequence[Asked], kind: int, shapes: frozenset[tuple[str, int]], seed: int
+) -> list[Lesson]:
     """Questions of one kind as lessons, with known answers counted in the parts that a question is not in.
 
     Counted among all of them, every right answer of a training question would be a known one, and a new name never right.
@@ -181,7 +183,9 @@ class Reader:
             return self.answer(self.book.corpus.shelf.get(heading, (asked,)), kind)
         lines, form = look_up(self.book.corpus, asked)
         if not lines:
-            raise DataError(f"no line of {self.book.corpus.source} is about “{asked}”: it names no heading; check the name")
+            raise DataError(
+                f"no line of {self.book.corpus.source} is about “{asked}”: it names no heading; check the name"
+            )
         return self.answer(lines, nearest_kind(self.kinds, form))
 
     def write(self, kinds: Sequence[int] | None = None, at_least: float = 0.0) -> tuple[Written, ...]:

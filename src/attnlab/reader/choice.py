@@ -63,7 +63,9 @@ def clue_numbers(lessons: Sequence[Lesson]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for lesson in lessons:
         counts.update({clue for row in lesson.rows for clue in row})
-    return {clue: number for number, clue in enumerate(one for one, count in counts.items() if count >= LEAST_QUESTIONS)}
+    return {
+        clue: number for number, clue in enumerate(one for one, count in counts.items() if count >= LEAST_QUESTIONS)
+    }
 
 
 def matrix_of(rows: Sequence[Sequence[str]], numbers: dict[str, int]) -> csr_array:

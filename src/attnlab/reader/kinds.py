@@ -60,23 +60,32 @@ def located(corpus: Corpus, questions: Sequence[Question]) -> list[Asked]:
             f"{corpus.source}: no line begins with a heading; a reader needs lines like `Ann B. Lee. Lee was born in York .`"
         )
     found = [(*look_up(corpus, one.question), one.answer) for one in questions]
-    asked = [Asked(lines, form, normal(answer).strip()) for lines, form, answer in found if lines and answer is not None]
+    asked = [
+        Asked(lines, form, normal(answer).strip()) for lines, form, answer in found if lines and answer is not None
+    ]
     if not asked:
-        raise DataError(f"no question with an answer names a heading of {corpus.source}; check that the two belong together")
+        raise DataError(
+            f"no question with an answer names a heading of {corpus.source}; check that the two belong together"
+        )
     return asked
 
 
 def grouped(asked: Sequence[Asked], forms: Sequence[Sequence[str]]) -> tuple[Kind, ...]:
     """Kinds from groups of forms, the kind that was asked most often first."""
     counts = Counter(one.form for one in asked)
-    kinds = [Kind(tuple(sorted(((form, counts[form]) for form in group), key=lambda one: (-one[1], one[0])))) for group in forms]
+    kinds = [
+        Kind(tuple(sorted(((form, counts[form]) for form in group), key=lambda one: (-one[1], one[0]))))
+        for group in forms
+    ]
     return tuple(sorted(kinds, key=lambda kind: (-sum(count for _, count in kind.forms), kind.name)))
 
 
 def common_forms(asked: Sequence[Asked]) -> list[str]:
     """The forms that were asked often enough to be learned by themselves, the commonest first."""
     counts = Counter(one.form for one in asked)
-    return sorted((form for form, count in counts.items() if count >= LEAST_QUESTIONS), key=lambda form: (-counts[form], form))
+    return sorted(
+        (form for form, count in counts.items() if count >= LEAST_QUESTIONS), key=lambda form: (-counts[form], form)
+    )
 
 
 def alike(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -84,7 +93,9 @@ def alike(one: Sequence[str], other: Sequence[str]) -> bool:
     return sum(a == b for a, b in zip(one, other, strict=True)) >= ALIKE * len(one)
 
 
-def same_kind(asked: Sequence[Asked], forms: Sequence[str], answer: Callable[[str, tuple[int, ...]], str]) -> list[list[str]]:
+def same_kind(
+    asked: Sequence[Asked], forms: Sequence[str], answer: Callable[[str, tuple[int, ...]], str]
+) -> list[list[str]]:
     """Forms in groups: two are together where the lines that either was asked about are answered alike in both."""
     lines = {form: [one.lines for one in asked if one.form == form] for form in forms}
     groups: list[list[str]] = []
