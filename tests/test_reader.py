@@ -28,21 +28,13 @@ def texts(line: str, heading: str, *answers: str) -> list[str]:
     return [page.stretch(begin, end) for begin, end in candidates(page, shapes_of(answers))]
 
 
-def debuts(part: slice) -> tuple[Question, ...]:
-    """When people played first, asked about those whose line says the whole date."""
+def debuts(corpus: Corpus) -> tuple[Question, ...]:
+    """In which year people played first, asked about those whose line says it."""
+    years = {one.name: str(one.debut_date.year) for one in load_people(200)}
     told = [
-        one
-        for one in load_people(200)
-        if "first game on" in line_about(one.name) or "debut for the" in line_about(one.name)
+        title for title, line in zip(corpus.titles, corpus.lines, strict=True) if years[title] in line[len(title) :]
     ]
-    return tuple(
-        Question(f"In which year did {one.name} make a debut?", str(one.debut_date.year)) for one in told[part]
-    )
-
-
-def line_about(name: str) -> str:
-    corpus = load_corpus("people:200")
-    return corpus.lines[corpus.shelf[name][0]]
+    return tuple(Question(f"In which year did {name} make a debut?", years[name]) for name in told)
 
 
 def test_candidates_have_the_shapes_of_answers() -> None:
@@ -107,30 +99,20 @@ def test_probabilities_tell_right_from_wrong(reader: Reader) -> None:
 
 def test_it_is_the_same_each_time(corpus: Corpus, reader: Reader) -> None:
     assert Reader.train(corpus, load_questions("people:200:train")).write() == reader.write()
-    assert Reader.train(corpus, load_questions("people:200:train"), seed=1).write() != reader.write()
+    assert replace(reader, seed=1).write() != reader.write(), "forms are drawn by seed"
 
 
 def test_two_kinds_of_questions_at_once(corpus: Corpus) -> None:
-    places, years = load_questions("people:200:train"), debuts(slice(0, 40))
-    both = Reader.train(corpus, places + years)
+    years = debuts(corpus)
+    asked, held = years[:60], years[60:90]
+    both = Reader.train(corpus, load_questions("people:200:train") + asked)
     assert [kind.name for kind in both.kinds] == ["Where was {} born?", "In which year did {} make a debut?"]
     exam = load_questions("people:200:test")
     assert sum(both.read(one.question).text == one.answer for one in exam) >= 0.9 * len(exam)
-    held = debuts(slice(40, None))
-    assert len(held) >= 10
     assert sum(both.read(one.question).text == one.answer for one in held) >= 0.9 * len(held)
     written = both.write(kinds=[1])
-    assert len(written) <= len(corpus.shelf) - len(years)
+    assert 0 < len(written) <= len(corpus.shelf) - len(asked)
     assert all(one.question.answer and one.question.answer.isdigit() for one in written)
-
-
-def test_an_answer_that_is_not_in_the_line_is_unlikely(corpus: Corpus) -> None:
-    silent = replace(
-        corpus, lines=(*corpus.lines, "Ann B. Lee. Lee batted left-handed and was mainly a pitcher for Boston .")
-    )
-    reader = Reader.train(silent, load_questions("people:200:train"))
-    told = reader.read(load_questions("people:200:test")[0].question)
-    assert reader.read("Where was Ann B. Lee born?").probability < told.probability
 
 
 def test_a_line_may_be_read_by_its_number_and_a_new_form_as_the_nearest(corpus: Corpus, reader: Reader) -> None:
@@ -141,9 +123,14 @@ def test_a_line_may_be_read_by_its_number_and_a_new_form_as_the_nearest(corpus: 
     assert reader.read(f"Please, where was {corpus.titles[number]} born?") == answer
 
 
-def test_a_line_without_any_candidate_has_no_answer(corpus: Corpus) -> None:
-    silent = replace(corpus, lines=(*corpus.lines, "Ann B. Lee. nothing is known ."))
-    reader = Reader.train(silent, load_questions("people:200:train"))
+def test_what_a_line_does_not_say_is_unlikely_or_no_answer_at_all(corpus: Corpus) -> None:
+    silent = (
+        "Ann B. Lee. nothing is known .",
+        "Cy D. Fox. Fox batted left-handed and was mainly a pitcher for Boston .",
+    )
+    reader = Reader.train(replace(corpus, lines=corpus.lines + silent), load_questions("people:200:train"))
+    told = reader.read(load_questions("people:200:test")[0].question)
+    assert reader.read("Where was Cy D. Fox born?").probability < told.probability
     assert reader.read("Where was Ann B. Lee born?") == ("", 0.0)
     assert not any("Ann B. Lee" in one.question.question for one in reader.write())
 
