@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 from attnlab.reader.pages import CAPITAL, SMALL, Page
 
@@ -88,6 +89,19 @@ def fifth(part: int, whole: int) -> int:
     return few(int(5 * part / whole), 4) if whole else 0
 
 
+class Chain(NamedTuple):
+    """Runs of capitals with commas between, such as `Columbus, Ohio`, seen from a stretch in it."""
+
+    first: int
+    last: int
+    whole: bool
+    """Whether the stretch is all of its run."""
+    before: int
+    rivals: int
+    """How many of the runs before it are candidates, too."""
+    after: int
+
+
 @dataclass(frozen=True)
 class Layout:
     """What is worked out once for a page: runs of pieces of one class, brackets, sentences, telling words."""
@@ -101,6 +115,7 @@ class Layout:
     """The number of places before each piece at which candidates begin."""
     telling: tuple[int, ...]
     """The small words that stand in several lines of the corpus."""
+    candidates: frozenset[tuple[int, int]]
 
     @classmethod
     def of(cls, page: Page, stretches: Sequence[tuple[int, int]], customs: Customs) -> Layout:
@@ -120,77 +135,68 @@ class Layout:
         telling = (
             at for at in range(count) if page.classes[at] == SMALL and customs.lines[page.pieces[at]] >= LEAST_LINES
         )
-        bracket = tuple(level > 0 for level in depth)
-        return cls(page, tuple(begins), tuple(ends), bracket, tuple(sentence), tuple(begun), tuple(telling))
+        return cls(
+            page,
+            tuple(begins),
+            tuple(ends),
+            tuple(level > 0 for level in depth),
+            tuple(sentence),
+            tuple(begun),
+            tuple(telling),
+            frozenset(stretches),
+        )
 
-    def chain(self, begin: int, end: int) -> tuple[int, int, int, int]:
-        """Runs of capitals with commas between: where the chain around a stretch begins and ends, how many before and after."""
-        page, first, last, before, after = self.page, self.run_begin[begin], self.run_end[end - 1], 0, 0
+    def chain(self, begin: int, end: int) -> Chain:
+        """The chain around a stretch."""
+        page, first, last = self.page, self.run_begin[begin], self.run_end[end - 1]
+        whole = (begin, end) == (first, last)
+        before = rivals = after = 0
         while first >= 2 and page.pieces[first - 1] == "," and page.classes[first - 2] == CAPITAL:
-            first, before = self.run_begin[first - 2], before + 1
+            last_before, first = first - 1, self.run_begin[first - 2]
+            before, rivals = before + 1, rivals + ((first, last_before) in self.candidates)
         while last + 1 < len(page.pieces) and page.pieces[last] == "," and page.classes[last + 1] == CAPITAL:
             last, after = self.run_end[last + 1], after + 1
-        return first, last, before, after
+        return Chain(first, last, whole, before, rivals, after)
 
 
 def neighbours(page: Page, begin: int, end: int) -> Iterator[str]:
-    """The skeleton to the left and to the right, piece by piece and together; names next to the stretch in full."""
-    left = [page.skeleton[at] if at >= 0 else "<" for at in range(begin - 1, begin - 6, -1)]
-    right = [page.skeleton[at] if at < len(page.pieces) else ">" for at in range(end, end + 4)]
+    """The skeleton to the left and to the right, piece by piece and together."""
+    left = [page.skeleton[at] if at >= 0 else "<" for at in range(begin - 1, begin - 5, -1)]
+    right = [page.skeleton[at] if at < len(page.pieces) else ">" for at in range(end, end + 2)]
     yield from (f"left {away} {piece}" for away, piece in enumerate(left))
     yield from (f"right {away} {piece}" for away, piece in enumerate(right))
-    yield from (f"lefts {' '.join(left[:many])}" for many in (2, 3, 4, 5))
-    yield from (f"rights {' '.join(right[:many])}" for many in (2, 3))
+    yield from (f"lefts {' '.join(left[:many])}" for many in (2, 3, 4))
+    yield f"rights {' '.join(right)}"
     for many, more in ((1, 1), (2, 1), (1, 2), (2, 2)):
         yield f"between {' '.join(left[:many])} _ {' '.join(right[:more])}"
-    if left[0] == CAPITAL:
-        yield f"name before {page.pieces[begin - 1]}"
-    if right[0] == CAPITAL:
-        yield f"name after {page.pieces[end]}"
-    if right[:2] == [",", CAPITAL]:
-        yield f"name after comma {page.pieces[end + 1]}"
 
 
-def telling_words(layout: Layout, begin: int, end: int, first: int, last: int, where: str) -> Iterator[str]:
-    """Every telling word of the line: before or after the stretch, how far, and how many candidates lie between."""
+def telling_words(layout: Layout, begin: int, end: int, chain: Chain, where: str) -> Iterator[str]:
+    """Every telling word of the line: before or after the stretch, and how many candidates lie between."""
     page, seen = layout.page, set[str]()
     for at in reversed(layout.telling):
         word = page.pieces[at]
         if at < begin and word not in seen:
             seen.add(word)
-            between = few(layout.begun[first] - layout.begun[min(at + 1, first)], 4)
+            between = few(layout.begun[chain.first] - layout.begun[min(at + 1, chain.first)], 4)
             yield f"after {word}"
             yield f"after {word} {between}"
             yield f"after {word} {between} {where}"
-            yield f"after {word} by {magnitude(begin - at)}"
-            yield f"after {word} {layout.sentence[at] == layout.sentence[begin]}"
     seen.clear()
     for at in layout.telling:
         word = page.pieces[at]
         if at >= end and word not in seen:
             seen.add(word)
-            between = few(layout.begun[at] - layout.begun[min(last, at)], 4)
-            yield f"before {word}"
+            between = few(layout.begun[at] - layout.begun[min(chain.last, at)], 4)
             yield f"before {word} {between}"
-            yield f"before {word} by {magnitude(at - end)}"
 
 
 def looks(page: Page, begin: int, end: int, customs: Customs) -> Iterator[str]:
     """The stretch itself: its ending, length and shape, the heading's words in it, and how its first word is used elsewhere."""
     word, final = page.pieces[begin], page.pieces[end - 1]
-    yield from (
-        f"ends {final[-3:]}",
-        f"ends {final[-2:]}",
-        f"pieces {few(end - begin, 8)}",
-        f"letters {few(len(word), 8)}",
-    )
+    yield from (f"ends {final[-3:]}", f"ends {final[-2:]}", f"pieces {few(end - begin, 8)}")
     yield f"shape {' '.join(page.classes[begin:end])}"
-    yield from (
-        f"upper {word.isupper()}",
-        f"joined {not word.isalnum()}",
-        f"said {few(page.pieces.count(word), 3)} times",
-    )
-    yield f"own {any(piece in page.own for piece in page.pieces[begin:end])}"
+    yield from (f"upper {word.isupper()}", f"joined {not word.isalnum()}")
     yield f"own before {begin > 0 and page.pieces[begin - 1] in page.own}"
     yield f"own after {end < len(page.pieces) and page.pieces[end] in page.own}"
     if page.classes[begin] == CAPITAL:
@@ -210,48 +216,37 @@ def stretches_of(page: Page, found: Sequence[tuple[int, int]], customs: Customs)
 
 def stretch_of(layout: Layout, begin: int, end: int, customs: Customs) -> Stretch:
     """One candidate with all that the line says about it."""
-    page = layout.page
-    first, last, before, after = layout.chain(begin, end)
+    page, chain = layout.page, layout.chain(begin, end)
     inside, rest = begin - layout.run_begin[begin], layout.run_end[end - 1] - end
-    where = f"{few(before, 2)}:{few(inside, 2)}"
-    lead = [page.skeleton[at] if at >= 0 else "<" for at in range(first - 1, first - 4, -1)]
-    small = [page.pieces[at] for at in range(first - 1, -1, -1) if page.classes[at] == SMALL][:3]
+    where = f"{chain.whole:d}:{few(chain.before, 2)}:{few(chain.rivals, 2)}"
+    run, after = f"run {few(inside, 2)}:{few(rest, 2)}", few(chain.after, 2)
+    lead = [page.skeleton[at] if at >= 0 else "<" for at in range(chain.first - 1, chain.first - 4, -1)]
+    small = [page.pieces[at] for at in range(chain.first - 1, -1, -1) if page.classes[at] == SMALL][:3]
     small += ["<"] * (3 - len(small))
-    chained, run = f"{few(before, 3)}:{few(after, 3)}", f"{few(inside, 3)}:{few(rest, 3)}"
-    order, sentence = layout.begun[begin], layout.sentence[begin]
+    crossed = (
+        f"where {where}",
+        f"chain {few(chain.before, 2)}:{after}",
+        run,
+        f"words {small[0]}",
+        f"own {any(piece in page.own for piece in page.pieces[begin:end])}",
+    )
     clues = [
         *neighbours(page, begin, end),
-        *telling_words(layout, begin, end, first, last, where),
+        *telling_words(layout, begin, end, chain, where),
         *looks(page, begin, end, customs),
-        f"run {run}",
-        f"chain {chained}",
-        f"chain {chained} run {run}",
+        *crossed,
+        f"where {where} {after}",
+        f"where {where} {after} {run}",
         *(f"lead {' '.join(lead[:many])}" for many in (1, 2)),
         *(f"lead {' '.join(lead[:many])} {where}" for many in (1, 2, 3)),
-        *(f"words {' '.join(small[:many])}" for many in (1, 2, 3)),
+        *(f"words {' '.join(small[:many])}" for many in (2, 3)),
         f"words {' '.join(small[:2])} {where}",
         f"bracket {layout.bracket[begin]}",
         f"bracket {layout.bracket[begin]} {where}",
-        f"order {few(order, 8)}",
-        f"order from the end {few(layout.begun[-1] - 1 - order, 8)}",
-        f"place {few(begin // 4, 10)}",
-        f"sentence {few(sentence, 3)}",
+        f"order {few(layout.begun[begin], 8)}",
+        f"sentence {few(layout.sentence[begin], 3)}",
     ]
-    left = page.skeleton[begin - 1] if begin else "<"
-    right = page.skeleton[end] if end < len(page.pieces) else ">"
-    own = any(piece in page.own for piece in page.pieces[begin:end])
-    crossed = (
-        f"where {where}",
-        f"chain {few(before, 2)}:{few(after, 2)}",
-        f"run {few(inside, 2)}:{few(rest, 2)}",
-        f"left {left}",
-        f"right {right}",
-        f"lead {lead[0]}",
-        f"words {small[0]}",
-        f"words {small[1]} {small[0]}",
-        f"own {own}",
-    )
-    return Stretch(page.stretch(begin, end), tuple(clues), before > 0, crossed)
+    return Stretch(page.stretch(begin, end), tuple(clues), chain.before > 0, crossed)
 
 
 def standing(answers: int, seen: int) -> str:
@@ -266,22 +261,11 @@ def known_clues(stretches: Sequence[Stretch], known: Known) -> list[list[str]]:
     rows, rank = [], 0
     for one in stretches:
         answers, seen = known.answers[one.text], known.seen[one.text]
-        here = known.answers_at[one.text, one.later], known.seen_at[one.text, one.later]
-        general, local = standing(answers, seen), standing(*here)
-        coarse = general.split()[0]
-        row = [
-            f"{general} {magnitude(answers)}",
-            f"{general}",
-            f"here {local} {magnitude(here[0])}",
-            f"here {local} {one.crossed[1]}",
-            f"here {local} {one.crossed[6]}",
-            f"known before {few(rank, 4)} {general}",
-            *(f"{general} {crossed}" for crossed in one.crossed),
-            *(f"{coarse} {crossed}" for crossed in one.crossed),
-        ]
-        rows.append(row)
+        here = standing(known.answers_at[one.text, one.later], known.seen_at[one.text, one.later])
+        row = [f"{standing(answers, seen)}", f"here {here}", f"known before {few(rank, 4)} {standing(answers, seen)}"]
+        rows.append([*row, *(f"here {here} {crossed}" for crossed in one.crossed)])
         rank += answers > 0
-    return [[*row, f"known in all {few(rank, 4)} {row[1]}"] for row in rows]
+    return rows
 
 
 def none_clues(pages: Iterable[Page], stretches: Sequence[Stretch], known: Known, customs: Customs) -> list[str]:
