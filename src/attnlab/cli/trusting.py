@@ -142,4 +142,4 @@ def tell_calibration(summary: dict[str, Any]) -> None:
         say(f"its confidence tells right from wrong answers: AUROC {area:.3f}{span}, where 0.5 is chance")
     for rule in summary["rules"]:
         say(f"\nat most {100 * rule['max_risk']:.0f} % wrong: {rule['words']}")
-    say(f'\nkept in {summary["run"]}: attnlab ask {summary["run"]} "..." --max-risk 0.1')
+    say(f"\nkept in the run; ask it: attnlab ask {shlex.quote(summary['run'])} 'QUESTION' --max-risk 0.1")

@@ -43,8 +43,8 @@ def outcome(result: Result) -> str:
     if not result["rule"]["met"]:
         asked = plural(known["questions"], "question")
         return (
-            f"The model answers {percent(known['right']['share'])} of {asked} about names that it read about correctly, but"
-            f" nothing could be certified: at an allowed risk of {risk(result['max_risk'])} it answers none. {told_apart(result)}"
+            f"The model answers {percent(known['right']['share'])} of {asked} about names that it read about rightly, but"
+            f" a risk of {risk(result['max_risk'])} could not be certified, so that it answers none. {told_apart(result)}"
         ).strip()
     answered, wrong = known["answered"], known["wrong"]
     first = (
@@ -108,11 +108,11 @@ def summary_table(result: Result) -> Table:
     columns = (
         Column("Names", number=False),
         Column("Questions"),
-        Column("Right, if all are answered"),
-        Column("Answered by confidence alone"),
-        Column("Wrong among these"),
-        Column("Answered with the lookup"),
-        Column("Said to be never seen"),
+        Column("Right", note="of all questions, answered or not"),
+        Column("Answered", note="by the confidence alone"),
+        Column("Wrong of these"),
+        Column("Answered after a look", note="at the lines that were read"),
+        Column("Never seen", note="by the look at the lines"),
     )
     rows = []
     for one in result["groups"]:
@@ -127,8 +127,8 @@ def summary_table(result: Result) -> Table:
         )
         rows.append(Row(Cell(one["name"], one["name"], MEANINGS[one["name"]]), cells))
     caption = (
-        f"At an allowed risk of {risk(result['max_risk'])}. Intervals are of 95 % (Wilson). What is right of a withheld name"
-        " was guessed: nobody told the model."
+        f"At an allowed risk of {risk(result['max_risk'])}: answered by the confidence alone, and after a look at whether any"
+        " line is about the name. Intervals are of 95 % (Wilson). What is right of a withheld name was guessed."
     )
     return Table(caption, columns, rows)
 
