@@ -18,6 +18,7 @@ SHORT = ["--train.epochs=1", "--train.tokens_per_batch=1024"]
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / ".cache"))
     return tmp_path
 
 
@@ -110,9 +111,9 @@ def test_finetune_evaluate_and_ask(trained: Path, here: Path, capsys: pytest.Cap
     assert call("ask", "tuned", "Where was Hank Aaron born?", "--top", "3", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     answers = shown["answers"]
-    assert shown["documents"] is None  # fine-tuned without a corpus
+    assert shown["documents"] == []  # its base read about others
     assert call("ask", trained, "Where was Zaphod Beeblebrox born?") == 0
-    assert "no document that it read" in capsys.readouterr().out
+    assert "no answer: never seen" in capsys.readouterr().out
     assert 1 <= len(answers) <= 3
     assert all(0 <= answer["probability"] <= 1 for answer in answers)
 

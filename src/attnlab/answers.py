@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 ROWS = 2048  # beginnings of answers read at once
+FLOORED = 32  # questions at once where unlikely beginnings are left: few are read on
 
 
 class AnswerTrie:
@@ -209,7 +210,7 @@ def answer_distribution(
     if not 0 <= floor <= 1:
         raise UserError(f"the floor of probabilities must lie in [0, 1], not {floor}")
     table = torch.full((len(cues), len(trie) + 1), -math.inf, dtype=torch.float64)
-    at_once = max(1, ROWS // len(trie))
+    at_once = max(FLOORED if floor > 0 else 1, ROWS // len(trie))
     by_length = sorted(range(len(cues)), key=lambda place: len(cues[place]))
     with at_rest(model), torch.inference_mode():
         for _, group in groupby(by_length, key=lambda place: len(cues[place])):

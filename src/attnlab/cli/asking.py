@@ -1,4 +1,4 @@
-"""Verbs that question a run, and show the data it learns from: evaluate, ask, generate, corpus."""
+"""Verbs that examine a run, and show the data it learns from: evaluate, generate, corpus."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
-from rich.console import Console
 from rich.text import Text
 
-from attnlab.cli.common import Whole, app, console, show_json
+from attnlab.cli.common import Whole, app, console, errors, indexing, show_json
 from attnlab.config import resolve
 from attnlab.errors import UserError
 
@@ -171,42 +170,6 @@ def generate(
         console.print(text, soft_wrap=True)
 
 
-@app.command
-def ask(folder: Path, question: str, /, *, top: Whole = 5, json: bool = False) -> None:
-    """Ask a run one question: the likeliest answers with their probabilities.
-
-    Parameters
-    ----------
-    folder
-        The run.
-    question
-        The question, as the training questions are phrased.
-    top
-        How many answers.
-    json
-        Print for programs.
-    """
-    from attnlab import evaluate, stages
-    from attnlab.model import load_model
-    from attnlab.runs import Run
-
-    if not question.strip():
-        raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
-    if top < 1:
-        raise UserError(f"--top must be at least 1, not {top}")
-    opened = Run.open(folder)
-    answers = evaluate.top_answers(*load_model(opened.model), question, top)
-    read = stages.documents_read(opened, question)
-    if json:
-        found = [{"answer": a, "probability": p} for a, p in answers]
-        show_json({"question": question, "answers": found, "documents": read})
-        return
-    for answer, probability in answers:
-        console.print(f"{100 * probability:5.1f} %  {answer}")
-    if read == []:
-        console.print("(no document that it read is about a name in this question: the answers are guesses)")
-
-
 @corpus_app.command(name="show")
 def corpus_show(
     *,
@@ -277,17 +240,14 @@ def tell_words(words: dict[str, Any], symbols: int) -> None:
 
 def open_index(corpus: str) -> Index:
     """The index of a corpus; that it is built, which happens once, is said on standard error."""
-    from rich.progress import Progress
-
     from attnlab.corpora.index import index_corpus
 
-    screen, started = Console(stderr=True, markup=False), perf_counter()
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task("indexing, once", total=1.0, visible=False)
-        index = index_corpus(corpus, progress=lambda share: bar.update(task, completed=share, visible=True))
+    started = perf_counter()
+    with indexing() as progress:
+        index = index_corpus(corpus, progress=progress)
     if index.built:
-        seconds = perf_counter() - started
-        screen.print(f"indexed {len(index):,} lines in {seconds:.1f} s, once: {index.folder}", soft_wrap=True)
+        said = f"indexed {len(index):,} lines in {perf_counter() - started:.1f} s, once: {index.folder}"
+        errors.print(said, soft_wrap=True)
     return index
 
 

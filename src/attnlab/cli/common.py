@@ -6,7 +6,8 @@ import json as json_module
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from attnlab.errors import AttnlabError, UserError
 from attnlab.runs import speaks
 
 console = Console(markup=False)  # what is printed is mostly the user's own text
+errors = Console(stderr=True, markup=False)
 
 
 def as_written(name: str) -> str:
@@ -72,6 +74,7 @@ def whole(_kind: object, tokens: Sequence[Any]) -> int:
 Given: Any = given_class()
 Settings = Annotated[Given, Parameter(name="*")]
 Whole = Annotated[int, Parameter(converter=whole)]
+MaxRisk = Annotated[float, Parameter(name=("--max-risk", "--max_risk"))]
 NONE = Given()
 
 
@@ -108,6 +111,16 @@ def read_seeds(text: str) -> int | list[int]:
 def show_json(value: Any) -> None:
     """Print for programs."""
     sys.stdout.write(json_module.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+@contextmanager
+def indexing() -> Iterator[Callable[[float], None]]:
+    """A bar on standard error for whoever builds an index, which happens once; it is not seen where none is built."""
+    from rich.progress import Progress
+
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("indexing, once", total=1.0, visible=False)
+        yield lambda share: bar.update(task, completed=share, visible=True)
 
 
 def share_the_machine() -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, read_seeds
+from attnlab.cli.common import NONE, MaxRisk, Settings, Whole, app, collect, console, read_seeds
 from attnlab.config import resolve
 from attnlab.errors import UserError
 from attnlab.runs import speaks
@@ -29,21 +29,23 @@ def run(
     seed: Whole | None = None,
     seeds: str | None = None,
     jobs: Whole = 0,
-    track: str = "pure",
+    track: str | None = None,
     held_out: Whole | None = None,
+    max_risk: MaxRisk | None = None,
     quick: bool = False,
     given: Settings = NONE,
 ) -> None:
     """Do a whole study and write its report; without a name, the main job on the built-in people.
 
     recall              what does a small model remember of what it read?
+    trust               does it know what it does not know? Lines are withheld, and names invented
     additive-vs-dot     additive attention beside dot-product attention, on sentences
     shared-projections  one projection for queries and keys, or for all three
     masking             zeros after the softmax: a gain that is a leak
     efficient           what every mechanism remembers, in which time and memory
 
-    Of recall, settings of training and task given by hand are those of pretraining; a file given by --config may hold tables
-    [finetune.train] and [scratch.train] for the other two trainings. The others are comparisons: see `attnlab compare`.
+    Of recall and trust, settings of training and task given by hand are those of pretraining; a file given by --config may
+    hold tables [finetune.train] and [scratch.train] for the other trainings. The others are comparisons: see `attnlab compare`.
 
     Parameters
     ----------
@@ -54,19 +56,21 @@ def run(
     dev
         Other text to be measured on: a file, or prose:dev (additive-vs-dot, shared-projections, masking).
     facts
-        Training questions, question<TAB>answer a line: a file, or people:train (recall, efficient).
+        Training questions, question<TAB>answer a line: a file, or people:train (recall, trust, efficient). Of a file, trust
+        sets two fifths aside to calibrate with and to examine on.
     exam
-        Questions to be examined on: a file, or people:test (recall, efficient).
+        Questions to be examined on: a file, or people:test (recall, efficient; may be given for trust).
     out
         Folder for everything; must not exist. Default: runs/STUDY-N.
     preset
-        Where the settings start from. Default: small, nano-words for sentences, quick for efficient.
+        Where the settings start from. Default: recall for trust and for recall of files, small for recall of the built-in
+        people, nano-words for sentences, quick for efficient.
     config
         A TOML file with settings that lie over the preset.
     mechanism
-        Attention mechanism of recall; short for model.mechanism.
+        Attention mechanism of recall or trust; short for model.mechanism.
     seed
-        Seed of weights, order and views (recall).
+        Seed of weights, order and views (recall, trust), and of who is withheld (trust).
     seeds
         How many runs of each specimen, or their seeds: 3,4,5 (comparisons; default 3).
     jobs
@@ -77,15 +81,21 @@ def run(
     held_out
         Training questions kept back to calibrate `attnlab ask` with (recall). Default: a tenth of a file; of the built-in
         people none, since people:dev serves.
+    max_risk
+        Share of answers that may be wrong (trust; default 0.1).
     quick
         A smaller world: the same story in about a minute, of comparisons in a few.
     """
-    from attnlab import comparing, corpora, runs, studies
+    from attnlab import comparing, runs, studies
 
     runs.refuse_several("a study")
     studies.find(study)
     values, command = collect(given, mechanism, seed), "attnlab " + shlex.join(sys.argv[1:])
     folder = out or runs.free_name(study)
+    if max_risk is not None and study != "trust":
+        raise UserError(f"--max-risk is for the study trust, not for {study}")
+    if (track is not None or held_out is not None) and study != "recall":
+        raise UserError(f"--track and --held-out are for the study recall, not for {study}")
     if study in studies.ready.READY:
         if seed is not None:
             raise UserError("a comparison needs several seeds: --seeds 3, or --seeds 7,8,9")
@@ -95,27 +105,49 @@ def run(
         comparing.begin(plan, folder, console)
         return
     if seeds is not None or jobs or dev is not None:
-        raise UserError("--seeds, --jobs and --dev are for comparisons: recall takes --seed, --facts and --exam")
-    world = "people:300" if quick else "people"
+        raise UserError(f"--seeds, --jobs and --dev are for comparisons: {study} takes --seed, --facts and --exam")
+    start: dict[str, Any] = {
+        "preset": preset or ("quick" if quick else "small" if study == "recall" and corpus is None else "recall"),
+        "file": str(config) if config else None,
+        "given": values,
+        "command": command,
+        "quick": quick,
+    }
+    if study == "trust":
+        data = trust_data(corpus, facts, exam, quick)
+        studies.trust.begin(
+            studies.trust.Plan(**data, max_risk=0.1 if max_risk is None else max_risk, **start), folder, console
+        )
+        return
+    data = recall_data(corpus, facts, exam, quick, held_out)
+    studies.recall.begin(studies.recall.Plan(**data, track=track or "pure", **start), folder, console)
+
+
+def recall_data(
+    corpus: str | None, facts: str | None, exam: str | None, quick: bool, held_out: int | None
+) -> dict[str, Any]:
+    """What recall is about: the user's three files, a tenth of whose questions calibrates, or the built-in people."""
+    from attnlab import corpora
+
     if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
         raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
-    studies.recall.begin(
-        studies.recall.Plan(
-            corpus=corpus or world,
-            facts=facts or f"{world}:train",
-            exam=exam or f"{world}:test",
-            preset=preset or ("quick" if quick else "recall" if corpus else "small"),
-            file=str(config) if config else None,
-            given=values,
-            command=command,
-            quick=quick,
-            track=track,
-            held_out=held_out if held_out is not None else (len(corpora.load_questions(facts)) // 10 if facts else 0),
-            calibration=None if facts else f"{world}:dev",
-        ),
-        folder,
-        console,
-    )
+    if corpus is not None and facts is not None:
+        kept = len(corpora.load_questions(facts)) // 10 if held_out is None else held_out
+        return {"corpus": corpus, "facts": facts, "exam": exam, "held_out": kept}
+    world = "people:300" if quick else "people"
+    parts = {"facts": f"{world}:train", "exam": f"{world}:test", "calibration": f"{world}:dev"}
+    return {"corpus": world, **parts, "held_out": held_out or 0}
+
+
+def trust_data(corpus: str | None, facts: str | None, exam: str | None, quick: bool) -> dict[str, Any]:
+    """What trust is about: the user's files, whose facts are split where there is no examination, or the built-in people."""
+    if (corpus is None) != (facts is None) or (corpus is None and exam is not None):
+        raise UserError("--corpus and --facts go together: give both, or none for the built-in people")
+    if corpus is not None:
+        return {"corpus": corpus, "facts": facts, "calibration": None, "known": exam}
+    world = "people:600" if quick else "people"
+    parts = {"facts": f"{world}:train", "calibration": f"{world}:dev", "known": f"{world}:test"}
+    return {"corpus": world, **parts, "withheld": 60 if quick else 200}
 
 
 @app.command

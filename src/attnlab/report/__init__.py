@@ -6,6 +6,7 @@
                      attention, heads: the heads of one answer
     a comparison ─── compared, compared_pairs, compared_texts: tables
                      compared_charts                                    ── compared_page, _markdown, _screen
+    trust ────────── trusting, trusting_charts                          ── trusting_page
     several runs ─── beside    what lies side by side                   ── beside_page
 
 Plain data in, files out: the report must not know about models, tensors or how a result came about.
@@ -24,6 +25,7 @@ from attnlab.report.compared_markdown import comparison_markdown
 from attnlab.report.compared_page import comparison_page
 from attnlab.report.markdown import markdown
 from attnlab.report.page import page
+from attnlab.report.trusting_page import trust_markdown, trust_page
 from attnlab.runs import disk, write_bytes
 
 __all__ = ["FORMATS", "strict", "write_report"]
@@ -50,6 +52,8 @@ def writers(result: Mapping[str, Any]) -> dict[str, Writer]:
     """Who writes a result of this shape, by format."""
     if "specimens" in result:
         return {"md": comparison_markdown, "json": as_json, "html": comparison_page}
+    if "groups" in result:
+        return {"md": trust_markdown, "json": as_json, "html": trust_page}
     if "differs" in result:
         return {"md": runs_markdown, "json": as_json, "html": runs_page}
     return {"md": markdown, "json": as_json, "html": page}

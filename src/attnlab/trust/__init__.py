@@ -13,7 +13,7 @@ It judges answers, and trains nothing: stages makes models, stats has the rules,
 """
 
 from attnlab.trust.asking import Answer, Neighbour, Witness, ask
-from attnlab.trust.calibrating import Calibrated, Row, calibrate, calibration_of
+from attnlab.trust.calibrating import Calibrated, Row, calibrate, calibration_of, usual_questions
 from attnlab.trust.verdict import VERDICTS, Judgement, judge
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "calibrate",
     "calibration_of",
     "judge",
+    "usual_questions",
 ]

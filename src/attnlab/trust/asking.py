@@ -6,6 +6,7 @@ calibration and the index of what it read. It must not know about screens or rep
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +49,14 @@ class Answer:
     abstains: bool
     quote: str  # of the person's own line, around what it names
     lines: tuple[str, ...]  # about the name
+    looked_up: bool  # whether there were lines to look at
     nearest: tuple[Neighbour, ...]  # known names, where no line is about this one
     alternatives: tuple[tuple[str, float], ...]  # the likeliest answers, this one first
     entropy: float  # nats
     distance: float | None  # from what it says of anybody: 0 to 1; None where it was not calibrated
     calibrated: bool
     max_risk: float
+    reasons: tuple[str, ...]
     rule: str  # what the threshold guarantees and what not, or how to get one
     words: str
 
@@ -136,12 +139,14 @@ class Witness:
             abstains=judged.abstains,
             quote=judged.quote,
             lines=tuple(line.text for line in found.lines) if found else (),
+            looked_up=found is not None,
             nearest=nearest,
             alternatives=tuple((asked.answers[place], float(np.exp(asked.logp[0, place]))) for place in order),
             entropy=float(asked.entropy()[0]),
             distance=distance,
             calibrated=self.calibration is not None,
             max_risk=max_risk,
+            reasons=(*judged.reasons, *([f"Note: {self.note}."] if self.note else [])),
             rule=self.rule_in_words(rule),
             words=in_words(said, probability, judged, max_risk, self.note),
         )
@@ -164,7 +169,7 @@ class Witness:
             return rule.words
         return (
             "Not calibrated: its probabilities promise nothing yet. Calibrate it once, with questions that it was not"
-            f" trained on: attnlab calibrate {self.run.path} --questions FILE"
+            f" trained on: attnlab calibrate {shlex.quote(str(self.run.path))} --questions FILE"
         )
 
 

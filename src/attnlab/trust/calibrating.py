@@ -20,13 +20,15 @@ import numpy as np
 
 from attnlab import stats
 from attnlab.answers import AnswerDistribution, AnswerTrie, answer_distribution
-from attnlab.corpora import Question
+from attnlab.corpora import Question, is_built_in
 from attnlab.corpora.index import Index
+from attnlab.corpora.indexing import Progress
+from attnlab.corpora.library import headings_in
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.model import load_model
 from attnlab.runs import Run, read_json, write_json
 from attnlab.trust.candidates import candidates
-from attnlab.trust.read import facts_of, lines_read, look_up
+from attnlab.trust.read import entries, facts_of, lines_read, look_up
 
 FILE = "calibration.json"
 FORMAT = 1
@@ -119,10 +121,18 @@ def opened(run: Run | Path | str) -> Run:
     return run if isinstance(run, Run) else Run.open(run)
 
 
-def calibrate(run: Run | Path | str, questions: Iterable[Question]) -> Calibrated:
+def usual_questions(run: Run) -> str:
+    """The held-out questions that belong to a run's training questions, where these are built in."""
+    for entry in entries(run, "facts")[:1]:
+        if is_built_in(entry["source"]) and entry["source"].endswith(":train"):
+            return f"{entry['source'].removesuffix('train')}dev"
+    raise UserError(f"which questions? Give --questions FILE, with answers that {run.path} was not trained on")
+
+
+def calibrate(run: Run | Path | str, questions: Iterable[Question], progress: Progress | None = None) -> Calibrated:
     """Measure a run's confidence on questions that it was not trained on, and keep the result in its folder."""
     run = opened(run)
-    facts, lookup = facts_of(run), look_up(run)
+    facts, lookup = facts_of(run), look_up(run, progress)
     asked, strangers = held_out(list(questions), facts, lookup.index)
     model, tokenizer = load_model(run.model)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, lambda: lines_read(run)))
@@ -205,8 +215,6 @@ def held_out(
 
 def names_in(item: Question, index: Index | None) -> frozenset[str]:
     """The headings that a question names."""
-    from attnlab.corpora.library import headings_in
-
     return frozenset(headings_in(item.question, index, index.longest)) if index is not None else frozenset()
 
 

@@ -1,0 +1,214 @@
+"""What a study of trust found, in sentences and tables made from its numbers.
+
+The sentence at the top claims what was measured on names that had no part in setting anything; what is guaranteed and what
+is not stands apart from it. Plain data in: it must not know how the numbers came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnlab.report.tables import Cell, Column, Row, Table
+from attnlab.report.words import NOTHING, count, interval, percent, plural
+
+Result = Mapping[str, Any]
+
+MEANINGS = {
+    "known": "their lines were read, and they were never asked about",
+    "withheld": "real names whose lines were not read",
+    "invented": "a given name and a surname of the corpus that nobody has together",
+}
+SCORES = {
+    "confidence": "the probability of the likeliest answer",
+    "entropy": "how undecided it is among all answers",
+    "distance": "how far it is from what it says of anybody",
+}
+
+
+def group(result: Result, name: str) -> Result | None:
+    """One of the groups of names, if it was asked."""
+    return next((one for one in result["groups"] if one["name"] == name), None)
+
+
+def risk(share: float) -> str:
+    """An allowed risk."""
+    return f"{100 * share:.3g} %"
+
+
+def outcome(result: Result) -> str:
+    """What came out, in a few sentences."""
+    known = group(result, "known")
+    assert known is not None
+    if not result["rule"]["met"]:
+        asked = plural(known["questions"], "question")
+        return (
+            f"The model answers {percent(known['right']['share'])} of {asked} about names that it read about rightly, but"
+            f" a risk of {risk(result['max_risk'])} could not be certified, so that it answers none. {told_apart(result)}"
+        ).strip()
+    answered, wrong = known["answered"], known["wrong"]
+    first = (
+        f"Allowed to be wrong in {risk(result['max_risk'])} of its answers, the model answers {percent(answered['share'])} of"
+        f" {plural(known['questions'], 'question')} about names that it read about"
+    )
+    if wrong["share"] is not None:
+        first += f", and {percent(wrong['share'])} of these answers are wrong ({interval(wrong['low'], wrong['high'])})"
+    return " ".join(part for part in (f"{first}.", false_answers(result), told_apart(result)) if part)
+
+
+def false_answers(result: Result) -> str:
+    """How often it answers about names that it never read about."""
+    said = []
+    for name, words in (("withheld", "names whose lines it never read"), ("invented", "invented ones")):
+        one = group(result, name)
+        if one is not None:
+            said.append(f"of {count(one['questions'])} {words} {percent(one['answered']['share'])}")
+    if not said:
+        return ""
+    line = f"By its confidence alone it also answers {' and '.join(said)}"
+    return f"{line}; with a look at the corpus these names are said to be never seen."
+
+
+def told_apart(result: Result) -> str:
+    """How well the confidence tells known names from withheld ones."""
+    line = next(
+        (one for one in result["separation"] if (one["score"], one["against"]) == ("confidence", "withheld")), None
+    )
+    if line is None:
+        return ""
+    span = f" ({line['low']:.3f} to {line['high']:.3f})" if line["low"] is not None else ""
+    return f"Its confidence tells known from withheld names with an area of {line['value']:.3f}{span}, where 0.5 is chance."
+
+
+def limits(result: Result) -> list[str]:
+    """What is guaranteed, and what is not."""
+    known = [result["rule"]["words"]]
+    return [
+        *known,
+        "The guarantee comes from the calibration questions alone, with 95 % confidence over which of them were drawn; the"
+        " shares above are what then came true on other questions.",
+        "It holds for questions drawn like those: about names that were read, in their forms and kinds, answered by this"
+        " very model. It speaks of all answers that are given taken together, not of a single one.",
+        "It does not cover names that were never seen. What keeps those unanswered is that the model is less sure of them,"
+        " which is measured here and promised nowhere, and the lookup, which finds that no line is about them.",
+        "An answer counts as right when it matches exactly. A line that names the answer supports it, whatever it says of"
+        " it: whether Boston is where somebody was born or played is not read from the line.",
+    ]
+
+
+def shown_share(one: Mapping[str, Any], tell: str = "") -> Cell:
+    """A share with its interval under it."""
+    if one["share"] is None:
+        return Cell(NOTHING, None)
+    return Cell(percent(one["share"]), one["share"], interval(one["low"], one["high"]), tell)
+
+
+def summary_table(result: Result) -> Table:
+    """The groups of names, and how they were answered."""
+    columns = (
+        Column("Names", number=False),
+        Column("Questions"),
+        Column("Right", note="of all questions, answered or not"),
+        Column("Answered", note="by the confidence alone"),
+        Column("Wrong of these"),
+        Column("Answered after a look", note="at the lines that were read"),
+        Column("Never seen", note="by the look at the lines"),
+    )
+    rows = []
+    for one in result["groups"]:
+        known, looked = one["name"] == "known", one["looked_up"]
+        cells = (
+            Cell(count(one["questions"]), one["questions"]),
+            shown_share(one["right"]) if one["name"] != "invented" else Cell(NOTHING),
+            shown_share(one["answered"]),
+            shown_share(one["wrong"]) if known else Cell(NOTHING),
+            shown_share(looked["answered"]),
+            shown_share(looked["unseen"]),
+        )
+        rows.append(Row(Cell(one["name"], one["name"], MEANINGS[one["name"]]), cells))
+    caption = (
+        f"At an allowed risk of {risk(result['max_risk'])}: answered by the confidence alone, and after a look at whether any"
+        " line is about the name. Intervals are of 95 % (Wilson). What is right of a withheld name was guessed."
+    )
+    return Table(caption, columns, rows)
+
+
+def separation_table(result: Result) -> Table:
+    """How well known names are told from others."""
+    columns = (Column("By", number=False), Column("Against", number=False), Column("AUROC", largest_first=True))
+    rows = []
+    for one in result["separation"]:
+        span = "" if one["low"] is None else f"{one['low']:.3f} to {one['high']:.3f}"
+        area = Cell(f"{one['value']:.3f}", one["value"], span)
+        rows.append(Row(Cell(one["score"], one["score"], SCORES[one["score"]]), (Cell(one["against"]), area)))
+    caption = (
+        "The chance that a known name scores higher than one that was never read, with its 95 % interval. The study was"
+        " planned for the confidence; the other two are shown beside it."
+    )
+    return Table(caption, columns, rows)
+
+
+def verdict_table(result: Result) -> Table:
+    """The verdicts by group."""
+    names = [one["name"] for one in result["groups"]]
+    columns = [Column("Verdict", number=False), *(Column(name) for name in names)]
+    rows = []
+    for verdict in result["groups"][0]["verdicts"]:
+        found = [one["verdicts"][verdict] for one in result["groups"]]
+        if any(one["count"] for one in found):
+            cells = []
+            for name, one in zip(names, found, strict=True):
+                under = f"{percent(one['right'] / one['count'])} right" if name == "known" and one["count"] else ""
+                cells.append(Cell(count(one["count"]), one["count"], under))
+            rows.append(Row(Cell(verdict), cells))
+    return Table("What `attnlab ask` says of each question, with the lookup.", columns, rows)
+
+
+def rules_table(result: Result) -> Table:
+    """The rules for several risks, certified on calibration questions."""
+    columns = (
+        Column("Allowed risk"),
+        Column("Confidence asked for"),
+        Column("Answered"),
+        Column("Certified risk", note="an upper bound with 95 % confidence"),
+        Column("In words", number=False),
+    )
+    rows = []
+    for rule in result["calibration"]["rules"]:
+        met = rule["met"]
+        cells = (
+            Cell(f"{rule['threshold']:.3f}" if met else NOTHING, rule["threshold"]),
+            Cell(percent(rule["coverage"]) if met else "none", rule["coverage"]),
+            Cell(f"at most {percent(rule['bound'])}" if met else "not certified", rule["bound"]),
+            Cell(rule["words"]),
+        )
+        rows.append(Row(Cell(risk(rule["max_risk"]), rule["max_risk"]), cells))
+    return Table(
+        "Thresholds chosen on one half of the calibration questions and certified on the other.", columns, rows
+    )
+
+
+def calibration_words(result: Result) -> str:
+    """The temperature, and what it did to the calibration error on known names."""
+    before, after = (result["reliability"][key] for key in ("before", "after"))
+    return (
+        f"A temperature of {result['calibration']['temperature']:.3f}, fitted on one half of"
+        f" {plural(result['calibration']['questions'], 'calibration question')}, brings the calibration error on the known"
+        f" names from {percent(before['ece'])} to {percent(after['ece'])}; by chance alone a perfectly calibrated model would"
+        f" show about {percent(after['ece_if_calibrated'])}."
+    )
+
+
+def fallback_words(result: Result) -> str:
+    """What the model falls back on where it knows nothing."""
+    found = result.get("fallback")
+    if not found:
+        return ""
+    apart = "clearly more than" if found["low"] > found["chance"] else "clearly less than"
+    if found["low"] <= found["chance"] <= found["high"]:
+        apart = "which these names cannot tell from"
+    return (
+        f"For {percent(found['share'])} of the withheld names ({interval(found['low'], found['high'])}) the model says the"
+        f" answer of the known name most like it, {apart} the {percent(found['chance'])} that a known name drawn at random"
+        " would give."
+    )

@@ -1,0 +1,214 @@
+"""Does it know what it does not know? A model that never read 200 of the lines is asked about them too.
+
+Since training takes minutes, who is known is known by construction: 200 people's lines are withheld, a model is trained on
+the rest and calibrated on held-out questions, and its confidence is then measured on people that it read about, on the
+withheld ones, and on invented names.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from attnlab import corpora, stages, trust
+from attnlab.config import Stage, lasting_names
+from attnlab.corpora import Corpus
+from attnlab.errors import DataError, Interrupted, UserError
+from attnlab.evaluate import cue
+from attnlab.progress import display
+from attnlab.report import write_report
+from attnlab.report.trusting import outcome, summary_table
+from attnlab.runs import Run, environment, read_json, refuse_existing, to_json, write_folder, write_json
+from attnlab.studies import recall
+from attnlab.studies.trust_measures import measure
+from attnlab.studies.trust_world import Pools, World, make_world
+
+GROUPS = ("known", "withheld", "invented")
+RISKS = (0.05, 0.1, 0.2)  # for which the report has rules, beside the one asked for
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the study is about; everything that it needs to be done again. Questions that are None are split off the facts."""
+
+    corpus: str = "people"
+    facts: str = "people:train"
+    calibration: str | None = "people:dev"
+    known: str | None = "people:test"
+    withheld: int = 200
+    max_risk: float = 0.1
+    preset: str = "small"
+    file: str | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+    command: str = "attnlab run trust"
+    quick: bool = False
+
+    @property
+    def training(self) -> recall.Plan:
+        """The trainings, as in the study of recall."""
+        return recall.Plan(preset=self.preset, file=self.file, given=self.given)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run also draws the world."""
+        return self.training.settings("pretrain").seed
+
+    def world(self) -> World:
+        """Who is known, withheld and invented."""
+        corpus = corpora.load_corpus(self.corpus)
+        loaded = (corpora.load_questions(one) if one else None for one in (self.calibration, self.known))
+        facts = corpora.load_questions(self.facts)
+        blank = next((one for one in facts if one.answer is None), None)
+        if blank is not None:
+            raise DataError(
+                f"the question {blank.question!r} has no answer: training needs `question<TAB>answer` lines"
+            )
+        return make_world(corpus, Pools(facts, *loaded), self.withheld, self.seed)
+
+
+def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
+    """A new study in a new folder; mistakes in data and settings are found before the folder is made."""
+    refuse_existing(folder)
+    if not 0 < plan.max_risk < 1:
+        raise UserError(f"--max-risk must lie between 0 and 1, such as 0.1, not {plan.max_risk:g}")
+    model = {**plan.given.get("model", {})}
+    if "mechanism" in model:
+        model["mechanism"] = lasting_names(model["mechanism"])
+    lasting = replace(
+        plan,
+        corpus=stages.lasting(plan.corpus),
+        facts=stages.lasting(plan.facts),
+        calibration=stages.lasting(plan.calibration) if plan.calibration else None,
+        known=stages.lasting(plan.known) if plan.known else None,
+        file=str(Path(plan.file).resolve()) if plan.file else None,
+        given={**plan.given, "model": model},
+    )
+    world = lasting.world()
+    check(lasting, world)
+    stored = {"study.json": to_json({"study": "trust", "plan": asdict(lasting)})}
+    write_folder(folder, {**stored, **world.files()})
+    return run(folder, asdict(lasting), console)
+
+
+def check(plan: Plan, world: World) -> None:
+    """Find mistakes before anything is trained: settings, data, questions that are too long or have no answers."""
+    sources = stages.Sources(Corpus(plan.corpus, world.lines), world.facts, {})
+    config = plan.training.settings("pretrain")
+    tokenizer = stages.learn_tokenizer(config, sources)
+    stages_of: tuple[Stage, ...] = ("pretrain", "finetune")
+    for stage in stages_of:
+        stages.rehearse(plan.training.settings(stage), sources, tokenizer)
+    examined = (*world.calibration, *world.known, *world.withheld)
+    for number, item in enumerate((*examined, *world.invented), start=1):
+        cue(tokenizer, item.question, config.model.block_size, number)
+    if any(item.answer is None for item in examined):
+        raise DataError("the questions to be examined on have no answers, and confidence is measured by them: add them")
+    if not world.known or not world.calibration:
+        raise DataError("no questions are left to calibrate with or to be examined on: give more")
+
+
+def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any]:
+    """Do what is not done yet, and show the result; stopped at any point, say how to go on."""
+    try:
+        finished = folder / "result.json"
+        result = read_json(finished) if finished.is_file() else conclude(folder, Plan(**stored), console)
+    except (Interrupted, KeyboardInterrupt):
+        command = f"attnlab resume {shlex.quote(str(folder))}"
+        raise Interrupted(f"stopped; all is saved. Go on with: {command}") from None
+    show(result, console)
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    asked = shlex.quote(result["groups"][0]["examples"][0]["question"])
+    console.print(f"ask it: attnlab ask {shlex.quote(str(folder))} {asked}", soft_wrap=True)
+    return result
+
+
+def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
+    """Train what is not trained, calibrate, ask everybody, and write the result and the report."""
+    read = {name: corpora.load_questions(folder / f"{name}.tsv") for name in ("facts", "calibration", "known")}
+    # Nobody may be withheld, or no name be left to invent: an empty file is none.
+    read |= {name: corpora.load_questions(path) for name, path in others(folder).items()}
+    console.print(
+        f"{len(read['facts']):,} training questions, {len(read['calibration']):,} to calibrate with; asked about:"
+        f" {len(read['known']):,} known names, {len(read.get('withheld', ())):,} withheld,"
+        f" {len(read.get('invented', ())):,} invented"
+    )
+    runs = train(plan, folder, console)
+    began = time.perf_counter()
+    calibrated = trust.calibrate(runs["finetune"], read["calibration"])
+    told = (*read["facts"], *read["calibration"], *read["known"])
+    measured = measure(
+        trust.Witness(runs["finetune"]), {name: read.get(name, ()) for name in GROUPS}, told, plan.max_risk
+    )
+    result = {
+        "study": "trust",
+        "title": "Does it know what it does not know?",
+        "command": plan.command,
+        "finished": date.today().isoformat(),
+        "world": describe_world(plan, folder, {name: len(items) for name, items in read.items()}),
+        "max_risk": plan.max_risk,
+        **measured,
+        "calibration": calibrated.summary(RISKS),
+        "runs": {name: recall.describe_run(one) for name, one in runs.items()},
+        "environment": environment(),
+    }
+    training = sum(one.result["seconds"] for one in runs.values())
+    result["seconds"] = round(training + time.perf_counter() - began, 1)
+    write_report(result, folder)
+    write_json(folder / "result.json", result)
+    return result
+
+
+def others(folder: Path) -> dict[str, Path]:
+    """The files of names that nobody read about, where there are any."""
+    paths = {name: folder / f"{name}.tsv" for name in GROUPS[1:]}
+    return {name: path for name, path in paths.items() if path.stat().st_size}
+
+
+def train(plan: Plan, folder: Path, console: Console) -> dict[str, Run]:
+    """The model, pretrained and fine-tuned; each stage begun, gone on with, or left as it is when complete."""
+    corpus, facts = str(folder / "corpus.txt"), str(folder / "facts.tsv")
+
+    def stage(name: Stage, base: Run | None) -> Run:
+        path, settings = folder / name, plan.training.settings(name)
+        with display(name, console) as show:
+            if path.exists():
+                return stages.resume(Run.open(path), show)
+            if base is not None:
+                return stages.finetune(settings, base, facts, corpus, path, show)
+            return stages.pretrain(settings, corpus, facts if stages.reads_questions(settings) else None, path, show)
+
+    pretrained = stage("pretrain", None)
+    return {"pretrain": pretrained, "finetune": stage("finetune", pretrained)}
+
+
+def describe_world(plan: Plan, folder: Path, counts: dict[str, int]) -> dict[str, Any]:
+    """The data in numbers."""
+    lines = corpora.load_corpus(folder / "corpus.txt").lines
+    return {
+        "corpus": Path(plan.corpus).name,
+        "documents": len(lines),
+        "characters": sum(len(line) + 1 for line in lines),
+        **{name: counts.get(name, 0) for name in ("facts", "calibration", *GROUPS)},
+        "seed": plan.seed,
+        "quick": plan.quick,
+    }
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """The result in the terminal."""
+    shown = summary_table(result)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in shown.columns:
+        table.add_column(column.title, justify="right" if column.number else "left")
+    for row in shown.rows:
+        table.add_row(row.name.text, *(cell.text for cell in row.cells))
+    console.print(outcome(result), highlight=False)
+    console.print(table)

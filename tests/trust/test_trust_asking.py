@@ -1,0 +1,231 @@
+"""A real small run, calibrated and asked: the numbers are those of the model, and what is not so is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnlab
+from attnlab import corpora, stages, stats
+from attnlab.answers import AnswerTrie, answer_distribution
+from attnlab.config import resolve
+from attnlab.corpora import Question, load_corpus, load_questions
+from attnlab.errors import CheckpointError, DataError, UserError
+from attnlab.model import load_model
+from attnlab.runs import Run
+from attnlab.tokenizers import Tokenizer
+from attnlab.trust import Witness, calibration_of, usual_questions
+from attnlab.trust.candidates import candidates, form_of, kinds, of_kind
+from attnlab.trust.read import facts_of, lineage, look_up
+from attnlab.trust.verdict import UNSEEN
+
+HELD_OUT = load_questions("people:120:dev")
+FACTS = load_questions("people:120:train")
+STRANGER = "Where was Zaphod Beeblebrox born?"
+
+
+@pytest.fixture
+def run(trained: Run, tmp_path: Path) -> Run:
+    shutil.copytree(trained.path, tmp_path / "run")
+    return Run.open(tmp_path / "run")
+
+
+def test_right_answers_are_among_the_candidates_also_those_that_were_never_answers() -> None:
+    corpus = load_corpus("people:120")
+    tokenizer = Tokenizer.train("bpe", corpus.lines, 300)
+    found = candidates(tokenizer, FACTS, lambda: corpus.lines)
+    assert list(found[: len({one.answer for one in FACTS})]) == list(dict.fromkeys(one.answer for one in FACTS))
+    asked = {one.answer for one in (*HELD_OUT, *load_questions("people:120:test"))}
+    assert asked <= set(found)
+    assert not asked <= {one.answer for one in FACTS}
+    AnswerTrie(tokenizer, found)  # none is written like another
+
+
+def test_what_a_tokenizer_cannot_write_is_no_candidate() -> None:
+    tokenizer = Tokenizer.train("char", ["York Bath"], 0)
+    facts = [
+        Question("Where?", "York"),
+        Question("Where?", "Leeds"),
+        Question("Who?", " "),
+        Question("Where?", "York "),
+    ]
+    assert candidates(tokenizer, facts, lambda: iter(())) == ("York",)
+
+
+def test_kinds_are_told_by_the_answers_that_forms_share() -> None:
+    facts = (
+        Question("Where was Ann Lee born?", "York"),
+        Question("Where was Bo Ek born?", "Bath"),
+        Question("What is the birthplace of Cy Fox?", "Bath"),
+        Question("What is the birthplace of Di Gun?", "Leeds"),
+        Question("What did Ann Lee play?", "shortstop"),
+    )
+    known = kinds(facts)
+    assert form_of("Where was Ann Lee born?") == "Where was … born?"
+    assert of_kind("Where was Ed Hill born?", known) == {"York", "Bath", "Leeds"}
+    assert of_kind("What did Ed Hill play?", known) == {"shortstop"}
+    assert of_kind("Whither Ed Hill?", known) == {"York", "Bath", "Leeds", "shortstop"}
+    assert of_kind("Where?", {}) == frozenset()
+
+
+def test_a_calibration_holds_what_the_model_says(run: Run) -> None:
+    found = attnlab.calibrate(run.path, HELD_OUT)
+    assert calibration_of(run) == found
+    assert found.strangers == 0
+    model, tokenizer = load_model(run.model)
+    exact = answer_distribution(
+        model, tokenizer, [one.question for one in HELD_OUT], AnswerTrie(tokenizer, found.answers), found.temperature
+    )
+    for row, item, (_, sure), entropy in zip(found.rows, HELD_OUT, exact.best(), exact.entropy(), strict=True):
+        assert (row.question, row.answer) == (item.question, item.answer)
+        assert row.right == (row.said == item.answer)
+        assert math.isclose(row.confidence, sure, rel_tol=0.02)
+        assert math.isclose(row.entropy, entropy, rel_tol=0.05)
+        assert 0 <= row.distance <= 1
+    assert math.isclose(sum(found.prior), 1, abs_tol=1e-2)
+    summary = found.summary((0.1,))
+    assert summary["correct"] == sum(row.right for row in found.rows)
+    assert summary["rules"][0]["words"] == found.rule(0.1).words
+
+
+def test_the_half_that_certifies_has_no_part_in_the_temperature(run: Run) -> None:
+    found = attnlab.calibrate(run, HELD_OUT)
+    _, judges = stats.halves(len(HELD_OUT), found.seed)
+    swapped = list(HELD_OUT)
+    for place in judges:  # other right answers there
+        swapped[place] = Question(swapped[place].question, "Nowhere")
+    again = attnlab.calibrate(run, swapped)
+    assert again.temperature == found.temperature
+    assert not any(again.rows[place].right for place in judges)
+
+
+def test_questions_that_were_trained_on_are_refused_in_any_words(run: Run) -> None:
+    with pytest.raises(UserError, match="1 of 19 questions were trained on"):
+        attnlab.calibrate(run, [*HELD_OUT, FACTS[0]])
+    corpus = load_corpus("people:120")
+    name = corpus.titles[corpora.documents_about(corpus, FACTS[0].question)[0]]
+    with pytest.raises(UserError, match="people:dev"):
+        attnlab.calibrate(run, [*HELD_OUT, Question(f"Tell me the town of {name}", FACTS[0].answer)])
+    assert not (run.path / "calibration.json").exists()
+
+
+def test_strangers_are_counted_and_left_out(run: Run) -> None:
+    found = attnlab.calibrate(run, [*HELD_OUT, Question(STRANGER, "Betelgeuse")])
+    assert (found.strangers, len(found.rows)) == (1, len(HELD_OUT))
+    with pytest.raises(UserError, match="none of them names somebody"):
+        attnlab.calibrate(run, [Question(STRANGER, "Betelgeuse")] * 9)
+    with pytest.raises(DataError, match="question 2 has no answer"):
+        attnlab.calibrate(run, [HELD_OUT[0], Question(STRANGER, None)])
+
+
+def test_a_calibration_of_another_model_is_refused(run: Run, tmp_path: Path) -> None:
+    attnlab.calibrate(run, HELD_OUT)
+    path = run.path / "calibration.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "model": "0" * 64}))
+    with pytest.raises(UserError, match="belongs to another model"):
+        attnlab.ask(run, STRANGER)
+    path.write_text(json.dumps({**stored, "format": 0}))
+    with pytest.raises(CheckpointError, match="another version"):
+        attnlab.ask(run, STRANGER)
+    del stored["rows"]
+    path.write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError, match="damaged"):
+        attnlab.ask(run, STRANGER)
+
+
+def test_asking_without_a_calibration(run: Run) -> None:
+    item = HELD_OUT[0]
+    answer = attnlab.ask(run.path, item.question, top=3)
+    assert not answer.calibrated
+    assert "attnlab calibrate" in answer.rule
+    assert not answer.abstains
+    assert answer.distance is None
+    assert answer.alternatives[0] == (answer.answer, answer.probability)
+    assert len(answer.alternatives) == 3
+    assert [share for _, share in answer.alternatives] == sorted((s for _, s in answer.alternatives), reverse=True)
+    assert answer.lines
+    assert item.answer in answer.lines[0]
+    assert answer.looked_up
+
+
+def test_asking_about_a_stranger_shows_what_it_falls_back_on(run: Run) -> None:
+    witness = Witness(run)
+    name = load_corpus("people:120").titles[5]
+    answer = witness.answer(f"Where was {name}x born?")
+    assert (answer.verdict, answer.abstains, answer.lines, answer.quote) == (UNSEEN, True, (), "")
+    assert answer.nearest[0].name == name
+    assert answer.nearest[0].answer == witness.answer(f"Where was {name} born?").answer
+    assert "would have said" in answer.words
+
+
+def test_asking_after_a_calibration_keeps_its_rule(run: Run) -> None:
+    attnlab.calibrate(run, HELD_OUT)
+    witness = Witness(run)
+    assert witness.calibration is not None
+    row = witness.calibration.rows[0]
+    answer = witness.answer(row.question)
+    assert (answer.answer, answer.calibrated, answer.abstains) == (row.said, True, True)  # 9 answers certify nothing
+    assert math.isclose(answer.probability, row.confidence, rel_tol=1e-6)
+    assert answer.rule == witness.calibration.rule(0.1).words
+    assert answer.distance is not None
+    exact = witness.distribution([row.question]).distance(np.array(witness.calibration.prior))[0]
+    assert math.isclose(answer.distance, exact)
+    for wrong in (0.0, 1.0, -0.1, math.nan):
+        with pytest.raises(UserError, match="between 0 and 1"):
+            witness.answer(row.question, max_risk=wrong)
+    with pytest.raises(UserError, match="the question is empty"):
+        witness.answer(" ")
+
+
+@pytest.fixture
+def tuned(run: Run, tmp_path: Path) -> Run:
+    config = resolve("quick", "finetune", given={"train": {"epochs": 0.1, "tokens_per_batch": 1024}})
+    facts = tmp_path / "facts.tsv"
+    facts.write_text("".join(f"{one.question}\t{one.answer}\n" for one in FACTS[:20]))
+    return stages.finetune(config, run, str(facts), None, tmp_path / "tuned")
+
+
+def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_path: Path) -> None:
+    assert [one.path.resolve() for one in lineage(tuned)] == [tuned.path.resolve(), run.path.resolve()]
+    assert set(facts_of(tuned)) == set(FACTS)
+    answer = attnlab.ask(tuned, HELD_OUT[0].question)
+    assert answer.lines
+    assert usual_questions(run) == "people:120:dev"
+    with pytest.raises(UserError, match="which questions"):
+        usual_questions(tuned)
+    (tmp_path / "facts.tsv").write_text("Where?\tYork\n")
+    with pytest.raises(DataError, match="has changed since"):
+        facts_of(tuned)
+    assert "has changed since" in attnlab.ask(tuned, HELD_OUT[0].question).words
+
+
+def test_a_corpus_that_is_gone_or_changed_is_said(tiny_files: tuple[Run, Path]) -> None:
+    run, corpus = tiny_files
+    assert look_up(run).index is not None
+    shutil.rmtree(Path(look_up(run).index.folder))  # type: ignore[union-attr]
+    corpus.write_text("Ann Lee. Lee was born in Bath .\n")
+    assert look_up(run).index is None
+    assert "has changed since it was read" in look_up(run).note
+    corpus.unlink()
+    assert "does not exist" in look_up(run).note
+    answer = attnlab.ask(run, "Where was Ann Lee born?")
+    assert not answer.looked_up
+    assert answer.verdict in ("guess", "not checked")
+
+
+@pytest.fixture
+def tiny_files(tmp_path: Path) -> tuple[Run, Path]:
+    corpus, facts = tmp_path / "corpus.txt", tmp_path / "facts.tsv"
+    corpus.write_text("Ann Lee. Lee was born in York .\nBo Ek. Ek was born in Bath .\n" * 20)
+    facts.write_text("Where was Ann Lee born?\tYork\n")
+    given = {
+        "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 64, "vocab_size": 280},
+        "train": {"epochs": 1.0},
+    }
+    return stages.pretrain(resolve("quick", given=given), str(corpus), str(facts), tmp_path / "small"), corpus
