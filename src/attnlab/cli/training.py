@@ -114,13 +114,13 @@ def run(
         "quick": quick,
     }
     if study == "trust":
-        data = trust_data(corpus, facts, exam, quick)
+        split = trust_data(corpus, facts, exam, quick)
         studies.trust.begin(
-            studies.trust.Plan(**data, max_risk=0.1 if max_risk is None else max_risk, **start), folder, console
+            studies.trust.Plan(**split, max_risk=0.1 if max_risk is None else max_risk, **start), folder, console
         )
         return
-    data = recall_data(corpus, facts, exam, quick, held_out)
-    studies.recall.begin(studies.recall.Plan(**data, track=track or "pure", **start), folder, console)
+    world = recall_data(corpus, facts, exam, quick, held_out)
+    studies.recall.begin(studies.recall.Plan(**world, track=track or "pure", **start), folder, console)
 
 
 def recall_data(
