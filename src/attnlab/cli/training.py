@@ -79,8 +79,8 @@ def run(
         Of recall: pure (the model learns from text and training questions, and answers by itself), or assisted (a reader of
         our own writes questions about the other documents, and answers are chosen among those known).
     held_out
-        Training questions kept back to calibrate `attnlab ask` with (recall). Default: a tenth of a file; of the built-in
-        people none, since people:dev serves.
+        Training questions kept back to calibrate `attnlab ask` with (recall). Default: a tenth of a file in the pure track;
+        of the built-in people none, since people:dev serves.
     max_risk
         Share of answers that may be wrong (trust; default 0.1).
     quick
@@ -119,12 +119,13 @@ def run(
             studies.trust.Plan(**split, max_risk=0.1 if max_risk is None else max_risk, **start), folder, console
         )
         return
-    world = recall_data(corpus, facts, exam, quick, held_out)
-    studies.recall.begin(studies.recall.Plan(**world, track=track or "pure", **start), folder, console)
+    chosen = track or "pure"
+    world = recall_data(corpus, facts, exam, quick, chosen, held_out)
+    studies.recall.begin(studies.recall.Plan(**world, track=chosen, **start), folder, console)
 
 
 def recall_data(
-    corpus: str | None, facts: str | None, exam: str | None, quick: bool, held_out: int | None
+    corpus: str | None, facts: str | None, exam: str | None, quick: bool, track: str, held_out: int | None
 ) -> dict[str, Any]:
     """What recall is about: the user's three files, a tenth of whose questions calibrates, or the built-in people."""
     from attnlab import corpora
@@ -132,7 +133,8 @@ def recall_data(
     if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
         raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
     if corpus is not None and facts is not None:
-        kept = len(corpora.load_questions(facts)) // 10 if held_out is None else held_out
+        kept = 0 if track == "assisted" else len(corpora.load_questions(facts)) // 10
+        kept = kept if held_out is None else held_out
         return {"corpus": corpus, "facts": facts, "exam": exam, "held_out": kept}
     world = "people:300" if quick else "people"
     parts = {"facts": f"{world}:train", "exam": f"{world}:test", "calibration": f"{world}:dev"}

@@ -16,6 +16,7 @@ from attnlab.corpora import Corpus, Question
 from attnlab.reader import Reader
 from attnlab.runs import write_folder
 
+SURE = 0.5  # the least probability of an answer that is taught
 FOLDER, TRAIN, HELD_OUT, TAUGHT = "questions", "train.tsv", "held-out.tsv", "taught.tsv"
 
 
@@ -41,8 +42,11 @@ def parted(facts: Sequence[Question], held_out: int, seed: int) -> tuple[tuple[Q
 
 
 def written(corpus: Corpus, asked: Sequence[Question], seed: int) -> tuple[Question, ...]:
-    """What the reader writes about every document that no training question is about."""
-    return tuple(one.question for one in Reader.train(corpus, asked, seed).write() if one.question.answer)
+    """What the reader writes about documents that no training question is about.
+
+    Where it is not sure the line mostly does not say it, and the model guesses better than a reader from what else it knows.
+    """
+    return tuple(one.question for one in Reader.train(corpus, asked, seed).write(at_least=SURE))
 
 
 def prepare(
