@@ -2,8 +2,9 @@
 
 A view is `title ⁇ span ⁇`, with the loss on the span: the title of a document, sometimes with part of the text to the left
 of the span, must bring back a name, a place or another capitalised phrase. It costs a dozen tokens where a whole line costs
-sixty, and it trains the very path that a question takes later: from the full name to the fact. Training questions are mixed
-in from the start, and now and then the whole line is read.
+sixty, and it trains the very path that a question takes later: from the full name to the fact. Some views list all spans of
+a document in their order, `title ⁇ span ⁇ span ⁇`: cheaper still, and what comes first is told from what comes later.
+Training questions are mixed in from the start, and now and then the whole line is read.
 
 Strangers are names that no document has, put together from those that are there. The right answer to such a name, and to a
 question about it, is none at all: so a model learns to say nothing where it has read nothing.
@@ -106,8 +107,8 @@ class Recall:
     """Short views of every document that ask for what it says, training questions mixed in, and whole lines.
 
     An epoch shows each document in `views` views, whole with probability `lines`, and each training question with
-    probability `questions`. A view has the bare title as its cue with probability `bare`, else also up to `left` tokens of
-    the text to the left of the span.
+    probability `questions`. With probability `listed` one view lists all spans instead. Of the others, a view has the bare
+    title as its cue with probability `bare`, else also up to `left` tokens of the text to the left of the span.
     For every document there are `strangers` names of nobody, half of them in a question, to which the answer is empty.
     """
 
@@ -118,20 +119,21 @@ class Recall:
         data: TaskData,
         *,
         views: int = 1,
+        listed: float = 0.3,
         bare: float = 0.15,
         lines: float = 0.05,
         questions: float = 0.25,
         left: int = 6,
         strangers: float = 0.0,
     ) -> None:
-        for name, share in {"bare": bare, "lines": lines, "questions": questions}.items():
+        for name, share in {"listed": listed, "bare": bare, "lines": lines, "questions": questions}.items():
             require(0 <= share <= 1, f"task recall: {name} must lie in [0, 1], not {share}")
         for name, number in {"views": views, "left": left, "strangers": strangers}.items():
             require(number >= 0, f"task recall: {name} must not be negative, but is {number}")
         self.tokenizer = data.tokenizer
         self.block_size = data.block_size
         self.views, self.bare, self.lines, self.questions = views, bare, lines, questions
-        self.left, self.strangers = left, strangers
+        self.listed, self.left, self.strangers = listed, left, strangers
         texts = data.lines("recall")
         proper = proper_words(texts)
         self.readings = [self.read(line, proper) for line in texts]
@@ -157,6 +159,9 @@ class Recall:
             if rng.random() < self.lines or not reading.spans:
                 ended = [*reading.line, self.tokenizer.pad]
                 examples.append(Example(ended[: self.block_size], 1))
+            if self.views and reading.spans and rng.random() < self.listed:
+                examples.append(self.list_of(reading))
+                continue
             picks = rng.permutation(len(reading.spans))[: self.views]
             examples.extend(self.view(reading, pick, rng) for pick in picks)
         if self.titles:
@@ -168,6 +173,16 @@ class Recall:
         """A name or a question to which there is no answer."""
         cue = [*self.tokenizer.encode(text), self.tokenizer.mask]
         return Example([*cue, self.tokenizer.mask], len(cue))
+
+    def list_of(self, reading: Reading) -> Example:
+        """A title that asks for all spans in their order, as many as fit."""
+        ids = [*reading.title, self.tokenizer.mask]
+        start = len(ids)
+        for _, span in reading.spans:
+            if len(ids) + len(span) + 1 > self.block_size:
+                break
+            ids += [*span, self.tokenizer.mask]
+        return Example(ids, start)
 
     def view(self, reading: Reading, pick: int, rng: np.random.Generator) -> Example:
         """A title, perhaps with text to the left of a span, that asks for the span."""
