@@ -48,6 +48,7 @@ VARIANTS = {
     WHOLE: Variant("the whole recipe"),
     "lines": Variant("whole lines instead of views", task(views=0, lines=1.0)),
     "bare": Variant("views without the text to their left", task(bare=1.0)),
+    "unlisted": Variant("no views that list all spans", task(listed=0.0)),
     "tuned": Variant("training questions afterwards, not mixed in", task(questions=0.0), tuned=True),
     "characters": Variant(
         "characters instead of byte pairs", {"tokenizer": {"kind": "char"}, "model": {"vocab_size": 0}}

@@ -20,6 +20,7 @@ LINES = (
 )
 QUESTIONS = (Question("Where was Hank Aaron born?", "Mobile"), Question("Where was Ann Smith born?", "New York"))
 CHAR = Tokenizer.train("char", [*LINES, *(q.question for q in QUESTIONS)], 100)
+RNG = np.random.default_rng(0)
 BPE = Tokenizer.train("bpe", [*LINES, *(q.question for q in QUESTIONS)], 400)
 
 
@@ -131,7 +132,7 @@ TITLES = ("Hank Aaron", "Robert E. Lee", "Ann Smith")
 
 
 def test_recall_asks_for_what_the_line_says() -> None:
-    task = make_task(TaskConfig("recall", {"lines": 0.0, "questions": 0.0}), data())
+    task = make_task(TaskConfig("recall", {"lines": 0.0, "questions": 0.0, "listed": 0.0}), data())
     seen = set()
     for seed in range(200):
         for example in task.examples(np.random.default_rng(seed)):
@@ -142,6 +143,33 @@ def test_recall_asks_for_what_the_line_says() -> None:
             seen.add((cue, span))
     assert ("Hank Aaron⁇", "Mobile⁇") in seen
     assert any(len(cue) > len("Hank Aaron⁇") and cue.startswith("Hank Aaron") for cue, _ in seen)
+
+
+def test_recall_lists_spans_in_their_order_as_many_as_fit() -> None:
+    options = {"lines": 0.0, "questions": 0.0, "listed": 1.0}
+    shown = [
+        [
+            show(one, BPE)
+            for one in make_task(TaskConfig("recall", options), data(block=block, questions=())).examples(RNG)
+        ]
+        for block in (128, 9)
+    ]
+    assert shown[0][0] == ("Hank Aaron⁇", "Mobile⁇Alabama⁇Milwaukee Braves⁇")
+    assert len(shown[0]) == len(LINES)  # a document each
+    for (_, everything), (_, some) in zip(*shown, strict=True):
+        assert everything.startswith(some)
+        assert some.endswith(MASK)
+    assert any(len(some) < len(everything) for (_, everything), (_, some) in zip(*shown, strict=True))
+
+
+def test_text_to_the_left_is_no_longer_than_asked() -> None:
+    options = {"lines": 0.0, "questions": 0.0, "listed": 0.0, "bare": 0.0, "left": 2}
+    task = make_task(TaskConfig("recall", options), data())
+    for seed in range(30):
+        for example in task.examples(np.random.default_rng(seed)):
+            cue, _ = show(example, BPE)
+            title = next(t for t in TITLES if cue.startswith(t))
+            assert example.start <= len(BPE.encode(title)) + 2 + 1
 
 
 def test_recall_mixes_questions_and_lines_as_asked() -> None:
