@@ -97,7 +97,7 @@ def test_a_place_inside_another_is_not_said() -> None:
     assert list(named_in(line, PLACES)) == ["New York"]
     assert judge("York", 0.95, RULE, about(line), PLACES).verdict == CONTRADICTS
     both = "Cy Fox. Fox was born in New York, not in York ."
-    assert named_in(both, PLACES) == {"New York": (23, 31), "York": (40, 44)}
+    assert named_in(both, PLACES) == {"New York": (24, 32), "York": (41, 45)}
     judged = judge("York", 0.95, RULE, about(both), PLACES)
     assert judged.verdict == SUPPORTED
 
