@@ -103,15 +103,15 @@ def run(
         "quick": quick,
     }
     if study == "trust":
-        data = trust_data(corpus, facts, exam, quick)
+        about = trust_data(corpus, facts, exam, quick)
         studies.trust.begin(
-            studies.trust.Plan(**data, max_risk=0.1 if max_risk is None else max_risk, **start), folder, console
+            studies.trust.Plan(**about, max_risk=0.1 if max_risk is None else max_risk, **start), folder, console
         )
         return
     studies.recall.begin(studies.recall.Plan(**recall_data(corpus, facts, exam, quick), **start), folder, console)
 
 
-def recall_data(corpus: str | None, facts: str | None, exam: str | None, quick: bool) -> dict[str, str]:
+def recall_data(corpus: str | None, facts: str | None, exam: str | None, quick: bool) -> dict[str, Any]:
     """What recall is about: the user's three files, or the built-in people."""
     if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
         raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
