@@ -78,14 +78,15 @@ def test_a_calibration_holds_what_the_model_says(run: Run) -> None:
     assert calibration_of(run) == found
     assert found.strangers == 0
     model, tokenizer = load_model(run.model)
-    exact = answer_distribution(
-        model, tokenizer, [one.question for one in HELD_OUT], AnswerTrie(tokenizer, found.answers), found.temperature
-    )
-    for row, item, (_, sure), entropy in zip(found.rows, HELD_OUT, exact.best(), exact.entropy(), strict=True):
+    trie, asked = AnswerTrie(tokenizer, found.answers), [one.question for one in HELD_OUT]
+    exact = answer_distribution(model, tokenizer, asked[:3], trie).confidence
+    same = answer_distribution(model, tokenizer, asked, trie, floor=found.floor).tempered(found.temperature)
+    for place, (row, item, best) in enumerate(zip(found.rows, HELD_OUT, same.best(), strict=True)):
         assert (row.question, row.answer) == (item.question, item.answer)
-        assert row.right == (row.said == item.answer)
-        assert math.isclose(row.confidence, sure, rel_tol=0.02)
-        assert math.isclose(row.entropy, entropy, rel_tol=0.05)
+        assert (row.said, row.right) == (best[0], best[0] == item.answer)
+        assert math.isclose(row.confidence, best[1], rel_tol=1e-5)
+        assert math.isclose(row.entropy, same.entropy()[place], rel_tol=1e-5)
+        assert place >= 3 or abs(row.before - exact[place]) <= found.floor
         assert 0 <= row.distance <= 1
     assert math.isclose(sum(found.prior), 1, abs_tol=1e-2)
     summary = found.summary((0.1,))

@@ -62,6 +62,11 @@ def test_the_verdict_with_a_certified_threshold(
     assert judged.reasons[0]
 
 
+def test_a_line_that_names_several_places_is_said_to() -> None:
+    assert judge("York", 0.95, RULE, ANN, PLACES).reasons == ("The line about Ann Lee names it, but also Bath.",)
+    assert judge("Bath", 0.95, RULE, about("Bo Ek. Born in Bath ."), PLACES).reasons[0].endswith("names it.")
+
+
 def test_without_a_calibration_more_than_even_is_confident_and_only_the_unseen_are_held_back() -> None:
     assert judge("York", 0.5, None, ANN, PLACES).verdict == SUPPORTED
     guess = judge("York", 0.49, None, ANN, PLACES)
@@ -97,7 +102,7 @@ def test_a_place_inside_another_is_not_said() -> None:
     assert list(named_in(line, PLACES)) == ["New York"]
     assert judge("York", 0.95, RULE, about(line), PLACES).verdict == CONTRADICTS
     both = "Cy Fox. Fox was born in New York, not in York ."
-    assert named_in(both, PLACES) == {"New York": (23, 31), "York": (40, 44)}
+    assert named_in(both, PLACES) == {"New York": (24, 32), "York": (41, 45)}
     judged = judge("York", 0.95, RULE, about(both), PLACES)
     assert judged.verdict == SUPPORTED
 

@@ -43,8 +43,8 @@ def outcome(result: Result) -> str:
     if not result["rule"]["met"]:
         asked = plural(known["questions"], "question")
         return (
-            f"The model answers {percent(known['right']['share'])} of {asked} about names that it read about rightly, but"
-            f" a risk of {risk(result['max_risk'])} could not be certified, so that it answers none. {told_apart(result)}"
+            f"The model is right in {percent(known['right']['share'])} of {asked} about names that it read about, but a risk of"
+            f" {risk(result['max_risk'])} could not be certified, so that it answers none. {told_apart(result)}"
         ).strip()
     answered, wrong = known["answered"], known["wrong"]
     first = (
@@ -161,7 +161,7 @@ def verdict_table(result: Result) -> Table:
                 under = f"{percent(one['right'] / one['count'])} right" if name == "known" and one["count"] else ""
                 cells.append(Cell(count(one["count"]), one["count"], under))
             rows.append(Row(Cell(verdict), cells))
-    return Table("What `attnlab ask` says of each question, with the lookup.", columns, rows)
+    return Table("What attnlab ask says of each question, with a look at the lines.", columns, rows)
 
 
 def rules_table(result: Result) -> Table:

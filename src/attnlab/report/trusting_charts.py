@@ -38,8 +38,8 @@ def histogram_figure(result: Result) -> Figure:
     """How sure the model is of the names of each group."""
     series = []
     for one in result["groups"]:
-        x, y = stairs(one["histogram"])
-        series.append(Series(f"{one['name']} names", x, y, [0.0] * len(y), y))
+        across, heights = stairs(one["histogram"])
+        series.append(Series(f"{one['name']} names", across, heights, [0.0] * len(heights), heights))
     label = "Histogram of confidences. " + "; ".join(
         f"{one['name']} names: {percent(one['confidence'])} on average" for one in result["groups"]
     )

@@ -5,7 +5,7 @@
                      paired_bootstrap (perplexities of the same sentences), two_proportions (other questions)
     several          holm, over the p values of all comparisons that are reported
     confidence       auroc (known against unknown), calibration, brier_score, fit_temperature, risk_coverage
-    abstaining       selective_rule: choose_threshold on one half, certify on the other; accepted_needed
+    abstaining       selective_rule: choose_threshold on one half, certify and lower it on the other; accepted_needed
     beforehand       sample_size, power, seeds_needed, detectable, advice
     in words         in_words, a sentence for any of the comparisons
 

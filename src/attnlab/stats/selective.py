@@ -2,13 +2,16 @@
 
 A question is answered where the confidence in its answer reaches a threshold. Coverage is the share of questions that are
 answered, risk the share of wrong answers among those. The threshold is chosen on one half of the answers, and the risk behind
-it is bounded on the other half (Clopper and Pearson, exact), so that the bound holds however the choice was made. Answers of
-equal confidence are accepted together or not at all.
+it is bounded on the other half (Clopper and Pearson, exact), so that the bound holds however the choice was made. From there
+the threshold is lowered step by step as long as each step is certified too, in an order that the first half has fixed, so that
+all steps together are wrong with the same chance as one (fixed-sequence testing, arXiv:2110.01052). Answers of equal
+confidence are accepted together or not at all.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
+STEPS = 50  # by which a certified threshold is lowered, each at least such a part of the answers
+NEARLY = 0.98  # of the best chance to be certified
 MOST_NEEDED = 1_000_000  # accepted answers beyond which a plan is no plan
 
 
@@ -146,10 +151,11 @@ def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> 
 def choose_threshold(
     confidence: ArrayLike, right: ArrayLike, max_risk: float, alpha: float = 0.05, judges: int | None = None
 ) -> float | None:
-    """The threshold that promises most: questions answered, times the chance that its risk can be certified afterwards.
+    """The threshold to be tried first: the one that `judges` further answers, as many as here if not told, likely certify.
 
-    A threshold whose risk here is just the allowed one fails on other answers more often than not; this one leaves the room
-    that `judges` further answers (as many as here, unless told) will need. None: no threshold has a chance.
+    A threshold whose risk here is just the allowed one fails on other answers more often than not, and one that accepts a
+    few answers only has too few to certify anything. Of thresholds with nearly the best chance it is the lowest. None: no
+    threshold has a chance.
     """
     import numpy as np
 
@@ -157,11 +163,13 @@ def choose_threshold(
     level(alpha, "alpha")
     thresholds, accepted, wrong = ordered(*judged(confidence, right))
     further = counted(int(accepted[-1]) if judges is None else judges, "judges")
-    others = np.maximum(1, np.rint(accepted / accepted[-1] * further)).astype(np.int64)
+    share = accepted / accepted[-1]
+    # Fewer than expected may be accepted there: one standard deviation is left as room.
+    others = np.maximum(1, np.rint(share * further - np.sqrt(further * share * (1 - share)))).astype(np.int64)
     risk = (wrong + 1) / (accepted + 2)  # Laplace's: no error among few answers is not yet a risk of none
     chance = chance_of_at_most(errors_allowed(others, max_risk, alpha), others, risk)
-    promise = accepted * chance
-    return float(thresholds[promise.argmax()]) if promise.max() > 0 else None
+    likely = np.flatnonzero(chance >= NEARLY * chance.max())
+    return float(thresholds[likely[-1]]) if chance.max() > 0 else None
 
 
 @dataclass(frozen=True)
@@ -196,6 +204,28 @@ def certify(threshold: float | None, confidence: ArrayLike, right: ArrayLike, al
     )
 
 
+def lower_steps(start: float, confidence: ArrayLike) -> list[float]:
+    """The thresholds below one to be tried after it, each of which accepts more of these answers, down to all of them."""
+    import numpy as np
+
+    found = np.sort(numbers(confidence, "the confidences"))[::-1]
+    ranks = np.linspace(0, len(found) - 1, STEPS + 1).round().astype(int)
+    return [float(one) for one in np.unique(found[ranks])[::-1] if one < start]
+
+
+def lowered(
+    start: float | None, steps: list[float], tries: Callable[[float | None], Certificate], max_risk: float
+) -> Certificate:
+    """The certificate of the last threshold before the first that cannot be certified; that of the start if it cannot."""
+    last = tries(start)
+    for threshold in steps if last.bound <= max_risk else []:
+        following = tries(threshold)
+        if following.bound > max_risk:
+            break
+        last = following
+    return last
+
+
 @dataclass(frozen=True)
 class SelectiveRule:
     """A rule when to answer, and how far it can be trusted.
@@ -210,7 +240,7 @@ class SelectiveRule:
     seed: int
     met: bool
     coverage: float  # of the certifying half, by this rule: 0 where it is not met
-    bound: float  # of the risk, certified at the chosen threshold
+    bound: float  # of the risk, certified: the allowed risk itself where the threshold was lowered from the chosen one
     chosen_on: Certificate  # the half that chose: its bound is too good
     certified_on: Certificate
     needed: int | None
@@ -228,29 +258,34 @@ def halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int
 def selective_rule(
     confidence: ArrayLike, right: ArrayLike, max_risk: float, seed: int = 0, alpha: float = 0.05
 ) -> SelectiveRule:
-    """Choose a threshold on one random half of the answers, and certify its risk on the other."""
+    """Choose a threshold on one random half of the answers, certify its risk on the other, and lower it while that holds."""
     confidences, outcomes = judged(confidence, right)
     require(
         len(outcomes) >= 2, "a rule is chosen on one half of the answers and certified on the other: give at least 2"
     )
     first, second = halves(len(outcomes), seed)
     threshold = choose_threshold(confidences[first], outcomes[first], max_risk, alpha, len(second))
-    chosen = certify(threshold, confidences[first], outcomes[first], alpha)
-    certified = certify(threshold, confidences[second], outcomes[second], alpha)
+    steps = [] if threshold is None else lower_steps(threshold, confidences[first])
+    certified = lowered(
+        threshold, steps, lambda one: certify(one, confidences[second], outcomes[second], alpha), max_risk
+    )
+    chosen = certify(certified.threshold, confidences[first], outcomes[first], alpha)
     met = certified.bound <= max_risk
+    # A threshold that the second half had a part in choosing has the bound that each step was tried for, and no better one.
+    bound = certified.bound if certified.threshold == threshold else max_risk
     needed = accepted_needed(max_risk, certified.risk or 0.0, alpha)
     return SelectiveRule(
-        threshold=threshold if met else None,
+        threshold=certified.threshold if met else None,
         max_risk=max_risk,
         alpha=alpha,
         seed=seed,
         met=met,
         coverage=certified.coverage if met else 0.0,
-        bound=certified.bound,
+        bound=bound,
         chosen_on=chosen,
         certified_on=certified,
         needed=needed,
-        words=rule_in_words(certified, len(outcomes), max_risk, needed),
+        words=rule_in_words(certified, bound, len(outcomes), max_risk, needed),
     )
 
 
@@ -259,16 +294,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def rule_in_words(found: Certificate, answers: int, max_risk: float, needed: int | None) -> str:
+def rule_in_words(found: Certificate, bound: float, answers: int, max_risk: float, needed: int | None) -> str:
     """What a certificate guarantees and what it does not, or why there is none and what it would take."""
     seen = f"{found.errors:,} of {found.accepted:,} accepted answers were wrong"
     sure = f"{percent(1 - found.alpha)} confidence"
     if found.bound <= max_risk:
+        allowed = "" if bound == max_risk else f" (allowed: {percent(max_risk)})"
         return (
-            f"Of answers with a confidence of {found.threshold:.4g} or more at most {percent(found.bound)} are wrong"
-            f" (allowed: {percent(max_risk)}), with {sure}: {seen} in the half that had no part in choosing the threshold,"
-            f" and {percent(found.coverage)} of its questions were answered. This holds for questions drawn like these"
-            f" {answers:,}, taken together: not for each answer by itself, and not for names that were never seen."
+            f"Of answers with a confidence of {found.threshold:.4g} or more at most {percent(bound)} are wrong{allowed}, with"
+            f" {sure}: {seen} in the half that certifies, and {percent(found.coverage)} of its questions were answered. This"
+            f" holds for questions drawn like these {answers:,}, taken together: not for each answer by itself, and not for"
+            " names that were never seen."
         )
     refused = (
         f"A risk of at most {percent(max_risk)} could not be certified with {sure}, so that no question is answered:"

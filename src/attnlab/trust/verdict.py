@@ -84,7 +84,9 @@ def judge(
     elif found is None:
         verdict, why = UNCHECKED, "There is no line to hold the answer against."
     elif wanted in said.named:
-        verdict, why = SUPPORTED, f"The line about {said.whose} says so."
+        others = [name for name in said.named if name != wanted]
+        also = f", but also {listed(others)}" if others else ""
+        verdict, why = SUPPORTED, f"The line about {said.whose} names it{also}."
     elif said.named:
         verdict, why = CONTRADICTS, f"The line about {said.whose} names {listed(said.named)} instead."
     else:
