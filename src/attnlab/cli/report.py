@@ -43,9 +43,9 @@ def report(
     entries = chosen(runs)
     whole = len(entries) == 1 and entries[0].kind == "study" and entries[0].state == "complete"
     result = read_json(entries[0].path / "result.json") if whole else side_by_side(entries, runs)
-    if whole and not ({"specimens", "rows"} & result.keys()):
+    if whole and not ({"specimens", "rows", "cells"} & result.keys()):
         raise UserError(
-            f"{entries[0].path}/result.json has neither rows nor specimens: it is damaged, or of another version"
+            f"{entries[0].path}/result.json has neither rows nor specimens nor cells: it is damaged, or of another version"
         )
     if json:
         show_json(strict(result))

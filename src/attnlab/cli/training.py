@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, read_seeds
+from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, read_numbers, read_seeds
 from attnlab.config import resolve
 from attnlab.errors import UserError
 from attnlab.runs import speaks
@@ -29,26 +29,30 @@ def run(
     seed: Whole | None = None,
     seeds: str | None = None,
     jobs: Whole = 0,
+    forms: str | None = None,
+    exposures: str | None = None,
     quick: bool = False,
     given: Settings = NONE,
 ) -> None:
     """Do a whole study and write its report; without a name, the main job on the built-in people.
 
     recall              what does a small model remember of what it read?
+    why                 why does reading help? Right answers by exposures and by sentence forms
     additive-vs-dot     additive attention beside dot-product attention, on sentences
     shared-projections  one projection for queries and keys, or for all three
     masking             zeros after the softmax: a gain that is a leak
     efficient           what every mechanism remembers, in which time and memory
 
     Of recall, settings of training and task given by hand are those of pretraining; a file given by --config may hold tables
-    [finetune.train] and [scratch.train] for the other two trainings. The others are comparisons: see `attnlab compare`.
+    [finetune.train] and [scratch.train] for the other two trainings; so of why. The others are comparisons: see
+    `attnlab compare`.
 
     Parameters
     ----------
     study
         The study.
     corpus
-        Text, one sentence or document a line: a file, or people, prose:train (built in).
+        Text, one sentence or document a line: a file, or people, prose:train (built in); of why people:300 and the like.
     dev
         Other text to be measured on: a file, or prose:dev (additive-vs-dot, shared-projections, masking).
     facts
@@ -58,7 +62,7 @@ def run(
     out
         Folder for everything; must not exist. Default: runs/STUDY-N.
     preset
-        Where the settings start from. Default: small, nano-words for sentences, quick for efficient.
+        Where the settings start from. Default: small, nano-words for sentences, quick for efficient, reader for why.
     config
         A TOML file with settings that lie over the preset.
     mechanism
@@ -66,11 +70,15 @@ def run(
     seed
         Seed of weights, order and views (recall).
     seeds
-        How many runs of each specimen, or their seeds: 3,4,5 (comparisons; default 3).
+        How many runs of each specimen, or their seeds: 3,4,5 (comparisons and why; default 3).
     jobs
-        Runs at a time (comparisons). Default: one a core.
+        Runs at a time (comparisons and why). Default: one a core.
+    forms
+        In how many sentence forms everybody is told: 1,2,4,8 (why).
+    exposures
+        How often everybody is met in reading: 24,48,96 (why).
     quick
-        A smaller world: the same story in about a minute, of comparisons in a few.
+        A smaller world: the same story in about a minute, of comparisons and why in a few.
     """
     from attnlab import comparing, runs, studies
 
@@ -78,16 +86,33 @@ def run(
     studies.find(study)
     values, command = collect(given, mechanism, seed), "attnlab " + shlex.join(sys.argv[1:])
     folder = out or runs.free_name(study)
+    shared: dict[str, Any] = {
+        "preset": preset,
+        "config": config,
+        "given": values,
+        "seeds": read_seeds(seeds) if seeds else None,
+        "jobs": jobs,
+        "quick": quick,
+        "command": command,
+    }
+    if study == "why":
+        if dev or facts or exam:
+            raise UserError("study why asks about the people that --corpus names: leave --dev, --facts and --exam out")
+        numbers = {"forms": read_numbers(forms, "forms"), "exposures": read_numbers(exposures, "exposures")}
+        studies.why.begin(studies.why.make_plan(world=corpus, **numbers, **shared), folder, console)
+        return
+    if forms is not None or exposures is not None:
+        raise UserError("--forms and --exposures are for the study why: attnlab run why --forms 1,4")
     if study in studies.ready.READY:
         if seed is not None:
             raise UserError("a comparison needs several seeds: --seeds 3, or --seeds 7,8,9")
         data = comparing.Data(corpus, dev, facts, exam)
-        asked: dict[str, Any] = {"preset": preset, "config": config, "jobs": jobs, "quick": quick, "command": command}
-        plan = studies.ready.ready_plan(study, data, given=values, seeds=read_seeds(seeds) if seeds else None, **asked)
-        comparing.begin(plan, folder, console)
+        comparing.begin(studies.ready.ready_plan(study, data, **shared), folder, console)
         return
     if seeds is not None or jobs or dev is not None:
-        raise UserError("--seeds, --jobs and --dev are for comparisons: recall takes --seed, --facts and --exam")
+        raise UserError(
+            "--seeds, --jobs and --dev are for comparisons and why: recall takes --seed, --facts and --exam"
+        )
     world = "people:300" if quick else "people"
     if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
         raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")

@@ -4,7 +4,7 @@ Why: every command and every setting names its data with one string, and this is
 It must not know what the data is used for.
 
     people, people:300                            the corpus, all of it or 300 people
-    people:x4, people:300:x4                      every person told in 4 sentence forms, a line each; the first is that of people
+    people:x4, people:300:x4                      everybody told in 4 sentence forms, a line each; the first is that of people
     people:train, people:dev, people:300:test     the questions about them; the same however many forms there are
     prose, prose:2000                             English sentences, all of them or the first 2,000
     prose:train, prose:dev, prose:2000:test       parts of them that share no sentence

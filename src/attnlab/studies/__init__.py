@@ -11,11 +11,15 @@ from rich.console import Console
 from attnlab import comparing
 from attnlab.errors import UserError, unknown
 from attnlab.runs import read_json
-from attnlab.studies import ready, recall
+from attnlab.studies import ready, recall, why
 
 Recipe = Callable[[Path, dict[str, Any], Console], dict[str, Any]]
 
-STUDIES: dict[str, Recipe] = {"recall": recall.run, **dict.fromkeys(("compare", *ready.READY), comparing.run)}
+STUDIES: dict[str, Recipe] = {
+    "recall": recall.run,
+    "why": why.run,
+    **dict.fromkeys(("compare", *ready.READY), comparing.run),
+}
 
 
 def find(name: str) -> Recipe:
