@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attnlab import studies, train
+from attnlab import stages, studies, train
 from attnlab.comparing import Plan
 from attnlab.comparing.checks import refuse_changes
 from attnlab.comparing.job import work
+from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus
 from attnlab.corpora.library import Corpus
 from attnlab.errors import AttnlabError, Interrupted, UserError
@@ -19,9 +20,10 @@ from attnlab.model import load_model
 from attnlab.report import write_report
 from attnlab.runs import Run, read_json
 from attnlab.studies import why
-from attnlab.studies.why_judge import beginnings, by_heart, judge, roles, share
-from attnlab.studies.why_plan import Cell, cells_of, grid
+from attnlab.studies.why_judge import PAIRS, beginnings, by_heart, judge, roles, share
+from attnlab.studies.why_plan import READ_LINES, Cell, cells_of, grid
 from attnlab.studies.why_words import explain, verdict
+from verbs import call
 
 SMALL: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 96, "vocab_size": 300},
@@ -148,7 +150,7 @@ def made_up(one: float, many: float, views: float, heart: float = 0.9) -> dict[s
     ]
     by_name, names = {each["name"]: each for each in cells}, roles(cells)
     pairs = []
-    for asked, (a, b) in why_pairs().items():
+    for asked, (a, b) in PAIRS.items():
         left, right = by_name[names[a]], by_name[names[b]]
         apart = int(left["low"] > right["high"]) - int(left["high"] < right["low"])
         pairs.append({"asked": asked, "a": left["name"], "b": right["name"], "apart": apart})
@@ -156,20 +158,16 @@ def made_up(one: float, many: float, views: float, heart: float = 0.9) -> dict[s
     return {"cells": cells, "comparisons": pairs, "world": world, "seeds": [0, 1], "study": "why"}
 
 
-def why_pairs() -> dict[str, tuple[str, str]]:
-    from attnlab.studies.why_judge import PAIRS
-
-    return PAIRS
-
-
 def test_what_lies_apart_is_claimed() -> None:
     said = verdict(made_up(one=0.2, many=0.8, views=0.7))
     assert said[0] == (
-        "Reading helps: after meeting everybody 64 times in 4 forms 80.0 % (75.0 to 85.0 %) of the questions are answered"
-        " correctly, without reading 5.0 % (0.0 to 10.0 %)."
+        "Reading helps: a model that met everybody 64 times in 4 forms answers 80.0 % (75.0 to 85.0 %) of the questions"
+        " correctly, one that read nothing 5.0 % (0.0 to 10.0 %)."
     )
     assert said[1].startswith("Several forms help: ")
-    assert said[2].startswith("Views help: after meeting everybody 64 times in one form in short views 70.0 %")
+    assert said[2].startswith(
+        "Views help: a model that met everybody 64 times in short views of one form answers 70.0 %"
+    )
     assert said[3].startswith("Reading more often helps: ")
     assert said[4].startswith(
         "25 questions about people that the model had read about but was never asked about; 2 models"
@@ -185,7 +183,9 @@ def test_what_overlaps_is_not_claimed_and_what_hurts_is_said() -> None:
 
 def test_stored_and_asked_for_are_told_apart() -> None:
     words = explain(made_up(one=0.2, many=0.88, views=0.7))
-    assert "in one form, the model goes on correctly in 90.0 %" in words[0]
+    assert words[0].startswith(
+        "A model that met everybody 64 times in one form knows 90.0 % (85.0 to 95.0 %) of the places"
+    )
     assert words[0].endswith("So it has stored far more than a question can reach.")
     assert words[1].endswith("What is stored can be asked for, as far as these intervals tell.")
     assert "the direction is the same here" in words[2]
@@ -254,18 +254,12 @@ def test_reading_came_before_questions(trained: tuple[Path, dict[str, Any]]) -> 
     assert Run.open(folder / "nothing" / "seed-0").config["base"] is None
 
 
-def test_by_heart_is_what_the_model_would_write(trained: tuple[Path, dict[str, Any]]) -> None:
-    import torch
-
-    from attnlab.evaluate import generate
-
-    model, tokenizer = load_model(Run.open(trained[0] / "lines-x1-2" / "seed-0").model)
-    begun = [("Ann Lee. Lee was born in", "York"), ("Bob", "Bonn")]
-    written = generate(model, torch.tensor([tokenizer.encode(begun[1][0])]), 4)[0]
-    own = tokenizer.decode(written[:1]).strip()
-    assert by_heart(model, tokenizer, begun) == [False, False]
-    if own and tokenizer.encode(own) == written[:1]:
-        assert by_heart(model, tokenizer, [("Bob", own), *begun]) == [True, False, False]
+def test_by_heart_is_what_was_read_and_not_what_was_not(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("Ann Lee. Lee was born in York .\nBob Roy. Roy was born in Bonn .\n")
+    given = {**SMALL, **READ_LINES, "train": {"epochs": 80.0}}
+    run = stages.pretrain(resolve("reader", given=given), str(tmp_path / "lines.txt"), None, tmp_path / "run")
+    begun = [("Ann Lee. Lee was born in", "York"), ("Bob Roy. Roy was born in", "Bonn"), ("Bob Roy. Roy was", "York")]
+    assert by_heart(*load_model(run.model), begun) == [True, True, False]
 
 
 def test_the_page_shows_every_number(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -294,3 +288,28 @@ def test_changed_data_are_refused(trained: tuple[Path, dict[str, Any]]) -> None:
     assert {"corpus", "facts", "exam", "people:20", "people:20:x2"} == stored.keys()
     with pytest.raises(UserError, match="people:20:x2 changed"):
         refuse_changes(stored, {**stored, "people:20:x2": "other"})
+
+
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        (("--forms", "1,two"), "--forms takes numbers such as 1,2,4, not '1,two'"),
+        (("--exposures", "0"), "--exposures takes different numbers of at least 1"),
+        (("--forms", "2"), "--forms must hold 1"),
+        (("--seed", "3"), "study why needs several seeds"),
+        (("--exam", "people:test"), "leave --dev, --facts and --exam out"),
+        (("--corpus", "wiki.txt"), "built-in people"),
+        (("--train.epochs", "3"), "chooses train.epochs itself"),
+    ],
+)
+def test_mistakes_on_the_command_line(
+    words: tuple[str, ...], mistake: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert call("run", "why", "--out", tmp_path / "study", *words) == 2
+    assert mistake in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+
+
+def test_forms_are_for_this_study_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert call("run", "recall", "--forms", "1,2", "--out", tmp_path / "study") == 2
+    assert "are for the study why" in capsys.readouterr().err

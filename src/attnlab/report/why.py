@@ -55,7 +55,7 @@ def exposures_figure(result: Result) -> Interactive:
             [factor * one[key] for one in points]
             for factor, key in ((1, "exposures"), (100, "accuracy"), (100, "low"), (100, "high"))
         )
-        series.append(Series(name, x, y, low, high))
+        series.append(Series(name, x, y, low, high, dots=tuple(zip(x, y, strict=True))))
     said = "; ".join(f"{one.name} from {one.y[0]:.1f} to {one.y[-1]:.1f} %" for one in series)
     return interactive(
         "Right answers against exposures, with 95 % intervals",
@@ -75,7 +75,7 @@ def forms_figure(result: Result) -> Figure:
     """Right answers against forms, at the most exposures."""
     rows = last_cells(result)
     bars = [
-        Bar(name, 100 * one["accuracy"], 100 * one["low"], 100 * one["high"], faint=one["way"] != "lines")
+        Bar(name, 100 * one["accuracy"], 100 * one["low"], 100 * one["high"], faint=one["way"] == "nothing")
         for name, one in rows
     ]
     times = max(one["exposures"] for _, one in rows)

@@ -37,7 +37,7 @@ def judge(plan: Plan, folder: Path) -> dict[str, Any]:
     exam = corpora.load_questions(plan.exam)
     cells = [describe(cell, records[cell.name], beginnings(corpus, exam)) for cell in cells_of(plan)]
     every = [record for rows in records.values() for record in rows]
-    result = {
+    result: dict[str, Any] = {
         "study": "why",
         "title": plan.title,
         "question": plan.question,

@@ -17,10 +17,10 @@ PAPER = "Allen-Zhu and Li (arXiv:2309.14316)"
 def told(cell: Result) -> str:
     """How a cell has read."""
     if cell["way"] == "nothing":
-        return "without reading"
-    how = "in one form" if cell["forms"] == 1 else f"in {cell['forms']} forms"
-    way = " in short views" if cell["way"] == "views" else ""
-    return f"after meeting everybody {plural(cell['exposures'], 'time')} {how}{way}"
+        return "that read nothing"
+    how = "one form" if cell["forms"] == 1 else f"{cell['forms']} forms"
+    way = "in short views of" if cell["way"] == "views" else "in"
+    return f"that met everybody {plural(cell['exposures'], 'time')} {way} {how}"
 
 
 def scored(cell: Result) -> str:
@@ -46,7 +46,7 @@ def sentence(comparison: Result, cells: Mapping[str, Result]) -> str:
     yes, unknown, no = OPENINGS[comparison["asked"]]
     opening = {1: yes, 0: unknown, -1: no}[comparison["apart"]]
     a, b = cells[comparison["a"]], cells[comparison["b"]]
-    words = f"{opening}: {told(a)} {scored(a)} of the questions are answered correctly, {told(b)} {scored(b)}"
+    words = f"{opening}: a model {told(a)} answers {scored(a)} of the questions correctly, one {told(b)} {scored(b)}"
     return f"{words}." if comparison["apart"] else f"{words}; the intervals overlap."
 
 
@@ -78,8 +78,8 @@ def stored(cells: Mapping[str, Result], pairs: Mapping[str, Result]) -> list[str
             continue
         heart = cell["by_heart"]
         words = (
-            f"{told(cell).capitalize()}, the model goes on correctly in {scored(heart)} of the lines of the people it is"
-            f" examined on, when it is given the line up to the place; asked, it knows {scored(cell)}."
+            f"A model {told(cell)} knows {scored(heart)} of the places by heart: given the line of a person it is examined on"
+            f" up to the place, it goes on with the place. Asked, it knows {scored(cell)}."
         )
         if heart["low"] > cell["high"]:
             words += " So it has stored far more than a question can reach."
