@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from attnlab import corpora
 from attnlab.comparing import Plan
 from attnlab.comparing.plan import seed_numbers
 from attnlab.comparing.specimens import Specimen, lasting_given
@@ -90,9 +91,9 @@ def make_plan(
         raise UserError(
             "--quick chooses its own people, forms and exposures: leave --corpus, --forms and --exposures out"
         )
-    world = world or (QUICK_WORLD if quick else WORLD)
     forms = counted("forms", forms or (QUICK_FORMS if quick else FORMS))
     exposures = counted("exposures", exposures or (QUICK_EXPOSURES if quick else EXPOSURES))
+    world = checked_world(world or (QUICK_WORLD if quick else WORLD), max(forms))
     if 1 not in forms:
         raise UserError("--forms must hold 1: what several forms are held against, such as --forms 1,4")
     if jobs < 0:
@@ -100,7 +101,7 @@ def make_plan(
     refuse_chosen(given or {})
     file = str(config.resolve()) if config else None
     base = Specimen("", preset or PRESET, file, lasting_given(given or {})).unless_said("train", "threads", 1)
-    specimens = tuple(cell.specimen(checked_world(world), base) for cell in grid(forms, exposures))
+    specimens = tuple(cell.specimen(world, base) for cell in grid(forms, exposures))
     numbers = seed_numbers(QUICK_SEEDS if quick and seeds is None else seeds)
     threads = specimens[0].settings(0).train.threads or 1
     return Plan(
@@ -126,12 +127,13 @@ def counted(name: str, numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def checked_world(world: str) -> str:
+def checked_world(world: str, forms: int) -> str:
     """The people that the study is about: built in, since nobody else can be told in another form."""
     if not re.fullmatch("people(:[0-9]+)?", world):
         raise UserError(
             f"study why tells the built-in people in several forms: --corpus people, or people:300 for fewer, not {world}"
         )
+    corpora.is_built_in(f"{world}:x{forms}")  # names a number of forms that nobody can be told in
     return world
 
 

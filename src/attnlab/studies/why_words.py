@@ -71,7 +71,7 @@ def explain(result: Result) -> list[str]:
 
 def stored(cells: Mapping[str, Result], pairs: Mapping[str, Result]) -> list[str]:
     """What is known by heart beside what can be asked for."""
-    found = []
+    found: list[str] = []
     for asked, side in (("views", "b"), ("reading", "a")):
         cell = cells[pairs[asked][side]] if asked in pairs else None
         if cell is None or not cell.get("by_heart") or (found and cell["forms"] == 1):
