@@ -98,7 +98,10 @@ def run(
     if study == "why":
         if dev or facts or exam:
             raise UserError("study why asks about the people that --corpus names: leave --dev, --facts and --exam out")
-        numbers: dict[str, Any] = {"forms": read_numbers(forms, "forms"), "exposures": read_numbers(exposures, "exposures")}
+        numbers: dict[str, Any] = {
+            "forms": read_numbers(forms, "forms"),
+            "exposures": read_numbers(exposures, "exposures"),
+        }
         studies.why.begin(studies.why.make_plan(world=corpus, **numbers, **shared), folder, console)
         return
     if forms is not None or exposures is not None:

@@ -134,5 +134,5 @@ def limits(result: Result) -> str:
     return (
         f"One size of model, {count(result['world']['people'])} people and one kind of fact. An exposure is one line read"
         " whole, or one view; forms are drawn anew for every person, and each number of forms has a tokenizer learned from"
-        " its own text. Settings were chosen with questions about other people (the dev part)."
+        " its own text. The settings of the preset were tried on questions about other people (the dev part) only."
     )
