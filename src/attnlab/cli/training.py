@@ -76,7 +76,7 @@ def run(
     forms
         In how many sentence forms everybody is told: 1,2,4,8 (why).
     exposures
-        How often everybody is met in reading: 16,32,64 (why).
+        How often everybody is met in reading: 8,24,48 (why).
     quick
         A smaller world: the same story in about a minute, of comparisons and why in a few.
     """

@@ -36,7 +36,7 @@ def blocks(result: Result) -> Iterator[str]:
     yield from map(safe, why.verdict_of(result))
     yield f"Finished {safe(result['finished'])}; training and measuring took {duration(result['seconds'])}, all runs added up."
     if result.get("quick"):
-        yield "**A quick run.** Few people, forms and seeds: the same story with wide intervals."
+        yield "**A quick run.** Few people and forms, one seed: the same story with wide intervals."
     for title, table in (("Results", why.grid_table(result)), ("What was read", why.reading_table(result))):
         yield f"## {title}"
         yield safe(table.caption)

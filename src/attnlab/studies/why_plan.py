@@ -28,8 +28,8 @@ QUESTION = (
 )
 PRESET = "reader"
 # Exposures are multiples of the forms, so that every line of a person is read equally often.
-WORLD, FORMS, EXPOSURES = "people:300", (1, 2, 4, 8), (16, 32, 64)
-QUICK_WORLD, QUICK_FORMS, QUICK_EXPOSURES, QUICK_SEEDS = "people:200", (1, 8), (16, 32), 2
+WORLD, FORMS, EXPOSURES = "people:300", (1, 2, 4, 8), (8, 24, 48)
+QUICK_WORLD, QUICK_FORMS, QUICK_EXPOSURES, QUICK_SEEDS = "people:200", (1, 8), (48,), 1
 READ_LINES = {"task": {"name": "recall", "options": {"views": 0, "lines": 1.0, "questions": 0.0}}}
 CHOSEN = {"train": ("epochs",), "task": ("name", "options")}  # settings that are the study's own
 
