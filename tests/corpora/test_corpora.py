@@ -143,6 +143,27 @@ def test_the_simple_reader_is_neither_blind_nor_perfect() -> None:
     assert 0.4 < share < 0.7
 
 
+def test_a_world_in_several_forms() -> None:
+    once, thrice = load_corpus("people:40"), load_corpus("people:40:x3")
+    assert len(set(thrice.lines)) == len(thrice.lines) == 120
+    assert thrice.lines[::3] == once.lines
+    assert set(thrice.titles) == set(once.titles)
+    assert load_corpus("people:40:x1").lines == once.lines
+    assert load_questions("people:40:x3:dev") == load_questions("people:40:dev")
+
+
+@pytest.mark.parametrize("source", ["people:40:x0", "people:40:x16", "people:x99"])
+def test_nobody_can_be_told_in_so_many_forms(source: str) -> None:
+    with pytest.raises(DataError, match=rf"^{source}: a person is told in 1 to 15 forms, not in \d+$"):
+        load_corpus(source)
+
+
+@pytest.mark.parametrize("source", ["people:x", "people:x3:300", "people:300:y3", "prose:x3", "people:300x3"])
+def test_mistyped_forms_are_named(source: str) -> None:
+    with pytest.raises(DataError, match=f"unknown built-in data '{source}'"):
+        load_corpus(source)
+
+
 @pytest.mark.parametrize("source", ["people:tset", "people:300:tset", "people:", "people:test:300", "people:-3"])
 def test_a_mistyped_part_is_named_with_the_nearest(source: str) -> None:
     for load in (load_corpus, load_questions):

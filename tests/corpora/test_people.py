@@ -11,20 +11,24 @@ from datetime import date
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.corpora import title_of
+from attnlab.corpora import people, title_of
 from attnlab.corpora.people import (
     FORMS,
+    MOST_FORMS,
     Person,
     biographies,
     biography,
     load_people,
     placeholders,
     questions,
+    retold,
     split,
+    told,
 )
 from attnlab.errors import DataError
 
@@ -142,6 +146,33 @@ def test_every_form_tells_the_birthplace_and_is_used() -> None:
     assert all("city" in placeholders(form) for form in FORMS)
     late = replace(PEOPLE[0], death_city="Nowhere")
     assert len({biography(late, seed)[:40] for seed in range(400)}) >= 12
+
+
+def test_a_person_is_retold_in_other_forms_with_the_same_facts() -> None:
+    assert MOST_FORMS == 15
+    for person in PEOPLE[::200]:
+        lines = retold(person, MOST_FORMS)
+        assert lines[0] == biography(person)
+        assert all(person.birth_city in line[len(person.name) :] for line in lines)
+        assert len(set(lines)) == MOST_FORMS
+
+
+def test_more_forms_begin_with_the_same_ones() -> None:
+    for person in PEOPLE[:10]:
+        assert retold(person, 8)[:3] == retold(person, 3)
+        assert retold(person, 1) == (biography(person),)
+
+
+def test_no_form_is_used_twice_for_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+
+    def noted(person: Person, form: str, generator: np.random.Generator) -> str:
+        used.append(form)
+        return told(person, form, generator)
+
+    monkeypatch.setattr(people, "told", noted)
+    retold(replace(PEOPLE[0], death_city=""), MOST_FORMS)
+    assert sorted(used) == sorted(form for form in FORMS if "{death}" not in form)
 
 
 def test_the_dead_alone_have_a_place_of_death() -> None:

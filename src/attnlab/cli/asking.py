@@ -186,7 +186,7 @@ def corpus_show(
     Parameters
     ----------
     corpus
-        Text, one document a line: a file, or people or prose (built in).
+        Text, one document a line: a file, or people or prose (built in); people:300:x4 is 300 people, in four forms each.
     facts
         Questions, question<TAB>answer a line.
     task
@@ -294,7 +294,7 @@ def corpus_export(folder: Path, /, *, corpus: str = "people") -> None:
     folder
         Where to.
     corpus
-        people, people:300 for a subset, or prose.
+        people, people:300 for a subset, people:x4 for everybody in four sentence forms, or prose.
     """
     from attnlab import corpora
 

@@ -108,6 +108,14 @@ def read_seeds(text: str) -> int | list[int]:
     return numbers if "," in text else numbers[0]
 
 
+def read_numbers(text: str | None, name: str) -> list[int] | None:
+    """Whole numbers joined by commas, if there are any."""
+    try:
+        return [int(one) for one in text.split(",")] if text is not None else None
+    except ValueError:
+        raise UserError(f"--{name} takes numbers such as 1,2,4, not '{text}'") from None
+
+
 def show_json(value: Any) -> None:
     """Print for programs."""
     sys.stdout.write(json_module.dumps(value, ensure_ascii=False, indent=1) + "\n")

@@ -43,10 +43,8 @@ def report(
     entries = chosen(runs)
     whole = len(entries) == 1 and entries[0].kind == "study" and entries[0].state == "complete"
     result = read_json(entries[0].path / "result.json") if whole else side_by_side(entries, runs)
-    if whole and not ({"specimens", "rows", "groups"} & result.keys()):
-        raise UserError(
-            f"{entries[0].path}/result.json has neither rows nor groups nor specimens: it is damaged, or of another version"
-        )
+    if whole and not ({"specimens", "rows", "groups", "cells"} & result.keys()):
+        raise UserError(f"{entries[0].path}/result.json holds no result: it is damaged, or of another version")
     if json:
         show_json(strict(result))
         return

@@ -12,7 +12,7 @@ Every specimen is audited first. A comparison is a study folder: stopped, it goe
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from attnlab.report import write_report
 from attnlab.report.compared_screen import show_comparison
 from attnlab.runs import Run, free_name, locked, read_json, refuse_existing, to_json, write_folder, write_json
 
-__all__ = ["Data", "Plan", "advise", "begin", "check", "compare", "make_plan", "run"]
+__all__ = ["Data", "Plan", "advise", "begin", "carry_out", "check", "compare", "make_plan", "run"]
 
 AUDITED_LENGTH = 320  # or the block, where that is shorter
 
@@ -64,15 +64,25 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
 
 
 def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, Any]:
+    """Go on with a comparison."""
+    return carry_out(folder, lambda: conclude(folder, Plan.stored(stored), console), show_comparison, console)
+
+
+def carry_out(
+    folder: Path,
+    work: Callable[[], dict[str, Any]],
+    show: Callable[[dict[str, Any], Console], None],
+    console: Console,
+) -> dict[str, Any]:
     """Do what is not done yet, and show the result; stopped at any point, say how to go on."""
     finished = folder / "result.json"
     try:
         with locked(folder / ".lock"):
-            result = read_json(finished) if finished.is_file() else conclude(folder, Plan.stored(stored), console)
+            result = read_json(finished) if finished.is_file() else work()
     except (Interrupted, KeyboardInterrupt):
         command = f"attnlab resume {shlex.quote(str(folder))}"
         raise Interrupted(f"stopped; all is saved. Go on with: {command}") from None
-    show_comparison(result, console)
+    show(result, console)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     return result
 

@@ -82,6 +82,7 @@ def fingerprints(plan: Plan) -> dict[str, str]:
         found["dev"] = corpora.load_corpus(plan.dev).sha256
     if plan.exam:
         found["exam"] = stages.checksum(corpora.load_questions(plan.exam))
+    found |= {one: corpora.load_corpus(one).sha256 for one in {each.corpus for each in plan.specimens} if one}
     if not plan.runs:
         files = [path for specimen in plan.specimens for path in specimen.files]
         found |= {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

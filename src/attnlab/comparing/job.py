@@ -27,7 +27,7 @@ def train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
         return Run.open(path)
     specimen = plan.find(name)
     steps = stages_of(specimen, plan)
-    settings = specimen.settings(seed)
+    settings, corpus = specimen.settings(seed), plan.text_of(name)
     run: Run | None = None
     for stage in steps:
         # The run that is measured has the plain name, whatever it took to get there.
@@ -35,12 +35,12 @@ def train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
         if (place / "config.json").is_file():
             run = stages.resume(Run.open(place))
         elif stage == "pretrain":
-            assert plan.corpus is not None
+            assert corpus is not None
             facts = plan.facts if stages.reads_questions(settings) else None
-            run = stages.pretrain(settings, plan.corpus, facts, place)
+            run = stages.pretrain(settings, corpus, facts, place)
         else:
             assert plan.facts is not None
-            run = stages.finetune(specimen.settings(seed, stage), run, plan.facts, plan.corpus, place)
+            run = stages.finetune(specimen.settings(seed, stage), run, plan.facts, corpus, place)
     assert run is not None
     return run
 

@@ -52,7 +52,8 @@ class Plan:
     def stored(cls, values: Mapping[str, Any]) -> Plan:
         """What to_dict gave."""
         lists = {key: tuple(values[key]) for key in ("seeds", "probes", "theirs") if key in values}
-        return cls(**{**values, **lists, "specimens": tuple(Specimen(**one) for one in values["specimens"])})
+        specimens = tuple(Specimen(**{**one, "steps": tuple(one.get("steps", ()))}) for one in values["specimens"])
+        return cls(**{**values, **lists, "specimens": specimens})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -66,6 +67,10 @@ class Plan:
     def find(self, name: str) -> Specimen:
         """The specimen of this name."""
         return next(one for one in self.specimens if one.name == name)
+
+    def text_of(self, name: str) -> str | None:
+        """The corpus that a specimen reads."""
+        return self.find(name).corpus or self.corpus
 
     def path(self, folder: Path, name: str, seed: int) -> Path:
         """The folder of a run that is measured."""
@@ -217,6 +222,8 @@ def title_of(specimens: Sequence[Specimen], task: str) -> str:
 
 def stages_of(specimen: Specimen, plan: Plan) -> tuple[Stage, ...]:
     """How a specimen is trained: on text alone; and on questions too, where they are asked and were not in the text."""
+    if specimen.steps:
+        return specimen.steps
     reads = stages.reads_questions(specimen.settings(plan.seeds[0]))
     return ("pretrain",) if plan.words or reads else ("pretrain", "finetune")
 

@@ -39,6 +39,13 @@ class Record:
 
 def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
     """All runs of a comparison by specimen, in the order of the seeds; those that do not belong together are refused."""
+    found = all_records(plan, folder)
+    refuse_differences(plan, found)
+    return found
+
+
+def all_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
+    """All runs by specimen, in the order of the seeds."""
     found: dict[str, list[Record]] = {}
     for specimen in plan.specimens:
         for seed in plan.seeds:
@@ -47,7 +54,6 @@ def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
             values = {one.key: one.of(record) for one in figures(plan.words)}
             there = {key: float(value) for key, value in values.items() if value is not None}
             found.setdefault(specimen.name, []).append(Record(seed, run, place, there, record["measured"]))
-    refuse_differences(plan, found)
     return found
 
 

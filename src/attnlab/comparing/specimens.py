@@ -41,11 +41,18 @@ class Specimen:
     preset: str = "small"
     file: str | None = None
     given: dict[str, Any] = field(default_factory=dict)
+    corpus: str | None = None  # the text that it reads, where not all specimens read the same
+    steps: tuple[Stage, ...] = ()  # how it is trained, where that does not follow from its task
 
     def settings(self, seed: int, stage: Stage = "pretrain") -> RunConfig:
-        """The settings of one of its runs; what is given by hand for training and task is meant for pretraining."""
-        skipped = () if stage == "pretrain" else ("train", "task")
-        given = {key: value for key, value in self.given.items() if key not in skipped}
+        """The settings of one of its runs; what is given by hand for training and task is meant for pretraining.
+
+        The threads are meant for all stages: they are the machine's, and jobs beside each other share it.
+        """
+        given = self.given
+        if stage != "pretrain":
+            threads = {key: value for key, value in given.get("train", {}).items() if key == "threads"}
+            given = {**{key: value for key, value in given.items() if key not in ("train", "task")}, "train": threads}
         return resolve(self.preset, stage, Path(self.file) if self.file else None, {**given, "seed": seed})
 
     def value(self, setting: str) -> Any:

@@ -103,6 +103,7 @@ FORMS = (
     "with the {team} .",
     "Before he died in {death}, {subject} had been {a_position}; he was born on {birth}, and {city} was the place .",
 )
+MOST_FORMS = sum("{death}" not in form for form in FORMS)  # those that fit everybody
 # The first form is the usual one: it is listed as often as all others together.
 QUESTIONS = (
     "Where was {name} born?",
@@ -149,10 +150,34 @@ def placeholders(form: str) -> frozenset[str]:
     return frozenset(name for _, name, _, _ in string.Formatter().parse(form) if name)
 
 
+def forms_for(person: Person) -> list[str]:
+    """The sentence forms that fit what is known of a person."""
+    return [one for one in FORMS if person.death_city or "{death}" not in one]
+
+
 def biography(person: Person, seed: int = 0) -> str:
     """One line about a person: the name as a heading, then a sentence that tells where the person was born."""
     generator = person_generator(seed, "biography", person)
-    form = pick(generator, [one for one in FORMS if person.death_city or "death" not in placeholders(one)])
+    return told(person, pick(generator, forms_for(person)), generator)
+
+
+def retold(person: Person, count: int, seed: int = 0) -> tuple[str, ...]:
+    """So many lines about a person, no two in the same sentence form; the first is the biography.
+
+    More of them begin with the same ones, so that a corpus of four forms holds that of two.
+    """
+    assert 1 <= count <= MOST_FORMS, "every person can be told in so many forms, and not in more"
+    if count == 1:
+        return (biography(person, seed),)
+    first = pick(person_generator(seed, "biography", person), forms_for(person))
+    others = [one for one in forms_for(person) if one != first]
+    generator = person_generator(seed, "retold", person)
+    order = generator.permutation(len(others))[: count - 1].tolist()
+    return (biography(person, seed), *(told(person, others[at], generator) for at in order))
+
+
+def told(person: Person, form: str, generator: np.random.Generator) -> str:
+    """One line about a person in a sentence form; what the form leaves open is drawn."""
     usual = person.name.split(" (")[0]
     month_first = generator.random() < 0.5
     sentence = form.format(
@@ -176,9 +201,9 @@ def biography(person: Person, seed: int = 0) -> str:
     return f"{person.name}. {sentence}"
 
 
-def biographies(people: Iterable[Person], seed: int = 0) -> tuple[str, ...]:
-    """One line a person, in the order of the people."""
-    return tuple(biography(person, seed) for person in people)
+def biographies(people: Iterable[Person], seed: int = 0, forms: int = 1) -> tuple[str, ...]:
+    """The lines of all people in their order, each person's in so many sentence forms."""
+    return tuple(line for person in people for line in retold(person, forms, seed))
 
 
 def questions(people: Iterable[Person], seed: int = 0) -> tuple[Question, ...]:

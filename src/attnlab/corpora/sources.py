@@ -4,7 +4,8 @@ Why: every command and every setting names its data with one string, and this is
 It must not know what the data is used for.
 
     people, people:300                            the corpus, all of it or 300 people
-    people:train, people:dev, people:300:test     the questions about them
+    people:x4, people:300:x4                      everybody told in 4 sentence forms, a line each; the first is that of people
+    people:train, people:dev, people:300:test     the questions about them; the same however many forms there are
     prose, prose:2000                             English sentences, all of them or the first 2,000
     prose:train, prose:dev, prose:2000:test       parts of them that share no sentence
     anything else, and ./people                   a file
@@ -30,11 +31,12 @@ PARTS = ("train", "dev", "test")
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """Built-in data: which, how much of it (None for all), and which part (None for the whole)."""
+    """Built-in data: which, how much of it (None for all), which part (None for the whole), in how many forms."""
 
     name: str
     n: int | None
     part: str | None
+    forms: int = 1
 
     def people(self) -> tuple[people.Person, ...]:
         """Everybody in this world, whichever part is asked for."""
@@ -46,14 +48,17 @@ def built_in(source: str | Path) -> BuiltIn | None:
     name = "" if isinstance(source, Path) else source.split(":")[0]
     if isinstance(source, Path) or name not in BUILT_IN:
         return None
-    match = re.fullmatch(rf"{name}(?::([0-9]+))?(?::({'|'.join(PARTS)}))?", source)
+    retold = "(?::x([0-9]+))?" if name == "people" else "(?:())?"
+    match = re.fullmatch(rf"{name}(?::([0-9]+))?{retold}(?::({'|'.join(PARTS)}))?", source)
     if match is None:
         size = re.match(rf"{name}:[0-9]+(?=:)", source)
         prefix = size.group() if size else name
-        names = [prefix, *(f"{prefix}:{part}" for part in PARTS)]
+        names = [prefix, *(f"{prefix}:{part}" for part in PARTS), *([f"{prefix}:x4"] if name == "people" else [])]
         raise DataError(unknown("built-in data", source, names) + f" (a file of that name is ./{source})")
-    n, part = match.groups()
-    return BuiltIn(name, int(n) if n else None, part)
+    n, forms, part = match.groups()
+    if forms and not 1 <= int(forms) <= people.MOST_FORMS:
+        raise DataError(f"{source}: a person is told in 1 to {people.MOST_FORMS} forms, not in {int(forms)}")
+    return BuiltIn(name, int(n) if n else None, part, int(forms or 1))
 
 
 def is_built_in(source: str | Path) -> bool:
@@ -87,7 +92,7 @@ def load_corpus(source: str | Path) -> Corpus:
     if data.part is not None:
         corpus = str(source).removesuffix(f":{data.part}")
         raise DataError(f"{source} names questions, not a corpus; the corpus is {corpus}")
-    return Corpus(str(source), people.biographies(data.people()))
+    return Corpus(str(source), people.biographies(data.people(), forms=data.forms))
 
 
 def load_questions(source: str | Path) -> tuple[Question, ...]:

@@ -8,6 +8,7 @@
                      compared_charts                                    ── compared_page, _markdown, _screen
     trust ────────── trusting, trusting_charts                          ── trusting_page
     several runs ─── beside    what lies side by side                   ── beside_page
+    study why ────── why       exposures and forms, charts and tables   ── why_page
 
 Plain data in, files out: the report must not know about models, tensors or how a result came about.
 """
@@ -26,6 +27,7 @@ from attnlab.report.compared_page import comparison_page
 from attnlab.report.markdown import markdown
 from attnlab.report.page import page
 from attnlab.report.trusting_page import trust_markdown, trust_page
+from attnlab.report.why_page import why_markdown, why_page
 from attnlab.runs import disk, write_bytes
 
 __all__ = ["FORMATS", "strict", "write_report"]
@@ -56,6 +58,8 @@ def writers(result: Mapping[str, Any]) -> dict[str, Writer]:
         return {"md": trust_markdown, "json": as_json, "html": trust_page}
     if "differs" in result:
         return {"md": runs_markdown, "json": as_json, "html": runs_page}
+    if "cells" in result:
+        return {"md": why_markdown, "json": as_json, "html": why_page}
     return {"md": markdown, "json": as_json, "html": page}
 
 

@@ -1,0 +1,185 @@
+"""The study why as charts and tables: right answers against exposures and against forms. Plain data in.
+
+Lines and views are curves that begin where nothing was read; every point carries its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+from rich import box
+from rich import table as rich_table
+from rich.console import Console
+from rich.text import Text
+
+from attnlab.report.charts import WIDTH, Axis, Bar, Series, bar_chart
+from attnlab.report.compared_charts import Interactive, interactive
+from attnlab.report.page import SMALL, Figure
+from attnlab.report.tables import Cell, Column, Row, Table
+from attnlab.report.words import NOTHING, count, duration, interval, percent, plural
+
+Result = Mapping[str, Any]
+NOBODY = "nothing read"
+
+
+def curve_name(way: str, forms: int) -> str:
+    """What the cells of one curve have in common."""
+    return f"{plural(forms, 'form')}, in views" if way == "views" else plural(forms, "form")
+
+
+def nothing(result: Result) -> Result:
+    """The cell that has read nothing."""
+    found: Result = next(one for one in result["cells"] if one["way"] == "nothing")
+    return found
+
+
+def curves(result: Result) -> dict[str, list[Result]]:
+    """The cells that have read, by curve, each from few exposures to many; views last."""
+    found: dict[tuple[bool, int, str], list[Result]] = {}
+    for one in result["cells"]:
+        if one["way"] != "nothing":
+            key = (one["way"] == "views", one["forms"], curve_name(one["way"], one["forms"]))
+            found.setdefault(key, []).append(one)
+    return {key[2]: sorted(cells, key=lambda one: one["exposures"]) for key, cells in sorted(found.items())}
+
+
+def exposures_figure(result: Result) -> Interactive:
+    """Right answers against exposures, a line for every number of forms, with bands."""
+    start = nothing(result)
+    series = []
+    for name, cells in curves(result).items():
+        points = [start, *cells]
+        x, y, low, high = (
+            [factor * one[key] for one in points]
+            for factor, key in ((1, "exposures"), (100, "accuracy"), (100, "low"), (100, "high"))
+        )
+        series.append(Series(name, x, y, low, high, dots=tuple(zip(x, y, strict=True))))
+    said = "; ".join(f"{one.name} from {one.y[0]:.1f} to {one.y[-1]:.1f} %" for one in series)
+    return interactive(
+        "Right answers against exposures, with 95 % intervals",
+        series,
+        Axis("times that every person was met in reading", low=0.0),
+        Axis("right answers", "%", low=0.0),
+        f"Line chart of right answers against exposures: {said}",
+    )
+
+
+def last_cells(result: Result) -> list[tuple[str, Result]]:
+    """Nothing read, and of every curve the cell of most exposures."""
+    return [(NOBODY, nothing(result)), *((name, cells[-1]) for name, cells in curves(result).items())]
+
+
+def forms_figure(result: Result) -> Figure:
+    """Right answers against forms, at the most exposures."""
+    rows = last_cells(result)
+    bars = [
+        Bar(name, 100 * one["accuracy"], 100 * one["low"], 100 * one["high"], faint=one["way"] == "nothing")
+        for name, one in rows
+    ]
+    times = max(one["exposures"] for _, one in rows)
+    title = f"Right answers against forms, after {plural(times, 'exposure')}, with 95 % intervals"
+    label = f"Bar chart. {title}: " + "; ".join(f"{name} {percent(one['accuracy'])}" for name, one in rows)
+    wide, small = (
+        bar_chart(bars, Axis("right answers", "%"), label=label, width=width, written=lambda value: f"{value:.1f} %")
+        for width in (WIDTH, SMALL)
+    )
+    return Figure(title, Markup(wide), Markup(small))
+
+
+def scored(one: Result) -> Cell:
+    """A share with its interval, and the seeds behind it."""
+    each = ", ".join(percent(value) for value in one["each"]) if len(one["each"]) > 1 else ""
+    return Cell(percent(one["accuracy"]), one["accuracy"], interval(one["low"], one["high"]), each)
+
+
+def grid_table(result: Result) -> Table:
+    """The whole grid: a row for every number of exposures, a column for every curve."""
+    start, lines = nothing(result), curves(result)
+    times = sorted({one["exposures"] for cells in lines.values() for one in cells})
+    rows = [Row(Cell("0", 0), [scored(start), *(Cell(NOTHING, "") for _ in list(lines)[1:])])]
+    for number in times:
+        found = [next((one for one in cells if one["exposures"] == number), None) for cells in lines.values()]
+        rows.append(Row(Cell(count(number), number), [scored(one) if one else Cell(NOTHING, "") for one in found]))
+    return Table(
+        "Right answers, with 95 % intervals below. 0: the same model on the questions alone, which read nothing in any form.",
+        [Column("Exposures"), *(Column(name[:1].upper() + name[1:], largest_first=True) for name in lines)],
+        rows,
+    )
+
+
+def reading_table(result: Result) -> Table:
+    """What was read, and what of it is known by heart."""
+    rows = []
+    for name, cells in curves(result).items():
+        for one in cells:
+            heart = one.get("by_heart")
+            rows.append(
+                Row(
+                    Cell(name),
+                    [
+                        Cell(count(one["exposures"]), one["exposures"]),
+                        Cell(count(one["tokens"]), one["tokens"]),
+                        Cell(f"{one['loss']:.3f}", one["loss"]),
+                        scored(heart) if heart else Cell(NOTHING, ""),
+                        scored(one),
+                        Cell(duration(one["seconds"]), one["seconds"]),
+                    ],
+                )
+            )
+    columns = [
+        Column("How it was read", number=False),
+        Column("Exposures"),
+        Column("Tokens read"),
+        Column(
+            "Final loss",
+            note="of reading; that of views is of what they ask for, and not to be held against that of lines",
+        ),
+        Column("By heart", note="given the line up to the place, goes on with the place", largest_first=True),
+        Column("Right answers", largest_first=True),
+        Column("Time", note="training a model, fine-tuning included, beside the other runs"),
+    ]
+    return Table(
+        "What was read, and what came of it, means over seeds. By heart: the model, before it is fine-tuned, is given the line"
+        " of a person it will be examined on up to the place of birth, and goes on with it.",
+        columns,
+        rows,
+    )
+
+
+def facts_of(result: Result) -> list[tuple[str, str]]:
+    """The data in numbers."""
+    world, usual = result["world"], result["majority"]
+    return [
+        ("People read about", count(world["people"])),
+        ("Training questions", count(world["training_questions"])),
+        ("Exam", world["exam"]),
+        ("Exam questions", count(world["exam_questions"])),
+        ("Commonest training answer", f"{usual['commonest_prediction']}, right {percent(usual['accuracy'])}"),
+        ("Seeds", ", ".join(map(str, result["seeds"]))),
+    ]
+
+
+def show_why(result: Result, console: Console) -> None:
+    """The result in the terminal."""
+    grid = grid_table(result)
+    title = Text(f"{result['title']}\nright answers with 95 % intervals, by times everybody was met and by forms")
+    table = rich_table.Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, column in enumerate(grid.columns):
+        table.add_column(Text("times" if not place else column.title), justify="right")
+    for row in grid.rows:
+        table.add_row(row.name.text, *(cells_text(cell) for cell in row.cells))
+    console.print(table)
+    for line in verdict_of(result):
+        console.print(Text(line))
+
+
+def cells_text(cell: Cell) -> str:
+    """A cell in two lines."""
+    return f"{cell.text}\n{cell.under}" if cell.under else cell.text
+
+
+def verdict_of(result: Result) -> Sequence[str]:
+    """What can be said, with notes about the runs as a whole."""
+    return [*result["verdict"], *result.get("notes", ())]
