@@ -128,7 +128,7 @@ def test_a_study_that_was_stopped_shows_its_runs(here: Path, capsys: pytest.Capt
     assert "2 runs side by side" in found.text
     write_json(study / "result.json", {"study": "recall", "seconds": 1})
     assert call("report", "study-1") == 2
-    assert "neither rows nor specimens" in capsys.readouterr().err
+    assert "holds no result" in capsys.readouterr().err
 
 
 def test_runs_of_one_name_are_told_apart(here: Path) -> None:

@@ -296,8 +296,8 @@ def test_changed_data_are_refused(trained: tuple[Path, dict[str, Any]]) -> None:
         (("--forms", "1,two"), "--forms takes numbers such as 1,2,4, not '1,two'"),
         (("--exposures", "0"), "--exposures takes different numbers of at least 1"),
         (("--forms", "2"), "--forms must hold 1"),
-        (("--seed", "3"), "study why needs several seeds"),
-        (("--exam", "people:test"), "leave --dev, --facts and --exam out"),
+        (("--seed", "3"), "why needs several seeds"),
+        (("--exam", "people:test"), "--exam is for recall and trust and comparisons, not for why"),
         (("--corpus", "wiki.txt"), "built-in people"),
         (("--train.epochs", "3"), "chooses train.epochs itself"),
     ],
@@ -312,4 +312,4 @@ def test_mistakes_on_the_command_line(
 
 def test_forms_are_for_this_study_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert call("run", "recall", "--forms", "1,2", "--out", tmp_path / "study") == 2
-    assert "are for the study why" in capsys.readouterr().err
+    assert "--forms is for why, not for recall" in capsys.readouterr().err

@@ -104,7 +104,7 @@ def run(
 
     runs.refuse_several("a study")
     studies.find(study)
-    named = {"dev": dev, "facts": facts, "exam": exam, "seed": seed, "seeds": seeds, "jobs": jobs}
+    named: dict[str, Any] = {"dev": dev, "facts": facts, "exam": exam, "seed": seed, "seeds": seeds, "jobs": jobs}
     named |= {"track": track, "held_out": held_out, "max_risk": max_risk, "forms": forms, "exposures": exposures}
     refuse_others(study, named)
     folder = out or runs.free_name(study)
@@ -113,8 +113,13 @@ def run(
         "quick": quick,
         "command": "attnlab " + shlex.join(sys.argv[1:]),
     }
-    several = {"preset": preset, "config": config, "seeds": read_seeds(seeds) if seeds else None, "jobs": jobs or 0}
-    single = {"preset": preset or usual(study, corpus, quick), "file": str(config) if config else None}
+    several: dict[str, Any] = {
+        "preset": preset,
+        "config": config,
+        "seeds": read_seeds(seeds) if seeds else None,
+        "jobs": jobs or 0,
+    }
+    single: dict[str, Any] = {"preset": preset or usual(study, corpus, quick), "file": str(config) if config else None}
     if study == "recall":
         about = recall_data(corpus, facts, exam, quick, track or "pure", held_out)
         studies.recall.begin(studies.recall.Plan(**about, **single, **shared), folder, console)
