@@ -59,7 +59,7 @@ def test_a_plan_trains_nothing(
         (["compare", "small", "mingpt"], "settings"),
         (["run", "masking", "--seed", "1"], "several seeds"),
         (["run", "masking", "--mechanism", "dot"], "chooses its mechanisms"),
-        (["run", "recall", "--seeds", "3"], "for comparisons"),
+        (["run", "recall", "--seeds", "3"], "is for why, comparisons"),
         (["run", "nosuch"], "unknown study"),
     ],
 )

@@ -297,7 +297,7 @@ def test_changed_data_are_refused(trained: tuple[Path, dict[str, Any]]) -> None:
         (("--exposures", "0"), "--exposures takes different numbers of at least 1"),
         (("--forms", "2"), "--forms must hold 1"),
         (("--seed", "3"), "why needs several seeds"),
-        (("--exam", "people:test"), "--exam is for recall and trust and comparisons, not for why"),
+        (("--exam", "people:test"), "--exam is for recall, trust, comparisons, not for why"),
         (("--corpus", "wiki.txt"), "built-in people"),
         (("--train.epochs", "3"), "chooses train.epochs itself"),
     ],

@@ -145,7 +145,7 @@ def refuse_others(study: str, named: dict[str, Any]) -> None:
         raise UserError(f"{study} needs several seeds: --seeds 3, or --seeds 7,8,9")
     for name, value in named.items():
         if value is not None and name not in own:
-            takers = " and ".join(taker for taker, options in OWN.items() if name in options)
+            takers = ", ".join(taker for taker, options in OWN.items() if name in options)
             raise UserError(f"--{name.replace('_', '-')} is for {takers}, not for {study}: leave it out")
 
 
