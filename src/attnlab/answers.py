@@ -154,6 +154,13 @@ class AnswerDistribution:
         """The same at another temperature of whole outcomes, as `stats.fit_temperature` finds it."""
         return AnswerDistribution(self.answers, stats.tempered(self.table, temperature))
 
+    def if_known(self, chance: Numbers) -> AnswerDistribution:
+        """The same where each question's answers count only so far as its name is known; the rest is anything else."""
+        with np.errstate(divide="ignore"):
+            share = np.log(np.clip(chance, 0.0, 1.0))[:, None]
+            outside = np.log1p(-np.clip(np.exp(self.logp + share).sum(axis=1), 0.0, 1.0))
+        return AnswerDistribution(self.answers, np.concatenate([self.logp + share, outside[:, None]], axis=1))
+
     def prior(self) -> Numbers:
         """The mean distribution over the questions: what the model says when it does not listen to the name."""
         return np.exp(self.table).mean(axis=0)

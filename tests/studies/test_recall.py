@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from attnlab import stages, studies, train
-from attnlab.corpora import load_questions
+from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.errors import DataError, Interrupted, OutputExists, UserError
 from attnlab.runs import Run
 from attnlab.studies import recall
+from attnlab.studies.lessons import parted
 
 GIVEN: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
@@ -196,3 +197,22 @@ def test_unknown_tracks_and_too_many_kept_back_are_named(tmp_path: Path, console
     with pytest.raises(UserError, match="at most half"):
         recall.begin(replace(PLAN, held_out=30), tmp_path / "study", console)
     assert not (tmp_path / "study").exists()
+
+
+def test_nobody_is_kept_back_who_is_asked_about_again() -> None:
+    corpus = load_corpus("people:60")
+    facts = load_questions("people:60:train")
+    again = tuple(Question(item.question.replace("?", " again?"), item.answer) for item in facts[:20])
+    for seed in range(5):
+        train, kept = parted(corpus, (*facts, *again), 10, seed)
+        assert len(kept) == 10
+        assert len(train) + len(kept) == len(facts) + len(again)
+        assert not {*facts[:20], *again} & {*kept}
+
+
+def test_too_few_to_calibrate_with_cost_a_note_only(tmp_path: Path) -> None:
+    with (tmp_path / "screen").open("w") as screen:
+        result = recall.begin(replace(PLAN, held_out=2), tmp_path / "study", Console(file=screen, width=200))
+    assert result["calibration"] is None
+    assert "not calibrated" in (tmp_path / "screen").read_text()
+    assert (tmp_path / "study" / "predictions.txt").is_file()

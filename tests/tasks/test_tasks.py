@@ -192,21 +192,17 @@ def test_cut_at_the_first_stop() -> None:
 
 
 def test_strangers_are_nobody_and_have_no_answer() -> None:
-    world = data()
-    task = make_task(TaskConfig("recall", {"lines": 0.0, "questions": 0.0, "views": 0, "strangers": 5.0}), world)
-    asked, named = [], []
+    task = make_task(TaskConfig("recall", {"lines": 0.0, "questions": 0.0, "views": 0, "strangers": 5.0}), data())
+    named = []
     for example in task.examples(np.random.default_rng(0)):
         given_text, wanted = show(example, BPE)
         assert wanted == MASK
         assert example.start == len(example.ids) - 1
-        text = given_text.removesuffix(MASK)
-        assert not any(title in text for title in world.corpus.titles)  # type: ignore[union-attr]
-        (asked if text.endswith("born?") else named).append(text)
+        named.append(given_text.removesuffix(MASK))
+    assert len(named) > 5
+    assert not set(named) & set(TITLES)
     assert {text.split()[-1] for text in named} <= {"Aaron", "Lee", "Smith"}
     assert {text.split()[0] for text in named} <= {"Hank", "Robert", "Ann"}
-    assert named
-    assert asked
-    assert all(text.startswith("Where was ") for text in asked)
 
 
 def test_no_strangers_where_names_have_one_word() -> None:

@@ -65,10 +65,10 @@ def test_mistakes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (("calibrate", tmp_path / "absent"), "no such run folder"),
         (("ask", run, "Where?", "--max-risk", "1"), "--max-risk must lie between 0 and 1"),
         (("ask", run, "Where?", "--top", "0"), "--top must be at least 1"),
-        (("run", "recall", "--max-risk", "0.1"), "--max-risk is for the study trust"),
+        (("run", "recall", "--max-risk", "0.1"), "--max-risk is for trust, not for recall"),
         (("run", "trust", "--corpus", "people:120"), "--corpus and --facts go together"),
         (("run", "trust", "--exam", "people:test"), "--corpus and --facts go together"),
-        (("run", "trust", "--seeds", "3"), "trust takes --seed"),
+        (("run", "trust", "--seeds", "3"), "--seeds is for why, comparisons, not for trust"),
         (("run", "trust", "--quick", "--max-risk", "2", "--out", tmp_path / "study"), "--max-risk must lie"),
     )
     for arguments, message in wrong:

@@ -15,12 +15,14 @@ from attnlab import corpora, stages, stats
 from attnlab.answers import AnswerTrie, answer_distribution
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
+from attnlab.corpora.evidence import name_in
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.model import load_model
 from attnlab.runs import Run
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import Witness, calibration_of, usual_questions
 from attnlab.trust.candidates import candidates, form_of, kinds, of_kind
+from attnlab.trust.familiar import familiarity
 from attnlab.trust.read import facts_of, lineage, look_up
 from attnlab.trust.verdict import UNSEEN
 
@@ -81,6 +83,7 @@ def test_a_calibration_holds_what_the_model_says(run: Run) -> None:
     trie, asked = AnswerTrie(tokenizer, found.answers), [one.question for one in HELD_OUT]
     exact = answer_distribution(model, tokenizer, asked[:3], trie).confidence
     same = answer_distribution(model, tokenizer, asked, trie, floor=found.floor).tempered(found.temperature)
+    same = same.if_known(familiarity(model, tokenizer, [name_in(one) for one in asked]))
     for place, (row, item, best) in enumerate(zip(found.rows, HELD_OUT, same.best(), strict=True)):
         assert (row.question, row.answer) == (item.question, item.answer)
         assert (row.said, row.right) == (best[0], best[0] == item.answer)

@@ -5,6 +5,7 @@ Where nothing is kept back and nothing written, they are the user's own files; e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +33,17 @@ class Lessons:
     """What it is calibrated with, never trained on."""
 
 
-def parted(facts: Sequence[Question], held_out: int, seed: int) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
-    """The questions to train with and the `held_out` that are kept back, both in their order."""
-    kept = set(np.random.default_rng(seed).permutation(len(facts))[:held_out].tolist())
+def parted(
+    corpus: Corpus, facts: Sequence[Question], held_out: int, seed: int
+) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
+    """The questions to train with and the `held_out` that are kept back, both in their order.
+
+    Kept back are only those about somebody that no other question is about, as the others would be half known.
+    """
+    whom = [tuple(corpora.documents_about(corpus, item.question)) or item.question for item in facts]
+    times = Counter(whom)
+    single = [place for place, one in enumerate(whom) if times[one] == 1]
+    kept = {single[pick] for pick in np.random.default_rng(seed).permutation(len(single))[:held_out].tolist()}
     first, second = (
         tuple(item for place, item in enumerate(facts) if (place in kept) == side) for side in (False, True)
     )
@@ -57,7 +66,7 @@ def prepare(
         return Lessons(facts, facts, calibration)
     target = folder / FOLDER
     if not target.exists():
-        asked, kept = parted(corpora.load_questions(facts), held_out, seed)
+        asked, kept = parted(corpus, corpora.load_questions(facts), held_out, seed)
         files = {TRAIN: asked, **({HELD_OUT: kept} if held_out else {})}
         if assisted:
             files[TAUGHT] = (*asked, *written(corpus, asked, seed))

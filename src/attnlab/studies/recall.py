@@ -155,7 +155,7 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
         "runs": {name: describe_run(one) for name, one in runs.items()},
         "answers": {**pick_answers(examinations[MAIN], corpus), "example": exam[0].question},
         "attention": look(model, tokenizer, examinations[MAIN]),
-        "calibration": calibrated(runs["finetune"], lessons, plan),
+        "calibration": calibrated(runs["finetune"], lessons, plan, console),
         "environment": environment(),
     }
     training = sum(one.result["seconds"] for one in runs.values())
@@ -179,14 +179,19 @@ def learn_from(plan: Plan, corpus: Corpus, folder: Path) -> Lessons:
     )
 
 
-def calibrated(run: Run, lessons: Lessons, plan: Plan) -> dict[str, Any] | None:
+def calibrated(run: Run, lessons: Lessons, plan: Plan, console: Console) -> dict[str, Any] | None:
     """How far the confidence of the final model can be trusted, kept in its run for `attnlab ask`.
 
-    Not in the assisted track: what the reader wrote about those kept back was trained on.
+    Not in the assisted track: what the reader wrote about those kept back was trained on. Where they are too few, the study
+    is none the worse.
     """
     if lessons.held_out is None or plan.track == "assisted":
         return None
-    return calibrate(run, corpora.load_questions(lessons.held_out)).summary()
+    try:
+        return calibrate(run, corpora.load_questions(lessons.held_out)).summary()
+    except UserError as error:
+        console.print(f"note: not calibrated: {error}")
+        return None
 
 
 def train_all(plan: Plan, lessons: Lessons, folder: Path, console: Console) -> dict[str, Run]:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attnlab import corpora, stages, trust
-from attnlab.config import Stage, lasting_names
+from attnlab.config import Stage, lasting_names, merge
 from attnlab.corpora import Corpus
 from attnlab.errors import DataError, Interrupted, UserError
 from attnlab.evaluate import cue
@@ -32,6 +32,7 @@ from attnlab.studies.trust_measures import measure
 from attnlab.studies.trust_world import Pools, World, make_world
 
 GROUPS = ("known", "withheld", "invented")
+STRANGERS = 0.3  # names of nobody in an epoch, for every document
 RISKS = (0.05, 0.1, 0.2)  # for which the report has rules, beside the one asked for
 
 
@@ -53,8 +54,12 @@ class Plan:
 
     @property
     def training(self) -> recall.Plan:
-        """The trainings, as in the study of recall."""
-        return recall.Plan(preset=self.preset, file=self.file, given=self.given)
+        """The trainings, as in the study of recall; where views are read, strangers are among them unless told otherwise."""
+        plan = recall.Plan(preset=self.preset, file=self.file, given=self.given)
+        chosen = plan.settings("pretrain").task
+        if chosen.name != "recall" or "strangers" in chosen.options:
+            return plan
+        return replace(plan, given=merge(self.given, {"task": {"options": {"strangers": STRANGERS}}}))
 
     @property
     def seed(self) -> int:

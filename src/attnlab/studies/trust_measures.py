@@ -50,8 +50,9 @@ class Asked:
 def ask_all(name: str, witness: Witness, questions: Sequence[Question], max_risk: float) -> Asked:
     """Ask a group of questions."""
     assert witness.calibration is not None
-    asked = witness.distribution([item.question for item in questions])
-    plain = asked.tempered(1 / witness.calibration.temperature)
+    texts = [item.question for item in questions]
+    plain = witness.plain(texts)
+    asked = witness.believed(texts, plain)
     distance = asked.distance(np.array(witness.calibration.prior))
     said = [answer for answer, _ in asked.best()]
     judged = [

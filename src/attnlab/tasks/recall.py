@@ -6,8 +6,9 @@ sixty, and it trains the very path that a question takes later: from the full na
 a document in their order, `title ⁇ span ⁇ span ⁇`: cheaper still, and what comes first is told from what comes later.
 Training questions are mixed in from the start, and now and then the whole line is read.
 
-Strangers are names that no document has, put together from those that are there. The right answer to such a name, and to a
-question about it, is none at all: so a model learns to say nothing where it has read nothing.
+Strangers are names that no document has, put together from those that are there. The right answer to such a name is none at
+all: so a model learns to say nothing where it has read nothing. They come as bare names, as everybody does: in questions,
+those who were never asked about would be taken for strangers.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from __future__ import annotations
 import calendar
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from attnlab.config import require
-from attnlab.corpora import Corpus, Question, documents_about, title_of
+from attnlab.corpora import Corpus, title_of
 from attnlab.registry import task
 from attnlab.tasks import Example, TaskData
 
@@ -76,30 +77,20 @@ def salient_spans(text: str, title: str, proper: frozenset[str]) -> list[tuple[i
     return spans
 
 
-class Titles:
-    """The titles of a corpus, and the questions that name one of them: what strangers are made of."""
+class Strangers:
+    """Names of nobody, put together from the titles of a corpus."""
 
-    def __init__(self, corpus: Corpus, questions: Sequence[Question]) -> None:
+    def __init__(self, corpus: Corpus) -> None:
         self.known = frozenset(corpus.titles)
         self.several = [title for title in corpus.titles if " " in title]
-        self.asked = [
-            (item.question, corpus.titles[found[0]])
-            for item in questions
-            if (found := documents_about(corpus, item.question)) and corpus.titles[found[0]] in item.question
-        ]
-        self.count = len(corpus.titles)
 
-    def strangers(self, share: float, rng: np.random.Generator) -> Iterator[str]:
-        """So many names of nobody as a share of the documents, every second one in a question, if there are any."""
-        for number in range(round(share * self.count) if self.several else 0):
+    def draw(self, share: float, rng: np.random.Generator) -> Iterator[str]:
+        """About so many names as a share of the documents; none where all names have one word."""
+        for _ in range(round(share * len(self.several))):
             first, second = (self.several[pick] for pick in rng.integers(len(self.several), size=2))
             name = f"{first.rsplit(' ', 1)[0]} {second.rsplit(' ', 1)[1]}"
-            if name in self.known:
-                continue
-            if number % 2 and self.asked:
-                question, title = self.asked[rng.integers(len(self.asked))]
-                name = question.replace(title, name)
-            yield name
+            if name not in self.known:
+                yield name
 
 
 @task("recall")
@@ -109,7 +100,7 @@ class Recall:
     An epoch shows each document in `views` views, whole with probability `lines`, and each training question with
     probability `questions`. With probability `listed` one view lists all spans instead. Of the others, a view has the bare
     title as its cue with probability `bare`, else also up to `left` tokens of the text to the left of the span.
-    For every document there are `strangers` names of nobody, half of them in a question, to which the answer is empty.
+    For every document there are `strangers` names of nobody, to which the answer is empty.
     """
 
     reads_questions = True
@@ -138,7 +129,7 @@ class Recall:
         proper = proper_words(texts)
         self.readings = [self.read(line, proper) for line in texts]
         self.answered = data.answered
-        self.titles = Titles(data.corpus, data.questions) if strangers and data.corpus else None
+        self.nobody = Strangers(data.corpus) if strangers and data.corpus else None
 
     def read(self, line: str, proper: frozenset[str]) -> Reading:
         """A document in its parts; without a title, or where title and span do not fit the block, it has no spans."""
@@ -164,13 +155,13 @@ class Recall:
                 continue
             picks = rng.permutation(len(reading.spans))[: self.views]
             examples.extend(self.view(reading, pick, rng) for pick in picks)
-        if self.titles:
-            unanswered = map(self.unanswered, self.titles.strangers(self.strangers, rng))
+        if self.nobody:
+            unanswered = map(self.unanswered, self.nobody.draw(self.strangers, rng))
             examples.extend(example for example in unanswered if len(example.ids) <= self.block_size)
         return examples
 
     def unanswered(self, text: str) -> Example:
-        """A name or a question to which there is no answer."""
+        """A name to which there is no answer."""
         cue = [*self.tokenizer.encode(text), self.tokenizer.mask]
         return Example([*cue, self.tokenizer.mask], len(cue))
 

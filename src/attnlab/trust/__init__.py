@@ -5,6 +5,7 @@
 
     read          what a run has read: its questions, its corpus, the index of it
     candidates    the answers to choose from, and those of one kind
+    familiar      whether a name is one that it has read about, by its own account
     calibrating   temperature and confidences on held-out questions, kept beside the model
     verdict       pure: from a confidence and the line to one of a few words
     asking        all of it together, for one question or many

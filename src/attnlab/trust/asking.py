@@ -23,6 +23,7 @@ from attnlab.model import load_model
 from attnlab.runs import Run
 from attnlab.trust.calibrating import FLOOR, calibration_of, opened
 from attnlab.trust.candidates import candidates, kinds, of_kind
+from attnlab.trust.familiar import Forms, familiarity
 from attnlab.trust.read import facts_of, lines_read, look_up
 from attnlab.trust.verdict import UNSEEN, Judgement, judge, percent
 
@@ -74,7 +75,7 @@ class Witness:
             self.facts, self.note = (), f"its training questions cannot be read: {error}"
         lookup = look_up(self.run, progress)
         self.index, self.note = lookup.index, lookup.note or self.note
-        self.kinds = kinds(self.facts)
+        self.kinds, self.forms = kinds(self.facts), Forms(self.facts)
         choices = (
             self.calibration.answers
             if self.calibration
@@ -93,13 +94,19 @@ class Witness:
         return self._rules[max_risk]
 
     def distribution(self, questions: Sequence[str]) -> AnswerDistribution:
-        """The tempered probability of every answer to every question."""
+        """What is believed: the tempered probability of every answer, so far as the name is known."""
+        return self.believed(questions, self.plain(questions))
+
+    def plain(self, questions: Sequence[str]) -> AnswerDistribution:
+        """The probability of every answer to every question, as the model gives it."""
         if self.trie is None:
             return self._found(questions)
-        temperature = self.calibration.temperature if self.calibration else 1.0
-        return answer_distribution(
-            self.model, self.tokenizer, questions, self.trie, floor=FLOOR, temperature=temperature
-        )
+        return answer_distribution(self.model, self.tokenizer, questions, self.trie, floor=FLOOR)
+
+    def believed(self, questions: Sequence[str], plain: AnswerDistribution) -> AnswerDistribution:
+        """The same at the temperature of the calibration, so far as the model knows the names by its own account."""
+        known = familiarity(self.model, self.tokenizer, [self.forms.name(one) for one in questions])
+        return plain.tempered(self.calibration.temperature if self.calibration else 1.0).if_known(known)
 
     def _found(self, questions: Sequence[str]) -> AnswerDistribution:
         """Where no answer is known beforehand: the likeliest that a search finds."""

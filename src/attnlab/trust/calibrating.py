@@ -28,6 +28,7 @@ from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.model import load_model
 from attnlab.runs import Run, read_json, write_json
 from attnlab.trust.candidates import candidates
+from attnlab.trust.familiar import Forms, familiarity
 from attnlab.trust.read import entries, facts_of, lines_read, look_up
 
 FILE = "calibration.json"
@@ -72,7 +73,7 @@ class Calibrated:
 
     @cached_property
     def confidence(self) -> list[float]:
-        """The tempered probability of the best answer, row by row."""
+        """The believed probability of the best answer, row by row."""
         return [row.confidence for row in self.rows]
 
     def rule(self, max_risk: float) -> stats.SelectiveRule:
@@ -139,12 +140,15 @@ def calibrate(run: Run | Path | str, questions: Iterable[Question], progress: Pr
     plain = answer_distribution(model, tokenizer, [item.question for item in asked], trie, floor=FLOOR)
     right = trie.columns([item.answer for item in asked])
     temperature, note = fitted(plain, right)
+    forms = Forms(facts)
+    known = familiarity(model, tokenizer, [forms.name(item.question) for item in asked])
+    believed = plain.tempered(temperature).if_known(known)
     found = Calibrated(
         model=weights_checksum(run),
         temperature=temperature,
         answers=trie.answers,
-        prior=tuple(float(f"{share:.4g}") for share in plain.tempered(temperature).prior()),
-        rows=tuple(rows_of(asked, plain, plain.tempered(temperature))),
+        prior=tuple(float(f"{share:.4g}") for share in believed.prior()),
+        rows=tuple(rows_of(asked, plain, believed)),
         strangers=strangers,
         note=note,
     )
@@ -164,9 +168,9 @@ def fitted(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]
     return found.value, found.note
 
 
-def rows_of(asked: Sequence[Question], plain: AnswerDistribution, tempered: AnswerDistribution) -> Iterable[Row]:
+def rows_of(asked: Sequence[Question], plain: AnswerDistribution, believed: AnswerDistribution) -> Iterable[Row]:
     """What is kept of every question."""
-    best, entropy, distance = tempered.best(), tempered.entropy(), tempered.distance()
+    best, entropy, distance = believed.best(), believed.entropy(), believed.distance()
     for place, item in enumerate(asked):
         said, confidence = best[place]
         answer = (item.answer or "").strip()

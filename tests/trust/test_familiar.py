@@ -1,0 +1,74 @@
+"""Whether a model knows a name, by its own account."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attnlab import stages, stats
+from attnlab.answers import AnswerDistribution
+from attnlab.config import resolve
+from attnlab.corpora import Question, load_corpus, load_questions
+from attnlab.model import LanguageModel, load_model
+from attnlab.tokenizers import Tokenizer
+from attnlab.trust.familiar import Forms, familiarity
+
+SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 48, "block_size": 64, "vocab_size": 400}
+FACTS = [
+    Question("Where was Ann Lee born?", "York"),
+    Question("Where was Bob Hill (1950) born?", "Leeds"),
+    Question("Where was Hank M. Aaron born?", "Mobile"),
+    Question("What is the birthplace of Cy Young?", "Gilmore"),
+]
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Tokenizer]:
+    """A small real model that was shown strangers."""
+    options = {"strangers": 1.0, "lines": 0.0}
+    given = {"model": SMALL, "task": {"options": options}, "train": {"epochs": 60.0, "tokens_per_batch": 512}}
+    folder = tmp_path_factory.mktemp("familiar") / "run"
+    return load_model(stages.pretrain(resolve("small", given=given), "people:40", "people:40:train", folder).model)
+
+
+def test_a_model_that_met_strangers_tells_them_from_those_it_read_about(
+    taught: tuple[LanguageModel, Tokenizer],
+) -> None:
+    titles = load_corpus("people:40").titles
+    strangers = [
+        f"{one.rsplit(' ', 1)[0]} {other.rsplit(' ', 1)[1]}" for one, other in zip(titles, titles[7:], strict=False)
+    ]
+    strangers = [name for name in strangers if name not in titles]
+    known, unknown = (familiarity(*taught, names) for names in (titles, strangers))
+    assert stats.auroc(known, unknown).value > 0.9
+    assert known.mean() - unknown.mean() > 0.3
+    assert ((known >= 0) & (known <= 1)).all()
+
+
+def test_a_name_is_the_same_alone_and_among_others_and_may_be_too_long(
+    taught: tuple[LanguageModel, Tokenizer],
+) -> None:
+    names = [*load_corpus("people:40").titles[:5], "Nobody " * 40]
+    together = familiarity(*taught, names)
+    alone = [float(familiarity(*taught, [name])[0]) for name in names]
+    assert together == pytest.approx(alone, abs=1e-5)
+    assert together[-1] == 1
+
+
+def test_the_name_follows_from_how_questions_are_put() -> None:
+    forms = Forms(FACTS)
+    assert forms.name("Where was Ann Lee born?") == "Ann Lee"
+    assert forms.name("Where was Bob Hill (1960) born?") == "Bob Hill (1960)"
+    assert forms.name("What is the birthplace of Ed de la Cruz?") == "Ed de la Cruz"
+    assert forms.name("In which town did Ann Lee die?") == "Ann Lee"
+    train = load_questions("people:200:train")
+    titles = set(load_corpus("people:200").titles)
+    named = [Forms(train).name(item.question) for item in load_questions("people:200:test")]
+    assert np.mean([name in titles for name in named]) > 0.95
+
+
+def test_answers_about_the_unknown_lose_their_probability_to_anything_else() -> None:
+    found = AnswerDistribution(("York", "Bath"), np.log([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1], [0.7, 0.2, 0.1]]))
+    believed = found.if_known(np.array([1.0, 0.5, 0.0]))
+    assert np.exp(believed.table) == pytest.approx(np.array([[0.7, 0.2, 0.1], [0.35, 0.1, 0.55], [0, 0, 1]]))
+    assert np.exp(believed.table).sum(axis=1) == pytest.approx(1)
