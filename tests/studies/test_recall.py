@@ -194,7 +194,7 @@ def test_the_assisted_track_reads_first_and_says_so(tmp_path: Path, console: Con
 def test_unknown_tracks_and_too_many_kept_back_are_named(tmp_path: Path, console: Console) -> None:
     with pytest.raises(UserError, match="did you mean assisted"):
         recall.begin(replace(PLAN, track="asisted"), tmp_path / "study", console)
-    with pytest.raises(UserError, match="at most half"):
+    with pytest.raises(UserError, match="keep back 0 to 18 of the 36"):
         recall.begin(replace(PLAN, held_out=30), tmp_path / "study", console)
     assert not (tmp_path / "study").exists()
 

@@ -233,3 +233,15 @@ def tiny_files(tmp_path: Path) -> tuple[Run, Path]:
         "train": {"epochs": 1.0},
     }
     return stages.pretrain(resolve("quick", given=given), str(corpus), str(facts), tmp_path / "small"), corpus
+
+
+def test_what_was_certified_does_not_cover_questions_of_another_form(run: Run) -> None:
+    attnlab.calibrate(run, HELD_OUT)
+    witness = Witness(run)
+    name = load_corpus("people:120").titles[0]
+    strange = witness.answer(f"Was {name} tall?", max_risk=0.99)
+    assert strange.abstains
+    assert any("No training question is put like this" in one for one in strange.reasons)
+    usual = witness.answer(f"Where was {name}  born?", max_risk=0.99)
+    assert not any("No training question is put like this" in one for one in usual.reasons)
+    assert usual.question == f"Where was {name} born?"

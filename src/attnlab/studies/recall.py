@@ -98,7 +98,8 @@ def check(plan: Plan) -> None:
     sources = stages.Sources.read(plan.corpus, plan.facts)
     if not 0 <= plan.held_out <= len(sources.facts) // 2:
         raise UserError(
-            f"--held-out {plan.held_out} of {len(sources.facts):,} training questions: keep back at most half of them"
+            f"--held-out {plan.held_out}: keep back 0 to {len(sources.facts) // 2:,} of the {len(sources.facts):,}"
+            " training questions"
         )
     exam, config = corpora.load_questions(plan.exam), plan.settings("pretrain")
     tokenizer = stages.learn_tokenizer(config, sources)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from attnlab.trust.read import facts_of, lines_read, look_up
 from attnlab.trust.verdict import UNSEEN, Judgement, judge, percent
 
 NEIGHBOURS = 3
+STRANGE = "No training question is put like this one: what was certified does not cover it."
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ class Witness:
 
     def answer(self, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
         """One question, answered as far as it should be."""
-        if not question.strip():
+        question = " ".join(question.split())
+        if not question:
             raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
         stats.checks.counted(top, "top")
         rule, asked = self.rule(max_risk), self.distribution([question])
@@ -136,6 +138,8 @@ class Witness:
         said, probability = asked.best()[0]
         found = self.look(question, said)
         judged = judge(said, probability, rule, found, of_kind(question, self.kinds), distance)
+        if rule is not None and not self.forms.fitting(question):
+            judged = replace(judged, abstains=True, reasons=(*judged.reasons, STRANGE))
         nearest = self.neighbours(question, found) if judged.verdict == UNSEEN else ()
         order = np.argsort(-asked.logp[0], kind="stable")[:top]
         return Answer(

@@ -39,16 +39,20 @@ class Forms:
             before, _, after = item.question.partition(name_in(item.question))
             self.around[before, after] += 1
 
-    def name(self, question: str) -> str:
-        """The name in a question: what the commonest form that fits leaves open, else the longest run of capitals."""
-        fitting = [
+    def fitting(self, question: str) -> list[tuple[int, str, str]]:
+        """The forms that a question may have, each with how often it occurs, what stands before the name, and what after."""
+        return [
             (count, before, after)
             for (before, after), count in self.around.items()
             if question.startswith(before) and question.endswith(after) and len(before + after) < len(question)
         ]
-        if not fitting:
+
+    def name(self, question: str) -> str:
+        """The name in a question: what the commonest form that fits leaves open, else the longest run of capitals."""
+        found = self.fitting(question)
+        if not found:
             return name_in(question)
-        _, before, after = max(fitting)
+        _, before, after = max(found)
         return question[len(before) : len(question) - len(after)]
 
 
