@@ -35,7 +35,9 @@ def test_calibrate_then_ask(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr().out
     assert shown.startswith("no answer")
     assert "could not be certified" in shown
-    assert len(shown.split("likeliest:\n")[1].split("\n")) == 3
+    listed = shown.split("likeliest:\n")[1].splitlines()
+    assert len(listed) == 3
+    assert listed[-1].endswith("(anything else, or nothing)")
     assert "  read: " in shown
 
 

@@ -81,6 +81,7 @@ def tell_answer(answer: Answer) -> None:
     say("likeliest:")
     for said, share in answer.alternatives:
         say(f"{percent(share):>9}  {said}")
+    say(f"{percent(max(0.0, 1 - sum(share for _, share in answer.alternatives))):>9}  (anything else, or nothing)")
     if answer.rule not in answer.reasons:
         say(answer.rule)
 

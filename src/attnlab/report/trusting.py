@@ -77,7 +77,8 @@ def told_apart(result: Result) -> str:
     if line is None:
         return ""
     span = f" ({line['low']:.3f} to {line['high']:.3f})" if line["low"] is not None else ""
-    return f"Its confidence tells known from withheld names with an area of {line['value']:.3f}{span}, where 0.5 is chance."
+    area = f"an area under the ROC curve of {line['value']:.3f}{span}"
+    return f"Its confidence tells known from withheld names with {area}, where 0.5 is chance."
 
 
 def limits(result: Result) -> list[str]:
