@@ -224,7 +224,7 @@ def test_near_misses_say_how_many_answers_would_do() -> None:
         assert needed is not None
         assert rule.certified_on.accepted < needed
         assert stats.risk_bound(math.ceil(risk * needed - 1e-9), needed) <= 0.1
-        assert f"it takes {needed:,} accepted answers, or about {2 * needed:,} in both halves" in rule.words
+        assert f"it takes about {needed:,} accepted answers, or {2 * needed:,} in both halves" in rule.words
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,9 @@ class SelectiveRule:
     seed: int
     met: bool
     coverage: float  # of the certifying half, by this rule: 0 where it is not met
-    bound: float  # of the risk, certified: the allowed risk itself where the threshold was lowered from the chosen one
+    bound: (
+        float  # of the risk: the allowed one where it is certified, else what could be certified at the first threshold
+    )
     chosen_on: Certificate  # the half that chose: its bound is too good
     certified_on: Certificate
     needed: int | None
@@ -271,8 +273,8 @@ def selective_rule(
     )
     chosen = certify(certified.threshold, confidences[first], outcomes[first], alpha)
     met = certified.bound <= max_risk
-    # A threshold that the second half had a part in choosing has the bound that each step was tried for, and no better one.
-    bound = certified.bound if certified.threshold == threshold else max_risk
+    # Every step was tried for the allowed risk, and the second half chose where to stop: no better bound may be claimed.
+    bound = max_risk if met else certified.bound
     needed = accepted_needed(max_risk, certified.risk or 0.0, alpha)
     return SelectiveRule(
         threshold=certified.threshold if met else None,
@@ -285,7 +287,7 @@ def selective_rule(
         chosen_on=chosen,
         certified_on=certified,
         needed=needed,
-        words=rule_in_words(certified, bound, len(outcomes), max_risk, needed),
+        words=rule_in_words(certified, len(outcomes), max_risk, needed),
     )
 
 
@@ -294,14 +296,13 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def rule_in_words(found: Certificate, bound: float, answers: int, max_risk: float, needed: int | None) -> str:
+def rule_in_words(found: Certificate, answers: int, max_risk: float, needed: int | None) -> str:
     """What a certificate guarantees and what it does not, or why there is none and what it would take."""
     seen = f"{found.errors:,} of {found.accepted:,} accepted answers were wrong"
     sure = f"{percent(1 - found.alpha)} confidence"
     if found.bound <= max_risk:
-        allowed = "" if bound == max_risk else f" (allowed: {percent(max_risk)})"
         return (
-            f"Of answers with a confidence of {found.threshold:.4g} or more at most {percent(bound)} are wrong{allowed}, with"
+            f"Of answers with a confidence of {found.threshold:.4g} or more at most {percent(max_risk)} are wrong, with"
             f" {sure}: {seen} in the half that certifies, and {percent(found.coverage)} of its questions were answered. This"
             f" holds for questions drawn like these {answers:,}, taken together: not for each answer by itself, and not for"
             " names that were never seen."
@@ -319,4 +320,4 @@ def rule_in_words(found: Certificate, bound: float, answers: int, max_risk: floa
     if needed is None:
         return f"{bounded}. At this rate of errors no number of answers would do."
     asked = 2 * math.ceil(needed / found.coverage)
-    return f"{bounded}. At this rate of errors it takes {needed:,} accepted answers, or about {asked:,} in both halves."
+    return f"{bounded}. At this rate of errors it takes about {needed:,} accepted answers, or {asked:,} in both halves."

@@ -101,6 +101,12 @@ def check(plan: Plan) -> None:
             f"--held-out {plan.held_out}: keep back 0 to {len(sources.facts) // 2:,} of the {len(sources.facts):,}"
             " training questions"
         )
+    if plan.track == "assisted":
+        if plan.held_out:
+            raise UserError(
+                "--held-out is for the pure track: what a reader writes about those kept back is trained on"
+            )
+        Reader.train(corpora.load_corpus(plan.corpus), sources.facts)  # refuses what it cannot learn from
     exam, config = corpora.load_questions(plan.exam), plan.settings("pretrain")
     tokenizer = stages.learn_tokenizer(config, sources)
     for stage in get_args(Stage):

@@ -110,20 +110,22 @@ def make_world(corpus: Corpus, pools: Pools, count: int, seed: int) -> World:
 
 
 def without(pools: Pools, names: Mapping[Question, Sequence[str]], gone: Collection[str]) -> Pools:
-    """The questions that name nobody who is gone; examined are only those about somebody, and not asked in training."""
+    """The questions that name nobody who is gone; examined are only those about somebody whom no other part asks about."""
 
     def stays(item: Question) -> bool:
         return not any(name in gone for name in names[item])
 
     facts = tuple(filter(stays, pools.facts))
-    trained = {item.question for item in facts}
+    asked = {name for item in facts for name in names[item]}
 
     def examined(questions: tuple[Question, ...] | None) -> tuple[Question, ...] | None:
         if questions is None:
             return None
-        return tuple(item for item in questions if stays(item) and names[item] and item.question not in trained)
+        return tuple(item for item in questions if stays(item) and names[item] and not asked.intersection(names[item]))
 
-    return replace(pools, facts=facts, calibration=examined(pools.calibration), known=examined(pools.known))
+    calibration = examined(pools.calibration)
+    asked |= {name for item in calibration or () for name in names[item]}
+    return replace(pools, facts=facts, calibration=calibration, known=examined(pools.known))
 
 
 def split(pools: Pools, names: Mapping[Question, Sequence[str]], rng: np.random.Generator) -> Pools:
