@@ -3,8 +3,9 @@
     ATTNLAB_DATA=path/to/data python benchmarks/ingredients.py DIR [--seeds 3] [--jobs 2] [--only whole,characters]
 
 Every variant reads the same number of tokens, a quarter of what the preset reads of the CS224n birthplaces (where the
-questions come afterwards, eight epochs of them more), and learns from the same 1,500 of the 2,000 training questions; the other 500 are asked. Prints accuracy, and the difference from the whole recipe
-with its 95 % interval for new seeds and new questions. DIR keeps every run; called again, it goes on with what is missing.
+questions come afterwards, eight epochs of them more), and learns from the same 1,500 of the 2,000 training questions; the
+other 500 are asked. Prints accuracy, and the difference from the whole recipe with its 95 % interval for new seeds and new
+questions. DIR keeps every run; called again, it goes on with what is missing.
 """
 
 from __future__ import annotations

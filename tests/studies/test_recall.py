@@ -196,6 +196,8 @@ def test_unknown_tracks_and_too_many_kept_back_are_named(tmp_path: Path, console
         recall.begin(replace(PLAN, track="asisted"), tmp_path / "study", console)
     with pytest.raises(UserError, match="keep back 0 to 18 of the 36"):
         recall.begin(replace(PLAN, held_out=30), tmp_path / "study", console)
+    with pytest.raises(UserError, match="for the pure track"):
+        recall.begin(replace(PLAN, track="assisted", held_out=3), tmp_path / "study", console)
     assert not (tmp_path / "study").exists()
 
 
