@@ -265,3 +265,25 @@ def test_levels_and_thresholds_are_checked() -> None:
         stats.risk_bound(3, 2)
     with pytest.raises(UserError, match="the seed must be at least 0"):
         stats.selective_rule([0.5] * 4, [1] * 4, 0.1, seed=-1)
+
+
+def test_few_strangers_lie_above_the_least_confidence() -> None:
+    strangers = np.random.default_rng(0).random(400)
+    least = stats.least_confidence(strangers, 0.05)
+    above = int((strangers >= least).sum())
+    assert stats.risk_bound(above, 400) <= 0.05 < stats.risk_bound(above + 1, 400)
+    assert stats.least_confidence([0.1] * 20, 0.05) == math.inf
+    assert stats.least_confidence([0.1] * 59, 0.05) > 0.1
+
+
+def test_no_threshold_goes_below_the_lowest() -> None:
+    rng = np.random.default_rng(1)
+    confidence = rng.random(400)
+    right = rng.random(400) < 0.99
+    free = stats.selective_rule(confidence, right, 0.1)
+    held = stats.selective_rule(confidence, right, 0.1, lowest=0.6)
+    assert free.threshold is not None
+    assert free.threshold < 0.6
+    assert held.threshold == 0.6
+    assert held.coverage < free.coverage
+    assert not stats.selective_rule(confidence, right, 0.1, lowest=math.inf).met

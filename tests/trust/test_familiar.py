@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.model import LanguageModel, load_model
 from attnlab.tokenizers import Tokenizer
+from attnlab.trust import calibrate, calibration_of
 from attnlab.trust.familiar import Forms, familiarity
 
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 48, "block_size": 64, "vocab_size": 400}
@@ -72,3 +75,19 @@ def test_answers_about_the_unknown_lose_their_probability_to_anything_else() -> 
     believed = found.if_known(np.array([1.0, 0.5, 0.0]))
     assert np.exp(believed.table) == pytest.approx(np.array([[0.7, 0.2, 0.1], [0.35, 0.1, 0.55], [0, 0, 1]]))
     assert np.exp(believed.table).sum(axis=1) == pytest.approx(1)
+
+
+def test_a_calibration_keeps_names_of_nobody_unanswered(tmp_path_factory: pytest.TempPathFactory) -> None:
+    options = {"strangers": 1.0, "lines": 0.0}
+    given = {"model": SMALL, "task": {"options": options}, "train": {"epochs": 8.0, "tokens_per_batch": 512}}
+    folder = tmp_path_factory.mktemp("nobody") / "run"
+    run = stages.pretrain(resolve("small", given=given), "people:40", "people:40:train", folder)
+    found = calibrate(run, load_questions("people:40:dev"))
+    assert len(found.nobody) > 300
+    assert calibration_of(run) == found
+    sure = replace(found, rows=tuple(replace(row, confidence=0.999, right=True) for row in found.rows * 20))
+    rule = sure.rule(0.1)
+    assert rule.met
+    assert stats.risk_bound(sum(one >= (rule.threshold or 0) for one in found.nobody), len(found.nobody)) <= 0.05
+    assert "names of nobody" in rule.words
+    assert "names of nobody" not in replace(sure, nobody=()).rule(0.1).words

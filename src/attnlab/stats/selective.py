@@ -257,17 +257,39 @@ def halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int
     return order[: count // 2], order[count // 2 :]
 
 
+def least_confidence(strangers: ArrayLike, most: float = 0.05, alpha: float = 0.05) -> float:
+    """The confidence above which at most a share `most` of strangers lies, with confidence 1 - alpha; infinity for too few.
+
+    It is the lowest of theirs that has so few above it that their share is certified (Clopper and Pearson).
+    """
+    import numpy as np
+
+    level(most, "the share of strangers")
+    found = np.sort(numbers(strangers, "the confidences of strangers"))[::-1]
+    allowed = int(errors_allowed(np.array([len(found)]), most, alpha)[0])
+    return math.inf if allowed < 0 else float(np.nextafter(found[min(allowed, len(found) - 1)], np.inf))
+
+
 def selective_rule(
-    confidence: ArrayLike, right: ArrayLike, max_risk: float, seed: int = 0, alpha: float = 0.05
+    confidence: ArrayLike,
+    right: ArrayLike,
+    max_risk: float,
+    seed: int = 0,
+    alpha: float = 0.05,
+    lowest: float = -math.inf,
 ) -> SelectiveRule:
-    """Choose a threshold on one random half of the answers, certify its risk on the other, and lower it while that holds."""
+    """Choose a threshold on one random half of the answers, certify its risk on the other, and lower it while that holds.
+
+    No threshold goes below `lowest`, which must not depend on these answers.
+    """
     confidences, outcomes = judged(confidence, right)
     require(
         len(outcomes) >= 2, "a rule is chosen on one half of the answers and certified on the other: give at least 2"
     )
     first, second = halves(len(outcomes), seed)
     threshold = choose_threshold(confidences[first], outcomes[first], max_risk, alpha, len(second))
-    steps = [] if threshold is None else lower_steps(threshold, confidences[first])
+    threshold = None if threshold is None else max(threshold, lowest)
+    steps = [] if threshold is None else [one for one in lower_steps(threshold, confidences[first]) if one >= lowest]
     certified = lowered(
         threshold, steps, lambda one: certify(one, confidences[second], outcomes[second], alpha), max_risk
     )

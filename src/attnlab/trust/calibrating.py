@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,22 +20,27 @@ import numpy as np
 
 from attnlab import stats
 from attnlab.answers import AnswerDistribution, AnswerTrie, answer_distribution
-from attnlab.corpora import Question, is_built_in
+from attnlab.corpora import Corpus, Question, is_built_in
 from attnlab.corpora.index import Index
 from attnlab.corpora.indexing import Progress
 from attnlab.corpora.library import headings_in
 from attnlab.errors import CheckpointError, DataError, UserError
-from attnlab.model import load_model
+from attnlab.model import LanguageModel, load_model
 from attnlab.runs import Run, read_json, write_json
+from attnlab.stages import stored_config
+from attnlab.tasks.recall import Strangers
+from attnlab.tokenizers import Tokenizer
 from attnlab.trust.candidates import candidates
 from attnlab.trust.familiar import Forms, familiarity
-from attnlab.trust.read import entries, facts_of, lines_read, look_up
+from attnlab.trust.read import entries, facts_of, lineage, lines_read, look_up
 
 FILE = "calibration.json"
 FORMAT = 1
 FLOOR = 1e-5  # beginnings of answers less likely than this are not read on
 SEED = 0  # of the two halves
 FEWEST = 4  # questions
+STRANGERS = 400  # names of nobody that are asked about
+NOBODY = 0.05  # the share of them that may be answered
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,9 @@ class Calibrated:
     seed: int = SEED
     floor: float = FLOOR
     note: str = ""
+    nobody: tuple[
+        float, ...
+    ] = ()  # confidences in answers about names of nobody, where the model was taught that there are any
 
     @cached_property
     def right(self) -> list[bool]:
@@ -77,8 +85,16 @@ class Calibrated:
         return [row.confidence for row in self.rows]
 
     def rule(self, max_risk: float) -> stats.SelectiveRule:
-        """When to answer so that at most this share of answers is wrong."""
-        return stats.selective_rule(self.confidence, self.right, max_risk, self.seed)
+        """When to answer so that at most this share of answers is wrong, and few about names of nobody are given."""
+        if not self.nobody:
+            return stats.selective_rule(self.confidence, self.right, max_risk, self.seed)
+        lowest = stats.least_confidence(self.nobody, NOBODY)
+        found = stats.selective_rule(self.confidence, self.right, max_risk, self.seed, lowest=lowest)
+        also = (
+            f" Of names of nobody, put together from those that it read, at most {100 * NOBODY:.0f} % are answered, with"
+            f" 95 % confidence ({len(self.nobody):,} were asked about)."
+        )
+        return replace(found, words=found.words + also) if found.met else found
 
     def summary(self, risks: Sequence[float] = (0.05, 0.1, 0.2)) -> dict[str, Any]:
         """What there is to say: accuracy, calibration error on the half that nothing was fitted to, rules."""
@@ -143,6 +159,7 @@ def calibrate(run: Run | Path | str, questions: Iterable[Question], progress: Pr
     forms = Forms(facts)
     known = familiarity(model, tokenizer, [forms.name(item.question) for item in asked])
     believed = plain.tempered(temperature).if_known(known)
+    others = strange_questions(run, forms, asked)
     found = Calibrated(
         model=weights_checksum(run),
         temperature=temperature,
@@ -151,9 +168,38 @@ def calibrate(run: Run | Path | str, questions: Iterable[Question], progress: Pr
         rows=tuple(rows_of(asked, plain, believed)),
         strangers=strangers,
         note=note,
+        nobody=tuple(nobodies(model, tokenizer, others, trie, temperature, forms)),
     )
     write_json(run.path / FILE, {"format": FORMAT, **asdict(found)})
     return found
+
+
+def strange_questions(run: Run, forms: Forms, asked: Sequence[Question]) -> list[str]:
+    """Questions about names of nobody, put as those that are asked; none where the model was not taught that there are any."""
+    if not any(stored_config(one).task.options.get("strangers") for one in lineage(run)):
+        return []
+    corpus = Corpus("", tuple(lines_read(run)))
+    drawn, rng = [], np.random.default_rng(SEED)
+    for name in Strangers(corpus).draw(STRANGERS / max(1, len(corpus.lines)), rng):
+        question = asked[int(rng.integers(len(asked)))].question
+        drawn.append(question.replace(forms.name(question), name))
+    return drawn
+
+
+def nobodies(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    questions: Sequence[str],
+    trie: AnswerTrie,
+    temperature: float,
+    forms: Forms,
+) -> list[float]:
+    """How sure a model is of its answers about names of nobody."""
+    if not questions:
+        return []
+    known = familiarity(model, tokenizer, [forms.name(one) for one in questions])
+    found = answer_distribution(model, tokenizer, questions, trie, temperature, floor=FLOOR).if_known(known)
+    return [float(f"{one:.6g}") for one in found.confidence]
 
 
 def fitted(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]:
@@ -233,6 +279,7 @@ def calibration_of(run: Run) -> Calibrated | None:
     try:
         rows = tuple(Row(**row) for row in stored.pop("rows"))
         found = Calibrated(rows=rows, answers=tuple(stored.pop("answers")), prior=tuple(stored.pop("prior")), **stored)
+        found = replace(found, nobody=tuple(found.nobody))
     except (KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} is damaged (at {error}): make it again with `attnlab calibrate {run.path}`"
