@@ -82,7 +82,7 @@ def stored(cells: Mapping[str, Result], pairs: Mapping[str, Result]) -> list[str
             f" up to the place, it goes on with the place. Asked, it knows {scored(cell)}."
         )
         if heart["low"] > cell["high"]:
-            words += " So it has stored far more than a question can reach."
+            words += " So it has stored more than a question reaches."
         elif heart["high"] >= cell["low"]:
             words += " What is stored can be asked for, as far as these intervals tell."
         found.append(words)
