@@ -149,7 +149,9 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
         )
     runs = train_all(plan, lessons, folder, console)
     began = time.perf_counter()
-    examinations = examine_all(plan, lessons, runs, corpus, exam)
+    examinations = examine_all(runs, corpus, facts, exam)
+    if plan.track == "assisted":
+        examinations |= examine_helped(runs["finetune"], lessons, corpus, exam, plan.settings("pretrain").seed)
     model, tokenizer = load_model(runs["finetune"].model)
     result = {
         "study": "recall",
@@ -158,7 +160,9 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
         "command": plan.command,
         "finished": date.today().isoformat(),
         "world": describe_world(plan, corpus, facts, exam) | {"track": plan.track, "written_questions": taught},
-        "rows": [describe_row(row, examinations[row.name], runs) for row in ROWS if row.name in examinations],
+        "rows": [
+            describe_row(row, examinations[row.name], runs) for row in (*ROWS, HELPED) if row.name in examinations
+        ],
         "runs": {name: describe_run(one) for name, one in runs.items()},
         "answers": {**pick_answers(examinations[MAIN], corpus), "example": exam[0].question},
         "attention": look(model, tokenizer, examinations[MAIN]),
@@ -253,27 +257,34 @@ ROWS = (
     ),
     Row("majority answer", None, "always the commonest training answer", "always saying {commonest}", "baseline"),
     Row("open book", None, "looks the line up and takes the first known place in it", "a reader with the book open"),
-    Row(READER, None, "looks the line up and reads it as it learned to from the training questions", "its own reader"),
+)
+HELPED = Row(
+    READER, None, "looks the line up and reads it as it learned to from the training questions", "its own reader"
 )
 
 
 def examine_all(
-    plan: Plan, lessons: Lessons, runs: dict[str, Run], corpus: Corpus, exam: tuple[Question, ...]
+    runs: dict[str, Run], corpus: Corpus, facts: tuple[Question, ...], exam: tuple[Question, ...]
 ) -> dict[str, Examination]:
     """Every model and every baseline on the same questions, by the name of its row."""
-    facts = corpora.load_questions(lessons.asked)
     found = {row.name: examine(*load_model(runs[row.run].model), exam) for row in ROWS if row.run}
     places = {item.answer for item in facts if item.answer is not None}
     found["majority answer"] = majority(facts, exam)
     found["open book"] = Examination(exam, tuple(corpora.open_book(corpus, places, q.question) or "" for q in exam))
-    if plan.track == "assisted":
-        found[MAIN] = choose(*load_model(runs["finetune"].model), corpora.load_questions(lessons.taught), exam)
-        reader = Reader.train(corpus, facts, plan.settings("pretrain").seed)
-        known = [bool(corpora.documents_about(corpus, item.question)) for item in exam]
-        found[READER] = Examination(
-            exam, tuple(reader.read(q.question).text if seen else "" for q, seen in zip(exam, known, strict=True))
-        )
     return found
+
+
+def examine_helped(
+    final: Run, lessons: Lessons, corpus: Corpus, exam: tuple[Question, ...], seed: int
+) -> dict[str, Examination]:
+    """In the assisted track: the final model choosing among the answers of its training, and the reader by itself."""
+    reader = Reader.train(corpus, corpora.load_questions(lessons.asked), seed)
+    known = [bool(corpora.documents_about(corpus, item.question)) for item in exam]
+    read = tuple(reader.read(q.question).text if seen else "" for q, seen in zip(exam, known, strict=True))
+    return {
+        MAIN: choose(*load_model(final.model), corpora.load_questions(lessons.taught), exam),
+        READER: Examination(exam, read),
+    }
 
 
 def choose(
