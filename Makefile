@@ -48,7 +48,7 @@ setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[dev,hf]'
 	touch $@
 
 clean:
