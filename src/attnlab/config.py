@@ -333,3 +333,11 @@ def lasting_names(mechanisms: str) -> str:
     """Mechanism names with the paths of users' files made absolute, so that a saved model finds them from anywhere."""
     names = [name.strip() for name in mechanisms.split(",")]
     return ",".join(str(Path(name).resolve()) if ".py:" in name else name for name in names)
+
+
+def lasting_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings given by hand with lasting paths."""
+    model = given.get("model", {})
+    if "mechanism" in model:
+        model = {**model, "mechanism": lasting_names(model["mechanism"])}
+    return {**given, "model": model}

@@ -16,6 +16,7 @@ from attnlab.config import (
     Stage,
     diff,
     from_text,
+    lasting_given,
     lasting_names,
     merge,
     preset_names,
@@ -148,14 +149,6 @@ def refuse_strange_options(names: Sequence[str], given: Mapping[str, Any]) -> No
     for one in given.get("model", {}).get("options", {}):
         if one not in used:
             raise ConfigError(unknown("mechanism in model.options, which is not compared,", one, used))
-
-
-def lasting_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings given by hand with lasting paths."""
-    model = given.get("model", {})
-    if "mechanism" in model:
-        model = {**model, "mechanism": lasting_names(model["mechanism"])}
-    return {**given, "model": model}
 
 
 def varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Specimen]:

@@ -7,9 +7,8 @@ withheld ones, and on invented names.
 
 from __future__ import annotations
 
-import shlex
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,15 @@ from rich.console import Console
 from rich.table import Table
 
 from attnlab import corpora, stages, trust
-from attnlab.config import Stage, lasting_names, merge
+from attnlab.comparing import carry_out
+from attnlab.config import RunConfig, Stage
 from attnlab.corpora import Corpus
-from attnlab.errors import DataError, Interrupted, UserError
+from attnlab.errors import DataError, UserError
 from attnlab.evaluate import cue
-from attnlab.progress import display
 from attnlab.report import write_report
 from attnlab.report.trusting import outcome, summary_table
-from attnlab.runs import Run, environment, read_json, refuse_existing, to_json, write_folder, write_json
-from attnlab.studies import recall
+from attnlab.runs import Run, environment, refuse_existing, to_json, write_folder, write_json
+from attnlab.studies.training import Training, describe_run, invite, lasting, train
 from attnlab.studies.trust_measures import measure
 from attnlab.studies.trust_world import Pools, World, make_world
 
@@ -37,7 +36,7 @@ RISKS = (0.05, 0.1, 0.2)  # for which the report has rules, beside the one asked
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Training):
     """What the study is about; everything that it needs to be done again. Questions that are None are split off the facts."""
 
     corpus: str = "people"
@@ -46,25 +45,21 @@ class Plan:
     known: str | None = "people:test"
     withheld: int = 200
     max_risk: float = 0.1
-    preset: str = "small"
-    file: str | None = None
-    given: dict[str, Any] = field(default_factory=dict)
     command: str = "attnlab run trust"
     quick: bool = False
 
-    @property
-    def training(self) -> recall.Plan:
-        """The trainings, as in the study of recall; where views are read, strangers are among them unless told otherwise."""
-        plan = recall.Plan(preset=self.preset, file=self.file, given=self.given)
-        chosen = plan.settings("pretrain").task
-        if chosen.name != "recall" or "strangers" in chosen.options:
-            return plan
-        return replace(plan, given=merge(self.given, {"task": {"options": {"strangers": STRANGERS}}}))
+    def settings(self, stage: Stage) -> RunConfig:
+        """As in every study; where views are read, strangers are among them unless told otherwise."""
+        chosen = super().settings(stage)
+        if chosen.task.name != "recall" or "strangers" in chosen.task.options:
+            return chosen
+        options = {**chosen.task.options, "strangers": STRANGERS}
+        return replace(chosen, task=replace(chosen.task, options=options))
 
     @property
     def seed(self) -> int:
         """The seed of the run also draws the world."""
-        return self.training.settings("pretrain").seed
+        return self.settings("pretrain").seed
 
     def world(self) -> World:
         """Who is known, withheld and invented."""
@@ -84,33 +79,22 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     refuse_existing(folder)
     if not 0 < plan.max_risk < 1:
         raise UserError(f"--max-risk must lie between 0 and 1, such as 0.1, not {plan.max_risk:g}")
-    model = {**plan.given.get("model", {})}
-    if "mechanism" in model:
-        model["mechanism"] = lasting_names(model["mechanism"])
-    lasting = replace(
-        plan,
-        corpus=stages.lasting(plan.corpus),
-        facts=stages.lasting(plan.facts),
-        calibration=stages.lasting(plan.calibration) if plan.calibration else None,
-        known=stages.lasting(plan.known) if plan.known else None,
-        file=str(Path(plan.file).resolve()) if plan.file else None,
-        given={**plan.given, "model": model},
-    )
-    world = lasting.world()
-    check(lasting, world)
-    stored = {"study.json": to_json({"study": "trust", "plan": asdict(lasting)})}
+    plan = lasting(plan, "corpus", "facts", "calibration", "known")
+    world = plan.world()
+    check(plan, world)
+    stored = {"study.json": to_json({"study": "trust", "plan": asdict(plan)})}
     write_folder(folder, {**stored, **world.files()})
-    return run(folder, asdict(lasting), console)
+    return run(folder, asdict(plan), console)
 
 
 def check(plan: Plan, world: World) -> None:
     """Find mistakes before anything is trained: settings, data, questions that are too long or have no answers."""
     sources = stages.Sources(Corpus(plan.corpus, world.lines), world.facts, {})
-    config = plan.training.settings("pretrain")
+    config = plan.settings("pretrain")
     tokenizer = stages.learn_tokenizer(config, sources)
     stages_of: tuple[Stage, ...] = ("pretrain", "finetune")
     for stage in stages_of:
-        stages.rehearse(plan.training.settings(stage), sources, tokenizer)
+        stages.rehearse(plan.settings(stage), sources, tokenizer)
     examined = (*world.calibration, *world.known, *world.withheld)
     for number, item in enumerate((*examined, *world.invented), start=1):
         cue(tokenizer, item.question, config.model.block_size, number)
@@ -121,17 +105,9 @@ def check(plan: Plan, world: World) -> None:
 
 
 def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any]:
-    """Do what is not done yet, and show the result; stopped at any point, say how to go on."""
-    try:
-        finished = folder / "result.json"
-        result = read_json(finished) if finished.is_file() else conclude(folder, Plan(**stored), console)
-    except (Interrupted, KeyboardInterrupt):
-        command = f"attnlab resume {shlex.quote(str(folder))}"
-        raise Interrupted(f"stopped; all is saved. Go on with: {command}") from None
-    show(result, console)
-    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-    asked = shlex.quote(result["groups"][0]["examples"][0]["question"])
-    console.print(f"ask it: attnlab ask {shlex.quote(str(folder))} {asked}", soft_wrap=True)
+    """Go on with the study."""
+    result = carry_out(folder, lambda: conclude(folder, Plan(**stored), console), show, console)
+    invite(folder, result["groups"][0]["examples"][0]["question"], console)
     return result
 
 
@@ -145,7 +121,7 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
         f" {len(read['known']):,} known names, {len(read.get('withheld', ())):,} withheld,"
         f" {len(read.get('invented', ())):,} invented"
     )
-    runs = train(plan, folder, console)
+    runs = train_both(plan, folder, console)
     began = time.perf_counter()
     calibrated = trust.calibrate(runs["finetune"], read["calibration"])
     told = (*read["facts"], *read["calibration"], *read["known"])
@@ -161,7 +137,7 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
         "max_risk": plan.max_risk,
         **measured,
         "calibration": calibrated.summary(RISKS),
-        "runs": {name: recall.describe_run(one) for name, one in runs.items()},
+        "runs": {name: describe_run(one) for name, one in runs.items()},
         "environment": environment(),
     }
     training = sum(one.result["seconds"] for one in runs.values())
@@ -177,21 +153,12 @@ def others(folder: Path) -> dict[str, Path]:
     return {name: path for name, path in paths.items() if path.stat().st_size}
 
 
-def train(plan: Plan, folder: Path, console: Console) -> dict[str, Run]:
-    """The model, pretrained and fine-tuned; each stage begun, gone on with, or left as it is when complete."""
+def train_both(plan: Plan, folder: Path, console: Console) -> dict[str, Run]:
+    """The model, pretrained and fine-tuned on the world of the study."""
     corpus, facts = str(folder / "corpus.txt"), str(folder / "facts.tsv")
-
-    def stage(name: Stage, base: Run | None) -> Run:
-        path, settings = folder / name, plan.training.settings(name)
-        with display(name, console) as show:
-            if path.exists():
-                return stages.resume(Run.open(path), show)
-            if base is not None:
-                return stages.finetune(settings, base, facts, corpus, path, show)
-            return stages.pretrain(settings, corpus, facts if stages.reads_questions(settings) else None, path, show)
-
-    pretrained = stage("pretrain", None)
-    return {"pretrain": pretrained, "finetune": stage("finetune", pretrained)}
+    pretrained = train(plan, folder / "pretrain", "pretrain", corpus, facts, console)
+    final = train(plan, folder / "finetune", "finetune", corpus, facts, console, pretrained)
+    return {"pretrain": pretrained, "finetune": final}
 
 
 def describe_world(plan: Plan, folder: Path, counts: dict[str, int]) -> dict[str, Any]:

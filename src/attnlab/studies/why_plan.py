@@ -14,8 +14,8 @@ from typing import Any, Literal
 from attnlab import corpora
 from attnlab.comparing import Plan
 from attnlab.comparing.plan import seed_numbers
-from attnlab.comparing.specimens import Specimen, lasting_given
-from attnlab.config import merge
+from attnlab.comparing.specimens import Specimen
+from attnlab.config import lasting_given, merge
 from attnlab.errors import UserError
 from attnlab.machine import cores
 
