@@ -21,7 +21,7 @@ from attnlab.config import RunConfig
 from attnlab.corpora import Corpus, Question
 from attnlab.evaluate import Examination
 from attnlab.runs import Run
-from attnlab.studies import recall, recall_rows
+from attnlab.studies import recall_rows
 
 WORLD, FACTS = "people:60", "people:60:train"
 

@@ -31,7 +31,7 @@ except ImportError:  # no Unix, no locks
     fcntl = None  # type: ignore[assignment]
 
 from attnlab import __version__
-from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
+from attnlab.errors import CheckpointError, DataError, OutputExists, StorageError, UserError
 from attnlab.machine import cores, cpu_name
 
 KEPT_CHECKPOINTS = 2
@@ -241,3 +241,17 @@ class Run:
     def checkpoints(self) -> list[Path]:
         """The checkpoints, oldest first."""
         return sorted((self.path / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1]))
+
+
+def lineage(run: Run) -> list[Run]:
+    """A run, the run that it was trained from, and so on; refused where one of them is gone."""
+    found = [run]
+    while base := found[-1].config.get("base"):
+        try:
+            earlier = Run.open(found[-1].path / base)
+        except UserError as error:
+            raise DataError(f"{found[-1].path} was trained from a run that is gone: put it back ({error})") from None
+        if earlier.path.resolve() in {one.path.resolve() for one in found}:
+            break
+        found.append(earlier)
+    return found

@@ -152,12 +152,6 @@ def reading_of(run: Run) -> dict[str, Any]:
     return {name: options[name] for name in ("longest", "padded")}
 
 
-def documents_read(run: Run, question: str) -> list[str] | None:
-    """The documents of a run's corpus that are about a name in a question; None where the corpus cannot be read now."""
-    corpus = corpus_of(run)
-    return [corpus.lines[index] for index in corpora.documents_about(corpus, question)] if corpus else None
-
-
 def rehearse(config: RunConfig, sources: Sources, tokenizer: Tokenizer) -> None:
     """Find the mistakes that training would find, without training: in the model's and the task's settings, in the data."""
     on_paper(fitted(config, tokenizer))

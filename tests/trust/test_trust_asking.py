@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import corpora, stages, stats
+from attnlab import corpora, stages, stats, trust
 from attnlab.answers import AnswerTrie, answer_distribution
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.corpora.evidence import name_in
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.model import load_model
-from attnlab.runs import Run
+from attnlab.runs import Run, lineage, to_json
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import Witness, calibration_of, usual_questions
 from attnlab.trust.candidates import candidates, form_of, kinds, of_kind
 from attnlab.trust.familiar import familiarity
-from attnlab.trust.read import facts_of, lineage, look_up
+from attnlab.trust.read import facts_of, look_up
 from attnlab.trust.verdict import UNSEEN
 
 HELD_OUT = load_questions("people:120:dev")
@@ -207,6 +207,10 @@ def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_pat
     with pytest.raises(DataError, match="has changed since"):
         facts_of(tuned)
     assert "has changed since" in attnlab.ask(tuned, HELD_OUT[0].question).words
+    (tuned.path / "config.json").write_bytes(to_json({**tuned.config, "base": "../gone"}))
+    with pytest.raises(DataError, match="trained from a run that is gone"):
+        trust.calibrate(tuned, HELD_OUT)
+    assert "a run that is gone" in attnlab.ask(tuned, HELD_OUT[0].question).words
 
 
 def test_a_corpus_that_is_gone_or_changed_is_said(tiny_files: tuple[Run, Path]) -> None:

@@ -93,6 +93,8 @@ def test_a_name_that_is_also_a_place_supports_nothing() -> None:
     assert judged.verdict == CONTRADICTS
     assert "Leeds" in judged.reasons[0]
     assert "Leeds" in judged.quote
+    at_home = about("Warren Spahn. Warren was born in Warren and died in Leeds .")
+    assert judge("Warren", 0.95, RULE, at_home, PLACES).verdict == SUPPORTED
     alone = about("Warren Spahn. Known in full as Warren Edward Spahn .")
     assert judge("Warren", 0.95, RULE, alone, PLACES).verdict == INFERRED
 

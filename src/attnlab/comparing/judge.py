@@ -15,10 +15,10 @@ from attnlab.comparing import explain
 from attnlab.comparing.checks import seen_before
 from attnlab.comparing.figures import Figure, Kind, figures
 from attnlab.comparing.plan import Plan
-from attnlab.comparing.records import Record, lineage, notes_on, read_records
+from attnlab.comparing.records import Record, notes_on, read_records
 from attnlab.config import walk
 from attnlab.errors import UserError
-from attnlab.runs import Run, environment
+from attnlab.runs import Run, environment, lineage
 from attnlab.stats.perplexity import exp_or_none
 
 AHEAD = 0.005  # relative change of perplexity, read whole and word by word, that rounding cannot make

@@ -15,7 +15,7 @@ from attnlab.comparing.specimens import different
 from attnlab.config import walk
 from attnlab.errors import UserError
 from attnlab.perplexity import SentenceLosses
-from attnlab.runs import Run, read_json
+from attnlab.runs import Run, lineage, read_json
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,6 @@ def whole_result(run: Run) -> dict[str, Any]:
         result |= {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
         result["peak_memory"] = max(result.get("peak_memory") or 0, before.get("peak_memory") or 0) or None
     return result
-
-
-def lineage(run: Run) -> list[Run]:
-    """A run, and those that it started from."""
-    base = run.config["base"]
-    return [run, *(lineage(Run.open(run.path / base)) if base else ())]
 
 
 def refuse_differences(plan: Plan, records: Mapping[str, Sequence[Record]]) -> None:

@@ -17,6 +17,8 @@ AROUND = 60  # characters of the line on either side of a quoted answer
 # A run of words with capitals, joined by what joins the parts of a name.
 NAME = re.compile(r"[^\W\d_a-z][\w'’.-]*(?:,? (?:[^\W\d_a-z][\w'’.-]*|(?:da|de|del|der|di|la|of|the|van|von)(?= )))*")
 
+PLACED = re.compile(r"(?:\b(?:at|from|in|near)|\d,?)\s$")  # what stands before a place that is called like the person
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -60,18 +62,23 @@ def stretch(text: str, begin: int, end: int) -> str:
     return f"{'… ' if left else ''}{text[left:right].strip()}{' …' if right < len(text) else ''}"
 
 
+def is_own_name(line: str, begin: int, end: int) -> bool:
+    """Whether a stretch of a line is the person's own name or a part of it, and so says nothing.
+
+    Warren Spahn's line says nothing for a town called Warren, unless it names the town: after `in`, `from` and the like, or
+    after the number that ends a date.
+    """
+    heading = title_of(line)
+    if begin < len(heading):
+        return True
+    return set(line[begin:end].split()) <= set(heading.split()) and not PLACED.search(line[:begin])
+
+
 def place_in(line: str, answer: str) -> tuple[int, int] | None:
-    """Where a line says an answer, as whole words; the person's own name, at the head or said again, says nothing."""
-    heading, wanted = title_of(line), normal(answer).strip()
-    names = [
-        (len(heading) + begin, len(heading) + end)
-        for begin, end in spans(line[len(heading) :], {heading}, len(heading))
-    ]
-    for begin, end in spans(line, {wanted}, len(wanted)):
-        own = end <= len(heading) or any(first <= begin and end <= last for first, last in names)
-        if not own:
-            return begin, end
-    return None
+    """Where a line says an answer, as whole words; the person's own name says nothing."""
+    wanted = normal(answer).strip()
+    places = spans(line, {wanted}, len(wanted))
+    return next((place for place in places if not is_own_name(line, *place)), None)
 
 
 def name_in(question: str) -> str:

@@ -13,13 +13,13 @@ import torch
 from attnlab import corpora, stages, stats
 from attnlab.comparing import Plan
 from attnlab.comparing.judge import compare_answers
-from attnlab.comparing.records import Record, all_records, lineage, notes_on, whole_result
+from attnlab.comparing.records import Record, all_records, notes_on, whole_result
 from attnlab.config import diff
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
 from attnlab.evaluate import majority
 from attnlab.model import LanguageModel, load_model
-from attnlab.runs import environment
+from attnlab.runs import environment, lineage
 from attnlab.studies.why_plan import Cell, cells_of
 from attnlab.studies.why_words import explain, verdict
 from attnlab.taps import at_rest

@@ -26,13 +26,13 @@ from attnlab.corpora.indexing import Progress
 from attnlab.corpora.library import headings_in
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.model import LanguageModel, load_model
-from attnlab.runs import Run, read_json, write_json
+from attnlab.runs import Run, lineage, read_json, write_json
 from attnlab.stages import stored_config
 from attnlab.tasks.recall import Strangers
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust.candidates import candidates
 from attnlab.trust.familiar import Forms, familiarity
-from attnlab.trust.read import entries, facts_of, lineage, lines_read, look_up
+from attnlab.trust.read import entries, facts_of, lines_read, look_up
 
 FILE = "calibration.json"
 FORMAT = 1

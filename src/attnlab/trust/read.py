@@ -6,7 +6,7 @@ or answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +16,8 @@ from attnlab.corpora import Question
 from attnlab.corpora.index import Index, index_corpus
 from attnlab.corpora.indexing import Progress, home
 from attnlab.corpora.sources import lines_of
-from attnlab.errors import CheckpointError, DataError, StorageError, UserError
-from attnlab.runs import Run
+from attnlab.errors import CheckpointError, DataError, StorageError
+from attnlab.runs import Run, lineage
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,6 @@ class Lookup:
 
     index: Index | None
     note: str = ""
-
-
-def lineage(run: Run) -> Iterator[Run]:
-    """A run, the run that it was trained from, and so on, as far as they are there."""
-    seen = set()
-    while run.path.resolve() not in seen:
-        seen.add(run.path.resolve())
-        yield run
-        base = run.config.get("base")
-        if not base:
-            return
-        try:
-            run = Run.open(run.path / base)
-        except UserError:
-            return
 
 
 def entries(run: Run, key: str) -> list[dict[str, Any]]:
@@ -64,18 +49,18 @@ def facts_of(run: Run) -> tuple[Question, ...]:
 
 def lines_read(run: Run) -> Iterable[str]:
     """The lines that a run has read, one at a time; none where they cannot be read now."""
-    for entry in entries(run, "corpus")[:1]:
-        with suppress(DataError):
+    with suppress(DataError):
+        for entry in entries(run, "corpus")[:1]:
             yield from lines_of(entry["source"])
 
 
 def look_up(run: Run, progress: Progress | None = None) -> Lookup:
     """The index of the corpus that a run has read, as it was then: built once, opened from then on."""
-    found = entries(run, "corpus")
-    if not found:
-        return Lookup(None, "it has read no corpus that could be looked up")
-    source, sha256 = found[0]["source"], found[0]["sha256"]
     try:
+        found = entries(run, "corpus")
+        if not found:
+            return Lookup(None, "it has read no corpus that could be looked up")
+        source, sha256 = found[0]["source"], found[0]["sha256"]
         index = kept(sha256) or index_corpus(source, progress=progress)
     except DataError as error:
         return Lookup(None, f"its corpus cannot be looked up now: {error}")

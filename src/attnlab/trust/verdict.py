@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attnlab.corpora import title_of
-from attnlab.corpora.evidence import Evidence, stretch
+from attnlab.corpora.evidence import Evidence, is_own_name, stretch
 from attnlab.corpora.library import normal, spans
 from attnlab.stats import SelectiveRule
 
@@ -44,16 +44,15 @@ class Judgement:
 
 
 def named_in(line: str, answers: Collection[str]) -> dict[str, tuple[int, int]]:
-    """The answers that a line names as whole words, each with its first place; the longest counts where two overlap.
+    """The answers that a line names as whole words, other than the person's own name, each with its first place.
 
-    Words of the person's own name are none, wherever they stand: Warren Spahn's line says nothing for a town called Warren.
+    Where two overlap the longest counts.
     """
-    heading = title_of(line)
-    own, longest = frozenset(heading.split()), max(map(len, answers), default=0)
+    longest = max(map(len, answers), default=0)
     taken: list[tuple[int, int]] = []
     for begin, end in sorted(spans(line, answers, longest), key=lambda span: span[0] - span[1]):
         apart = all(end <= first or last <= begin for first, last in taken)
-        if apart and begin >= len(heading) and not own.issuperset(line[begin:end].split()):
+        if apart and not is_own_name(line, begin, end):
             taken.append((begin, end))
     found: dict[str, tuple[int, int]] = {}
     for begin, end in sorted(taken):
