@@ -14,6 +14,7 @@ from attnlab.answers import AnswerDistribution, AnswerTrie, answer_distribution
 from attnlab.config import resolve
 from attnlab.errors import DataError, UserError
 from attnlab.model import LanguageModel, load_model
+from attnlab.studies.recall_rows import choose
 from attnlab.tokenizers import Tokenizer
 
 FACTS = corpora.load_questions("people:60:train")
@@ -235,3 +236,17 @@ def test_what_cannot_be_asked_is_refused_in_one_line(knowing: Asked) -> None:
         AnswerTrie(tokenizer, ["who?", "who⁇"])
     with pytest.raises(DataError, match="'Łódź' has a character that this tokenizer lacks"):
         AnswerTrie(Tokenizer.train("char", ["abcde"], 0), ["abc", "Łódź"])
+
+
+def test_the_assisted_choice_is_the_likeliest_whole_answer_of_training(knowing: Asked) -> None:
+    model, tokenizer = knowing
+    few = tuple(
+        corpora.Question(item.question, place) for item, place in zip(FACTS, sorted(set(PLACES))[:5], strict=False)
+    )
+    found = choose(model, tokenizer, few, UNSEEN[:8])
+    offered = [item.answer for item in few if item.answer is not None]
+    for item, said in zip(found.questions, found.predictions, strict=True):
+        assert said == max(offered, key=lambda place: plain(model, tokenizer, item.question, place))
+    assert (
+        found.predictions != evaluate.examine(model, tokenizer, UNSEEN[:8]).predictions
+    )  # left to itself it says others

@@ -85,10 +85,14 @@ def examine_helped(
 def choose(
     model: LanguageModel, tokenizer: Tokenizer, taught: tuple[Question, ...], exam: tuple[Question, ...]
 ) -> Examination:
-    """The likeliest of all answers that occur in training, scored whole."""
+    """The likeliest of all answers that occur in training, scored whole; where none reaches the floor, without a floor."""
     trie = AnswerTrie(tokenizer, [item.answer for item in taught if item.answer])
-    found = answer_distribution(model, tokenizer, [item.question for item in exam], trie, floor=FLOOR)
-    return Examination(exam, tuple(answer for answer, _ in found.best()))
+    asked = [item.question for item in exam]
+    found = answer_distribution(model, tokenizer, asked, trie, floor=FLOOR).best()
+    for place, (_, probability) in enumerate(found):
+        if probability < FLOOR:
+            found[place] = answer_distribution(model, tokenizer, [asked[place]], trie).best()[0]
+    return Examination(exam, tuple(answer for answer, _ in found))
 
 
 def describe_row(row: Row, examination: Examination, runs: dict[str, Run]) -> dict[str, Any]:
