@@ -250,3 +250,10 @@ def test_the_assisted_choice_is_the_likeliest_whole_answer_of_training(knowing: 
     assert (
         found.predictions != evaluate.examine(model, tokenizer, UNSEEN[:8]).predictions
     )  # left to itself it says others
+
+
+@pytest.mark.parametrize("strange", ["York " * 100, "Y⁇rk"])
+def test_the_assisted_choice_leaves_out_what_cannot_be_written(knowing: Asked, strange: str) -> None:
+    model, tokenizer = knowing
+    taught = (*FACTS, corpora.Question("Where was Nobody born?", strange))
+    assert choose(model, tokenizer, taught, UNSEEN[:3]) == choose(model, tokenizer, FACTS, UNSEEN[:3])

@@ -13,12 +13,13 @@ from rich.text import Text
 from attnlab import corpora
 from attnlab.answers import AnswerTrie, answer_distribution
 from attnlab.corpora import Corpus, Question
-from attnlab.evaluate import Examination, examine, majority
+from attnlab.evaluate import Examination, cue, examine, majority
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
 from attnlab.runs import Run
 from attnlab.studies.lessons import Lessons
 from attnlab.tokenizers import Tokenizer
+from attnlab.trust.candidates import candidates
 
 FLOOR = 1e-4  # beginnings of answers less likely than this are not read on
 
@@ -85,9 +86,11 @@ def examine_helped(
 def choose(
     model: LanguageModel, tokenizer: Tokenizer, taught: tuple[Question, ...], exam: tuple[Question, ...]
 ) -> Examination:
-    """The likeliest of all answers that occur in training, scored whole; where none reaches the floor, without a floor."""
-    trie = AnswerTrie(tokenizer, [item.answer for item in taught if item.answer])
+    """The likeliest of all answers of training that fit the block, scored whole; where none reaches the floor, without one."""
     asked = [item.question for item in exam]
+    room = model.config.block_size - max(len(cue(tokenizer, question, model.config.block_size)) for question in asked)
+    answers = candidates(tokenizer, taught, lambda: ())
+    trie = AnswerTrie(tokenizer, [answer for answer in answers if len(tokenizer.encode(answer)) <= room])
     found = answer_distribution(model, tokenizer, asked, trie, floor=FLOOR).best()
     for place, (_, probability) in enumerate(found):
         if probability < FLOOR:
