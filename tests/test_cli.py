@@ -89,7 +89,10 @@ def test_settings_lists_meanings(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("settings", "mingpt", "--json") == 0
     assert json.loads(capsys.readouterr().out)["model"]["n_embd"] == 256
     assert call("settings") == 0
-    assert "attention heads" in capsys.readouterr().out.replace("\n", " ")
+    shown = capsys.readouterr().out
+    assert "attention heads" in shown.replace("\n", " ")
+    assert "task.options.listed" in shown
+    assert "0.3" in shown
 
 
 def test_mechanisms(capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,7 +189,12 @@ def settings(preset: str = "small", /, *, json: bool = False) -> None:
     if json:
         show_json(values)
         return
+    from attnlab import registry
+
     meanings = dict(meanings_of(RunConfig))
+    for option in registry.find("task", values["task"]["name"]).described():
+        values["task"]["options"].setdefault(option.name, option.default)
+        meanings[f"task.options.{option.name}"] = option.meaning
     stages = load_preset(preset)
     table = Table("setting", preset, "meaning")
     special = {stage: dict(walk(stages.get(stage, {}))) for stage in ("finetune", "scratch")}

@@ -97,10 +97,22 @@ class Strangers:
 class Recall:
     """Short views of every document that ask for what it says, training questions mixed in, and whole lines.
 
-    An epoch shows each document in `views` views, whole with probability `lines`, and each training question with
-    probability `questions`. With probability `listed` one view lists all spans instead. Of the others, a view has the bare
-    title as its cue with probability `bare`, else also up to `left` tokens of the text to the left of the span.
-    For every document there are `strangers` names of nobody, to which the answer is empty.
+    Parameters
+    ----------
+    views
+        views of each document in an epoch
+    listed
+        probability that one view of a document lists all its spans instead
+    bare
+        of the other views, the share that shows the title alone
+    lines
+        probability that a document is also read whole
+    questions
+        probability that a training question is shown in an epoch
+    left
+        how many tokens of the text to the left of the span a view shows at most
+    strangers
+        names of nobody for every document, to which the answer is empty
     """
 
     reads_questions = True

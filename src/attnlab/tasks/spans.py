@@ -13,8 +13,12 @@ class Spans:
     """Each line once an epoch, cut to a random length with a random quarter of it hidden; the whole sequence is learned.
 
     The length is drawn from 4 tokens to 7/8 of the block, and a shorter line stays whole; the hidden span is 1/8 to 3/8 of
-    it. `□` closes the example; with `pad` the rest of the block is filled with it and counted in the loss, as the course
-    reports did.
+    it. `□` closes the example.
+
+    Parameters
+    ----------
+    pad
+        fill the rest of the block with `□` and count it in the loss, as the course reports did
     """
 
     reads_questions = False

@@ -14,9 +14,16 @@ class Words:
     """Each sentence once an epoch, `<START> w1 ... wn <STOP>`, cut at `longest` tokens; all after the first is learned.
 
     Pieces and characters have no start symbol: their sentences begin with the first token, which is given, and end in `□`.
-    With `padded` every example is filled up to `longest`, as the course reports did: the filling is not learned, but an
-    attention that looks where it should not sees it. With `replacement` an epoch is as many draws as there are sentences,
-    each from all of them, also as the reports did.
+
+    Parameters
+    ----------
+    longest
+        tokens of a sentence at most
+    padded
+        fill every example up to `longest`, as the course reports did; the filling is not learned, but an attention that
+        looks where it should not sees it
+    replacement
+        draw the sentences of an epoch each from all of them, as the course reports did
     """
 
     reads_questions = False
