@@ -18,12 +18,12 @@ from attnlab.corpora import as_table, load_questions
 from attnlab.runs import Run
 
 
-def split_questions(source: Path, folder: Path, seed: int) -> tuple[Path, Path]:
-    """The training questions shuffled by seed and cut: all but 200, and 200."""
+def split_questions(source: Path, folder: Path, seed: int, held_out: int = 200) -> tuple[Path, Path]:
+    """The training questions shuffled by seed and cut: those to learn from, and those held out."""
     lines = list(as_table(load_questions(source)))
     random.Random(seed).shuffle(lines)
     paths = folder / "train.tsv", folder / "dev.tsv"
-    for path, part in zip(paths, (lines[:-200], lines[-200:]), strict=True):
+    for path, part in zip(paths, (lines[:-held_out], lines[-held_out:]), strict=True):
         path.write_text("\n".join(part) + "\n", encoding="utf-8")
     return paths
 

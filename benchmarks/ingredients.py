@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from birthplaces import option
+from birthplaces import option, split_questions
 
 from attnlab import corpora, evaluate, stages, stats
 from attnlab.config import RunConfig, resolve
@@ -94,12 +93,9 @@ def train_one(folder: Path, name: str, seed: int) -> None:
 def files_of(folder: Path) -> tuple[Path, Path, Path]:
     """Corpus, training questions, and those to be asked."""
     data = Path(os.environ["ATTNLAB_DATA"]) / "birthplaces"
-    facts, exam = folder / "train.tsv", folder / "held-out.tsv"
+    facts, exam = folder / "train.tsv", folder / "dev.tsv"
     if not exam.exists():
-        lines = list(corpora.as_table(corpora.load_questions(data / "birth_places_train.tsv")))
-        random.Random(0).shuffle(lines)
-        for path, part in ((facts, lines[:-HELD_OUT]), (exam, lines[-HELD_OUT:])):
-            path.write_text("\n".join(part) + "\n", encoding="utf-8")
+        split_questions(data / "birth_places_train.tsv", folder, 0, HELD_OUT)
     return data / "wiki.txt", facts, exam
 
 

@@ -16,14 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from birthplaces import option
+
 from attnlab.corpora import Corpus, Question, documents_about, load_corpus, load_questions, open_book
 from attnlab.reader import Answer, Reader
 from attnlab.stats import calibration, mean_interval, proportion_interval
-
-
-def option(name: str, default: str) -> str:
-    """An option of this program."""
-    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
 
 
 def in_folds(questions: Sequence[Question], folds: int, seed: int) -> list[list[Question]]:
