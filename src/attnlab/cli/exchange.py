@@ -50,11 +50,9 @@ def import_(source: Path, out: Path, /, *, json: bool = False) -> None:
     json
         Print for programs.
     """
-    from transformers.utils.logging import disable_progress_bar
+    from attnlab.exchange import import_model, quietly
 
-    from attnlab.exchange import import_model
-
-    disable_progress_bar()
+    quietly()
     run = import_model(source, out)
     if json:
         show_json({"run": str(run.path), **run.result})

@@ -13,14 +13,15 @@ from attnlab.errors import UserError
 
 try:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar as quietly
 except ImportError:
     raise UserError("transformers is not installed, and exchange needs it: pip install 'attnlab[hf]'") from None
 
+from attnlab.attentions import attentions_of, circuits_of
 from attnlab.exchange.attention import equip, register, register_all
 from attnlab.exchange.exporting import export
 from attnlab.exchange.importing import import_model, read_folder
 from attnlab.exchange.modeling import AttnlabConfig, AttnlabForCausalLM
-from attnlab.attentions import attentions_of, circuits_of
 from attnlab.exchange.symbols import AttnlabWordTokenizer
 
 AutoConfig.register(AttnlabConfig.model_type, AttnlabConfig, exist_ok=True)
@@ -37,6 +38,7 @@ __all__ = [
     "equip",
     "export",
     "import_model",
+    "quietly",
     "read_folder",
     "register",
 ]

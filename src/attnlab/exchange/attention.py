@@ -11,7 +11,7 @@ belong into the model, where `equip` puts them. Knows nothing of attnlab's own m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +36,7 @@ PLACE = "attnlab_attention"  # what the learned weights of a mechanism are calle
 FOREIGN = ("position_bias", "softcap", "sliding_window", "s_aux")  # what some models ask of attention beside the mask
 
 Model = TypeVar("Model", bound=nn.Module)
+Watching = AbstractContextManager[dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def equip(model: Model, folder: Path | str | None = None) -> Model:
     token = _equipping.set(True)
     try:
         with at_rest(model), torch.no_grad():
-            model(input_ids=torch.ones(1, 2, dtype=torch.long))
+            model(input_ids=torch.zeros(1, 2, dtype=torch.long), attention_mask=torch.ones(1, 2, dtype=torch.long))
     finally:
         _equipping.reset(token)
     own = [name for name, _ in model.named_parameters() if f".{PLACE}." in name]
@@ -187,7 +188,8 @@ def read(
         if first >= asked:
             continue
         some = None if hidden is None else hidden[rows, left:]
-        with capture(layer, "hook_pattern") if show else nullcontext({}) as weights:
+        watching: Watching = capture(layer, "hook_pattern") if show else nullcontext({})
+        with watching as weights:
             found = layer.look(
                 q[rows, :, first:],
                 k[rows, :, left:],

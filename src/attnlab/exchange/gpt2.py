@@ -143,6 +143,6 @@ def from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
 
 
 def scale_of(config: Any, layer: int) -> float:
-    """By how much the queries of a layer are larger than attnlab's, whose scores are always divided by the root of the width."""
+    """How much larger its queries are than attnlab's, whose scores are always divided by the root of the width."""
     scale = 1.0 if config.scale_attn_weights else float((config.n_embd // config.n_head) ** 0.5)
     return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from attnlab.config import ModelConfig, build
 from attnlab.errors import UserError
-from attnlab.exchange.attention import by_beginning
+from attnlab.exchange.attention import Watching, by_beginning
 from attnlab.model import LanguageModel
 from attnlab.taps import capture, taps_of
 
@@ -80,13 +80,13 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = "language_model"
     main_input_name = "input_ids"
     _supports_sdpa = True
-    _no_split_modules = ("Block",)
+    _no_split_modules = ["Block"]  # noqa: RUF012
 
     def __init__(self, config: AttnlabConfig) -> None:
         super().__init__(config)
         self.language_model = LanguageModel(config.own)
         self.drawn = not any(one.is_meta for one in self.parameters())
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: a LanguageModel draws its own weights."""
@@ -157,13 +157,14 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
                 vocab_size=self.config.vocab_size,
                 **({"num_items_in_batch": counted} if counted else {}),
             )
-        output = CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits[:, -logits_to_keep:] if logits_to_keep else logits,
-            past_key_values=cache,
-            hidden_states=tuple(seen[name] for name in watched if not name.endswith(PATTERN)) or None,
-            attentions=tuple(seen[name] for name in watched if name.endswith(PATTERN)) or None,
-        )
+        found: dict[str, Any] = {
+            "loss": loss,
+            "logits": logits[:, -logits_to_keep:] if logits_to_keep else logits,
+            "past_key_values": cache,
+            "hidden_states": tuple(seen[name] for name in watched if not name.endswith(PATTERN)) or None,
+            "attentions": tuple(seen[name] for name in watched if name.endswith(PATTERN)) or None,
+        }
+        output = CausalLMOutputWithPast(**found)
         plain = return_dict if return_dict is not None else self.config.return_dict
         return output if plain else output.to_tuple()
 
@@ -189,7 +190,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         known = cache.groups if cache is not None and cache.length else []
         asked, total = ids.shape[1], (cache.length if cache is not None else 0) + ids.shape[1]
         beginnings = [group[:2] for group in known] or list(by_beginning(hidden, len(ids), total))
-        caches = [group[2] for group in known] or [
+        caches: list[list[Any] | None] = [group[2] for group in known] or [
             self.language_model.new_caches() if cache is not None else None for _ in beginnings
         ]
         parts = []
@@ -201,7 +202,8 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
                     "padding stands behind a text that goes on: to generate, pad on the left (tokenizer.padding_side ="
                     ' "left")'
                 )
-            with capture(self.language_model, watched) if watched else nullcontext({}) as seen:
+            watching: Watching = capture(self.language_model, watched) if watched else nullcontext({})
+            with watching as seen:
                 scores = self.language_model(ids[rows, first:], rest, kept)
             parts.append((rows, first, left, {**seen, "scores": scores}))
         if cache is not None:

@@ -35,7 +35,9 @@ PROBES = (
 class AttnlabWordTokenizer(PreTrainedTokenizerFast):
     """attnlab's tokenizer of words: text is cut by attnlab's rules of English before it is looked up."""
 
-    def _encode_plus(self, text: Any, text_pair: Any = None, **settings: Any) -> Any:
+    def _encode_plus(  # type: ignore[override]
+        self, text: Any, text_pair: Any = None, **settings: Any
+    ) -> Any:
         return super()._encode_plus(apart(text), text_pair if text_pair is None else apart(text_pair), **settings)
 
 
