@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def tiny_model(preset: str = "small", **model: Any) -> LanguageModel:
     return made
 
 
+@cache
 def tiny_tokenizer(kind: Kind = "bpe") -> Tokenizer:
     return Tokenizer.train(kind, TEXTS, 300, 1)
 
