@@ -175,7 +175,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         if attentions and (self.language_model.latents is not None or set(wanted) - set(taps_of(self.language_model))):
             raise UserError(
                 "this model has layers without weights of tokens on tokens: leave output_attentions out, and see"
-                " attnlab.exchange.attentions_of, which shows their influence"
+                " attnlab.influence(model.language_model, ids)"
             )
         return wanted + ([f"blocks.{layer}.hook_resid_pre" for layer in layers] + ["hook_final"] if hidden else [])
 
