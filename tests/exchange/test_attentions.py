@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from exchanged import stored, tiny_model, tiny_tokenizer
-from verbs import call
 
 from attnlab.attentions import attentions_of, circuits_of
 from attnlab.runs import Run, write_folder
 from attnlab.taps import capture
-
+from verbs import call
 
 MEAN = """
 import torch

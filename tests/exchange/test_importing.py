@@ -12,12 +12,12 @@ from exchanged import ODD, TEXTS, ids_of, stored, tiny_model
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from verbs import call
 
 from attnlab import load_model
 from attnlab.errors import DataError, UserError
 from attnlab.exchange import export, import_model, read_folder
 from attnlab.exchange.symbols import byte_letters
+from verbs import call
 
 END = "<|endoftext|>"
 
