@@ -88,6 +88,7 @@ def test_without_transformers_the_fix_is_named(
 def test_the_card_tells_what_the_run_knows(tmp_path: Path) -> None:
     from attnlab.exchange import export
 
+    Run.create(tmp_path / "pretrain", {"stage": "pretrain", "data": {"corpus": {"source": "prose", "sha256": "e5"}}})
     data = {"corpus": {"source": "people:40", "sha256": "abc123"}, "facts": {"source": "/home/x/f.tsv", "sha256": "d4"}}
     run = Run.create(
         tmp_path / "run", {"stage": "finetune", "data": data, "base": "../pretrain", "config": {"seed": 3}}
@@ -102,7 +103,9 @@ def test_the_card_tells_what_the_run_knows(tmp_path: Path) -> None:
     assert "`people:40`, sha256 `abc123`" in card
     assert "`f.tsv`" in card
     assert "/home/x" not in card
-    assert "CC BY-SA 3.0" in card
+    assert card.index("`prose`, sha256 `e5`") < card.index("- finetune")
+    for licence in ("CC BY-SA 3.0", "Python Software Foundation", "data of one's own"):
+        assert licence in card
     assert "final training loss: 0.1235" in card
     assert "50 questions of `one`: 50.0 % right (95 % interval 36.0 to 64.0 %)" in card
     assert "`other`" not in card

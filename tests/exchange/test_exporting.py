@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from attnlab.errors import OutputExists, UserError
 from attnlab.evaluate import cue, generate
 from attnlab.exchange import AttnlabForCausalLM, export, read_folder
 from attnlab.tokenizers import Kind
+from verbs import call
 
 BOTTLENECK = {"n_layer": 3, "bottleneck": 8, "positions": "learned"}
 CASES = [
@@ -178,3 +180,20 @@ def test_nothing_is_overwritten_and_nothing_half_is_left(tmp_path: Path) -> None
     with pytest.raises(UserError, match="no such folder"):
         export(tmp_path / "nowhere", tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "theirs"]
+
+
+def test_the_pages_code_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/exchange.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    Path("runs/recall-1").mkdir(parents=True)
+    stored(Path("runs/recall-1/model"), tiny_model())
+    Path("runs/recall-1/config.json").write_text("{}")
+    commands = [line for line in page.split("\n") if line.startswith("attnlab export ")]
+    commands += re.findall(r"`(attnlab export-attention .*?)`", page)
+    assert [call(*shlex.split(command)[1:]) for command in commands] == [0, 0]
+    world: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(block, "docs/exchange.md", "exec"), world)
+    assert "Hank Aaron" in capsys.readouterr().out

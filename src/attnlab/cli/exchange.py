@@ -24,7 +24,9 @@ def export(source: Path, folder: Path, /, *, json: bool = False) -> None:
         Print for programs.
     """
     from attnlab.exchange import export
+    from attnlab.runs import refuse_several
 
+    refuse_several("an export")
     written = export(source, folder)
     if json:
         show_json(written)
@@ -51,7 +53,9 @@ def import_(source: Path, out: Path, /, *, json: bool = False) -> None:
         Print for programs.
     """
     from attnlab.exchange import import_model, quietly
+    from attnlab.runs import refuse_several
 
+    refuse_several("an import")
     quietly()
     run = import_model(source, out)
     if json:

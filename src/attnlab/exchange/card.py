@@ -14,7 +14,8 @@ from attnlab.config import walk
 LICENCES = {
     "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
     " same licence, and name the source.",
-    "prose": "The text is the documentation of Python, © Python Software Foundation, under the PSF licence.",
+    "prose": "The text is that of Python itself, © Python Software Foundation, under its licence.",
+    "": "The licence of data of one's own is not known here: see to it before you share the model.",
 }
 
 
@@ -28,7 +29,7 @@ class Facts:
     model: dict[str, Any]
     parameters: dict[str, int]
     symbols: int
-    stored: dict[str, Any] = field(default_factory=dict)  # config.json of its run
+    stages: list[dict[str, Any]] = field(default_factory=list)  # config.json of the runs it comes from, its own last
     result: dict[str, Any] = field(default_factory=dict)  # result.json of its run
     examined: list[dict[str, Any]] = field(default_factory=list)  # what `evaluate` wrote of it
 
@@ -91,23 +92,23 @@ print(tokenizer.decode(written[0]))
 
 
 def training(facts: Facts) -> str:
-    """The data, with their checksums and licences."""
-    data = {key: one for key, one in (facts.stored.get("data") or {}).items() if isinstance(one, dict)}
-    if not data:
+    """The data of every stage, with their checksums and licences."""
+    lines, notes = [], set()
+    for stored in facts.stages:
+        data = {key: one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
+        lines += [f"- {stored.get('stage')}" + ("" if data else ": on data that are not known")]
+        lines += [f"  - {key}: `{shown(one['source'])}`, sha256 `{one['sha256']}`" for key, one in data.items()]
+        notes |= {corpora_name(one["source"]) for one in data.values()} or {""}
+    if not lines:
         return "## Training\nHow it was trained is not known: it was exported from its weights alone.\n"
-    lines = [f"- {key}: `{shown(one['source'])}`, sha256 `{one['sha256']}`" for key, one in data.items()]
-    notes = {corpora_name(one["source"]) for one in data.values()}
-    licences = [f"\n{LICENCES[name]}" for name in sorted(notes & LICENCES.keys())]
-    if not licences:
-        licences = ["\nThe licence of this text is not known here: see to it before you share the model."]
-    stage = facts.stored.get("stage", "")
-    after = ", after another run that is named in its settings" if facts.stored.get("base") else ""
-    return "\n".join([f"## Training\nStage: {stage}{after}.\n", *lines, *licences, ""])
+    licences = [f"\n{LICENCES[name]}" for name in sorted(notes)]
+    return "\n".join(["## Training\n", *lines, *licences, ""])
 
 
 def corpora_name(source: str) -> str:
     """Which built-in data a source is made of; empty for a user's own."""
-    return source.split(":")[0] if corpora.is_built_in(source) else ""
+    name = source.split(":")[0]
+    return name if corpora.is_built_in(source) and name in LICENCES else ""
 
 
 def shown(source: str) -> str:
@@ -149,6 +150,6 @@ def limits(facts: Facts) -> str:
 
 def settings(facts: Facts) -> str:
     """Every setting, for whoever wants to train it again."""
-    values = facts.stored.get("config") or {"model": facts.model}
+    values = (facts.stages[-1].get("config") if facts.stages else None) or {"model": facts.model}
     rows = [f"| {name} | {value} |" for name, value in walk(values)]
     return "\n".join(["## Settings\n", "| setting | value |", "|---|---|", *rows, ""])

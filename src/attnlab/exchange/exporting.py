@@ -10,7 +10,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 from transformers import GenerationConfig
 
-from attnlab.errors import UserError
+from attnlab.errors import AttnlabError, UserError
 from attnlab.exchange.card import Facts, card
 from attnlab.exchange.gpt2 import is_gpt2, to_gpt2
 from attnlab.exchange.modeling import AttnlabConfig
@@ -34,7 +34,7 @@ def export(source: Path | str, folder: Path | str) -> dict[str, Any]:
         model=asdict(model.config),
         parameters=count_parameters(model),
         symbols=tokenizer.size,
-        stored=run.config if run else {},
+        stages=stages_of(run) if run else [],
         result=run.result if run and run.complete else {},
         examined=examinations(run) if run else [],
     )
@@ -51,6 +51,15 @@ def run_of(source: Path) -> Run | None:
     if (source / "model.safetensors").is_file() and (source / "tokenizer.json").is_file():
         return Run.open(source.parent) if (source.parent / "config.json").is_file() else None
     return Run.open(source)
+
+
+def stages_of(run: Run) -> list[dict[str, Any]]:
+    """What was asked in a run and in those it went on from, the first one first; those that are gone are left out."""
+    stored = run.config
+    base = run.path / stored["base"] if stored.get("base") else None
+    if base is None or not (base / "config.json").is_file():
+        return [stored]
+    return [*stages_of(Run(base)), stored]
 
 
 def model_files(model: LanguageModel, tokenizer: Tokenizer, layout: str) -> dict[str, bytes]:
@@ -83,7 +92,10 @@ def examinations(run: Run) -> list[dict[str, Any]]:
     """What `evaluate` has written about a run, in the folders beside it."""
     found = []
     for path in sorted(run.path.parent.glob("*/result.json")):
-        result = read_json(path)
+        try:
+            result = read_json(path)
+        except AttnlabError:  # another run that is damaged is no reason not to export this one
+            continue
         named = result.get("run")
         if isinstance(named, str) and Path(named).resolve() == run.path.resolve() and path.parent != run.path:
             found.append(result)

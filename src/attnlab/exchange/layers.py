@@ -1,7 +1,7 @@
 """A mechanism for a layer of somebody else's model: without projections, made for its shapes, or the reason why not.
 
 What a mechanism draws by chance is drawn by the number of the layer, the same in every process, so that nothing need be saved.
-Weights that are learned belong into the model, where `equip` puts them: made on the way they would be neither trained nor saved.
+Weights that are learned belong into the model, where `equip` puts them: made on the way they would not be trained or saved.
 """
 
 from __future__ import annotations

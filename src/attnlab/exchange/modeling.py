@@ -31,6 +31,7 @@ class AttnlabConfig(PreTrainedConfig):
     """The settings of an attnlab model; `settings` are those of attnlab, the rest repeats them under transformers' names."""
 
     model_type = "attnlab"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
     def __init__(self, settings: dict[str, Any] | None = None, **others: Any) -> None:
         model = build(ModelConfig, settings or {}, "settings.", "config.json")
@@ -236,6 +237,8 @@ def refuse(ids: Tensor | None, mask: Tensor | None, cache: object, others: dict[
     """Say what this model is given and does not read."""
     if ids is None:
         raise UserError("an attnlab model reads input_ids: it cannot begin with embeddings")
+    if ids.device.type != "cpu":
+        raise UserError(f"an attnlab model runs on the CPU, and this text is on {ids.device}: model.to('cpu')")
     if mask is not None and mask.ndim != 2:
         raise UserError("an attnlab model takes an attention_mask of padding, [batch, tokens], not one of pairs")
     if cache is not None and not isinstance(cache, AttnlabCache):
