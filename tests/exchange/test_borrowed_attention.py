@@ -16,6 +16,7 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     RobertaConfig,
+    RobertaForSequenceClassification,
     RobertaModel,
 )
 
@@ -108,6 +109,15 @@ def test_dot_is_eager_attention(make: type, side: str) -> None:
         bare = model(input_ids=ids)[0]
         model.set_attn_implementation(how)
         assert (bare - model(input_ids=ids)[0]).abs().max() <= 1e-5
+
+
+def test_the_users_line_works(tmp_path: Path) -> None:
+    ids, mask = texts()
+    RobertaForSequenceClassification(RobertaConfig(**SIZES, max_position_embeddings=66)).save_pretrained(tmp_path)
+    model = RobertaForSequenceClassification.from_pretrained(tmp_path, attn_implementation="attnlab:performer").train()
+    output = model(input_ids=ids, attention_mask=mask, labels=torch.tensor([0, 1, 0]))
+    output.loss.backward()
+    assert all(one.grad is not None for one in model.parameters())
 
 
 def test_a_gpt2_takes_it_too() -> None:

@@ -141,6 +141,8 @@ def test_it_learns(causal: AttnlabForCausalLM) -> None:
     loss = causal(ids, labels=ids).loss
     expected = torch.nn.functional.cross_entropy(causal(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     torch.testing.assert_close(loss, expected)
+    shared = causal(ids, labels=ids, num_items_in_batch=torch.tensor(100)).loss  # as Trainer asks, over several batches
+    torch.testing.assert_close(shared, expected * 38 / 100)
     loss.backward()
     assert all(parameter.grad is not None for parameter in causal.parameters())
 
