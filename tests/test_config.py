@@ -33,7 +33,7 @@ def test_command_line_beats_file_beats_preset(tmp_path: Path) -> None:
         ("[model]\nn_head = 'four'", "model.n_head must be a whole number, not 'four'"),
         ("[model]\nn_head = 4.5", "model.n_head must be a whole number"),
         ("[model]\nqk_norm = 1", "model.qk_norm must be true or false"),
-        ("[model]\nactivation = 'swish'", "one of gelu, relu2"),
+        ("[model]\nactivation = 'swish'", "one of gelu, gelu_tanh, relu2"),
         ("[model]\nn_head = 3", "multiple of model.n_head"),
         ("[train]\nepochs = 0", "train.epochs must be above 0"),
         ("[finetune.model]\nn_head = 2", "task and train only"),

@@ -53,7 +53,7 @@ class ModelConfig:
     positions: Literal["learned", "rotary"] = setting("rotary", "how a token knows where it stands")
     norm: Literal["layer", "rms"] = setting("rms", "normalisation: LayerNorm, or RMS without parameters")
     qk_norm: bool = setting(True, "normalise queries and keys")
-    activation: Literal["gelu", "relu2"] = setting("relu2", "activation of the MLP")
+    activation: Literal["gelu", "gelu_tanh", "relu2"] = setting("relu2", "activation of the MLP; gelu_tanh is GPT-2's")
     mlp_ratio: int = setting(4, "width of the MLP over n_embd")
     bias: bool = setting(False, "biases in the linear maps of the blocks")
     zero_init: bool = setting(True, "start the output projections of the blocks at zero")

@@ -34,7 +34,7 @@ class Tokenizer:
     """Encodes and decodes; saved as one tokenizer.json.
 
     `pad` fills, `stop` ends a text, `start` begins one (None where texts begin with their first token), `unknown` stands for
-    what the vocabulary lacks (None where it lacks nothing).
+    what the vocabulary lacks (None where it lacks nothing), `space` stands before a text that is encoded.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -47,6 +47,8 @@ class Tokenizer:
         self.unknown: int | None = {"char": numbers.get(MASK), "word": numbers.get(UNKNOWN)}.get(self.kind)
         self._mask: int | None = None if self.words else numbers[MASK]
         self._numbers = numbers if self.words else {}
+        # Pieces of a tokenizer that was made elsewhere begin as its own model learned them, not with a space.
+        self.space = " " if self.kind == "bpe" and _cuts_like_ours(backend) else ""
 
     @property
     def characters(self) -> bool:
@@ -79,12 +81,12 @@ class Tokenizer:
         return int(self.backend.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text. A piece at the start is spelled like a piece inside: with a space before it."""
+        """The ids of a text. A piece at the start is spelled like a piece inside, with a space before it, if learned here."""
         if self.words:
             numbers, unknown = self._numbers, self._numbers[UNKNOWN]
             return [numbers.get(word, unknown) for word in _no_symbols(split_words(text))]
         text = text.translate(_SPECIAL)
-        return list(self.backend.encode(text if self.characters or not text else " " + text).ids)
+        return list(self.backend.encode(self.space + text if text else text).ids)
 
     def opening(self, text: str) -> list[int]:
         """The beginning of a text as a model reads it: the start symbol, where there is one, and the text so far."""
@@ -115,7 +117,7 @@ class Tokenizer:
 
     def _plain(self, ids: list[int]) -> str:
         text = self.backend.decode(ids, skip_special_tokens=False)
-        return text if self.characters else text.removeprefix(" ")
+        return text.removeprefix(self.space)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -199,14 +201,24 @@ def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     return backend
 
 
+def _cut_pieces() -> pre_tokenizers.PreTokenizer:
+    """How text is cut before pieces are made: digits one by one, words with the space before them, as bytes."""
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+
+
+def _cuts_like_ours(backend: tokenizers.Tokenizer) -> bool:
+    """Whether a tokenizer's pieces were learned here."""
+    return backend.pre_tokenizer is not None and backend.pre_tokenizer.__getstate__() == _cut_pieces().__getstate__()
+
+
 def _pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     smallest = 256 + 2
     if vocab_size < smallest:
         raise ConfigError(f"byte-pair pieces need model.vocab_size of at least {smallest}, not {vocab_size}")
     backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    backend.pre_tokenizer = _cut_pieces()
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

@@ -1,0 +1,44 @@
+"""Exchange with transformers: models out and in, and attnlab's mechanisms inside other people's models.
+
+    import attnlab.exchange                                     # registers everything below
+
+    AutoModelForCausalLM.from_pretrained(folder)                # a folder that `attnlab export` wrote
+    AutoModel.from_pretrained(..., attn_implementation="attnlab:performer")
+
+Importing it imports transformers, which takes seconds: nothing else in attnlab does. Nothing here computes what the model or
+a mechanism computes; it is handed over.
+"""
+
+from attnlab.errors import UserError
+
+try:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar as quietly
+except ImportError:
+    raise UserError("transformers is not installed, and exchange needs it: pip install 'attnlab[hf]'") from None
+
+from attnlab.attentions import attentions_of, circuits_of
+from attnlab.exchange.attention import equip, register, register_all
+from attnlab.exchange.exporting import export
+from attnlab.exchange.importing import import_model, read_folder
+from attnlab.exchange.modeling import AttnlabConfig, AttnlabForCausalLM
+from attnlab.exchange.symbols import AttnlabWordTokenizer
+
+AutoConfig.register(AttnlabConfig.model_type, AttnlabConfig, exist_ok=True)
+AutoModelForCausalLM.register(AttnlabConfig, AttnlabForCausalLM, exist_ok=True)
+AutoTokenizer.register(AttnlabConfig, fast_tokenizer_class=AttnlabWordTokenizer, exist_ok=True)
+register_all()
+
+__all__ = [
+    "AttnlabConfig",
+    "AttnlabForCausalLM",
+    "AttnlabWordTokenizer",
+    "attentions_of",
+    "circuits_of",
+    "equip",
+    "export",
+    "import_model",
+    "quietly",
+    "read_folder",
+    "register",
+]

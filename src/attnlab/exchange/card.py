@@ -1,0 +1,155 @@
+"""The model card that an export writes: what the model is, what it was trained on, how well it does, how to load it.
+
+Facts in, Markdown out; what is not known is not said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnlab import __version__, corpora
+from attnlab.config import walk
+
+LICENCES = {
+    "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
+    " same licence, and name the source.",
+    "prose": "The text is that of Python itself, © Python Software Foundation, under its licence.",
+    "": "The licence of data of one's own is not known here: see to it before you share the model.",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a model."""
+
+    name: str
+    layout: str
+    tokenizer: str
+    model: dict[str, Any]
+    parameters: dict[str, int]
+    symbols: int
+    stages: list[dict[str, Any]] = field(default_factory=list)  # config.json of the runs it comes from, its own last
+    result: dict[str, Any] = field(default_factory=dict)  # result.json of its run
+    examined: list[dict[str, Any]] = field(default_factory=list)  # what `evaluate` wrote of it
+
+    @property
+    def needs_attnlab(self) -> bool:
+        """Whether transformers alone cannot load it."""
+        return self.layout != "gpt2" or self.tokenizer == "word"
+
+
+def card(facts: Facts) -> str:
+    """README.md."""
+    parts = [head(facts), what(facts), loading(facts), training(facts), figures(facts), limits(facts), settings(facts)]
+    return "\n".join(part for part in parts if part)
+
+
+def head(facts: Facts) -> str:
+    """The fields that model hubs read, and the title."""
+    return f"---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [attnlab]\n---\n# {facts.name}\n"
+
+
+def what(facts: Facts) -> str:
+    """Mechanism and sizes."""
+    model, total = facts.model, sum(facts.parameters.values())
+    parts = ", ".join(f"{part} {count:,}" for part, count in facts.parameters.items() if count)
+    kind = {"char": "characters", "bpe": "byte-pair pieces", "word": "words"}[facts.tokenizer]
+    return (
+        f"A causal language model made with attnlab {__version__}: attention `{model['mechanism']}`, {model['n_layer']} layers,"
+        f" {model['n_head']} heads, width {model['n_embd']}, texts of up to {model['block_size']} tokens, {facts.symbols:,}"
+        f" symbols ({kind}).\n{total:,} parameters: {parts}.\n"
+    )
+
+
+def loading(facts: Facts) -> str:
+    """A block of Python that runs as it stands."""
+    first = "import attnlab.exchange  # pip install 'attnlab[hf]'\n" if facts.needs_attnlab else ""
+    layout = (
+        "It is a GPT-2 in everything but its name, and transformers alone loads it.\n"
+        if not facts.needs_attnlab
+        else ""
+    )
+    ask = ""
+    if facts.tokenizer != "word":
+        ask = (
+            "\n⁇ hides, asks and closes, □ fills and ends; in a text they are read as question marks. To ask a question as in"
+            ' training: `tokenizer("Where was Hank Aaron born?⁇", split_special_tokens=False, return_tensors="pt")`.\n'
+        )
+    return f"""## How to load it
+{layout}
+```python
+{first}from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "path/to/this/folder"
+model = AutoModelForCausalLM.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+inputs = tokenizer("Hank Aaron", return_tensors="pt")
+written = model.generate(**inputs, max_new_tokens=10, do_sample=False)
+print(tokenizer.decode(written[0]))
+```
+{ask}"""
+
+
+def training(facts: Facts) -> str:
+    """The data of every stage, with their checksums and licences."""
+    lines, notes = [], set()
+    for stored in facts.stages:
+        data = {key: one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
+        lines += [f"- {stored.get('stage')}" + ("" if data else ": on data that are not known")]
+        lines += [f"  - {key}: `{shown(one['source'])}`, sha256 `{one['sha256']}`" for key, one in data.items()]
+        notes |= {corpora_name(one["source"]) for one in data.values()} or {""}
+    if not lines:
+        return "## Training\nHow it was trained is not known: it was exported from its weights alone.\n"
+    licences = [f"\n{LICENCES[name]}" for name in sorted(notes)]
+    return "\n".join(["## Training\n", *lines, *licences, ""])
+
+
+def corpora_name(source: str) -> str:
+    """Which built-in data a source is made of; empty for a user's own."""
+    name = source.split(":")[0]
+    return name if corpora.is_built_in(source) and name in LICENCES else ""
+
+
+def shown(source: str) -> str:
+    """The name of a source without the folders of the machine it lay on."""
+    return source if corpora.is_built_in(source) else source.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def figures(facts: Facts) -> str:
+    """What was measured, with intervals."""
+    lines = []
+    loss = facts.result.get("final_loss")
+    if isinstance(loss, int | float):
+        lines.append(f"- final training loss: {loss:.4f} nats a token")
+    for one in [facts.result, *facts.examined]:
+        if {"accuracy", "low", "high", "questions"} <= one.keys():
+            exam = f" of `{shown(str(one['exam']))}`" if "exam" in one else ""
+            share, low, high = (100 * one[key] for key in ("accuracy", "low", "high"))
+            lines.append(
+                f"- {one['questions']:,} questions{exam}: {share:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
+            )
+        if one.get("corpus") and "token_perplexity" in one:
+            lines.append(f"- token perplexity on `{shown(one['corpus'])}`: {one['token_perplexity']:,.1f}")
+    return "\n".join(["## Figures\n", *lines, ""]) if lines else "## Figures\nNone were measured in its run.\n"
+
+
+def limits(facts: Facts) -> str:
+    """What it cannot do."""
+    longest = facts.model["block_size"]
+    lines = [
+        "A small model for study: it repeats what it was trained on, makes up what it was not, and knows no other text.",
+        f"It reads at most {longest} tokens. To write on from several texts at once, pad them on the left.",
+    ]
+    if facts.tokenizer == "char":
+        lines.append("Characters that its corpus never showed are read as ⁇.")
+    if ".py:" in facts.model["mechanism"]:
+        lines.append("Its mechanism lies in a file of its maker, which is needed at the same place to load it.")
+    return "## Limits\n" + " ".join(lines) + "\n"
+
+
+def settings(facts: Facts) -> str:
+    """Every setting, for whoever wants to train it again."""
+    values = (facts.stages[-1].get("config") if facts.stages else None) or {"model": facts.model}
+    rows = [f"| {name} | {value} |" for name, value in walk(values)]
+    return "\n".join(["## Settings\n", "| setting | value |", "|---|---|", *rows, ""])

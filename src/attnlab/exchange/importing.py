@@ -1,0 +1,80 @@
+"""A model of transformers as a run of attnlab: GPT-2 folders, and folders that `attnlab export` wrote."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel
+
+from attnlab.config import RunConfig, TaskConfig, TokenizerConfig
+from attnlab.errors import DataError, UserError
+from attnlab.exchange.gpt2 import from_gpt2, settings_of
+from attnlab.exchange.modeling import AttnlabForCausalLM
+from attnlab.exchange.symbols import from_transformers
+from attnlab.model import FORMAT, LanguageModel, model_files
+from attnlab.runs import Run, refuse_existing, write_folder, write_json
+from attnlab.tokenizers import Tokenizer
+
+STAGE = "import"
+
+
+def read_folder(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
+    """The model and tokenizer of a folder of transformers, with equal scores and ids, or an error that says what is amiss."""
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{folder} has no config.json: name a folder that save_pretrained wrote")
+    if (folder / "model").is_dir():
+        raise UserError(f"{folder} is a run of attnlab already: use it as it is")
+    config = loaded(AutoConfig, folder)
+    if config.model_type == "attnlab":
+        model = loaded(AttnlabForCausalLM, folder, dtype=torch.float32).language_model
+    elif config.model_type == "gpt2":
+        settings_of(config)  # what it cannot hold is said before the weights are read
+        theirs, report = loaded(GPT2LMHeadModel, folder, dtype=torch.float32, output_loading_info=True)
+        if report["missing_keys"]:
+            raise DataError(f"{folder} lacks weights, first {min(report['missing_keys'])}: it is no whole GPT-2")
+        model = from_gpt2(config, theirs.state_dict())
+    else:
+        raise UserError(
+            f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2, and what it exported"
+        )
+    tokenizer = from_transformers(loaded(AutoTokenizer, folder), model.config.vocab_size)
+    if tokenizer.size > model.config.vocab_size:
+        raise DataError(f"{folder}: the tokenizer has {tokenizer.size} symbols, the model {model.config.vocab_size}")
+    return model.eval(), tokenizer
+
+
+def loaded(kind: Any, folder: Path, **settings: Any) -> Any:
+    """What transformers reads of a folder, its complaints on one line."""
+    try:
+        return kind.from_pretrained(str(folder), local_files_only=True, **settings)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a damaged file may raise
+        said = " ".join(str(error).split())
+        raise DataError(f"{folder} cannot be read by transformers: {said[:300]}") from None
+
+
+def import_model(folder: Path | str, out: Path | str) -> Run:
+    """Write a model of transformers as a run, on which look, evaluate, generate and finetune work."""
+    out = Path(out)
+    refuse_existing(out)
+    model, tokenizer = read_folder(folder)
+    settings = replace(
+        RunConfig(), model=model.config, tokenizer=TokenizerConfig(kind=tokenizer.kind), task=TaskConfig(name="spans")
+    )
+    stored = {
+        "format": FORMAT,
+        "stage": STAGE,
+        "config": settings.to_dict(),
+        "data": {"corpus": None, "facts": None},
+        "base": None,
+    }
+    run = Run.create(out, stored)
+    write_folder(run.path / "model", model_files(model, tokenizer))
+    parameters = sum(one.numel() for one in model.parameters())
+    write_json(run.path / "result.json", {"imported": Path(folder).name, "parameters": parameters, "seconds": 0.0})
+    return run
