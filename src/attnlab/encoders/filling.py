@@ -26,7 +26,9 @@ def fill(name: str, text: str, top: int = 5) -> list[Filling]:
 
     from attnlab.encoders.loading import load
 
-    tokenizer, model = load(folder, "AutoModelForMaskedLM")
+    tokenizer, (model, about) = load(folder, "AutoModelForMaskedLM", output_loading_info=True)
+    if about["missing_keys"]:  # transformers would make them up
+        raise UserError(f"{name} has no head for hidden words: name a masked language model, such as one of your own")
     mask = tokenizer.mask_token
     if mask is None:
         raise UserError(f"{name} hides nothing (its tokenizer has no mask): name an encoder such as RoBERTa")

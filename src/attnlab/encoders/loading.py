@@ -14,8 +14,9 @@ from attnlab.errors import UserError
 @contextmanager
 def without_bars() -> Iterator[None]:
     """Keep transformers from drawing progress bars for what takes a moment."""
-    from transformers.utils import logging
+    from transformers.utils import logging as untyped
 
+    logging: Any = untyped
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

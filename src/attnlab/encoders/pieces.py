@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ def learn_pieces(texts: Iterable[str], vocab_size: int, longest: int) -> Roberta
     )
     learner.train_from_iterator(texts, trainer)
     learned = json.loads(learner.to_str())["model"]
-    merges = [tuple(pair) for pair in learned["merges"]]
+    merges: Any = [tuple(pair) for pair in learned["merges"]]
     return RobertaTokenizer(vocab=learned["vocab"], merges=merges, add_prefix_space=True, model_max_length=longest)
 
 
@@ -57,5 +57,7 @@ def blocks_of(texts: Iterable[Ids], size: int, rng: np.random.Generator) -> Ids:
     """Encoded texts in random order, end to end, in blocks of `size` tokens; what is left over at the end is dropped."""
     every = list(texts)
     order = rng.permutation(len(every))
-    flat = np.fromiter(chain.from_iterable(every[at] for at in order), dtype=np.int32) if every else np.empty(0, np.int32)
+    flat = (
+        np.fromiter(chain.from_iterable(every[at] for at in order), dtype=np.int32) if every else np.empty(0, np.int32)
+    )
     return flat[: len(flat) // size * size].reshape(-1, size)

@@ -1,4 +1,4 @@
-"""A small RoBERTa from text alone: pieces learned, texts packed, hidden tokens guessed, a folder written whole or not at all."""
+"""A small RoBERTa from text alone: pieces learned, texts packed, hidden tokens guessed, a folder written whole."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def new_model(config: EncoderConfig, vocab_size: int) -> RobertaForMaskedLM:
     from transformers import RobertaConfig, RobertaForMaskedLM
 
     numbers = {symbol: number for number, symbol in enumerate(SYMBOLS)}
-    return RobertaForMaskedLM(
+    return RobertaForMaskedLM(  # type: ignore[no-untyped-call]
         RobertaConfig(
             vocab_size=vocab_size,
             hidden_size=config.n_embd,
@@ -132,7 +132,6 @@ def new_model(config: EncoderConfig, vocab_size: int) -> RobertaForMaskedLM:
             bos_token_id=numbers["<s>"],
             pad_token_id=numbers["<pad>"],
             eos_token_id=numbers["</s>"],
-            attn_implementation="sdpa",
         )
     )
 

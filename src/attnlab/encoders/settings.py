@@ -12,16 +12,16 @@ from attnlab.config import require, setting
 class EncoderConfig:
     """A small RoBERTa, and how it is pretrained."""
 
-    n_layer: int = setting(4, "layers")
+    n_layer: int = setting(3, "layers")
     n_head: int = setting(4, "attention heads a layer")
     n_embd: int = setting(256, "width")
     block_size: int = setting(128, "longest text in tokens, and the length of the pieces it is trained on")
     vocab_size: int = setting(8000, "byte-pair pieces, special ones included")
     dropout: float = setting(0.1, "dropout of the finished encoder, for fine-tuning; pretraining uses none")
-    hidden: float = setting(0.2, "share of tokens that are hidden in training; validation always hides 15 %")
+    hidden: float = setting(0.3, "share of tokens that are hidden in training; validation always hides 15 %")
     epochs: float = setting(5.0, "passes over the corpus")
     minutes: float = setting(0.0, "end after so many minutes, with the learning rate come down by then; 0: no limit")
-    blocks_per_batch: int = setting(32, "blocks in a batch")
+    blocks_per_batch: int = setting(16, "blocks in a batch")
     optimizer: Literal["muon", "adamw"] = setting("muon", "Muon for matrices with AdamW for the rest, or AdamW alone")
     lr: float = setting(2e-3, "learning rate of AdamW")
     muon_lr: float = setting(0.02, "learning rate of Muon")

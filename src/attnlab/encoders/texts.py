@@ -36,7 +36,9 @@ class Source:
 
     def told(self) -> str:
         """How it is read, for people."""
-        how = "one text a line" if self.column is None else f"a labelled table, its column {self.column + 1} is the text"
+        how = (
+            "one text a line" if self.column is None else f"a labelled table, its column {self.column + 1} is the text"
+        )
         return f"{self.name}: {how}"
 
 

@@ -93,7 +93,9 @@ class Watch(TrainerCallback):
 class MaskedTrainer(Trainer):
     """transformers' Trainer with the loss and the validation of above."""
 
-    def __init__(self, *, watch: Watch, validation: Row, told: Callable[[dict[str, float]], None], **given: Any) -> None:
+    def __init__(
+        self, *, watch: Watch, validation: Row, told: Callable[[dict[str, float]], None], **given: Any
+    ) -> None:
         super().__init__(callbacks=[watch], **given)
         self.remove_callback(PrinterCallback)
         self.watch, self.validation, self.told = watch, validation, told
