@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,16 @@ def test_minilm_is_the_bert_it_says_it_is(monkeypatch: pytest.MonkeyPatch) -> No
 
     config = AutoConfig.from_pretrained(locate("minilm"))
     assert (config.model_type, config.num_hidden_layers, config.hidden_size) == ("bert", 6, 384)
+
+
+def test_every_name_is_found_and_strangers_are_not() -> None:
+    from attnlab import encoders
+
+    assert all(getattr(encoders, name) is not None for name in encoders.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'find'"):
+        _ = encoders.find
+
+
+def test_settings_and_places_need_no_torch() -> None:
+    program = "import sys; from attnlab.encoders import EncoderConfig, locate; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +169,18 @@ def test_several_corpora_are_read_and_named(tmp_path: Path) -> None:
     assert 380 < sum(one["texts"] for one in corpus) < 400
 
 
-def test_the_clock_ends_a_run(tmp_path: Path) -> None:
-    from dataclasses import replace
+def test_a_seed_settles_everything(tmp_path: Path) -> None:
+    config = replace(TINY, epochs=0.2, n_layer=1)
+    first, again, other = (
+        pretrain(["prose:300"], tmp_path / f"e{number}", replace(config, seed=seed))
+        for number, seed in enumerate((1, 1, 2))
+    )
+    assert first["history"][-1]["loss"] == again["history"][-1]["loss"] != other["history"][-1]["loss"]
+    weights = [(tmp_path / f"e{number}/model.safetensors").read_bytes() for number in range(3)]
+    assert weights[0] == weights[1] != weights[2]
 
+
+def test_the_clock_ends_a_run(tmp_path: Path) -> None:
     result = pretrain(["prose:300"], tmp_path / "e", replace(TINY, epochs=10_000, minutes=0.02, n_layer=1))
     assert 1 <= result["steps"] < 10_000
     assert 1.2 <= result["seconds"] < 30

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +57,5 @@ def blocks_of(texts: Iterable[Ids], size: int, rng: np.random.Generator) -> Ids:
     """Encoded texts in random order, end to end, in blocks of `size` tokens; what is left over at the end is dropped."""
     every = list(texts)
     order = rng.permutation(len(every))
-    flat = (
-        np.fromiter(chain.from_iterable(every[at] for at in order), dtype=np.int32) if every else np.empty(0, np.int32)
-    )
+    flat = np.concatenate([every[at] for at in order]) if every else np.empty(0, np.int32)
     return flat[: len(flat) // size * size].reshape(-1, size)
