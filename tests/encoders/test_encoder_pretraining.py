@@ -111,6 +111,26 @@ def test_the_loss_is_that_of_transformers() -> None:
             torch.testing.assert_close(own_gradients[name], gradient, atol=2e-6, rtol=1e-3, msg=name)
 
 
+def test_a_fresh_model_guesses_by_frequency() -> None:
+    from attnlab.encoders.masked import begin_at, frequencies, measure, unigram
+
+    rng = np.random.default_rng(0)
+    tokens = np.minimum(rng.geometric(0.05, size=(64, 32)) + 4, 399).astype(np.int32)
+    shares = frequencies(tokens, 400)
+    assert np.exp(shares).sum() == pytest.approx(1.0)
+    labels = torch.from_numpy(tokens[:16]).long()
+    guess = unigram(shares, labels)
+    assert guess["accuracy"] == pytest.approx(float((tokens[:16] == shares.argmax()).mean()))
+    assert guess["loss"] == pytest.approx(float(-shares[tokens[:16]].mean()))
+    model, asked = new_model(TINY, 400), {"input_ids": torch.full_like(labels, 4), "labels": labels}
+    before = measure(model, asked, 5)
+    begin_at(model, shares)
+    after = measure(model, asked, 5)
+    assert before["loss"] == pytest.approx(np.log(400), abs=0.1)
+    assert after["loss"] == pytest.approx(guess["loss"], abs=0.1)
+    assert after["loss"] < before["loss"] - 1
+
+
 def test_every_matrix_learns_at_the_rate_that_is_set() -> None:
     from attnlab.encoders.training import Paired, make_optimizer
 

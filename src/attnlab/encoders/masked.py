@@ -1,7 +1,7 @@
 """The loss of hidden tokens and of no others, in training and in validation.
 
-RobertaForMaskedLM scores every word at every place, and then looks at the hidden ones: with a fifth of the tokens hidden four
-fifths of that work is thrown away. Here the head, and of the last layer what follows its attention, are computed where
+RobertaForMaskedLM scores every word at every place, and then looks at the hidden ones: with 15 % of the tokens hidden 85 % of
+that work is thrown away. Here the head, and of the last layer what follows its attention, are computed where
 something is hidden, with the same loss and gradients. Blocks are full, so that there is no padding to mask.
 Imports transformers; nobody imports this module at start-up.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
@@ -81,14 +82,24 @@ def hidden_once(blocks: Ids, hide: DataCollatorForLanguageModeling, seed: int) -
     return {"input_ids": hidden["input_ids"], "labels": hidden["labels"]}
 
 
-def unigram(train: Ids, labels: Tensor, vocab_size: int) -> dict[str, float]:
-    """Loss and accuracy of who knows how frequent every token is, and nothing else; every token was seen once more."""
+def frequencies(train: Ids, vocab_size: int) -> NDArray[np.float64]:
+    """The logarithm of every token's share, as if each had been seen once more; special ones, never hidden, as if once."""
     counts = np.bincount(train.ravel(), minlength=vocab_size).astype(np.float64)
-    counts[: len(SYMBOLS)] = 0  # never hidden
-    counts[len(SYMBOLS) :] += 1
+    counts[: len(SYMBOLS)] = 0
+    shares: NDArray[np.float64] = np.log(counts + 1) - np.log((counts + 1).sum())
+    return shares
+
+
+def unigram(shares: NDArray[np.float64], labels: Tensor) -> dict[str, float]:
+    """Loss and accuracy of who knows how frequent every token is, and nothing else."""
     targets = labels[labels != NOTHING].numpy()
-    losses = np.log(counts.sum()) - np.log(counts[targets])
-    return {"loss": float(losses.mean()), "accuracy": float((targets == counts.argmax()).mean())}
+    return {"loss": float(-shares[targets].mean()), "accuracy": float((targets == shares.argmax()).mean())}
+
+
+@torch.no_grad()
+def begin_at(model: RobertaForMaskedLM, shares: NDArray[np.float64]) -> None:
+    """Have a fresh model guess by frequency: it need not spend its first hundreds of steps on finding that out."""
+    model.lm_head.decoder.bias.copy_(torch.from_numpy(shares))
 
 
 @torch.no_grad()

@@ -143,7 +143,7 @@ def make_trainer(
     from torch.optim.lr_scheduler import LambdaLR
     from transformers import DataCollatorForLanguageModeling, TrainingArguments
 
-    from attnlab.encoders.masked import VALIDATION_HIDES, Blocks, hidden_once, unigram
+    from attnlab.encoders.masked import VALIDATION_HIDES, Blocks, begin_at, frequencies, hidden_once, unigram
     from attnlab.encoders.training import MaskedTrainer, Pace, Watch, make_optimizer
 
     hide, hide_fewer = (
@@ -151,7 +151,9 @@ def make_trainer(
         for share in (config.hidden, VALIDATION_HIDES)
     )
     validation = hidden_once(material.validation, hide_fewer, config.seed)
-    guess = unigram(material.train, validation["labels"], len(material.tokenizer))
+    shares = frequencies(material.train, len(material.tokenizer))
+    guess = unigram(shares, validation["labels"])
+    begin_at(model, shares)
     steps = math.ceil(len(material.train) / config.blocks_per_batch * config.epochs)
     optimizer = make_optimizer(model, config)
     pace = Pace(steps, 60 * config.minutes, config.warmup)
