@@ -12,16 +12,18 @@ from attnlab.errors import UserError
 
 
 @contextmanager
-def without_bars() -> Iterator[None]:
-    """Keep transformers from drawing progress bars for what takes a moment."""
+def quietly() -> Iterator[None]:
+    """Keep transformers from bars for what takes a moment, and from reports on heads that a load leaves out or adds."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 
@@ -32,7 +34,7 @@ def load(place: str, kind: str, **settings: Any) -> tuple[Any, Any]:
     import transformers
 
     try:
-        with without_bars():
+        with quietly():
             tokenizer = transformers.AutoTokenizer.from_pretrained(place)
             model = getattr(transformers, kind).from_pretrained(place, dtype="float32", **settings)
     except (OSError, ValueError) as error:

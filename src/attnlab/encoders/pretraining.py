@@ -14,7 +14,7 @@ import torch
 
 from attnlab.config import ModelConfig
 from attnlab.encoders.card import model_card
-from attnlab.encoders.loading import without_bars
+from attnlab.encoders.loading import quietly
 from attnlab.encoders.pieces import SYMBOLS, Ids, blocks_of, encoded, learn_pieces
 from attnlab.encoders.places import need_transformers
 from attnlab.encoders.settings import EncoderConfig
@@ -217,7 +217,7 @@ def files_of(
     """The files that transformers loads an encoder from, by name."""
     saved = work / "saved"
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = config.dropout
-    with without_bars():
+    with quietly():
         model.save_pretrained(saved)
         tokenizer.save_pretrained(saved)
     return {path.name: path.read_bytes() for path in sorted(saved.iterdir()) if path.is_file()}
