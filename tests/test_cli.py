@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -239,3 +240,18 @@ def test_a_broken_checkpoint_exits_with_one(trained: Path, here: Path, capsys: p
     weights = here / "broken/model/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     fails(capsys, 1, "truncated or damaged", "ask", "broken", "Where was Hank Aaron born?")
+
+
+def test_in_the_background_of_a_script_it_can_be_stopped(here: Path) -> None:
+    """There SIGINT is ignored, as a shell without job control leaves it; SIGTERM must do."""
+    program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from attnlab.cli import main; main()"
+    command = [sys.executable, "-c", program, "run", "--quick", "--out", "study"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "documents" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "attnlab resume study" in told

@@ -143,7 +143,10 @@ def share_the_machine() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run a verb; mistakes end in one line on standard error and an exit code."""
     share_the_machine()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both ask to stop, and both are heard
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script Ctrl-C is not meant for it
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both ask to stop, both are heard
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:

@@ -61,6 +61,7 @@ def work(folder: Path, name: str, seed: int) -> None:
 def main(arguments: list[str]) -> int:
     """Do one job; mistakes end in one line."""
     folder, name, seed, parent = Path(arguments[0]), arguments[1], int(arguments[2]), int(arguments[3])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from its parent, also where the parent ignores Ctrl-C
     end_with_parent(signal.SIGINT)
     if os.getppid() != parent:
         return 130  # it ended before it could be watched

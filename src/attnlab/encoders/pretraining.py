@@ -118,7 +118,7 @@ def new_model(config: EncoderConfig, vocab_size: int) -> RobertaForMaskedLM:
     from transformers import RobertaConfig, RobertaForMaskedLM
 
     numbers = {symbol: number for number, symbol in enumerate(SYMBOLS)}
-    return RobertaForMaskedLM(  # type: ignore[no-untyped-call]
+    return RobertaForMaskedLM(
         RobertaConfig(
             vocab_size=vocab_size,
             hidden_size=config.n_embd,
