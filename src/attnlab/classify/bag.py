@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from attnlab.stages import Show
 NAME = "bag-of-words"
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
 FOLDS = 5
+MOST_ROUNDS = 1000
 WORDS = {"ngram_range": (1, 2), "sublinear_tf": True, "token_pattern": r"(?u)\b\w+\b|[^\w\s]"}
 
 
@@ -60,33 +62,55 @@ class Bag:
         return cls(stored["labels"], stored["words"], numbers["rarity"], numbers["weights"], numbers["offsets"])
 
 
-def fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial], float]:
+def fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:
     """The baseline with the strength that predicts held-out parts of the training table best; the weaker one of equals."""
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV, StratifiedKFold
-    from sklearn.pipeline import Pipeline
 
-    least = min(tables.train.counts.items(), key=lambda pair: pair[1])
-    if least[1] < 2:
-        raise DataError(
-            f"{tables.train.source}: label '{least[0]}' has one text only; cross-validation needs two of each"
-        )
-    folds = StratifiedKFold(min(FOLDS, least[1]), shuffle=True, random_state=seed)
-    steps = [("words", TfidfVectorizer(**WORDS)), ("weights", LogisticRegression(max_iter=1000))]
-    search = GridSearchCV(Pipeline(steps), {"weights__C": list(STRENGTHS)}, cv=folds, scoring="accuracy", refit=False)
-    search.fit(tables.train.texts, tables.ids(tables.train))
-    accuracies = [float(value) for value in search.cv_results_["mean_test_score"]]
-    trials = [Trial(strength, accuracy) for strength, accuracy in zip(STRENGTHS, accuracies, strict=True)]
-    strength = max(trials, key=lambda one: one.accuracy).strength
-    chosen = Pipeline(steps).set_params(weights__C=strength).fit(tables.train.texts, tables.ids(tables.train))
-    reader, model = chosen["words"], chosen["weights"]
+    texts, gold = tables.train.texts, tables.ids(tables.train)
+    trials = cross_validate(texts, gold, folds_of(tables), seed)
+    reader = TfidfVectorizer(**WORDS)
+    model = LogisticRegression(C=best_of(trials).strength, max_iter=MOST_ROUNDS).fit(reader.fit_transform(texts), gold)
     weights, offsets = model.coef_, model.intercept_
     if len(tables.labels) == 2:  # scikit-learn keeps one row for two labels
         weights, offsets = np.vstack([np.zeros_like(weights), weights]), np.array([0.0, offsets[0]])
     words = [str(word) for word in reader.get_feature_names_out()]
-    return Bag(list(tables.labels), words, reader.idf_, np.ascontiguousarray(weights), offsets), trials, strength
+    return Bag(list(tables.labels), words, reader.idf_, np.ascontiguousarray(weights), offsets), trials
+
+
+def folds_of(tables: Tables) -> int:
+    """Parts that the training table is cut into: each needs a text of every label."""
+    label, least = min(tables.train.counts.items(), key=lambda pair: pair[1])
+    if least < 2:
+        raise DataError(f"{tables.train.source}: label '{label}' has one text only; cross-validation needs two of each")
+    return min(FOLDS, least)
+
+
+def cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> list[Trial]:
+    """The accuracy of every strength on parts of the table that it did not see; a part's words are counted once for all."""
+    import numpy as np
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
+
+    labels, right = np.array(gold), dict.fromkeys(STRENGTHS, 0)
+    for seen, unseen in StratifiedKFold(folds, shuffle=True, random_state=seed).split(texts, gold):
+        reader = TfidfVectorizer(**WORDS)
+        learned, asked = (
+            reader.fit_transform([texts[at] for at in seen]),
+            reader.transform([texts[at] for at in unseen]),
+        )
+        model = LogisticRegression(max_iter=MOST_ROUNDS, warm_start=True)
+        for strength in STRENGTHS:
+            model.set_params(C=strength).fit(learned, labels[seen])
+            right[strength] += int((model.predict(asked) == labels[unseen]).sum())
+    return [Trial(strength, many / len(gold)) for strength, many in right.items()]
+
+
+def best_of(trials: Sequence[Trial]) -> Trial:
+    """The trial with the highest accuracy, the weakest of equals."""
+    return max(trials, key=lambda one: one.accuracy)
 
 
 def score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
@@ -101,11 +125,10 @@ def score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
 def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -> Outcome:
     """Fit the baseline; with a folder it is kept there, and measured on the test table if there is one."""
     began = time.perf_counter()
-    bag, trials, strength = fit(tables, settings.seed)
-    chosen = next(one for one in trials if one.strength == strength)
-    show.line(
-        f"strength {strength:g}: {100 * chosen.accuracy:.1f} % right in cross-validation within {tables.train.source}"
-    )
+    bag, trials = fit(tables, settings.seed)
+    chosen = best_of(trials)
+    right = f"{100 * chosen.accuracy:.1f} % right in cross-validation within {tables.train.source}"
+    show.line(f"strength {chosen.strength:g}: {right}")
     dev, test = score(bag, tables.dev, tables.ids(tables.dev)), None
     if folder is not None:
         bag.save(folder)
@@ -115,7 +138,7 @@ def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -
         "architecture": "tf-idf of words and pairs, logistic regression",
         "parameters": int(bag.weights.size + bag.offsets.size),
         "words": len(bag.words),
-        "strength": strength,
-        "folds": min(FOLDS, min(tables.train.counts.values())),
+        "strength": chosen.strength,
+        "folds": folds_of(tables),
     }
     return Outcome(tables.labels, dev, test, (), 0, time.perf_counter() - began, facts=facts, trials=tuple(trials))

@@ -62,11 +62,12 @@ def classify(
     """
     from dataclasses import asdict
 
-    from attnlab.classify import describe_tables, make_classifier
+    from attnlab.classify import batches, describe_tables, make_classifier
     from attnlab.classify.settings import from_given
     from attnlab.corpora import labelled
     from attnlab.progress import display
     from attnlab.report import classified_screen as screen
+    from attnlab.report.classified_batch import tell_batch
     from attnlab.runs import free_name, refuse_existing, refuse_several
 
     refuse_several("a classification")
@@ -77,12 +78,14 @@ def classify(
         )
     names = labelled.parse_names(labels)
     tables = labelled.read_tables(train, dev, test, column, names) if train and dev else labelled.built_in_tables()
-    target = out or free_name("classify")
-    refuse_existing(target)
-    shown = errors if json else console
+    target, shown = out or free_name("classify"), errors if json else console
+    if not explain_batch:
+        refuse_existing(target)
     screen.tell_tables(describe_tables(tables), shown)
     if explain_batch:
-        raise UserError("not yet")
+        found = batches.explain_batch(model, tables, settings)
+        show_json(found) if json else tell_batch(found, shown)
+        return
     with display("classify", shown) as show:
         result = make_classifier(model, tables, settings, target, show, "attnlab " + shlex.join(sys.argv[1:]))
     if json:
