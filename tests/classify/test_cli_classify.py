@@ -99,7 +99,7 @@ def test_the_baseline(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert call(*arguments, "--model", "bag-of-words", "--out", tmp_path / "bag", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads((tmp_path / "bag" / "result.json").read_text())
-    assert result["dev"]["accuracy"] == result["test"]["accuracy"] == 1.0
+    assert min(result["dev"]["accuracy"], result["test"]["accuracy"]) > 0.9
     assert (result["epochs"], result["best_epoch"]) == ([], 0)
     best = max(result["trials"], key=lambda one: one["accuracy"])
     assert result["facts"]["strength"] == best["strength"]
@@ -164,6 +164,7 @@ def test_stopped_it_leaves_nothing(
 def test_the_start_is_light() -> None:
     code = (
         "import sys, attnlab.cli; from attnlab.classify import FineTuning;"
-        "heavy = {'torch', 'numpy', 'transformers', 'datasets', 'sklearn', 'jinja2'} & set(sys.modules); assert not heavy, heavy"
+        "heavy = {'torch', 'numpy', 'transformers', 'datasets', 'sklearn', 'jinja2'} & set(sys.modules);"
+        "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -227,6 +227,6 @@ def test_bert_works_too(tmp_path: Path, tables: Tables) -> None:
     sizes |= {"initializer_range": 0.15, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes)
     BertForMaskedLM(config).save_pretrained(tmp_path)
-    outcome = fine_tune(str(tmp_path), tables, FineTuning(epochs=3, lr=5e-3, batch_size=16))
+    outcome = fine_tune(str(tmp_path), tables, FineTuning(epochs=4, lr=3e-3, batch_size=8))
     assert outcome.facts["max_length"] == 40
     assert outcome.accuracy > 0.9

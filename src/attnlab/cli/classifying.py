@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
 from attnlab.classify.settings import FineTuning
 from attnlab.cli.common import app, console, errors, settings_class, show_json
-from attnlab.corpora.labelled import Column
 from attnlab.errors import UserError
 
 Given: Any = settings_class(FineTuning)
@@ -29,7 +28,7 @@ def classify(
     test: Path | None = None,
     out: Path | None = None,
     labels: str | None = None,
-    column: Column | None = None,
+    column: Literal["label-first", "text-first"] | None = None,
     explain_batch: Annotated[bool, Parameter(name=("--explain-batch", "--explain_batch"), negative=())] = False,
     json: bool = False,
     given: Options = DEFAULTS,
