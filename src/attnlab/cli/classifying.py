@@ -36,7 +36,7 @@ def classify(
     """Fine-tune a pretrained encoder to tell texts apart, choose its best epoch on validation, and measure it.
 
     Tables have a label and a text a line, with a tab between them, in either order. Without files: sentences of the Python
-    documentation by topic.
+    documentation by topic. By default 10 epochs of AdamW at 5e-5, in batches of 64, texts cut at 512 tokens.
 
     Parameters
     ----------
