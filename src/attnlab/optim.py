@@ -87,6 +87,24 @@ class Muon(torch.optim.Optimizer):
         return gradient.lerp(average, momentum)
 
 
+class Both(torch.optim.Optimizer):
+    """Two optimizers that step together, with all their groups in one list for whoever sets the rates."""
+
+    def __init__(self, first: torch.optim.Optimizer, second: torch.optim.Optimizer) -> None:
+        self.inner = (first, second)
+        self.split = len(first.param_groups)
+        super().__init__([*first.param_groups, *second.param_groups], {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update by each, at the rates that its groups have now."""
+        # Others may put new groups in the place of ours, so that they are handed over every time.
+        parts = (self.param_groups[: self.split], self.param_groups[self.split :])
+        for optimizer, groups in zip(self.inner, parts, strict=True):
+            optimizer.param_groups = groups
+            optimizer.step()
+
+
 def make_optimizers(model: LanguageModel, config: TrainConfig) -> dict[str, torch.optim.Optimizer]:
     """The optimizers of a run by name; weight decay falls on matrices of the blocks and the head only.
 

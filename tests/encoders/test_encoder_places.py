@@ -16,14 +16,24 @@ from attnlab.errors import CheckpointError, UserError
 
 
 def test_a_folder_stays_a_folder_and_says_what_it_lacks(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"lacks config.json and weights \(model.safetensors\) and tokenizer files"):
+    with pytest.raises(
+        UserError, match=r"lacks a config.json with a model_type and weights \(model.safetensors\) and tokenizer files"
+    ):
         locate(str(tmp_path))
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match=r"it lacks tokenizer files \(tokenizer.json\); `attnlab encoder pretrain"):
         locate(str(tmp_path))
     (tmp_path / "vocab.txt").write_text("")
     assert locate(str(tmp_path)) == str(tmp_path)
+
+
+def test_a_classifier_is_found_inside_its_folder(tmp_path: Path) -> None:
+    inside = tmp_path / "model"
+    inside.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (inside / name).write_text('{"model_type": "roberta"}')
+    assert locate(str(tmp_path)) == str(inside)
 
 
 def test_names_of_the_hub_pass() -> None:
@@ -43,7 +53,7 @@ def test_a_missing_package_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> Non
         locate("minilm")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs transformers and accelerate: `pip install 'attnlab\[hf\]'`"):
-        places.need_transformers()
+        places.need_extra()
 
 
 def test_weights_that_are_not_minilm_are_not_trusted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -51,7 +61,7 @@ def test_weights_that_are_not_minilm_are_not_trusted(monkeypatch: pytest.MonkeyP
     (package / "model").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     for name in ("config.json", "model.safetensors", "vocab.txt"):
-        (package / "model" / name).write_text("{}")
+        (package / "model" / name).write_text('{"model_type": "bert"}')
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(places, "MINILM_PACKAGE", "carried")
     with pytest.raises(CheckpointError, match=r"is not the sentence-transformers/all-MiniLM-L6-v2"):

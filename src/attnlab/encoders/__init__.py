@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnlab.encoders.filling import Filling, fill
     from attnlab.encoders.loading import load
-    from attnlab.encoders.places import locate, need_transformers
+    from attnlab.encoders.places import locate, need_extra
     from attnlab.encoders.pretraining import pretrain
     from attnlab.encoders.settings import EncoderConfig
 
@@ -20,11 +20,11 @@ _HOMES = {
     "fill": "filling",
     "load": "loading",
     "locate": "places",
-    "need_transformers": "places",
+    "need_extra": "places",
     "pretrain": "pretraining",
 }
 
-__all__ = ["EncoderConfig", "Filling", "fill", "load", "locate", "need_transformers", "pretrain"]
+__all__ = ["EncoderConfig", "Filling", "fill", "load", "locate", "need_extra", "pretrain"]
 
 
 def __getattr__(name: str) -> Any:

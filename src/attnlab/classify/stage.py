@@ -1,0 +1,84 @@
+"""One whole classification: a model is trained, measured and written down, in a folder that is there whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from attnlab.classify import bag
+from attnlab.classify.models import PACKAGES
+from attnlab.classify.outcome import Outcome
+from attnlab.classify.results import make_result, predictions
+from attnlab.classify.settings import FineTuning
+from attnlab.corpora.labelled import Tables
+from attnlab.encoders.places import need_extra
+from attnlab.errors import Interrupted
+from attnlab.report import strict, write_report
+from attnlab.runs import disk, environment, refuse_existing, to_json, write_bytes
+from attnlab.stages import QUIET, Show
+
+
+def fine_tune(
+    model: str, tables: Tables, settings: FineTuning, folder: Path | None = None, show: Show = QUIET
+) -> Outcome:
+    """Fine-tune a model on tables; with a folder its best epoch is saved there and measured once on the test table.
+
+    Without one nothing is written and the test table is not touched: so it can be called as often as a search likes.
+    """
+    need_extra(*PACKAGES)
+    if model == bag.NAME:
+        return bag.run(tables, settings, folder, show)
+    from attnlab.classify import trainer
+
+    return trainer.run(model, tables, settings, folder, show)
+
+
+def make_classifier(
+    model: str, tables: Tables, settings: FineTuning, out: Path, show: Show = QUIET, command: str = ""
+) -> dict[str, Any]:
+    """Train, measure and report; the folder holds model/, result.json, predictions.tsv and the report."""
+    refuse_existing(out)
+    need_extra(*PACKAGES)
+    with staged(out) as folder:
+        (folder / "model").mkdir()
+        outcome = fine_tune(model, tables, settings, folder / "model", show)
+        found = {
+            **make_result(model, tables, settings, outcome),
+            "command": command,
+            "finished": time.strftime("%Y-%m-%d %H:%M"),
+            "environment": {**environment(), **versions()},
+        }
+        result: dict[str, Any] = strict(found)
+        write_bytes(folder / "predictions.tsv", ("\n".join(predictions(tables, outcome)) + "\n").encode())
+        write_report(result, folder)
+        write_bytes(folder / "result.json", to_json(result))
+    return result
+
+
+def versions() -> dict[str, str]:
+    """The versions of what classification stands on, by the name one installs."""
+    names = ("scikit-learn" if name == "sklearn" else name for name in PACKAGES)
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+@contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """A folder to be filled, which gets its name when all is there; what was stopped leaves nothing behind."""
+    temporary = out.with_name(f".{out.name}.tmp")
+    with disk(out):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        refuse_existing(out)
+        with disk(out):
+            temporary.rename(out)
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped: nothing was written to {out}; give the command again to start anew") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
