@@ -20,6 +20,7 @@ from attnlab.report.words import count, duration, interval, percent, plain, plur
 Result = Mapping[str, Any]
 MOST_RANKED = 20
 EARLY = "ended early"
+WIDE_SCREEN = 100
 
 
 def titled(one: Result) -> str:
@@ -75,16 +76,12 @@ def history_figure(result: Result) -> Figure:
     trials = result["trials"]
     numbers = [float(one["number"]) for one in trials]
     shares = [100 * one["accuracy"] for one in trials]
-    finished = [(one["number"], 100 * one["accuracy"]) for one in trials if not one["pruned"]]
-    best = list(accumulate((share for _, share in finished), max))
+    best = list(accumulate((0.0 if one["pruned"] else 100 * one["accuracy"] for one in trials), max))
+    pairs = zip(numbers, [best[0], *best[:-1]], best, strict=True)
+    steps = [(at, value) for at, before, now in pairs for value in (before, now)]
     series = [
-        Series(
-            "best so far",
-            [float(at) for at, _ in finished],
-            best,
-            dots=tuple(zip(numbers, shares, strict=True)),
-            dots_name="every trial",
-        )
+        Series("best so far", [x for x, _ in steps], [y for _, y in steps]),
+        Series("every trial", numbers, shares),
     ]
     label = f"Line chart of the best validation accuracy so far: from {best[0]:.1f} to {best[-1]:.1f} % in {len(trials)} trials"
     wide, small = (
@@ -153,16 +150,15 @@ def facts_of(result: Result) -> list[tuple[str, str]]:
 
 
 def show_search(result: Result, console: Console) -> None:
-    """The trials and what can be said, in the terminal."""
-    made = trials_table(result)
+    """The trials and what can be said, in the terminal; a narrow one goes without intervals and the last column."""
+    made, narrow = trials_table(result), console.width < WIDE_SCREEN
     table = rich_table.Table(title=Text(result["title"]), box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, column in enumerate(made.columns):
-        table.add_column(Text(column.title), justify="right" if column.number or not place else "left")
+    columns = made.columns[:-1] if narrow else made.columns
+    for column in columns:
+        table.add_column(Text(column.title), justify="right" if column.number else "left")
     for row in made.rows:
-        texts = [
-            f"{cell.text} ({cell.under})" if cell.under and console.width >= 100 else cell.text for cell in row.cells
-        ]
-        table.add_row(row.name.text, *map(Text, texts), style="bold" if row.mark else "")
+        cells = [cell.text if narrow or not cell.under else f"{cell.text} ({cell.under})" for cell in row.cells]
+        table.add_row(row.name.text, *cells[: len(columns) - 1], style="bold" if row.mark else "")
     console.print(table)
     for sentence in result["verdict"]:
         console.print(Text(sentence))

@@ -106,8 +106,8 @@ def judge(plan: Trainings, folder: Path, tables: Tables) -> dict[str, Any]:
             lead(specimens, comparisons, len(plan.seeds)),
             about_rates(plan.rates, plan.chosen),
             *notes_on(records),
+            *(f"Look at the data: {one}." for one in tables.warnings),
         ],
-        "warnings": list(tables.warnings),
         "environment": {**environment(), **versions()},
         "settings": {name: shared(plan, name) for name in records},
     }
@@ -125,7 +125,9 @@ def describe(
     spread = {}
     for column in columns:
         each = [row.values[column.key] for row in rows]
-        spread[column.key] = {**spread_of(each, column.kind), "each": each}
+        found = spread_of(each, column.kind)
+        none = {"low": None, "high": None} if column.kind == "epoch" else {}  # a few whole numbers: shown one by one
+        spread[column.key] = {**found, **none, "each": each}
     return {
         "name": name,
         "reference": name == next(iter(plan.rates)),

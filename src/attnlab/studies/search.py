@@ -139,7 +139,7 @@ def try_all(folder: Path, plan: Search, tables: Tables, console: Console) -> lis
         (folder / "trials").mkdir(exist_ok=True)
     trials = [read_json(path) for path in sorted((folder / "trials").glob("*.json"))]
     say(console, f"budget: {plan.budget()}, then the best once more; {len(trials)} trials are done")
-    say(console, search_judge.about_space(plan.space()))
+    say(console, f"tried: {search_judge.about_space(plan.space())}")
     while not plan.over(trials):
         number = len(trials) + 1
         one = one_trial(plan, tables, trials, console)

@@ -35,7 +35,7 @@ def about_space(space: Mapping[str, Any]) -> str:
     fewest, most = space["epochs"]
     batches = ", ".join(map(str, space["batch_size"]))
     epochs = f"{fewest} to {plural(most, 'epoch')}" if fewest < most else plural(most, "epoch")
-    return f"tried: batches of {batches}; rates from {low:g} to {high:g}; {epochs}; judged on validation only"
+    return f"batches of {batches}; rates from {low:g} to {high:g}; {epochs}; judged on validation only"
 
 
 def in_a_line(one: Trial) -> str:
@@ -81,7 +81,10 @@ def verdict(best: Trial, trials: Sequence[Trial], kept: Mapping[str, Any]) -> li
         said.append(f"That is {gain:.1f} points more than the settings it started from ({percent(first['accuracy'])}).")
     if many > 1:
         found = corrected(trials)
-        less = f" Chosen on some of them and counted on the rest, it is {percent(found['corrected'])}." if found else ""
+        less = ""
+        if found:
+            share = percent(found["corrected"])
+            less = f" Settings chosen on some of the texts have {share} on the rest; the epoch was still chosen on all."
         said.append(
             f"It is the highest of {many}, chosen on the very texts it is counted on, and therefore optimistic: other texts"
             f" will likely give less, and settings with nearly as many right may be as good.{less}"
