@@ -157,7 +157,7 @@ def padded_places(kept: Sequence[int], order: Sequence[int], size: int) -> int:
     return sum(len(batch) * max(kept[place] for place in batch) for batch in batches)
 
 
-def shown_text(tokenizer: PreTrainedTokenizerBase, tables: Tables, batch: Any, settings: FineTuning) -> dict[str, Any]:
+def shown_text(tokenizer: PreTrainedTokenizerBase, tables: Tables, batch: Any) -> dict[str, Any]:
     """The shortest text of the batch, piece by piece: where there is padding, it has some."""
     masks = batch["attention_mask"].tolist()
     place = min(range(len(masks)), key=lambda number: sum(masks[number]))

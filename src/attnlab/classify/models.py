@@ -7,7 +7,6 @@ does not fit. It must not know about tables or training.
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,10 +152,12 @@ def plainly(name: str) -> Iterator[None]:
 
 def explained(name: str, error: Exception) -> str:
     """Why a model could not be loaded, and what to do."""
+    from huggingface_hub import constants
+
     said = " ".join(str(error).split())
     if Path(name).expanduser().is_dir():
         return f"{name} cannot be loaded for classification ({shortened(said)}): it needs an encoder's weights and tokenizer"
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+    if constants.HF_HUB_OFFLINE:
         return f"{name} is no folder, and HF_HUB_OFFLINE keeps the hub closed: unset it, or name a saved model's folder"
     if isinstance(error, OSError):
         return f"{name} is no folder, and the hub did not give it: check name and connection, or name a saved model's folder"

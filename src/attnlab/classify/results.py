@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from attnlab.classify.outcome import Outcome, Scored
@@ -99,11 +100,21 @@ def measured(scored: Scored, table: LabelledTable, labels: Sequence[str]) -> dic
     }
 
 
+def short_name(model: str) -> str:
+    """A model's name for people: that of its folder, or the one that the hub knows."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return model
+    whole = folder.resolve()
+    return whole.parent.name if whole.name == "model" else whole.name
+
+
 def make_result(model: str, tables: Tables, settings: FineTuning, outcome: Outcome) -> dict[str, Any]:
     """The result of a run, but for where and when it was made."""
     return {
-        "title": f"{model} on {tables.train.source}",
+        "title": f"{short_name(model)} on {tables.train.source}",
         "model": model,
+        "name": short_name(model),
         "settings": {**asdict(settings), "lr": settings.rate} if outcome.epochs else {"seed": settings.seed},
         **describe_tables(tables),
         "epochs": [asdict(one) for one in outcome.epochs],

@@ -6,13 +6,12 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
 from attnlab.classify.settings import FineTuning
 from attnlab.cli.common import Whole, app, console, errors, read_seeds, settings_class, show_json
-from attnlab.corpora.labelled import Column
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def classify(
     test: Path | None = None,
     out: Path | None = None,
     labels: str | None = None,
-    column: Column | None = None,
+    column: Literal["label-first", "text-first"] | None = None,
     explain_batch: Annotated[bool, Parameter(name=("--explain-batch", "--explain_batch"), negative=())] = False,
     optimizers: str | None = None,
     seeds: str | None = None,

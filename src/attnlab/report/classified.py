@@ -17,7 +17,7 @@ def outcome(result: Result) -> str:
     part = "test" if result["test"] else "dev"
     one = result[part]
     said = (
-        f"{result['model']} gives {percent(one['accuracy'])} of the {count(one['texts'])} {PARTS[part]} texts their label"
+        f"{result['name']} gives {percent(one['accuracy'])} of the {count(one['texts'])} {PARTS[part]} texts their label"
         f" (95 % interval {interval(one['low'], one['high'])})."
     )
     epoch = f"Epoch {result['best_epoch']} of {len(result['epochs'])} was kept, the best on validation. "

@@ -59,7 +59,7 @@ def confusion_figure(result: Result, part: str) -> Figure:
             labels,
             labels,
             label=f"Confusion matrix. {told}",
-            shading=Shading(high=float(max(largest, 1)), power=0.6),
+            shading=Shading(high=float(max(largest, 1))),
             cell=64 if len(labels) <= 6 else 44 if len(labels) <= 12 else 30,
             written=count,
             numbers=len(labels) <= 20,

@@ -12,6 +12,7 @@ from typing import Any
 
 from attnlab.classify import FineTuning, bag
 from attnlab.classify.models import PACKAGES, load_encoder, locate, require_extra
+from attnlab.classify.results import short_name
 from attnlab.classify.settings import from_given
 from attnlab.corpora.labelled import Column, Tables, built_in_tables, read_tables
 from attnlab.errors import UserError
@@ -50,7 +51,7 @@ class Asked:
     @property
     def called(self) -> str:
         """The model as it is called in sentences."""
-        return Path(self.model).name if Path(self.model).is_absolute() else self.model
+        return short_name(self.model)
 
     def tables(self) -> Tables:
         """The tables, read and checked."""
