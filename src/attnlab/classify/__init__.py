@@ -7,6 +7,7 @@
     settings     how it is fine-tuned
     models       tokenizer and model by name
     optimizers   AdamW, SGD, Adagrad, Muon
+    loading      tables as datasets, datasets as batches (imported late)
     trainer      transformers' Trainer, and what is written down as it goes (imported late)
     bag          the baseline: words, pairs of words, logistic regression
     batches      what tokenizer and loader make of texts, counted

@@ -79,7 +79,7 @@ def lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[int]:
 
 def make_batch(tokenizer: PreTrainedTokenizerBase, tables: Tables, settings: FineTuning, limit: int) -> Any:
     """The first lines of the training table as the collator hands them to the model."""
-    from attnlab.classify.trainer import collator, tokenized
+    from attnlab.classify.loading import collator, tokenized
 
     first = range(min(settings.batch_size, len(tables.train.rows)))
     with quiet():

@@ -15,14 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import torch
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import (
-    DataCollatorWithPadding,
     EvalPrediction,
-    PreTrainedTokenizerBase,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -30,36 +27,14 @@ from transformers import (
     set_seed,
 )
 
+from attnlab.classify.loading import collator, longest_first, tokenized
 from attnlab.classify.models import Encoder, describe, load_encoder, quiet
 from attnlab.classify.optimizers import make_optimizer
 from attnlab.classify.outcome import Epoch, Outcome, Scored
 from attnlab.classify.settings import FineTuning
-from attnlab.corpora.labelled import LabelledTable, Tables
+from attnlab.corpora.labelled import Tables
 from attnlab.stages import Show
 from attnlab.train import Step
-
-
-def tokenized(table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, limit: int) -> Any:
-    """A table as a dataset of token numbers, cut at the limit, with the place of every text."""
-    rows = datasets.Dataset.from_dict({"text": table.texts, "labels": list(ids), "row": list(range(len(table.rows)))})
-
-    def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
-        return dict(tokenizer(batch["text"], truncation=True, max_length=limit))
-
-    return rows.map(encode, batched=True, remove_columns=["text"], new_fingerprint=table.sha256[:16])
-
-
-def longest_first(rows: Any) -> Any:
-    """The dataset in the order in which it is evaluated: little padding, and the largest batch first."""
-    lengths = [len(one) for one in rows["input_ids"]]
-    return rows.select(sorted(range(len(lengths)), key=lambda place: -lengths[place]))
-
-
-def collator(tokenizer: PreTrainedTokenizerBase, settings: FineTuning, limit: int) -> DataCollatorWithPadding:
-    """How texts become a batch: padded to the longest of them, or all to the limit."""
-    if settings.batching == "fixed":
-        return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=limit)
-    return DataCollatorWithPadding(tokenizer)
 
 
 @dataclass
