@@ -2,7 +2,7 @@
 
 It knows nothing of word order beyond pairs and was never pretrained, and it trains in seconds. What an encoder adds is what it
 adds to this. How strongly it may trust single words is chosen by cross-validation within the training table, so that the
-validation table is as new to it as to anybody. Kept as numbers and a list of words, never as a pickle.
+validation table is as new to it as to anybody. Kept as numbers and a list of words, never as code.
 """
 
 from __future__ import annotations
