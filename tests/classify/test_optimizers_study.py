@@ -195,6 +195,16 @@ def test_one_seed_has_mcnemars_test(tmp_path: Path, files: Path) -> None:
     assert found["test"] == "for new texts, with this one seed"
 
 
+def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
+    plan, _ = made_up(tmp_path, files, {"adamw": 0.9, "sgd": 0.6}, 2)
+    lost = scored(1, 0.5)
+    shutil.rmtree(tmp_path / "sgd" / "seed-1")
+    keep(tmp_path / "sgd" / "seed-1", plan.settings("sgd", 1), replace(lost, dev=replace(lost.dev, loss=float("nan"))))
+    result = judge(plan, tmp_path, plan.tables())
+    assert any(one.startswith("sgd diverged with 1 seed of 2:") for one in result["verdict"])
+    assert "loss" not in result["specimens"][0]["values"]
+
+
 # What is asked
 
 

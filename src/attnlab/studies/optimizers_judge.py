@@ -105,6 +105,7 @@ def judge(plan: Trainings, folder: Path, tables: Tables) -> dict[str, Any]:
         "verdict": [
             lead(specimens, comparisons, len(plan.seeds)),
             about_rates(plan.rates, plan.chosen),
+            *diverged(records),
             *notes_on(records),
             *(f"Look at the data: {one}." for one in tables.warnings),
         ],
@@ -148,6 +149,17 @@ def describe(
             for row in rows
         ],
     }
+
+
+def diverged(records: Mapping[str, Sequence[Record]]) -> list[str]:
+    """The optimizers whose loss was no number in the end, which says more of the rate than of them."""
+    found = {name: [row.seed for row in rows if "loss" not in row.values] for name, rows in records.items()}
+    why = "its loss is not a number. Give it a smaller rate."
+    return [
+        f"{name} diverged with {plural(len(seeds), 'seed')} of {len(records[name])}: {why}"
+        for name, seeds in found.items()
+        if seeds
+    ]
 
 
 def of_texts(comparison: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from attnlab.corpora.labelled import Tables
@@ -132,5 +133,5 @@ def judge(plan: Search, trials: Sequence[Trial], kept: Mapping[str, Any], tables
         "warnings": list(tables.warnings),
         "data": data_of(plan.asked, tables),
         "settings": asdict(plan.asked.settings),
-        "environment": kept["environment"],
+        "environment": {**kept["environment"], "optuna": version("optuna")},
     }
