@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from attnlab.classify import bag
 from attnlab.classify.models import PACKAGES
-from attnlab.classify.outcome import Outcome
+from attnlab.classify.outcome import Epoch, Outcome
 from attnlab.classify.results import make_result, predictions
 from attnlab.classify.settings import FineTuning
 from attnlab.corpora.labelled import Tables
@@ -20,22 +20,28 @@ from attnlab.encoders.places import need_extra
 from attnlab.errors import Interrupted
 from attnlab.report import strict, write_report
 from attnlab.runs import disk, environment, refuse_existing, to_json, write_bytes
-from attnlab.stages import QUIET, Show
+from attnlab.stages import QUIET, Show, silent
 
 
 def fine_tune(
-    model: str, tables: Tables, settings: FineTuning, folder: Path | None = None, show: Show = QUIET
+    model: str,
+    tables: Tables,
+    settings: FineTuning,
+    folder: Path | None = None,
+    show: Show = QUIET,
+    after_epoch: Callable[[Epoch], None] = silent,
 ) -> Outcome:
     """Fine-tune a model on tables; with a folder its best epoch is saved there and measured once on the test table.
 
-    Without one nothing is written and the test table is not touched: so it can be called as often as a search likes.
+    Without one nothing is written and the test table is not touched: so it can be called as often as a search likes. Whoever
+    raises in `after_epoch` ends it there.
     """
     need_extra(*PACKAGES)
     if model == bag.NAME:
         return bag.run(tables, settings, folder, show)
     from attnlab.classify import trainer
 
-    return trainer.run(model, tables, settings, folder, show)
+    return trainer.run(model, tables, settings, folder, show, after_epoch)
 
 
 def make_classifier(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class Record:
     """What has happened so far: of the epoch under way, and of those that are over."""
 
     show: Show
+    after_epoch: Callable[[Epoch], None]
     loss: float = 0.0
     texts: int = 0
     right: int = 0
@@ -96,6 +97,7 @@ class Watcher(TrainerCallback):
             f"epoch {number} of {args.num_train_epochs:g}: loss {one.train_loss:.3f}, on validation {loss:.3f},"
             f" accuracy {100 * accuracy:.1f} %"
         )
+        one.after_epoch(one.epochs[-1])
 
 
 class OrderedTrainer(Trainer):
@@ -176,7 +178,14 @@ def only_logits(predictions: Any) -> Any:
     return predictions[0] if isinstance(predictions, tuple) else predictions
 
 
-def run(name: str, tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -> Outcome:
+def run(
+    name: str,
+    tables: Tables,
+    settings: FineTuning,
+    folder: Path | None,
+    show: Show,
+    after_epoch: Callable[[Epoch], None],
+) -> Outcome:
     """Fine-tune a model; with a folder its best epoch is kept there, and measured on the test table if there is one."""
     began = time.perf_counter()
     set_seed(settings.seed)  # the head is drawn when the model is loaded
@@ -184,7 +193,7 @@ def run(name: str, tables: Tables, settings: FineTuning, folder: Path | None, sh
     limit = min(settings.max_length, encoder.limit)
     if limit < settings.max_length:
         show.line(f"the model has places for {limit} tokens: longer texts are cut there")
-    record = Record(show)
+    record = Record(show, after_epoch)
     with quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
         parts = {
             part: tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()

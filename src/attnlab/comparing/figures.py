@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Kind = Literal["perplexity", "loss", "share", "seconds", "rate", "bytes", "count"]
+Kind = Literal["perplexity", "loss", "share", "seconds", "rate", "bytes", "count", "epoch"]
 
 
 @dataclass(frozen=True)

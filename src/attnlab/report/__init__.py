@@ -5,11 +5,12 @@
                      answers   what was right, wrong, and nearly        ── page, markdown
                      attention, heads: the heads of one answer
     a comparison ─── compared, compared_pairs, compared_texts: tables
-                     compared_charts                                    ── compared_page, _markdown, _screen
+                     compared_charts, compared_epochs                   ── compared_page, _markdown, _screen
     trust ────────── trusting, trusting_charts                          ── trusting_page
     several runs ─── beside    what lies side by side                   ── beside_page
     study why ────── why       exposures and forms, charts and tables   ── why_page
     classification ─ classified tables and charts                       ── classified_page, _screen
+    a search ─────── searched  trials, charts and tables                ── searched_page
 
 Plain data in, files out: the report must not know about models, tensors or how a result came about.
 """
@@ -28,6 +29,7 @@ from attnlab.report.compared_markdown import comparison_markdown
 from attnlab.report.compared_page import comparison_page
 from attnlab.report.markdown import markdown
 from attnlab.report.page import page
+from attnlab.report.searched_page import search_markdown, search_page
 from attnlab.report.trusting_page import trust_markdown, trust_page
 from attnlab.report.why_page import why_markdown, why_page
 from attnlab.runs import disk, write_bytes
@@ -54,6 +56,8 @@ def as_json(result: Mapping[str, Any]) -> str:
 
 def writers(result: Mapping[str, Any]) -> dict[str, Writer]:
     """Who writes a result of this shape, by format."""
+    if "space" in result:
+        return {"md": search_markdown, "json": as_json, "html": search_page}
     if "best_epoch" in result:
         return {"md": classified_markdown, "json": as_json, "html": classified_page}
     if "specimens" in result:

@@ -19,6 +19,7 @@ QUALITY = (
     "perplexity",
     "loss",
     "share",
+    "epoch",
 )  # kinds of figures that say how good a specimen is; the others say what it costs
 
 

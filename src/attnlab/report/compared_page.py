@@ -6,6 +6,7 @@ from typing import Any
 
 from attnlab.report import compared, compared_charts, compared_pairs, compared_texts
 from attnlab.report.compared import Result
+from attnlab.report.compared_epochs import epoch_figures
 from attnlab.report.page import render
 from attnlab.report.words import flat, plain
 
@@ -35,7 +36,7 @@ def comparison_page(result: Result) -> str:
         "forest": compared_charts.forest_figures(result),
         "said": compared_pairs.sentences(result),
         "by_seed": compared_pairs.by_seed_table(result),
-        "losses": compared_charts.loss_figures(result),
+        "losses": compared_charts.loss_figures(result) or epoch_figures(result),
         "sentences": compared_texts.probe_sentences(result),
         "probes": compared_texts.probes_tables(result),
         "samples": samples(result),

@@ -77,11 +77,12 @@ KINDS: dict[str, Callable[[float], str]] = {
     "rate": count,
     "bytes": sized,
     "count": count,
+    "epoch": "{:.3g}".format,
 }
 
 
 def figure(value: float | None, kind: str) -> str:
-    """A value of some kind (perplexity, loss, share, seconds, rate, bytes, count) as it is written."""
+    """A value of some kind (perplexity, loss, share, seconds, rate, bytes, count, epoch) as it is written."""
     if value is None or odd(value):
         return odd(value)
     written: Callable[[float], str] = KINDS.get(kind, plain)

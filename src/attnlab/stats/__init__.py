@@ -3,7 +3,7 @@
     one figure       mean_interval (seeds), proportion_interval (right answers)
     two mechanisms   paired (seeds), mcnemar (the same questions), seeds_by_questions (both),
                      paired_bootstrap (perplexities of the same sentences), two_proportions (other questions)
-    several          holm, over the p values of all comparisons that are reported
+    several          holm, over the p values of all comparisons that are reported; chosen_best, what a choice flatters by
     confidence       auroc (known against unknown), calibration, brier_score, fit_temperature, risk_coverage
     abstaining       selective_rule: choose_threshold on one half, certify and lower it on the other; accepted_needed
     beforehand       sample_size, power, seeds_needed, detectable, advice
@@ -15,6 +15,7 @@ nothing of runs, tasks or mechanisms, and imports numpy and scipy only when some
 
 from attnlab.stats.advice import advice
 from attnlab.stats.bootstrap import Bootstrapped, bootstrap_mean
+from attnlab.stats.choosing import Chosen, chosen_best
 from attnlab.stats.crossing import Crossed, SeedsByQuestions, crossed, seeds_by_questions
 from attnlab.stats.means import Mean, Paired, geometric_mean, holm, mean_interval, paired
 from attnlab.stats.perplexity import Perplexities, paired_bootstrap
@@ -51,6 +52,7 @@ __all__ = [
     "Bootstrapped",
     "Calibration",
     "Certificate",
+    "Chosen",
     "Crossed",
     "McNemar",
     "Mean",
@@ -69,6 +71,7 @@ __all__ = [
     "calibration",
     "certify",
     "choose_threshold",
+    "chosen_best",
     "crossed",
     "detectable",
     "detectable_by_seeds",

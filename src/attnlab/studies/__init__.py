@@ -11,12 +11,14 @@ from rich.console import Console
 from attnlab import comparing
 from attnlab.errors import UserError, unknown
 from attnlab.runs import read_json
-from attnlab.studies import ready, recall, trust, why
+from attnlab.studies import optimizers, ready, recall, search, trust, why
 
 Recipe = Callable[[Path, dict[str, Any], Console], dict[str, Any]]
 
 STUDIES: dict[str, Recipe] = {
+    "optimizers": optimizers.run,
     "recall": recall.run,
+    "search": search.run,
     "trust": trust.run,
     "why": why.run,
     **dict.fromkeys(("compare", *ready.READY), comparing.run),
