@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.classify import FineTuning, bag
-from attnlab.classify.models import PACKAGES, load_encoder, locate, require_extra
+from attnlab.classify.models import PACKAGES, load_encoder
 from attnlab.classify.results import short_name
 from attnlab.classify.settings import from_given
 from attnlab.corpora.labelled import Column, Tables, built_in_tables, read_tables
+from attnlab.encoders.places import locate, need_extra
 from attnlab.errors import UserError
 
 
@@ -64,7 +65,7 @@ def check(asked: Asked, tables: Tables, why_no_bag: str, packages: tuple[str, ..
     """Find mistakes before a folder is made: packages that are missing, a model that cannot be loaded."""
     if asked.model == bag.NAME:
         raise UserError(f"{bag.NAME} {why_no_bag}: name an encoder, or leave the option out")
-    require_extra(packages)
+    need_extra(*packages)
     load_encoder(asked.model, tables.labels)
 
 
