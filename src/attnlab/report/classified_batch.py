@@ -11,7 +11,7 @@ from rich.table import Table
 from attnlab.report.words import count, percent, plural
 
 Result = Mapping[str, Any]
-MOST_PIECES = 24  # of the text that is shown
+MOST_PIECES, MOST_PADDING = 24, 3  # of the text that is shown
 MEANINGS = {
     "grouped": "texts of similar length together, each batch as wide as its longest",
     "random": "texts as they come, each batch as wide as its longest",
@@ -88,21 +88,30 @@ def batch_lines(found: Result) -> Iterator[str]:
     )
 
 
+def shown_and_rest(one: Result) -> tuple[list[Result], list[Result]]:
+    """The pieces of a text that are shown, with the first of its padding, and all others."""
+    real = [entry for entry in one["pieces"] if entry["mask"]]
+    padding = [entry for entry in one["pieces"] if not entry["mask"]]
+    return real[:MOST_PIECES] + padding[:MOST_PADDING], real[MOST_PIECES:] + padding[MOST_PADDING:]
+
+
 def piece_table(one: Result) -> Table:
     """A text as pieces, with the first of its padding."""
     table = Table("piece", "id", "mask", box=None, pad_edge=False)
     table.columns[1].justify = table.columns[2].justify = "right"
-    for entry in one["pieces"][:MOST_PIECES]:
+    for entry in shown_and_rest(one)[0]:
         table.add_row(entry["piece"], str(entry["id"]), str(entry["mask"]))
     return table
 
 
 def rest_lines(one: Result) -> Iterator[str]:
     """What the table of pieces left out."""
-    rest = one["pieces"][MOST_PIECES:]
+    _, rest = shown_and_rest(one)
     real = sum(entry["mask"] for entry in rest)
-    if rest:
-        yield f"and {plural(real, 'more piece')}, then {count(len(rest) - real)} of padding"
+    told = [plural(real, "more piece")] if real else []
+    told += [f"{count(len(rest) - real)} more of padding"] if len(rest) > real else []
+    if told:
+        yield f"and {', '.join(told)}"
 
 
 def table_lines(found: Result) -> Iterator[str]:
