@@ -19,15 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from birthplaces import option
+
 from attnlab.classify import FineTuning, fine_tune
 from attnlab.corpora.labelled import Tables, built_in_tables, read_tables
 
 WIDTH, LAYERS, PIECES = 64, 2, 4000
-
-
-def option(name: str, default: int) -> int:
-    """A number given as --name."""
-    return int(sys.argv[sys.argv.index(name) + 1]) if name in sys.argv else default
 
 
 def make_model(folder: Path, texts: list[str], places: int) -> str:
@@ -136,8 +133,9 @@ def main() -> None:
     told.set_verbosity_error()
     told.disable_progress_bar()
     datasets.disable_progress_bars()
-    paths = [one for one in sys.argv[1:3] if not one.startswith("-")]
-    rounds, texts, length = option("--rounds", 3), option("--texts", 1280), option("--length", 512)
+    given = (("--rounds", "3"), ("--texts", "1280"), ("--length", "512"))
+    rounds, texts, length = (int(option(*one)) for one in given)
+    paths = sys.argv[1:]
     whole = read_tables(paths[0], paths[1]) if len(paths) == 2 else built_in_tables()
     tables, few = part(whole, texts), part(whole, max(64, texts // 10))
     settings = FineTuning(epochs=1, max_length=length)
