@@ -151,7 +151,7 @@ def test_stopped_it_leaves_nothing(
     from attnlab.classify import trainer
 
     def stop(*_: object, **__: object) -> None:
-        assert list(tmp_path.glob(".out.tmp")), "it works in a folder of its own"
+        assert list(tmp_path.glob(".out.*")), "it works in a folder of its own"
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trainer.Watcher, "on_evaluate", stop)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from attnlab.classify import FineTuning, Outcome, Scored, fine_tune
+from attnlab.classify import FineTuning, Outcome, Scored, fine_tune, make_classifier
 from attnlab.classify.optimizers import inner_matrices, make_optimizer
 from attnlab.classify.settings import RATES, from_given
 from attnlab.corpora.labelled import Tables
@@ -194,6 +196,35 @@ def test_models_that_do_not_exist(tmp_path: Path, tables: Tables, monkeypatch: p
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "datasets" else object())
     with pytest.raises(UserError, match=r"needs datasets: `pip install 'attnlab\[hf\]'"):
         fine_tune("roberta-base", tables, FineTuning())
+
+
+def test_a_training_that_diverges_is_not_kept(tmp_path: Path, roberta: Path, tables: Tables) -> None:
+    with pytest.raises(UserError, match=r"diverged.* give a smaller rate than 1e\+30, such as --lr 1e\+29"):
+        make_classifier(str(roberta), tables, FineTuning(epochs=1, lr=1e30), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_are_cut_short_are_said(tmp_path: Path, roberta: Path, tables: Tables) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(roberta, broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="cannot be loaded") as caught:
+        fine_tune(str(broken), tables, FineTuning(epochs=1))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_gives_no_mask_is_asked_for_one(tmp_path: Path, roberta: Path, tables: Tables) -> None:
+    from transformers import AutoTokenizer
+
+    silent = tmp_path / "silent"
+    shutil.copytree(roberta, silent)
+    settings = json.loads((silent / "tokenizer_config.json").read_text())
+    (silent / "tokenizer_config.json").write_text(json.dumps({**settings, "model_input_names": ["input_ids"]}))
+    assert "attention_mask" not in AutoTokenizer.from_pretrained(silent)("a film")
+    asked = FineTuning(epochs=1, lr=1e-3)
+    with_mask, without = (fine_tune(str(one), tables, asked) for one in (roberta, silent))
+    assert without.dev == with_mask.dev
 
 
 def test_a_decoder_without_padding_is_refused(tmp_path: Path, tables: Tables) -> None:

@@ -146,10 +146,10 @@ def test_stopped_it_says_how_to_go_on(copy: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_table_that_changed_is_refused(copy: Path, files: Path, tmp_path: Path) -> None:
     study = read_json(copy / "study.json")
-    study["fingerprints"]["dev.tsv"] = "0" * 64
+    study["fingerprints"]["dev (dev.tsv)"] = "0" * 64
     (copy / "study.json").write_text(json.dumps(study))
     (copy / "result.json").unlink()
-    with pytest.raises(UserError, match=r"dev\.tsv changed since"):
+    with pytest.raises(UserError, match=r"dev \(dev\.tsv\) changed since"):
         studies.resume(copy, quiet())
 
 

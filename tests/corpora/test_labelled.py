@@ -72,6 +72,22 @@ def test_files_of_other_systems(files: Path) -> None:
     assert not tables.dev.header
 
 
+@pytest.mark.parametrize("head", [("stars", "body"), ('"label"', '"text"')])
+def test_a_heading_in_other_words_is_no_label(files: Path, head: tuple[str, str]) -> None:
+    more = [*TRAIN, ("1", "fine words"), ("0", "dull words")]
+    write(files / "train.tsv", [head, *more])
+    write(files / "dev.tsv", [head, *DEV])
+    tables = read_tables(files / "train.tsv", files / "dev.tsv")
+    assert tables.labels == ("0", "1")
+    assert (len(tables.train.rows), len(tables.dev.rows)) == (len(more), len(DEV))
+    assert tables.train.header
+    assert tables.train.place(0) == "train.tsv:2"
+    assert "heading" in tables.train.how
+    write(files / "train.tsv", [*more, head])  # elsewhere it is a label like any other
+    write(files / "dev.tsv", DEV)
+    assert len(read_tables(files / "train.tsv", files / "dev.tsv").labels) == 3
+
+
 def test_names_for_labels(files: Path) -> None:
     tables = read_tables(files / "train.tsv", files / "dev.tsv", names=parse_names(" 1 = positive ,0=negative"))
     assert tables.labels == ("negative", "positive")

@@ -177,6 +177,33 @@ def test_labelled_tables_are_recognised_and_only_their_text_is_read(tmp_path: Pa
     assert text_column(["Where was Ann born?\tYork", "Where was Bob born?\tRome"]) is None
 
 
+def test_a_line_without_a_label_far_down_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "table.tsv"
+    path.write_text("".join(f"{number % 2}\ta text of number {number}\n" for number in range(1200)) + "no tab here\n")
+    source = open_source(str(path))
+    texts = list(source.texts())
+    assert source.column == 1
+    assert (texts[0], texts[-1]) == ("a text of number 0", "no tab here")
+
+
+def test_epochs_and_tokens_of_a_corpus_smaller_than_a_batch(tmp_path: Path) -> None:
+    result = pretrain(["prose:120"], tmp_path / "out", replace(TINY, epochs=3, held_out=0.2, blocks_per_batch=1000))
+    assert result["steps"] == 3
+    assert result["tokens"] < 3 * 1000 * TINY.block_size
+    assert result["tokens"] % (3 * TINY.block_size) == 0
+
+
+def test_a_batch_with_nothing_hidden_teaches_nothing() -> None:
+    from attnlab.encoders.masked import masked_loss
+
+    for vocabulary in (500, 5000):
+        model = new_model(TINY, vocabulary)
+        loss = masked_loss(model, torch.randint(5, vocabulary, (2, 8)), torch.full((2, 8), -100))
+        loss.backward()
+        assert loss == 0
+        assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())
+
+
 def test_several_corpora_are_read_and_named(tmp_path: Path) -> None:
     lines = load_corpus("prose:400").lines
     (tmp_path / "a.txt").write_text("\n".join(lines[:300]))

@@ -36,6 +36,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
     with quietly(), plainly(name):
         tokenizer = AutoTokenizer.from_pretrained(locate(name))
+    if "attention_mask" not in tokenizer.model_input_names:  # or padding would be read as text
+        tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
     if tokenizer.pad_token_id is None:
         raise UserError(
             f"{name} has no padding token, so that texts of different lengths cannot share a batch: choose an encoder such as"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,10 +76,10 @@ def versions() -> dict[str, str]:
 @contextmanager
 def staged(out: Path) -> Iterator[Path]:
     """A folder to be filled, which gets its name when all is there; what was stopped leaves nothing behind."""
-    temporary = out.with_name(f".{out.name}.tmp")
     with disk(out):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        temporary.chmod(0o755)  # as any folder, and not for its maker's eyes only
     try:
         yield temporary
         refuse_existing(out)

@@ -34,6 +34,7 @@ from attnlab.classify.outcome import Epoch, Outcome, Scored
 from attnlab.classify.settings import FineTuning
 from attnlab.corpora.labelled import Tables
 from attnlab.encoders.loading import quietly
+from attnlab.errors import UserError
 from attnlab.stages import Show
 from attnlab.train import Step
 
@@ -173,6 +174,15 @@ def scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> Scored:
     return Scored(tuple(gold), tuple(tuple(map(float, row)) for row in np.exp(logs)), loss)
 
 
+def refuse_divergence(logits: Any, settings: FineTuning) -> None:
+    """A model whose scores are no numbers is not kept."""
+    if not np.isfinite(logits).all():
+        raise UserError(
+            f"training diverged, no epoch gave scores that are numbers: give a smaller rate than {settings.rate:g}, such as"
+            f" --lr {settings.rate / 10:g}"
+        )
+
+
 def only_logits(predictions: Any) -> Any:
     """The scores of the labels, where a model gives more than these."""
     return predictions[0] if isinstance(predictions, tuple) else predictions
@@ -204,6 +214,7 @@ def run(
         best = max(range(len(record.epochs)), key=lambda place: record.epochs[place].dev_accuracy)
         test = None
         if folder is not None:
+            refuse_divergence(record.logits[best], settings)
             encoder.model.save_pretrained(folder)
             encoder.tokenizer.save_pretrained(folder)
             if tables.test is not None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnlab.corpora.files import numbered_lines, opened
@@ -54,7 +55,7 @@ def split(line: str, place: str) -> tuple[str, str]:
 
 def heading(pair: tuple[str, str]) -> Column | None:
     """The order of the columns, if the line is a heading that names them."""
-    first, second = (cell.lower() for cell in pair)
+    first, second = (cell.strip('"').lower() for cell in pair)
     if first in LABEL_WORDS and second in TEXT_WORDS:
         return "label-first"
     return "text-first" if first in TEXT_WORDS and second in LABEL_WORDS else None
@@ -70,6 +71,7 @@ class Raw:
     heading: Column | None
     blank: int
     sha256: str
+    taken: tuple[str, str] | None = None  # a first line that was taken for a heading, though it names neither column
 
 
 def read_pairs(path: str | Path) -> Raw:
@@ -118,6 +120,16 @@ def recognise(raw: Raw) -> tuple[Column, str]:
     return COLUMNS[place], how
 
 
+def without_heading(raw: Raw, column: Column) -> Raw:
+    """The file without its first line, where that has a label that occurs nowhere else while every other label repeats."""
+    place = COLUMNS.index(column)
+    counts = Counter(pair[place] for pair in raw.pairs)
+    others = [count for label, count in counts.items() if label != raw.pairs[0][place]]
+    if raw.heading or counts[raw.pairs[0][place]] > 1 or len(others) < 2 or min(others) < 2:
+        return raw
+    return replace(raw, pairs=raw.pairs[1:], numbers=raw.numbers[1:], heading=column, taken=raw.pairs[0])
+
+
 def as_table(raw: Raw, column: Column, how: str) -> LabelledTable:
     """A file whose columns are known."""
     place = COLUMNS.index(column)
@@ -125,9 +137,16 @@ def as_table(raw: Raw, column: Column, how: str) -> LabelledTable:
     return LabelledTable(raw.source, rows, raw.sha256, column, how, raw.blank, raw.heading is not None, raw.numbers)
 
 
-def read_other(path: str | Path, labels: Iterable[str], column: Column, forced: bool) -> LabelledTable:
-    """A further file: its columns stand as in the training table, or the other way round if only so its labels are known."""
+def read_other(
+    path: str | Path, labels: Iterable[str], column: Column, forced: bool, taken: tuple[str, str] | None = None
+) -> LabelledTable:
+    """A further file: its columns stand as in the training table, or the other way round if only so its labels are known.
+
+    What was taken for a heading there is one here.
+    """
     raw, known = read_pairs(path), set(labels)
+    if taken is not None and raw.pairs[0] == taken and len(raw.pairs) > 1:
+        raw = replace(raw, pairs=raw.pairs[1:], numbers=raw.numbers[1:], heading=column)
     if not forced:
         fits = {one: all(pair[place] in known for pair in raw.pairs) for place, one in enumerate(COLUMNS)}
         other = COLUMNS[1 - COLUMNS.index(column)]
@@ -146,8 +165,17 @@ def read_tables(
     """The user's tables, recognised, renamed and checked."""
     raw = read_pairs(train)
     found, how = (column, f"as --column says, {column}") if column else recognise(raw)
+    raw = without_heading(raw, found)
+    if raw.taken:
+        how += (
+            f"; the first line, {' | '.join(raw.taken)[:60]!r}, is taken for a heading: its label occurs nowhere else"
+        )
     learned = as_table(raw, found, how)
-    others = [read_other(path, learned.counts, found, column is not None) for path in (dev, test) if path is not None]
+    others = [
+        read_other(path, learned.counts, found, column is not None, raw.taken)
+        for path in (dev, test)
+        if path is not None
+    ]
     return checked(learned, others[0], others[1] if test is not None else None, names)
 
 

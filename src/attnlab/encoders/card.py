@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 
 def model_card(result: Mapping[str, Any]) -> str:
     """Markdown with the header that model hubs read."""
     config, best, guess = result["config"], result["history"][-1], result["unigram"]
-    rows = [f"| {one['name']} | {one['texts']:,} | `{one['sha256']}` |" for one in result["corpus"]]
+    rows = [f"| {Path(one['name']).name} | {one['texts']:,} | `{one['sha256']}` |" for one in result["corpus"]]
     curve = [
         f"| {one['epoch']:.2f} | {one['seconds'] / 60:.1f} | {one['loss']:.3f} | {one['accuracy']:.1%} |"
         for one in result["history"]

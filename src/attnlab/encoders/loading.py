@@ -38,11 +38,13 @@ def quietly() -> Iterator[None]:
 @contextmanager
 def plainly(name: str) -> Iterator[None]:
     """Turn what transformers says of a model that it cannot load into one line with the fix."""
+    from safetensors import SafetensorError
+
     try:
         yield
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError) as error:
         raise UserError(explained(name, error)) from None
 
 

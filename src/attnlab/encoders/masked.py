@@ -52,7 +52,7 @@ def masked_loss(model: RobertaForMaskedLM, input_ids: Tensor, labels: Tensor) ->
     features, targets = hidden_features(model, input_ids, labels)
     decoder = model.lm_head.decoder
     if decoder.out_features < vocabulary.LARGE:
-        return functional.cross_entropy(decoder(features), targets)
+        return functional.cross_entropy(decoder(features), targets, reduction="sum") / max(1, len(targets))
     # The bias is one more column, seen with a one.
     widened = torch.cat((features, features.new_ones(len(features), 1)), dim=1)
     weight = torch.cat((decoder.weight, decoder.bias[:, None]), dim=1)

@@ -152,9 +152,11 @@ def make_trainer(
     )
     validation = hidden_once(material.validation, hide_fewer, config.seed)
     shares = frequencies(material.train, len(material.tokenizer))
+    if not (validation["labels"] >= 0).any():
+        raise DataError("the corpus is too small to validate with: not one held-out token is hidden; give more text")
     guess = unigram(shares, validation["labels"])
     begin_at(model, shares)
-    steps = math.ceil(len(material.train) / config.blocks_per_batch * config.epochs)
+    steps = math.ceil(math.ceil(len(material.train) / config.blocks_per_batch) * config.epochs)
     optimizer = make_optimizer(model, config)
     pace = Pace(steps, 60 * config.minutes, config.warmup)
     given = TrainingArguments(
@@ -180,7 +182,7 @@ def make_trainer(
         )
 
     trainer = MaskedTrainer(
-        watch=Watch(pace, config.blocks_per_batch * config.block_size, show.step),
+        watch=Watch(pace, show.step),
         validation=validation,
         told=told,
         model=model,
@@ -196,7 +198,7 @@ def make_trainer(
 def outcome(trainer: MaskedTrainer, config: EncoderConfig) -> dict[str, Any]:
     """What a run came to."""
     seconds, steps = trainer.watch.pace.elapsed(), trainer.state.global_step
-    tokens = steps * config.blocks_per_batch * config.block_size
+    tokens = trainer.watch.tokens
     assert trainer.model is not None
     return {
         "config": asdict(config),

@@ -30,7 +30,8 @@ class Source:
     def texts(self) -> Iterator[str]:
         """Its texts, one at a time."""
         for line in lines_of(self.name):
-            text = line if self.column is None else line.split("\t")[self.column]
+            cells = line.split("\t")
+            text = cells[self.column] if self.column is not None and len(cells) == 2 else line
             if text.strip():
                 yield text.strip()
 

@@ -60,15 +60,15 @@ class Pace:
 class Watch(TrainerCallback):
     """Ends a run when its time is over, and shows every step."""
 
-    def __init__(self, pace: Pace, tokens: int, step: Callable[[Step], None]) -> None:
-        self.pace, self.tokens, self.step = pace, tokens, step
-        self.loss = 0.0
+    def __init__(self, pace: Pace, step: Callable[[Step], None]) -> None:
+        self.pace, self.step = pace, step
+        self.loss, self.tokens = 0.0, 0  # of the last batch, and read so far
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """After every update."""
         done, at = self.pace.progress(state.global_step), state.global_step
         rate = self.pace.rate(at)
-        self.step(Step(at, done, state.epoch or 0.0, self.loss, rate, at * self.tokens, self.pace.elapsed()))
+        self.step(Step(at, done, state.epoch or 0.0, self.loss, rate, self.tokens, self.pace.elapsed()))
         if done >= 1.0:
             control.should_training_stop = True
         return control
@@ -91,6 +91,7 @@ class MaskedTrainer(Trainer):
         """The mean loss of the hidden tokens of a batch."""
         loss = masked_loss(model, inputs["input_ids"], inputs["labels"])
         self.watch.loss = float(loss.detach())
+        self.watch.tokens += inputs["input_ids"].numel()
         return (loss, {}) if return_outputs else loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:

@@ -71,7 +71,7 @@ def check(asked: Asked, tables: Tables, why_no_bag: str, packages: tuple[str, ..
 
 def fingerprints(asked: Asked, tables: Tables) -> dict[str, str]:
     """Checksums of the tables, and of the model where it is a folder; the hub's models are its own affair."""
-    found = {table.source: table.sha256 for table in tables.parts.values()}
+    found = {f"{part} ({table.source})": table.sha256 for part, table in tables.parts.items()}
     place = Path(locate(asked.model))
     if place.is_dir():
         digest = hashlib.sha256()
