@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from attnlab.classify import FineTuning, Outcome, Scored, fine_tune, make_classifier
+from attnlab.classify.models import load_encoder, places
 from attnlab.classify.optimizers import inner_matrices, make_optimizer
 from attnlab.classify.settings import RATES, from_given
-from attnlab.corpora.labelled import Tables
+from attnlab.corpora.labelled import Tables, read_tables
 from attnlab.errors import ConfigError, UserError
 from attnlab.optim import Both
 from attnlab.stages import Show
@@ -262,3 +263,45 @@ def test_bert_works_too(tmp_path: Path, tables: Tables) -> None:
     outcome = fine_tune(str(tmp_path), tables, FineTuning(epochs=4, lr=3e-3, batch_size=8))
     assert outcome.facts["max_length"] == 40
     assert outcome.accuracy > 0.9
+
+
+def test_a_head_for_other_labels_is_drawn_anew(kept: Path, outcome: Outcome, tables: Tables) -> None:
+    same = load_encoder(str(kept), tables.labels)
+    assert same.fresh == ()
+    other = load_encoder(str(kept), ("bad", "good"))
+    assert {name.split(".")[0] for name in other.fresh} == {"classifier"}
+    for name, weight in other.model.named_parameters():
+        if name.endswith("weight"):
+            assert torch.equal(weight, same.model.get_parameter(name)) == (name not in other.fresh), name
+
+
+def test_places_by_another_name_are_found(tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2Model, PreTrainedTokenizerFast
+
+    class Endless(PreTrainedTokenizerFast):
+        model_max_length = 10**30
+
+    model = GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=20, vocab_size=30))
+    assert places(model, Endless.__new__(Endless)) == 20
+
+
+def test_a_folder_is_made_where_there_is_none(tmp_path: Path, tables: Tables) -> None:
+    fine_tune("bag-of-words", tables, FineTuning(), tmp_path / "new" / "folder")
+    assert list((tmp_path / "new" / "folder").iterdir())
+
+
+def test_scores_that_are_no_numbers_are_never_right() -> None:
+    nothing = float("nan")
+    scored = Scored((0, 0, 1), ((nothing, nothing), (0.9, 0.1), (0.2, 0.8)), nothing)
+    assert scored.predicted == (-1, 0, 1)
+    assert scored.accuracy == pytest.approx(2 / 3)
+
+
+def test_an_epoch_that_diverged_never_wins(tmp_path: Path, roberta: Path, files: Path) -> None:
+    rows = [line.split("\t") for line in (files / "train.tsv").read_text().splitlines()]
+    mostly = [row for row in rows if row[0] == "neg"][:18] + [row for row in rows if row[0] == "pos"][:2]
+    (tmp_path / "dev.tsv").write_text("".join(f"{label}\t{text} again\n" for label, text in mostly))
+    lopsided = read_tables(files / "train.tsv", tmp_path / "dev.tsv")
+    found = fine_tune(str(roberta), lopsided, FineTuning(epochs=2, lr=1e30))
+    assert not any(found.right)  # the first label, said of everything, would be right in 90 %
+    assert found.curve == [0.0, 0.0]

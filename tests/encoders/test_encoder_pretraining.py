@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from attnlab.corpora import load_corpus
+from attnlab.corpora.labelled import text_column
 from attnlab.encoders import EncoderConfig, fill, pretrain
 from attnlab.encoders.pieces import SYMBOLS, blocks_of, encoded, learn_pieces
 from attnlab.encoders.pretraining import new_model
-from attnlab.encoders.texts import is_held_out, open_source, part, text_column
+from attnlab.encoders.texts import is_held_out, open_source, part
 from attnlab.errors import ConfigError, DataError, Interrupted, OutputExists, UserError
 from attnlab.stages import Show
 from verbs import call
@@ -132,12 +133,13 @@ def test_a_fresh_model_guesses_by_frequency() -> None:
 
 
 def test_every_matrix_learns_at_the_rate_that_is_set() -> None:
-    from attnlab.encoders.training import Paired, make_optimizer
+    from attnlab.encoders.training import make_optimizer
+    from attnlab.optim import Both
 
     model = new_model(TINY, 400)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     optimizer = make_optimizer(model, TINY)
-    assert isinstance(optimizer, Paired)
+    assert isinstance(optimizer, Both)
     optimizer.load_state_dict(optimizer.state_dict())  # as accelerate does, which replaces the groups
     for weight in model.parameters():
         weight.grad = torch.randn_like(weight)
@@ -297,5 +299,5 @@ def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="nobody/nothing cannot be had from the model hub: check the name"):
+    with pytest.raises(UserError, match="nobody/nothing is no folder, and HF_HUB_OFFLINE keeps the hub closed"):
         fill("nobody/nothing", "The <mask> .")

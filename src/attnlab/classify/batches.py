@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MEANINGS = {
-    "input_ids": "the number of every piece in the tokenizer's vocabulary, padding at the end of short texts",
+    "input_ids": "the number of every piece in the tokenizer's vocabulary, padding on the {side} of short texts",
     "attention_mask": "1 where a piece of the text stands, 0 where there is padding, which no attention may see",
     "token_type_ids": "which of two texts a piece belongs to; with one text all are 0",
     "labels": "the number of each text's label: what the model learns to say",
@@ -47,7 +47,9 @@ def explain_batch(name: str, tables: Tables, settings: FineTuning) -> dict[str, 
                 "name": key,
                 "dtype": str(value.dtype).removeprefix("torch."),
                 "shape": list(value.shape),
-                "meaning": MEANINGS.get(key, "what this model asks for beside the others"),
+                "meaning": MEANINGS.get(key, "what this model asks for beside the others").format(
+                    side=tokenizer.padding_side
+                ),
             }
             for key, value in sorted(batch.items(), key=lambda pair: order(pair[0]))
         ],

@@ -49,10 +49,12 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
     """A tokenizer and a model with a new head, whose labels have the user's names."""
     import torch
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoConfig, AutoModelForSequenceClassification
 
     tokenizer = load_tokenizer(name)
     with quietly(), plainly(name):
+        names = AutoConfig.from_pretrained(locate(name)).id2label
+        brought = [names[place] for place in sorted(names)]
         model, report = AutoModelForSequenceClassification.from_pretrained(
             locate(name),
             num_labels=len(labels),
@@ -63,6 +65,9 @@ def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
             dtype=torch.float32,
             output_loading_info=True,
         )
+    missing = {*report["missing_keys"], *(key[0] for key in report.get("mismatched_keys", ()))}
+    if not missing and brought != list(labels):
+        missing = new_head(model)
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise UserError(
@@ -70,8 +75,19 @@ def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
         )
     if model.config.get_text_config().pad_token_id is None:
         model.config.pad_token_id = tokenizer.pad_token_id
-    fresh = {*report["missing_keys"], *(key[0] for key in report.get("mismatched_keys", ()))}
-    return Encoder(tokenizer, model, places(model, tokenizer), tuple(sorted(fresh)))
+    return Encoder(tokenizer, model, places(model, tokenizer), tuple(sorted(missing)))
+
+
+def new_head(model: PreTrainedModel) -> set[str]:
+    """Draw the head anew, and say which weights those are: one that was trained for other labels knows the wrong ones."""
+    found = set()
+    for name, module in model.named_children():
+        if name != model.base_model_prefix:
+            for part in (*module.modules(), *module.parameters()):
+                vars(part)["_is_hf_initialized"] = False  # or it would be left as it is
+            module.apply(model._init_weights)
+            found |= {f"{name}.{one}" for one, _ in module.named_parameters()}
+    return found
 
 
 def places(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
@@ -83,6 +99,9 @@ def places(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
         for name, module in model.named_modules()
         if isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
     ]
+    if not tables:  # under another name; those that are relative to one another have no end
+        said = (getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions"))
+        tables = [number for number in said if isinstance(number, int) and number > 0][:1]
     return min([*tables, tokenizer.model_max_length, 10**6])
 
 

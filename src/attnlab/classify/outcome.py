@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 
@@ -18,8 +19,10 @@ class Scored:
 
     @cached_property
     def predicted(self) -> tuple[int, ...]:
-        """The likeliest label of each text."""
-        return tuple(max(range(len(row)), key=row.__getitem__) for row in self.probabilities)
+        """The likeliest label of each text; -1, which is nobody's, where the probabilities are no numbers."""
+        return tuple(
+            max(range(len(row)), key=row.__getitem__) if all(map(isfinite, row)) else -1 for row in self.probabilities
+        )
 
     @cached_property
     def right(self) -> tuple[bool, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from attnlab.config import build, from_text, require, setting, type_hints
@@ -55,8 +55,3 @@ def from_given(values: Mapping[str, Any]) -> FineTuning:
     hints = type_hints(FineTuning)
     given = {name: from_text(value, hints.get(name)) for name, value in values.items() if value is not None}
     return build(FineTuning, given, where="settings given")
-
-
-def names() -> list[str]:
-    """The settings that there are."""
-    return [one.name for one in fields(FineTuning)]

@@ -38,6 +38,9 @@ def fine_tune(
     raises in `after_epoch` ends it there.
     """
     need_extra(*PACKAGES)
+    if folder is not None:
+        with disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
     if model == bag.NAME:
         return bag.run(tables, settings, folder, show)
     from attnlab.classify import trainer

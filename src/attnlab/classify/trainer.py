@@ -244,7 +244,9 @@ def make_trainer(
     def measure(said: EvalPrediction) -> dict[str, float]:
         logits = only_logits(said.predictions)
         record.logits.append(logits)
-        return {"accuracy": float((logits.argmax(-1) == said.label_ids).mean())}
+        # Scores that are no numbers say nothing; their largest would be the first label.
+        right = (logits.argmax(-1) == said.label_ids) & np.isfinite(logits).all(axis=-1)
+        return {"accuracy": float(right.mean())}
 
     limit = min(settings.max_length, encoder.limit)
     return OrderedTrainer(

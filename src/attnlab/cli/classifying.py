@@ -90,6 +90,10 @@ def classify(
 
     refuse_several("a classification")
     settings = from_given(asdict(given))
+    if model == "bag-of-words" and (
+        useless := [name for name, value in asdict(given).items() if value not in (None, "")]
+    ):
+        raise UserError(f"bag-of-words has no epochs and no optimizer: leave --{useless[0]} out")
     if (train is None) != (dev is None) or (train is None and (test or labels or column)):
         raise UserError(
             "classify takes a table to learn from and one to choose on: TRAIN DEV; without files, none at all"

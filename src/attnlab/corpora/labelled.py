@@ -120,6 +120,25 @@ def recognise(raw: Raw) -> tuple[Column, str]:
     return COLUMNS[place], how
 
 
+def text_column(lines: Sequence[str]) -> int | None:
+    """The place of the texts in lines that are a labelled table by the same rule; None where they are not."""
+    try:
+        pairs = tuple(split(line, "") for line in lines)
+        head = heading(pairs[0]) if pairs else None
+        column, _ = recognise(Raw("", pairs[1:] if head else pairs, (), head, 0, ""))
+    except DataError:
+        return None
+    return 1 - COLUMNS.index(column)
+
+
+def cell_of(line: str, place: int) -> str:
+    """One of the two columns of a line; a line that has not two is text as a whole."""
+    try:
+        return split(line, "")[place]
+    except DataError:
+        return line
+
+
 def without_heading(raw: Raw, column: Column) -> Raw:
     """The file without its first line, where that has a label that occurs nowhere else while every other label repeats."""
     place = COLUMNS.index(column)
@@ -147,6 +166,8 @@ def read_other(
     raw, known = read_pairs(path), set(labels)
     if taken is not None and raw.pairs[0] == taken and len(raw.pairs) > 1:
         raw = replace(raw, pairs=raw.pairs[1:], numbers=raw.numbers[1:], heading=column)
+    if raw.heading and raw.heading != column and not forced:
+        return as_table(raw, raw.heading, f"its heading says {raw.heading.replace('-', ' ')}")
     if not forced:
         fits = {one: all(pair[place] in known for pair in raw.pairs) for place, one in enumerate(COLUMNS)}
         other = COLUMNS[1 - COLUMNS.index(column)]
@@ -164,6 +185,11 @@ def read_tables(
 ) -> Tables:
     """The user's tables, recognised, renamed and checked."""
     raw = read_pairs(train)
+    if column and raw.heading and column != raw.heading:
+        raise DataError(
+            f"{raw.source}: its heading says {raw.heading.replace('-', ' ')}, --column says {column}: leave --column out, or"
+            " mend the heading"
+        )
     found, how = (column, f"as --column says, {column}") if column else recognise(raw)
     raw = without_heading(raw, found)
     if raw.taken:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from attnlab.corpora.licences import licences_of, shown
 
 
 def model_card(result: Mapping[str, Any]) -> str:
     """Markdown with the header that model hubs read."""
     config, best, guess = result["config"], result["history"][-1], result["unigram"]
-    rows = [f"| {Path(one['name']).name} | {one['texts']:,} | `{one['sha256']}` |" for one in result["corpus"]]
+    rows = [f"| {shown(one['name'])} | {one['texts']:,} | `{one['sha256']}` |" for one in result["corpus"]]
     curve = [
         f"| {one['epoch']:.2f} | {one['seconds'] / 60:.1f} | {one['loss']:.3f} | {one['accuracy']:.1%} |"
         for one in result["history"]
@@ -34,6 +35,8 @@ def model_card(result: Mapping[str, Any]) -> str:
             "| trained on | texts | sha256 |",
             "|---|---|---|",
             *rows,
+            "",
+            *licences_of(one["name"] for one in result["corpus"]),
             "",
             f"{result['tokens']:,} tokens in {result['seconds'] / 60:.1f} minutes on {result['threads']} thread(s)"
             f" ({result['tokens_per_second']:,} a second), {config['hidden']:.0%} of them hidden, seed {config['seed']}.",

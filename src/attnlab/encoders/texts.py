@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from attnlab import corpora
+from attnlab.corpora.labelled import cell_of, text_column
 from attnlab.corpora.sources import lines_of
 
 LOOKED_AT = 1000  # lines by which a table is recognised
@@ -30,8 +31,7 @@ class Source:
     def texts(self) -> Iterator[str]:
         """Its texts, one at a time."""
         for line in lines_of(self.name):
-            cells = line.split("\t")
-            text = cells[self.column] if self.column is not None and len(cells) == 2 else line
+            text = line if self.column is None else cell_of(line, self.column)
             if text.strip():
                 yield text.strip()
 
@@ -41,22 +41,6 @@ class Source:
             "one text a line" if self.column is None else f"a labelled table, its column {self.column + 1} is the text"
         )
         return f"{self.name}: {how}"
-
-
-def text_column(lines: list[str]) -> int | None:
-    """The column of the texts where lines are `label<TAB>text` or `text<TAB>label`, else None.
-
-    They are where every line has exactly one tab and one side repeats itself: at most half as many values as lines, and
-    shorter than the other side.
-    """
-    rows = [line.split("\t") for line in lines]
-    if not rows or any(len(row) != 2 for row in rows):
-        return None
-    for label, text in ((0, 1), (1, 0)):
-        shorter = sum(len(row[label]) for row in rows) < sum(len(row[text]) for row in rows)
-        if shorter and len({row[label] for row in rows}) * 2 <= len(rows):
-            return text
-    return None
 
 
 def open_source(name: str) -> Source:

@@ -8,15 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnlab import __version__, corpora
+from attnlab import __version__
 from attnlab.config import walk
-
-LICENCES = {
-    "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
-    " same licence, and name the source.",
-    "prose": "The text is that of Python itself, © Python Software Foundation, under its licence.",
-    "": "The licence of data of one's own is not known here: see to it before you share the model.",
-}
+from attnlab.corpora.licences import licences_of, shown
 
 
 @dataclass(frozen=True)
@@ -93,27 +87,16 @@ print(tokenizer.decode(written[0]))
 
 def training(facts: Facts) -> str:
     """The data of every stage, with their checksums and licences."""
-    lines, notes = [], set()
+    lines, sources = [], []
     for stored in facts.stages:
         data = {key: one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
         lines += [f"- {stored.get('stage')}" + ("" if data else ": on data that are not known")]
         lines += [f"  - {key}: `{shown(one['source'])}`, sha256 `{one['sha256']}`" for key, one in data.items()]
-        notes |= {corpora_name(one["source"]) for one in data.values()} or {""}
+        sources += [one["source"] for one in data.values()] or [""]
     if not lines:
         return "## Training\nHow it was trained is not known: it was exported from its weights alone.\n"
-    licences = [f"\n{LICENCES[name]}" for name in sorted(notes)]
+    licences = [f"\n{words}" for words in licences_of(sources)]
     return "\n".join(["## Training\n", *lines, *licences, ""])
-
-
-def corpora_name(source: str) -> str:
-    """Which built-in data a source is made of; empty for a user's own."""
-    name = source.split(":")[0]
-    return name if corpora.is_built_in(source) and name in LICENCES else ""
-
-
-def shown(source: str) -> str:
-    """The name of a source without the folders of the machine it lay on."""
-    return source if corpora.is_built_in(source) else source.replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def figures(facts: Facts) -> str:
