@@ -25,6 +25,7 @@ from birthplaces import option, split_questions
 from attnlab import corpora, evaluate, stages, stats
 from attnlab.config import RunConfig, resolve
 from attnlab.model import load_model
+from attnlab.runs import Run
 from attnlab.tasks import TaskData, make_task
 
 HELD_OUT, SHARE, WHOLE = 500, 0.25, "whole"
@@ -81,10 +82,13 @@ def train_one(folder: Path, name: str, seed: int) -> None:
     config = replace(config, train=replace(config.train, epochs=epochs, threads=1))
     target = folder / f"{name}-{seed}"
     mixed = facts if config.task.options.get("questions", 1.0) else None
-    run = stages.pretrain(config, corpus, mixed, target)
+    begun = target.exists()
+    run = stages.resume(Run.open(target)) if begun else stages.pretrain(config, corpus, mixed, target)
     if variant.tuned:
         given = {"train": {"epochs": 8.0, "lr": 3e-4, "muon_lr": 0.002, "threads": 1}, "seed": seed}
-        run = stages.finetune(resolve("recall", "finetune", given=given), run, facts, corpus, Path(f"{target}-tuned"))
+        tuned = Path(f"{target}-tuned")
+        settings = resolve("recall", "finetune", given=given)
+        run = stages.resume(Run.open(tuned)) if tuned.exists() else stages.finetune(settings, run, facts, corpus, tuned)
     found = evaluate.examine(*load_model(run.model), corpora.load_questions(exam))
     row = {"name": name, "seed": seed, "right": found.right, "tokens": run.result["tokens"]}
     (folder / f"{name}-{seed}.json").write_text(json.dumps(row), encoding="utf-8")
@@ -144,7 +148,7 @@ def main() -> None:
 
     def start(job: tuple[str, int]) -> None:
         command = [sys.executable, __file__, str(folder), "--one", f"{job[0]}:{job[1]}"]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        subprocess.run(command, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})  # the others go on
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(start, missing(folder, names, seeds)))
