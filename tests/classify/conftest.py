@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from attnlab.corpora.labelled import Tables, read_tables
+from verbs import call
 
 GOOD, BAD = ("lovely", "superb"), ("boring", "stale")
 THINGS = ("film", "story", "cast", "scene", "ending", "music", "plot", "joke")
@@ -85,3 +87,20 @@ def make_roberta(folder: Path, texts: list[str], places: int = 24) -> Path:
     )
     RobertaForMaskedLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def refused(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[tuple[str, ...], str], None]:
+    """A request that ends in one line, before anything is made."""
+
+    def ask(options: tuple[str, ...], message: str) -> None:
+        model = () if "--model" in options else ("--model", "roberta-base")
+        out = tmp_path / "out"
+        code = call("classify", files / "train.tsv", files / "dev.tsv", *model, *options, "--out", out)
+        said = capsys.readouterr().err
+        assert code == 2
+        assert message in said
+        assert said.count("\n") == 1
+        assert not out.exists()
+
+    return ask

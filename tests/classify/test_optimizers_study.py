@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -225,16 +226,9 @@ def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
     ],
 )
 def test_wrong_requests_are_refused_in_one_line(
-    options: tuple[str, ...], message: str, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], message: str, refused: Callable[[tuple[str, ...], str], None]
 ) -> None:
-    model = () if "--model" in options else ("--model", "roberta-base")
-    out = tmp_path / "out"
-    code = call("classify", files / "train.tsv", files / "dev.tsv", *model, *options, "--out", out)
-    said = capsys.readouterr().err
-    assert code == 2
-    assert message in said
-    assert said.count("\n") == 1
-    assert not out.exists()
+    refused(options, message)
 
 
 def test_rates_and_what_is_said_of_them() -> None:

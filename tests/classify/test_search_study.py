@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -229,17 +230,10 @@ def test_the_earliest_of_the_best_and_never_one_that_was_ended() -> None:
         (("--search", "--minutes", "0"), "--minutes must be above 0"),
         (("--trials", "3"), "go with --search"),
         (("--search", "--model", "bag-of-words"), "bag-of-words chooses its strength by itself"),
-        (("--search", "--model", "absent/folder/here"), "no such folder"),
+        (("--search", "--model", "absent/folder/here"), "is no folder: name the folder of an encoder"),
     ],
 )
 def test_wrong_searches_are_refused_in_one_line(
-    options: tuple[str, ...], message: str, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], message: str, refused: Callable[[tuple[str, ...], str], None]
 ) -> None:
-    model = () if "--model" in options else ("--model", "roberta-base")
-    out = tmp_path / "out"
-    code = call("classify", files / "train.tsv", files / "dev.tsv", *model, *options, "--out", out)
-    said = capsys.readouterr().err
-    assert code == 2
-    assert message in said
-    assert said.count("\n") == 1
-    assert not out.exists()
+    refused(options, message)
