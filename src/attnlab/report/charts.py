@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from attnlab.report.scales import Scale, extent, scale
-from attnlab.report.svg import LETTER, finite, line, shorten, svg, text
+from attnlab.report.svg import LETTER, finite, line, shorten, svg, text, width_of
 
 WIDTH = 760
 NARROW = 520  # below this, names stand above their bars
@@ -232,7 +232,7 @@ def row_chart(
 ) -> str:
     """Rows under one another over a common axis: names (with a class) to the left, or above on a narrow chart."""
     above = width < NARROW
-    longest = max((len(name) for name, _ in names), default=0) * LETTER
+    longest = max((width_of(name) for name, _ in names), default=0.0)
     gutter = margin if above else min(longest, width * 0.4) + 16
     pitch, offset = (52, 22) if above else (38, 8)
     bottom = 4 + pitch * max(len(names), 1) + 4

@@ -28,6 +28,12 @@ def clean(words: str) -> str:
     return escape(NOT_XML.sub("\ufffd", words), quote=True)
 
 
+def width_of(words: str) -> float:
+    """About how wide words are, in pixels: m and w take more than an average letter, capitals a little more."""
+    wide, capitals = sum(letter in "mwMW" for letter in words), sum(letter.isupper() for letter in words)
+    return LETTER * len(words) + 5 * wide + 2 * capitals
+
+
 def shorten(words: str, room: float) -> str:
     """The words, cut with an ellipsis where they do not fit into so many pixels."""
     most = max(4, int(room / LETTER))
