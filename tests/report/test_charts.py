@@ -14,6 +14,7 @@ from attnlab.report.charts import Axis, Bar, Point, Series, bar_chart, line_char
 from attnlab.report.curves import MOST_POINTS, between, joint_curve, loss_curve, smooth, thin
 from attnlab.report.heat import LEVELS, Shading, heat_cells, heat_map
 from attnlab.report.scales import scale
+from attnlab.report.svg import width_of
 
 NAN, INFINITE = math.nan, math.inf
 X, Y = Axis("tokens"), Axis("loss", "nats")
