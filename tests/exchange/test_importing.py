@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from exchanged import ODD, TEXTS, ids_of, stored, tiny_model
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -17,6 +18,7 @@ from attnlab import load_model
 from attnlab.errors import DataError, UserError
 from attnlab.exchange import export, import_model, read_folder
 from attnlab.exchange.symbols import byte_letters
+from attnlab.tokenizers import Kind
 from verbs import call
 
 END = "<|endoftext|>"
@@ -158,6 +160,40 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     import_model(tmp_path / "odd", tmp_path / "run")
     with pytest.raises(UserError, match="run of attnlab already"):
         read_folder(tmp_path / "run")
+
+
+@pytest.mark.parametrize("layout", ["gpt2", "attnlab"])
+def test_missing_weights_are_never_made_up(tmp_path: Path, capfd: pytest.CaptureFixture[str], layout: str) -> None:
+    folder = tmp_path / "theirs"
+    mechanism = "dot" if layout == "gpt2" else "linear"
+    assert export(stored(tmp_path / "ours", tiny_model("mingpt", mechanism=mechanism)), folder)["layout"] == layout
+    weights = load_file(folder / "model.safetensors")
+    gone = next(name for name in weights if ".mlp." in name and "weight" in name)
+    save_file(
+        {name: one for name, one in weights.items() if name != gone}, folder / "model.safetensors", {"format": "pt"}
+    )
+    capfd.readouterr()
+    assert call("import", folder, tmp_path / "run") == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert f"lacks 1 of its weights, first {gone}" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+@pytest.mark.parametrize("steps", [None, 1])
+def test_an_exported_tokenizer_that_was_changed_is_refused(tmp_path: Path, kind: Kind, steps: int | None) -> None:
+    export(stored(tmp_path / "ours", tiny_model(), kind), tmp_path / "theirs")
+    file = tmp_path / "theirs" / "tokenizer.json"
+    changed = json.loads(file.read_text())
+    if steps is None:
+        changed["normalizer"] = None
+    else:
+        del changed["normalizer"]["normalizers"][:steps]
+    file.write_text(json.dumps(changed))
+    with pytest.raises(UserError, match=r"its tokenizer\.json was changed"):
+        read_folder(tmp_path / "theirs")
 
 
 def test_the_verbs_work_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
