@@ -219,6 +219,16 @@ def test_the_verbs_work_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (written["layout"], written["needs_attnlab"]) == ("gpt2", False)
 
 
+def test_what_is_not_imported_says_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpt2(tmp_path / "gpt2")
+    for verb in (("export", tmp_path / "gpt2", tmp_path / "new"), ("evaluate", tmp_path / "gpt2")):
+        capsys.readouterr()
+        assert call(*verb) == 2
+        assert f"to make a run of it, `attnlab import {tmp_path / 'gpt2'} runs/NAME`" in capsys.readouterr().err
+    with pytest.raises(UserError, match="is a model of transformers already"):
+        load_model(tmp_path / "gpt2")
+
+
 def test_a_models_folder_is_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("export", stored(tmp_path / "model", tiny_model()), tmp_path / "theirs") == 0
     assert "import attnlab.exchange, then AutoModelForCausalLM" in capsys.readouterr().out
