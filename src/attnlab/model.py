@@ -23,7 +23,7 @@ from attnlab import registry
 from attnlab.config import ModelConfig, build, require
 from attnlab.errors import CheckpointError, ConfigError, unknown
 from attnlab.mechanisms.heads import Attention
-from attnlab.runs import Run, read_json
+from attnlab.runs import Run, read_json, refuse_models_of_transformers
 from attnlab.taps import Tap
 from attnlab.tokenizers import Tokenizer
 
@@ -296,6 +296,7 @@ def load_model(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
     if not (folder / "model.safetensors").is_file() and not (folder / "tokenizer.json").is_file():
         folder = Run.open(folder).model
     config = read_json(folder / "config.json")
+    refuse_models_of_transformers(folder)
     if config.get("format") != FORMAT:
         raise CheckpointError(
             f"{folder} has checkpoint format {config.get('format')}, and this version reads {FORMAT}:"

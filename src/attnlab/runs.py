@@ -18,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ except ImportError:  # no Unix, no locks
     fcntl = None  # type: ignore[assignment]
 
 from attnlab import __version__
-from attnlab.errors import CheckpointError, DataError, OutputExists, StorageError, UserError
+from attnlab.errors import AttnlabError, CheckpointError, DataError, OutputExists, StorageError, UserError
 from attnlab.machine import cores, cpu_name
 
 KEPT_CHECKPOINTS = 2
@@ -101,6 +102,49 @@ def write_folder(path: Path, files: Mapping[str, bytes], replace: bool = False) 
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def peek(path: Path) -> dict[str, Any]:
+    """A JSON table, or an empty one where there is none that can be read."""
+    try:
+        return read_json(path)
+    except (AttnlabError, OSError, RecursionError):
+        return {}
+
+
+def is_classifier(path: Path) -> bool:
+    """Whether `attnlab classify` wrote this folder."""
+    there = (path / "model").is_dir() and (path / "predictions.tsv").is_file()
+    return there and {"best_epoch", "labels", "dev"} <= peek(path / "result.json").keys()
+
+
+def is_encoder(path: Path) -> bool:
+    """Whether `attnlab encoder pretrain` wrote this folder."""
+    theirs = "model_type" in peek(path / "config.json")
+    return theirs and {"history", "unigram", "validation_targets"} <= peek(path / "result.json").keys()
+
+
+def refuse_models_of_transformers(path: Path) -> None:
+    """Refuse a folder whose model is not attnlab's own, and say what can be done with it."""
+    kind, named = peek(path / "config.json").get("model_type"), shlex.quote(str(path))
+    if is_classifier(path):
+        if not (path / "model" / "config.json").is_file():
+            raise UserError(
+                f"{path} is a classification by a bag of words, not a run: `attnlab runs show {named}` tells its figures,"
+                " and attnlab classify measures other texts with --test"
+            )
+        load = f"AutoModelForSequenceClassification.from_pretrained({str(path / 'model')!r})"
+        raise UserError(f"{path} is a classifier of transformers already: load it with {load}")
+    if kind in ("gpt2", "attnlab"):
+        raise UserError(
+            f"{path} is a model of transformers already: to make a run of it, `attnlab import {named} runs/NAME`"
+        )
+    if isinstance(kind, str):
+        what = "an encoder" if is_encoder(path) else f"a model ({kind})"
+        raise UserError(
+            f"{path} is {what} of transformers already: load it with AutoModel.from_pretrained({str(path)!r}), or fine-tune"
+            f" it: attnlab classify --model {named}"
+        )
 
 
 def refuse_existing(path: Path) -> None:
@@ -177,11 +221,15 @@ class Run:
             if several or "specimens" in read_json(path / "study.json").get("plan", {}):
                 example = several[0] if several else path / "SPECIMEN" / "seed-0"
                 raise UserError(f"{path} is a comparison of several runs: name one of them, such as {example}")
+            refuse_models_of_transformers(path / "best")
             if not (path / "finetune" / "model").is_dir():
+                if (path / "result.json").is_file():
+                    raise UserError(f"{path} is a finished study and no run: `attnlab runs show {path}` tells about it")
                 raise UserError(f"{path} was stopped before its model was finished: go on with `attnlab resume {path}`")
             path = path / "finetune"
         if not path.is_dir():
             raise UserError(f"{path}: no such run folder; `attnlab runs` shows those of this folder")
+        refuse_models_of_transformers(path)
         if not (path / "config.json").is_file():
             raise UserError(f"{path} is not a run folder: it has no config.json")
         return cls(path)

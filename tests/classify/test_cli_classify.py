@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,65 @@ def test_what_is_written(done: Path, result: dict) -> None:
     assert result["environment"]["transformers"]
     config = json.loads((done / "model" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "good"}
+
+
+@pytest.fixture
+def kept(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same as a user has it, under ./runs."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(done, "runs/classify-1"))
+
+
+def test_it_is_listed_and_shown(kept: Path, result: dict, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("runs", "--json") == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert [entry[name] for name in ("name", "kind", "what", "state")] == [
+        *("classify-1", "classifier", "classify", "complete"),
+    ]
+    assert (entry["accuracy"], entry["loss"]) == (result["dev"]["accuracy"], result["dev"]["loss"])
+    assert (entry["tokens"], entry["seconds"], entry["seed"]) == (result["tokens"], result["seconds"], 0)
+    assert entry["settings"]["batch_size"] == 16
+    assert call("runs", "--filter", "lr=5e-3") == 0
+    assert f"{100 * result['dev']['accuracy']:.1f} % on validation" in capsys.readouterr().out
+    assert call("runs", "show", "classify-1") == 0
+    shown = capsys.readouterr().out
+    for part, name in (("dev", "validation"), ("test", "test")):
+        one = result[part]
+        (line,) = (line for line in shown.splitlines() if line.startswith(name))
+        assert f"{100 * one['accuracy']:.1f} % (95 % interval {100 * one['low']:.1f} to" in line
+        assert f"{one['right']} of {one['texts']}" in line
+    assert call("runs", "export", "classify-1", "--tensorboard", "board") == 2
+    assert "no curve of steps" in capsys.readouterr().err
+    assert call("runs", "delete", "classify-1", "--yes") == 0
+    assert not kept.exists()
+
+
+def test_its_report_is_written_again(done: Path, kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in kept.glob("report.*"):
+        file.unlink()
+    assert call("report", "runs/classify-1") == 0
+    for name in ("report.html", "report.md"):
+        assert (kept / name).read_text() == (done / name).read_text()
+    shutil.copytree(kept, "runs/classify-2")
+    capsys.readouterr()
+    assert call("report", "classify-1", "classify-2") == 2
+    assert "no runs to lay beside others: name it alone" in capsys.readouterr().err
+    assert not Path("runs/report-1").exists()
+
+
+@pytest.mark.parametrize("verb", [("export", "{}", "new"), ("evaluate", "{}"), ("ask", "{}", "Who?"), ("resume", "{}")])
+def test_it_is_no_run_and_says_what_it_is(
+    kept: Path, capsys: pytest.CaptureFixture[str], verb: tuple[str, ...]
+) -> None:
+    assert call(*(word.format(kept) for word in verb)) == 2
+    error = capsys.readouterr().err
+    assert "is a classifier of transformers already: load it with AutoModelForSequenceClassification" in error
+    assert "from_pretrained('runs/classify-1/model')" in error
+    assert len(error.splitlines()) == 1
+    shutil.rmtree(kept / "model")
+    (kept / "model").mkdir()
+    assert call(*(word.format(kept) for word in verb)) == 2
+    assert "is a classification by a bag of words" in capsys.readouterr().err
 
 
 def test_the_numbers_fit_the_predictions(done: Path, result: dict) -> None:

@@ -107,6 +107,15 @@ def test_the_report_says_that_rates_are_not_tuned_and_shows_the_epochs(made: Pat
     assert "Validation accuracy, mean and range of the seeds" in page
 
 
+def test_its_report_is_written_again(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("report", made, "--out", tmp_path / "again") == 0
+    for name in ("report.html", "report.md"):
+        assert (tmp_path / "again" / name).read_text() == (made / name).read_text()
+    capsys.readouterr()
+    assert call("evaluate", made) == 2
+    assert f"is a finished study and no run: `attnlab runs show {made}`" in capsys.readouterr().err
+
+
 def test_going_on_trains_nothing_that_is_there(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = read_json(copy / "result.json")
     (copy / "result.json").unlink()

@@ -62,6 +62,16 @@ def test_the_test_table_is_measured_once_when_everything_is_chosen(made: Path, p
     assert (made / "best" / "model" / "config.json").is_file()
 
 
+def test_its_report_is_written_again(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("report", made, "--out", tmp_path / "again") == 0
+    for name in ("report.html", "report.md"):
+        assert (tmp_path / "again" / name).read_text() == (made / name).read_text()
+    assert call("report", made, "--json") == 0
+    capsys.readouterr()
+    assert call("evaluate", made) == 2
+    assert f"{made / 'best'} is a classifier of transformers already" in capsys.readouterr().err
+
+
 def test_the_best_is_kept_and_the_table_is_whole(made: Path) -> None:
     result = read_json(made / "result.json")
     assert len(result["trials"]) == TRIALS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,42 @@ def test_the_papers_say_what_happened(trained: tuple[Path, dict[str, Any], list[
     assert f"{result['parameters']:,} parameters" in card
     assert f"(loss {result['history'][-1]['loss']:.3f})" in card
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_it_is_listed_and_shown(
+    trained: tuple[Path, dict[str, Any], list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, result, _ = trained
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder, "runs/encoder-1")
+    assert call("runs", "--json") == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    last = result["history"][-1]
+    assert (entry["kind"], entry["state"], entry["note"]) == ("encoder", "complete", "on prose:600")
+    assert (entry["loss"], entry["accuracy"], entry["tokens"]) == (last["loss"], None, result["tokens"])
+    assert entry["settings"]["vocab_size"] == 400
+    assert call("runs", "--filter", "vocab_size=400") == 0
+    assert f"masked loss {last['loss']:.3f}" in capsys.readouterr().out
+    assert call("runs", "show", "encoder-1") == 0
+    shown = capsys.readouterr().out
+    assert f"{last['loss']:.3f} (by frequency alone {result['unigram']['loss']:.3f})" in shown
+    assert f"{last['accuracy']:.1%} (by frequency alone" in shown
+    said = "is an encoder of transformers already: load it with AutoModel.from_pretrained('runs/encoder-1')"
+    for verb in (("export", "{}", "new"), ("evaluate", "{}"), ("ask", "{}", "Who?"), ("generate", "{}", "Who")):
+        assert call(*(word.format("runs/encoder-1") for word in verb)) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "attnlab classify --model runs/encoder-1" in error
+        assert len(error.splitlines()) == 1
+    assert call("report", "encoder-1") == 2
+    assert "runs/encoder-1/README.md tells about it" in capsys.readouterr().err
+    (tmp_path / "runs/encoder-1/result.json").write_text('{"history": [], "unigram": 3, "validation_targets": null}')
+    assert call("runs", "show", "encoder-1") == 0
+    assert call("runs", "delete", "encoder-1", "--yes") == 0
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_the_loss_is_that_of_transformers() -> None:
@@ -252,6 +289,9 @@ def test_mistakes_are_said_before_any_work(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "tiny.txt").write_text("One line.\n")
     with pytest.raises(DataError, match="the corpus is too small to train on"):
         pretrain([str(tmp_path / "tiny.txt")], tmp_path / "f", TINY)
+    with pytest.raises(DataError, match="the corpus is too small to train on"):
+        pretrain([str(tmp_path / "tiny.txt")], tmp_path / "x" / "y" / "f", TINY)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e", "tiny.txt"]
     with pytest.raises(ConfigError, match="n_embd 30 must be a multiple of n_head 4"):
         EncoderConfig(n_embd=30)
     assert call("encoder", "pretrain", "--hidden", "1.5") == 2

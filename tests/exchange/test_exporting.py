@@ -129,6 +129,38 @@ def test_padded_texts_go_on_as_they_would_alone(causal: AttnlabForCausalLM) -> N
         causal.generate(ids, attention_mask=mask, **how)
 
 
+def test_a_gpt2_counts_places_from_the_mask_if_it_is_told(tmp_path: Path) -> None:
+    export(stored(tmp_path / "ours", tiny_model("mingpt")), tmp_path / "theirs")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    assert type(model) is GPT2LMHeadModel
+    page = (Path(__file__).parents[2] / "docs/exchange.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"`(model\(\*\*inputs, position_ids=.*?\))`", page)
+    texts = ["Hank Aaron was born in", "Where"]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    assert not inputs["attention_mask"][1, 0]
+    alone = model(**tokenizer(texts[1], return_tensors="pt")).logits[0, -1]
+    world = {"model": model, "inputs": inputs}
+    torch.testing.assert_close(eval(told, world).logits[1, -1], alone, atol=1e-5, rtol=0)
+    assert (model(**inputs).logits[1, -1] - alone).abs().max() > 1e-2
+    how = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    together = model.generate(**inputs, **how)
+    for row, text in enumerate(texts):
+        one = model.generate(**tokenizer(text, return_tensors="pt"), **how)
+        assert together[row, -6:].tolist() == one[0, -6:].tolist()
+    tokenizer.padding_side = "right"
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    real = int(inputs["attention_mask"][1].sum())
+    torch.testing.assert_close(model(**inputs).logits[1, real - 1], alone, atol=1e-5, rtol=0)
+
+
+def test_scores_of_chosen_places(causal: AttnlabForCausalLM) -> None:
+    ids, places = ids_of(), torch.tensor([3, 19])
+    whole = causal(ids).logits
+    assert torch.equal(causal(ids, logits_to_keep=places).logits, whole[:, [3, 19]])
+    assert torch.equal(causal(ids, logits_to_keep=2).logits, whole[:, -2:])
+
+
 def test_beams_are_followed_in_the_cache(causal: AttnlabForCausalLM) -> None:
     ids, mask, _ = padded("left")
     how = {"max_new_tokens": 6, "do_sample": False, "num_beams": 3, "eos_token_id": None}

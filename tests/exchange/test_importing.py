@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from exchanged import ODD, TEXTS, ids_of, stored, tiny_model
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -17,6 +18,7 @@ from attnlab import load_model
 from attnlab.errors import DataError, UserError
 from attnlab.exchange import export, import_model, read_folder
 from attnlab.exchange.symbols import byte_letters
+from attnlab.tokenizers import Kind
 from verbs import call
 
 END = "<|endoftext|>"
@@ -160,6 +162,40 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
         read_folder(tmp_path / "run")
 
 
+@pytest.mark.parametrize("layout", ["gpt2", "attnlab"])
+def test_missing_weights_are_never_made_up(tmp_path: Path, capfd: pytest.CaptureFixture[str], layout: str) -> None:
+    folder = tmp_path / "theirs"
+    mechanism = "dot" if layout == "gpt2" else "linear"
+    assert export(stored(tmp_path / "ours", tiny_model("mingpt", mechanism=mechanism)), folder)["layout"] == layout
+    weights = load_file(folder / "model.safetensors")
+    gone = next(name for name in weights if ".mlp." in name and "weight" in name)
+    save_file(
+        {name: one for name, one in weights.items() if name != gone}, folder / "model.safetensors", {"format": "pt"}
+    )
+    capfd.readouterr()
+    assert call("import", folder, tmp_path / "run") == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert f"lacks 1 of its weights, first {gone}" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+@pytest.mark.parametrize("steps", [None, 1])
+def test_an_exported_tokenizer_that_was_changed_is_refused(tmp_path: Path, kind: Kind, steps: int | None) -> None:
+    export(stored(tmp_path / "ours", tiny_model(), kind), tmp_path / "theirs")
+    file = tmp_path / "theirs" / "tokenizer.json"
+    changed = json.loads(file.read_text())
+    if steps is None:
+        changed["normalizer"] = None
+    else:
+        del changed["normalizer"]["normalizers"][:steps]
+    file.write_text(json.dumps(changed))
+    with pytest.raises(UserError, match=r"its tokenizer\.json was changed"):
+        read_folder(tmp_path / "theirs")
+
+
 def test_the_verbs_work_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gpt2(tmp_path / "gpt2")
     text = tmp_path / "text.txt"
@@ -181,6 +217,16 @@ def test_the_verbs_work_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert call("export", run, tmp_path / "again", "--json") == 0
     written = json.loads(capsys.readouterr().out)
     assert (written["layout"], written["needs_attnlab"]) == ("gpt2", False)
+
+
+def test_what_is_not_imported_says_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpt2(tmp_path / "gpt2")
+    for verb in (("export", tmp_path / "gpt2", tmp_path / "new"), ("evaluate", tmp_path / "gpt2")):
+        capsys.readouterr()
+        assert call(*verb) == 2
+        assert f"to make a run of it, `attnlab import {tmp_path / 'gpt2'} runs/NAME`" in capsys.readouterr().err
+    with pytest.raises(UserError, match="is a model of transformers already"):
+        load_model(tmp_path / "gpt2")
 
 
 def test_a_models_folder_is_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

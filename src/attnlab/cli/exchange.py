@@ -52,11 +52,10 @@ def import_(source: Path, out: Path, /, *, json: bool = False) -> None:
     json
         Print for programs.
     """
-    from attnlab.exchange import import_model, quietly
+    from attnlab.exchange import import_model
     from attnlab.runs import refuse_several
 
     refuse_several("an import")
-    quietly()
     run = import_model(source, out)
     if json:
         show_json({"run": str(run.path), **run.result})

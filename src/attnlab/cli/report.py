@@ -12,6 +12,8 @@ from attnlab.errors import AttnlabError, UserError
 if TYPE_CHECKING:
     from attnlab.listing import Entry
 
+WHOLE = ("study", "classifier")  # kinds whose result is a report's
+
 
 @app.command
 def report(
@@ -20,14 +22,14 @@ def report(
     format: Literal["html", "md", "json", "all"] = "all",
     json: bool = False,
 ) -> None:
-    """Write a report: of a study or comparison again, or of any runs side by side.
+    """Write a report: of a study, comparison or classification again, or of any runs side by side.
 
     Parameters
     ----------
     runs
-        One study or comparison, or one or more runs: folders, or names in ./runs.
+        One study, comparison or classification, or one or more runs: folders, or names in ./runs.
     out
-        Folder for the report; must not exist. Default: a finished study's own folder, for runs runs/report-N.
+        Folder for the report; must not exist. Default: the folder of what is finished, for runs runs/report-N.
     format
         What to write: the page, Markdown, JSON, or all of them.
     json
@@ -41,9 +43,9 @@ def report(
     if not runs:
         raise UserError("a report of what? Name a study or some runs, as `attnlab runs` lists them")
     entries = chosen(runs)
-    whole = len(entries) == 1 and entries[0].kind == "study" and entries[0].state == "complete"
+    whole = len(entries) == 1 and entries[0].kind in WHOLE and entries[0].state == "complete"
     result = read_json(entries[0].path / "result.json") if whole else side_by_side(entries, runs)
-    if whole and not ({"specimens", "rows", "groups", "cells"} & result.keys()):
+    if whole and not any(isinstance(value, list | dict) for value in result.values()):
         raise UserError(f"{entries[0].path}/result.json holds no result: it is damaged, or of another version")
     if json:
         show_json(strict(result))
@@ -67,7 +69,11 @@ def chosen(names: tuple[str, ...]) -> list[Entry]:
         entry = listing.find(name)
         if entry.kind == "link":
             entry = listing.read(entry.path.resolve())
-        if entry.kind not in ("run", "study"):
+        if entry.kind == "encoder":
+            raise UserError(
+                f"{name} is an encoder, which has no curves to show: {entry.path / 'README.md'} tells about it"
+            )
+        if entry.kind not in ("run", *WHOLE):
             raise UserError(f"{name} is neither a run nor a study ({entry.note or entry.what}): see `attnlab runs`")
         entries.append(entry)
     return entries
@@ -77,6 +83,9 @@ def side_by_side(entries: list[Entry], names: tuple[str, ...]) -> dict[str, Any]
     """The runs with those inside studies, as the report takes them."""
     from attnlab.report.beside import gather
 
+    alone = [one for one in entries if one.kind in WHOLE and one.state == "complete" and not one.runs]
+    if alone:
+        raise UserError(f"{alone[0].path} has no runs to lay beside others: name it alone, and it is written again")
     inner = [one for entry in entries for one in (entry.runs if entry.kind == "study" else (entry,))]
     runs = [one for one in inner if one.kind == "run"]
     if not runs:

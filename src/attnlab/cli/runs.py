@@ -150,6 +150,10 @@ def export(run: str, /, *, tensorboard: Path) -> None:
     entry = listing.find(run)
     inner = entry.runs if entry.kind == "study" else (entry,)
     chosen = [one for one in inner if one.kind == "run"]
+    if entry.kind in ("classifier", "encoder"):
+        raise UserError(
+            f"{run} has no curve of steps to export: what its epochs came to is in {entry.path / 'result.json'}"
+        )
     if not chosen:
         raise UserError(f"{run} has no runs to export: {entry.note or 'nothing was trained yet'}")
     for one in chosen:

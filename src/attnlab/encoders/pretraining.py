@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,13 +55,29 @@ def pretrain(
     refuse_several("encoder pretrain")
     config, folder = config or EncoderConfig(), Path(out)
     refuse_existing(folder)
-    with disk(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as work:
+        with (
+            folders_above(folder),
+            tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as work,
+        ):
             return _pretrain(corpora, folder, Path(work), config, show)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; nothing was written to {folder}") from None
+
+
+@contextmanager
+def folders_above(folder: Path) -> Iterator[None]:
+    """Make the folders above one that is to be written; those that were made for nothing go again."""
+    missing = [one for one in folder.parents if not one.exists()]
+    try:
+        with disk(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in missing:
+            with suppress(OSError):  # somebody else has written there since
+                one.rmdir()
+        raise
 
 
 def _pretrain(names: Sequence[str], out: Path, work: Path, config: EncoderConfig, show: Show) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from attnlab.errors import UserError
 
 try:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar as quietly
 except ImportError:
     raise UserError("transformers is not installed, and exchange needs it: pip install 'attnlab[hf]'") from None
 
@@ -38,7 +37,6 @@ __all__ = [
     "equip",
     "export",
     "import_model",
-    "quietly",
     "read_folder",
     "register",
 ]

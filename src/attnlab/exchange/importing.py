@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel
 
 from attnlab.config import RunConfig, TaskConfig, TokenizerConfig
+from attnlab.encoders.loading import quietly
 from attnlab.errors import DataError, UserError
 from attnlab.exchange.gpt2 import from_gpt2, settings_of
 from attnlab.exchange.modeling import AttnlabForCausalLM
@@ -30,13 +31,10 @@ def read_folder(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
         raise UserError(f"{folder} is a run of attnlab already: use it as it is")
     config = loaded(AutoConfig, folder)
     if config.model_type == "attnlab":
-        model = loaded(AttnlabForCausalLM, folder, dtype=torch.float32).language_model
+        model = whole(AttnlabForCausalLM, folder).language_model
     elif config.model_type == "gpt2":
         settings_of(config)  # what it cannot hold is said before the weights are read
-        theirs, report = loaded(GPT2LMHeadModel, folder, dtype=torch.float32, output_loading_info=True)
-        if report["missing_keys"]:
-            raise DataError(f"{folder} lacks weights, first {min(report['missing_keys'])}: it is no whole GPT-2")
-        model = from_gpt2(config, theirs.state_dict())
+        model = from_gpt2(config, whole(GPT2LMHeadModel, folder).state_dict())
     else:
         raise UserError(
             f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2, and what it exported"
@@ -47,10 +45,22 @@ def read_folder(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
     return model.eval(), tokenizer
 
 
+def whole(kind: Any, folder: Path) -> Any:
+    """The model of a folder with every weight from its files: transformers draws what is missing, and only warns."""
+    model, report = loaded(kind, folder, dtype=torch.float32, output_loading_info=True)
+    if report["missing_keys"]:
+        raise DataError(
+            f"{folder} lacks {len(report['missing_keys'])} of its weights, first {min(report['missing_keys'])}: copy or save"
+            " it again"
+        )
+    return model
+
+
 def loaded(kind: Any, folder: Path, **settings: Any) -> Any:
     """What transformers reads of a folder, its complaints on one line."""
     try:
-        return kind.from_pretrained(str(folder), local_files_only=True, **settings)
+        with quietly():
+            return kind.from_pretrained(str(folder), local_files_only=True, **settings)
     except UserError:
         raise
     except Exception as error:  # whatever a damaged file may raise

@@ -132,7 +132,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         **others: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """The scores of every next token, and the loss where there are labels."""
@@ -158,9 +158,10 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
                 vocab_size=self.config.vocab_size,
                 **({"num_items_in_batch": counted} if counted else {}),
             )
+        kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep, None)  # 0 keeps all
         found: dict[str, Any] = {
             "loss": loss,
-            "logits": logits[:, -logits_to_keep:] if logits_to_keep else logits,
+            "logits": logits[:, kept],
             "past_key_values": cache,
             "hidden_states": tuple(seen[name] for name in watched if not name.endswith(PATTERN)) or None,
             "attentions": tuple(seen[name] for name in watched if name.endswith(PATTERN)) or None,

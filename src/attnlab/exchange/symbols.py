@@ -107,7 +107,14 @@ def from_transformers(theirs: Any, rows: int) -> Tokenizer:
     stored = json.loads(backend.to_str())
     kind = theirs.init_kwargs.get(KIND)
     if kind is not None:
-        return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(restored(stored, kind))))
+        made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(restored(stored, kind))))
+        for probe in (*PROBES, f"{PAD} and {MASK}"):
+            if made.encode(probe) != theirs.encode(probe, add_special_tokens=False):
+                raise UserError(
+                    f"this folder's tokenizer reads {probe!r} otherwise than attnlab, which exported it: its tokenizer.json was"
+                    " changed; export the model again"
+                )
+        return made
     if stored["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(stored["pre_tokenizer"]):
         raise UserError(
             f"this model's tokenizer is {stored['model']['type']} and not GPT-2's byte-level BPE, which is what attnlab reads"
@@ -128,7 +135,8 @@ def restored(stored: dict[str, Any], kind: str) -> dict[str, Any]:
     """What `tokenizer_files` added taken away again."""
     decoder, normalizer = stored["decoder"], None
     if kind != "word":
-        further = [one for one in stored["normalizer"]["normalizers"][2:] if one["type"] != "Prepend"]
+        steps = (stored["normalizer"] or {}).get("normalizers", [])
+        further = [one for one in steps[2:] if one["type"] != "Prepend"]
         normalizer = further[0] if further else None
     if decoder is not None and decoder["type"] == "Sequence" and decoder["decoders"][-1]["type"] == "Strip":
         decoder = decoder["decoders"][0]

@@ -14,9 +14,9 @@ from typing import Any
 
 from attnlab.config import walk
 from attnlab.errors import AttnlabError, UserError
-from attnlab.runs import read_json
+from attnlab.runs import is_classifier, is_encoder, read_json
 
-OURS = ("run", "study", "output")  # kinds that this program made, and may take away
+OURS = ("run", "study", "classifier", "encoder", "output")  # kinds that this program made, and may take away
 REPORT = frozenset({"report.html", "report.md", "report.json"})  # a folder with nothing else in it is a report
 DEPTH = 3  # folders between a study and its runs
 ACTIVE = 60.0  # seconds since the last step in which a run may still be training
@@ -28,8 +28,8 @@ class Entry:
     """One folder: what it is, how far it came, and what came out; None where there is nothing to say."""
 
     path: Path
-    kind: str  # run, study, output, damaged, foreign, link
-    what: str  # stage of a run, name of a study, verb that made an output
+    kind: str  # run, study, classifier, encoder, output, damaged, foreign, link
+    what: str  # stage of a run, name of a study, verb that made something else
     state: str  # complete, stopped, active; empty for others
     when: float  # seconds since 1970
     preset: str | None = None
@@ -41,7 +41,7 @@ class Entry:
     seconds: float | None = None
     loss: float | None = None
     accuracy: float | None = None
-    note: str = ""  # what is wrong
+    note: str = ""  # what is wrong, or what it is about
     settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
     runs: tuple[Entry, ...] = ()  # those of a study
 
@@ -83,6 +83,10 @@ def read(path: Path) -> Entry:
     try:
         if (path / "study.json").is_file():
             return read_study(path)
+        if is_encoder(path):
+            return read_encoder(path)
+        if is_classifier(path):
+            return read_classifier(path)
         if (path / "config.json").is_file():
             return read_run(path)
         return read_output(path)
@@ -162,6 +166,54 @@ def runs_inside(path: Path, depth: int = DEPTH) -> Iterable[Entry]:
             yield from runs_inside(inner, depth - 1)
 
 
+def read_classifier(path: Path) -> Entry:
+    """What `attnlab classify` wrote: there whole or not at all; its figures are those of validation."""
+    result = read_json(path / "result.json")
+    settings, dev = table(result.get("settings")), table(result.get("dev"))
+    return Entry(
+        path,
+        "classifier",
+        "classify",
+        "complete",
+        changed(path / "result.json"),
+        seed=whole(settings.get("seed")),
+        progress=1.0,
+        tokens=whole(result.get("tokens")),
+        seconds=number(result.get("seconds")),
+        loss=number(dev.get("loss")),
+        accuracy=number(dev.get("accuracy")),
+        note=text(result.get("title")) or "",
+        settings=dict(walk(settings)),
+    )
+
+
+def read_encoder(path: Path) -> Entry:
+    """What `attnlab encoder pretrain` wrote; its loss is that of hidden tokens, which no other kind's is."""
+    result = read_json(path / "result.json")
+    settings, sources = table(result.get("config")), result.get("corpus")
+    names = [text(table(one).get("name")) for one in sources] if isinstance(sources, list) else []
+    return Entry(
+        path,
+        "encoder",
+        "encoder pretrain",
+        "complete",
+        changed(path / "result.json"),
+        seed=whole(settings.get("seed")),
+        progress=1.0,
+        tokens=whole(result.get("tokens")),
+        seconds=number(result.get("seconds")),
+        loss=number(last_epoch(result).get("loss")),
+        note=f"on {joined(names)}" if joined(names) else "",
+        settings=dict(walk(settings)),
+    )
+
+
+def last_epoch(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What an encoder's last validation found."""
+    history = result.get("history")
+    return table(history[-1]) if isinstance(history, list) and history else {}
+
+
 def read_output(path: Path) -> Entry:
     """What a verb that questions or reports runs has written, or a folder that has nothing to do with us."""
     inside = {one.name for one in path.iterdir()}
@@ -204,6 +256,11 @@ def last_step(path: Path) -> dict[str, Any]:
 def changed(*paths: Path) -> float:
     """When the newest of some files was written; 0 where none is there."""
     return max((path.lstat().st_mtime for path in paths if os.path.lexists(path)), default=0.0)
+
+
+def table(value: Any) -> dict[str, Any]:
+    """A table, or an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def text(value: Any) -> str | None:

@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attnlab.listing import Entry
-from attnlab.report.words import count, duration, flat, plain, sized
+from attnlab.listing.entries import last_epoch, number, table
+from attnlab.report.classified import PARTS
+from attnlab.report.words import count, duration, flat, interval, percent, plain, sized
 
 DROPPED = ("tokens", "preset", "task", "time", "when", "seed")  # columns that a narrow screen leaves out, in this order
 GAP = 3  # between columns
@@ -44,9 +46,6 @@ def table_of(entries: Sequence[Entry], folder: Path, width: int) -> tuple[Table,
 
 def cells(entry: Entry, folder: Path) -> dict[str, str]:
     """One line of the table."""
-    result = f"{100 * entry.accuracy:.1f} %" if entry.accuracy is not None else ""
-    if not result and entry.loss is not None:
-        result = f"loss {entry.loss:.3f}"
     reached = f" at {100 * entry.progress:.0f} %" if entry.state == "stopped" and entry.progress is not None else ""
     inside = entry.path.is_relative_to(folder)
     return {
@@ -58,10 +57,19 @@ def cells(entry: Entry, folder: Path) -> dict[str, str]:
         "task": entry.task or "",
         "tokens": count(entry.tokens) if entry.tokens is not None else "",
         "time": duration(entry.seconds) if entry.seconds is not None else "",
-        "result": result,
+        "result": figure(entry),
         "when": moment(entry.when),
         "state": f"{entry.state}{reached}" if entry.kind != "output" and entry.state else entry.note,
     }
+
+
+def figure(entry: Entry) -> str:
+    """The one figure by which an entry is judged; that of a classifier or an encoder is not what a run's is, and says so."""
+    if entry.accuracy is not None:
+        return f"{100 * entry.accuracy:.1f} %{' on validation' if entry.kind == 'classifier' else ''}"
+    if entry.loss is not None:
+        return f"{'masked ' if entry.kind == 'encoder' else ''}loss {entry.loss:.3f}"
+    return ""
 
 
 def short_names(mechanisms: str) -> str:
@@ -92,12 +100,36 @@ def sections(entry: Entry, found: dict[str, Any]) -> list[Section]:
             "runs",
             [tuple(one[name] for name in ("name", "what", "mechanism", "time", "result", "state")) for one in inner],
         ),
-        ("result", list(flat(simple))),
+        ("result", [*measured(entry, found.get("result", {})), *flat(simple)]),
         ("settings", [(name, plain(value)) for name, value in entry.settings.items()]),
         ("data", [*flat(data), *([("base", str(found["base"]))] if found.get("base") else [])]),
         ("files", [(one["name"], sized(one["bytes"])) for one in found.get("files", [])]),
     ]
     return [(title, rows) for title, rows in shown if rows]
+
+
+def measured(entry: Entry, result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """What a classifier or an encoder came to, which its result keeps in tables."""
+    if entry.kind == "classifier":
+        parts = [(name, table(result.get(part))) for part, name in PARTS.items()]
+        return [(name, share_right(one)) for name, one in parts if one]
+    if entry.kind == "encoder":
+        last, guess = last_epoch(result), table(result.get("unigram"))
+        kept = [("loss of hidden tokens", "loss", "{:.3f}"), ("hidden tokens found", "accuracy", "{:.1%}")]
+        return [
+            (title, f"{shape.format(last[name])} (by frequency alone {shape.format(guess[name])})")
+            for title, name, shape in kept
+            if number(last.get(name)) is not None and number(guess.get(name)) is not None
+        ]
+    return []
+
+
+def share_right(one: dict[str, Any]) -> str:
+    """An accuracy with its interval, as far as it is there."""
+    found = [value for name in ("accuracy", "low", "high") if (value := number(one.get(name))) is not None]
+    if len(found) < 3:
+        return "unknown"
+    return f"{percent(found[0])} (95 % interval {interval(*found[1:])}), {one.get('right')} of {one.get('texts')}"
 
 
 def compared(entry: Entry, differences: dict[str, tuple[Any, Any]] | None) -> Section:
