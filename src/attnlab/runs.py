@@ -21,7 +21,7 @@ import platform
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,21 @@ def refuse_models_of_transformers(path: Path) -> None:
             f"{path} is {what} of transformers already: load it with AutoModel.from_pretrained({str(path)!r}), or fine-tune"
             f" it: attnlab classify --model {named}"
         )
+
+
+@contextmanager
+def folders_above(folder: Path) -> Iterator[None]:
+    """Make the folders above one that is to be written; those that were made for nothing go again."""
+    missing = [one for one in folder.parents if not one.exists()]
+    try:
+        with disk(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in missing:
+            with suppress(OSError):  # somebody else has written there since
+                one.rmdir()
+        raise
 
 
 def refuse_existing(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from attnlab.corpora.labelled import Tables
 from attnlab.encoders.places import need_extra
 from attnlab.errors import Interrupted
 from attnlab.report import strict, write_report
-from attnlab.runs import disk, environment, refuse_existing, to_json, write_bytes
+from attnlab.runs import disk, environment, folders_above, refuse_existing, to_json, write_bytes
 from attnlab.stages import QUIET, Show, silent
 
 
@@ -79,16 +78,13 @@ def versions() -> dict[str, str]:
 @contextmanager
 def staged(out: Path) -> Iterator[Path]:
     """A folder to be filled, which gets its name when all is there; what was stopped leaves nothing behind."""
-    with disk(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        temporary.chmod(0o755)  # as any folder, and not for its maker's eyes only
     try:
-        yield temporary
-        refuse_existing(out)
-        with disk(out):
-            temporary.rename(out)
+        with folders_above(out), tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
+            filled = Path(work) / "filled"
+            filled.mkdir()
+            yield filled
+            refuse_existing(out)
+            with disk(out):
+                filled.rename(out)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped: nothing was written to {out}; give the command again to start anew") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

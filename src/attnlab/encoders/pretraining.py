@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from attnlab.encoders.places import need_extra
 from attnlab.encoders.settings import EncoderConfig
 from attnlab.encoders.texts import Source, open_source, part
 from attnlab.errors import DataError, Interrupted
-from attnlab.runs import disk, environment, refuse_existing, refuse_several, to_json, write_folder
+from attnlab.runs import environment, folders_above, refuse_existing, refuse_several, to_json, write_folder
 from attnlab.stages import QUIET, Show
 from attnlab.train import choose_threads, keep_memory
 
@@ -63,21 +62,6 @@ def pretrain(
             return _pretrain(corpora, folder, Path(work), config, show)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; nothing was written to {folder}") from None
-
-
-@contextmanager
-def folders_above(folder: Path) -> Iterator[None]:
-    """Make the folders above one that is to be written; those that were made for nothing go again."""
-    missing = [one for one in folder.parents if not one.exists()]
-    try:
-        with disk(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
-        for one in missing:
-            with suppress(OSError):  # somebody else has written there since
-                one.rmdir()
-        raise
 
 
 def _pretrain(names: Sequence[str], out: Path, work: Path, config: EncoderConfig, show: Show) -> dict[str, Any]:
