@@ -222,7 +222,7 @@ def test_finetuning_starts_from_the_base_and_from_scratch(tmp_path: Path, tiny: 
 def test_an_existing_folder_is_refused_and_untouched(tmp_path: Path, tiny: RunConfig) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("keep me")
-    with pytest.raises(OutputExists, match="choose another --out"):
+    with pytest.raises(OutputExists, match="choose another name"):
         stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
 

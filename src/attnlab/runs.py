@@ -46,7 +46,7 @@ def disk(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(f"the disk is full while writing {path}: free some space, then resume") from None
-        raise StorageError(f"cannot write {path} ({error.strerror}): choose another --out") from None
+        raise StorageError(f"cannot write {path} ({error.strerror}): choose another folder") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -165,7 +165,7 @@ def folders_above(folder: Path) -> Iterator[None]:
 def refuse_existing(path: Path) -> None:
     """Refuse an output folder that exists."""
     if path.exists():
-        raise OutputExists(f"{path} exists already: choose another --out, or remove it first")
+        raise OutputExists(f"{path} exists already: choose another name, or remove it first")
 
 
 def free_name(stem: str, root: Path = Path("runs")) -> Path:

@@ -92,8 +92,15 @@ def test_again_is_the_same_and_writes_nothing(
     assert first.test is None
     assert not list(tmp_path.iterdir())
     assert fine_tune(str(roberta), tables, replace(short, seed=1)).dev != first.dev
-    assert lines[0] == "the model has places for 24 tokens: longer texts are cut there"
-    assert lines[1].startswith("epoch 1 of 1: loss ")
+    assert lines[0].startswith("epoch 1 of 1: loss ")  # no text is longer than its 24 places
+
+
+def test_texts_that_are_cut_are_told(roberta: Path, tables: Tables) -> None:
+    long = replace(tables.dev.rows[0], text="a very " + "long " * 40 + tables.dev.rows[0].text)
+    lines: list[str] = []
+    told = replace(tables, dev=replace(tables.dev, rows=(long, *tables.dev.rows[1:])))
+    fine_tune(str(roberta), told, replace(SETTINGS, epochs=1), show=Show(lines.append))
+    assert lines[0] == "the model has places for 24 tokens: longer texts are cut there (1 fill them)"
 
 
 def test_tokens_and_padding_are_counted(roberta: Path, tables: Tables) -> None:

@@ -21,7 +21,7 @@ from attnlab.runs import write_bytes, write_json
 from attnlab.stages import Show
 
 NAME = "bag-of-words"
-STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
+STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
 FOLDS = 5
 MOST_ROUNDS = 1000
 WORDS = {"ngram_range": (1, 2), "sublinear_tf": True, "token_pattern": r"(?u)\b\w+\b|[^\w\s]"}
@@ -125,6 +125,7 @@ def score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
 def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -> Outcome:
     """Fit the baseline; with a folder it is kept there, and measured on the test table if there is one."""
     began = time.perf_counter()
+    show.line(f"{len(STRENGTHS)} strengths are tried on {folds_of(tables)} parts of {tables.train.source}")
     bag, trials = fit(tables, settings.seed)
     chosen = best_of(trials)
     right = f"{100 * chosen.accuracy:.1f} % right in cross-validation within {tables.train.source}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,13 @@ def scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> Scored:
     return Scored(tuple(gold), tuple(tuple(map(float, row)) for row in np.exp(logs)), loss)
 
 
+def tell_cuts(parts: Mapping[str, Any], limit: int, settings: FineTuning, show: Show) -> None:
+    """Say so where texts are as long as the model has places for, and that is less than was asked for."""
+    full = sum(len(ids) == limit for rows in parts.values() for ids in rows["input_ids"])
+    if limit < settings.max_length and full:
+        show.line(f"the model has places for {limit} tokens: longer texts are cut there ({full:,} fill them)")
+
+
 def refuse_divergence(logits: Any, settings: FineTuning) -> None:
     """A model whose scores are no numbers is not kept."""
     if not np.isfinite(logits).all():
@@ -201,13 +208,12 @@ def run(
     set_seed(settings.seed)  # the head is drawn when the model is loaded
     encoder = load_encoder(name, tables.labels)
     limit = min(settings.max_length, encoder.limit)
-    if limit < settings.max_length:
-        show.line(f"the model has places for {limit} tokens: longer texts are cut there")
     record = Record(show, after_epoch)
     with quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
         parts = {
             part: tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()
         }
+        tell_cuts(parts, limit, settings, show)
         dev = longest_first(parts["dev"])
         trainer = make_trainer(encoder, parts["train"], dev, settings, record, checkpoints, folder is not None)
         trainer.train()

@@ -17,7 +17,7 @@ from attnlab.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-Given: Any = settings_class(FineTuning)
+Given: Any = settings_class(FineTuning, defaults=True)
 Options = Annotated[Given, Parameter(name="*", group=Group("How it is fine-tuned"))]
 DEFAULTS = Given()
 
@@ -28,7 +28,7 @@ def classify(
     dev: Path | None = None,
     /,
     *,
-    model: str,
+    model: str | None = None,
     test: Path | None = None,
     out: Path | None = None,
     labels: str | None = None,
@@ -54,7 +54,7 @@ def classify(
     dev
         The table on which the best epoch is chosen.
     model
-        A model of the hub such as roberta-base, the folder of one, or bag-of-words for the baseline.
+        A model of the hub such as roberta-base, the folder of one, minilm (carried by a package), or bag-of-words.
     test
         A table that is measured once, when everything is chosen.
     out
@@ -89,6 +89,8 @@ def classify(
     from attnlab.runs import free_name, refuse_existing, refuse_several
 
     refuse_several("a classification")
+    if model is None:
+        raise UserError("with which model? Add --model bag-of-words, minilm, roberta-base or a folder")
     settings = from_given(asdict(given))
     if model == "bag-of-words" and (
         useless := [name for name, value in asdict(given).items() if value not in (None, "")]

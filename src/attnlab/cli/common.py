@@ -19,8 +19,8 @@ from attnlab.config import RunConfig, describe_type, from_text, type_hints
 from attnlab.errors import AttnlabError, UserError
 from attnlab.runs import speaks
 
-console = Console(markup=False)  # what is printed is mostly the user's own text
-errors = Console(stderr=True, markup=False)
+console = Console(markup=False, emoji=False)  # what is printed is mostly the user's own text
+errors = Console(stderr=True, markup=False, emoji=False)
 
 
 def as_written(name: str) -> str:
@@ -37,8 +37,11 @@ app = App(
 )
 
 
-def settings_class(cls: type[Any]) -> type[Any]:
-    """A settings class as command-line options: every one optional, taken as text and read by the settings' own rules."""
+def settings_class(cls: type[Any], defaults: bool = False) -> type[Any]:
+    """A settings class as command-line options: every one optional, taken as text and read by the settings' own rules.
+
+    With `defaults` the help says them: where no preset has others.
+    """
     entries: list[tuple[str, Any, Any]] = []
     for one in fields(cls):
         kind = type_hints(cls)[one.name]
@@ -51,6 +54,7 @@ def settings_class(cls: type[Any]) -> type[Any]:
                 kind, str
             )
             meaning = one.metadata["help"] + ("" if text is not str or kind is str else f" ({describe_type(kind)})")
+            meaning += f" [default: {one.default}]" if defaults else ""
             entries.append((one.name, Annotated[text | None, Parameter(help=meaning)], field(default=None)))
     made = make_dataclass(f"{cls.__name__}Given", entries, frozen=True)
     made.__module__ = __name__  # cyclopts takes a class of module `types` for a built-in

@@ -20,7 +20,9 @@ encoder_app = App(
 )
 app.command(encoder_app)
 
-GivenEncoder: Any = settings_class(EncoderConfig)
+LITTLE = 0.3  # nats below who knows frequencies only: the first thing that any context teaches
+
+GivenEncoder: Any = settings_class(EncoderConfig, defaults=True)
 NONE = GivenEncoder()
 
 
@@ -57,12 +59,17 @@ def pretrain_encoder(
         return
     with display("encoder", console) as show:
         result = pretrain(names, folder, config, show)
-    last = result["history"][-1]
+    last, guess = result["history"][-1], result["unigram"]
     console.print(
         f"{result['parameters']:,} parameters, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
-        f" ({result['tokens_per_second']:,} tokens/s): {last['accuracy']:.1%} of hidden tokens found,"
-        f" loss {last['loss']:.3f}: {folder}"
+        f" ({result['tokens_per_second']:,} tokens/s): {last['accuracy']:.1%} of hidden tokens found, loss"
+        f" {last['loss']:.3f} (by frequency alone {guess['accuracy']:.1%}, {guess['loss']:.3f}): {folder}",
+        soft_wrap=True,
     )
+    if last["loss"] > guess["loss"] - LITTLE:
+        console.print(
+            "it has learned little from the context yet: give it more --minutes, or a smaller size", soft_wrap=True
+        )
 
 
 @encoder_app.command(name="fill")

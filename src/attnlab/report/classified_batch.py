@@ -29,7 +29,9 @@ def tell_batch(found: Result, console: Console) -> None:
     for line in tokenizer_lines(found):
         say(line)
     say()
-    say(f"the first batch: {plural(found['batch']['texts'], 'line')} of {found['source']}, as the model gets them")
+    say(
+        f"the first batch: {plural(found['batch']['texts'], 'line')} of {found['source']} in their order, as a model gets them"
+    )
     console.print(tensor_table(found))
     for line in batch_lines(found):
         say(line)
