@@ -85,7 +85,7 @@ def test_a_line_chart_names_axes_units_and_series() -> None:
 
 def test_a_line_chart_draws_points_where_they_belong() -> None:
     drawing = line_chart([Series("s", [0, 10], [0, 10])], X, Y, label="l", width=760, height=300)
-    assert marks(drawing, "line")[-1].get("d") == "M56.0 252.0L740.0 54.0"
+    assert marks(drawing, "line")[-1].get("d") == "M56.0 252.0L734.0 54.0"
 
 
 @pytest.mark.parametrize(

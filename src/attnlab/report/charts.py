@@ -186,7 +186,7 @@ def line_chart(
     """Lines over a common axis, each with its band and its dots."""
     xs = [a for one in series for a in (*one.x, *(a for a, _ in one.dots))]
     ys = [b for one in series for b in (*one.y, *one.low, *one.high, *(b for _, b in one.dots))]
-    left, right = 56.0, width - 20
+    left, right = 56.0, width - 26
     keys, top = legend(series, left, right, 34.0)
     height += max(0.0, top - 54)  # a long legend takes no room from the lines
     x = x_axis.over(xs, left, right, 8 if width >= NARROW else 4)
