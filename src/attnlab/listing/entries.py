@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -167,43 +167,41 @@ def runs_inside(path: Path, depth: int = DEPTH) -> Iterable[Entry]:
 
 
 def read_classifier(path: Path) -> Entry:
-    """What `attnlab classify` wrote: there whole or not at all; its figures are those of validation."""
+    """What `attnlab classify` wrote; its figures are those of validation."""
     result = read_json(path / "result.json")
-    settings, dev = table(result.get("settings")), table(result.get("dev"))
-    return Entry(
-        path,
-        "classifier",
-        "classify",
-        "complete",
-        changed(path / "result.json"),
-        seed=whole(settings.get("seed")),
-        progress=1.0,
-        tokens=whole(result.get("tokens")),
-        seconds=number(result.get("seconds")),
+    dev = table(result.get("dev"))
+    return replace(
+        read_finished(path, "classifier", "classify", result, table(result.get("settings"))),
         loss=number(dev.get("loss")),
         accuracy=number(dev.get("accuracy")),
         note=text(result.get("title")) or "",
-        settings=dict(walk(settings)),
     )
 
 
 def read_encoder(path: Path) -> Entry:
     """What `attnlab encoder pretrain` wrote; its loss is that of hidden tokens, which no other kind's is."""
     result = read_json(path / "result.json")
-    settings, sources = table(result.get("config")), result.get("corpus")
+    sources = result.get("corpus")
     names = [text(table(one).get("name")) for one in sources] if isinstance(sources, list) else []
+    return replace(
+        read_finished(path, "encoder", "encoder pretrain", result, table(result.get("config"))),
+        loss=number(last_epoch(result).get("loss")),
+        note=f"on {joined(names)}" if joined(names) else "",
+    )
+
+
+def read_finished(path: Path, kind: str, verb: str, result: Mapping[str, Any], settings: Mapping[str, Any]) -> Entry:
+    """A model of transformers, which is there whole or not at all."""
     return Entry(
         path,
-        "encoder",
-        "encoder pretrain",
+        kind,
+        verb,
         "complete",
         changed(path / "result.json"),
         seed=whole(settings.get("seed")),
         progress=1.0,
         tokens=whole(result.get("tokens")),
         seconds=number(result.get("seconds")),
-        loss=number(last_epoch(result).get("loss")),
-        note=f"on {joined(names)}" if joined(names) else "",
         settings=dict(walk(settings)),
     )
 
