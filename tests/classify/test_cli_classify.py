@@ -228,3 +228,18 @@ def test_the_start_is_light() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_baseline_takes_a_seed_and_nothing_of_an_encoder(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("classify", files / "train.tsv", files / "dev.tsv", "--model", "bag-of-words")
+    assert call(*asked, "--epochs", 3, "--out", tmp_path / "out") == 2
+    assert "leave --epochs out" in capsys.readouterr().err
+    assert call(*asked, "--seed", 3, "--out", tmp_path / "out") == 0
+    assert (tmp_path / "out" / "result.json").is_file()
+
+
+def test_which_model_must_be_said(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("classify", files / "train.tsv", files / "dev.tsv") == 2
+    assert "with which model? Add --model bag-of-words, minilm" in capsys.readouterr().err

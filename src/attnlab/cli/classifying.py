@@ -80,7 +80,7 @@ def classify(
     """
     from dataclasses import asdict
 
-    from attnlab.classify import batches, describe_tables, make_classifier
+    from attnlab.classify import bag, batches, describe_tables, make_classifier
     from attnlab.classify.settings import from_given
     from attnlab.corpora import labelled
     from attnlab.progress import display
@@ -92,10 +92,9 @@ def classify(
     if model is None:
         raise UserError("with which model? Add --model bag-of-words, minilm, roberta-base or a folder")
     settings = from_given(asdict(given))
-    if model == "bag-of-words" and (
-        useless := [name for name, value in asdict(given).items() if value not in (None, "")]
-    ):
-        raise UserError(f"bag-of-words has no epochs and no optimizer: leave --{useless[0]} out")
+    useless = [name for name, value in asdict(given).items() if value is not None and name != "seed"]
+    if model == bag.NAME and useless:
+        raise UserError(f"{bag.NAME} has no epochs and no optimizer: leave --{useless[0]} out")
     if (train is None) != (dev is None) or (train is None and (test or labels or column)):
         raise UserError(
             "classify takes a table to learn from and one to choose on: TRAIN DEV; without files, none at all"
