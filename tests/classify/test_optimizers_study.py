@@ -18,6 +18,7 @@ from attnlab.classify import RATES, Epoch, FineTuning, Outcome, Scored
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted, UserError
 from attnlab.report import write_report
+from attnlab.report.compared_epochs import epoch_figures
 from attnlab.runs import read_json
 from attnlab.studies import optimizers
 from attnlab.studies.fine_tuning import Asked
@@ -76,6 +77,15 @@ def test_what_is_said_is_what_the_statistics_say_of_the_stored_texts(made: Path)
             curve = [epoch["dev_accuracy"] for epoch in run["epochs"]]
             assert max(curve) == pytest.approx(sum(row) / 40)
             assert run["values"]["best_epoch"] == curve.index(max(curve)) + 1
+
+
+def test_one_epoch_makes_no_curve(made: Path) -> None:
+    result = read_json(made / "result.json")
+    assert len(epoch_figures(result)) == 3
+    for one in result["specimens"]:
+        for run in one["runs"]:
+            run["epochs"] = run["epochs"][:1]
+    assert epoch_figures(result) == []
 
 
 def test_same_texts_seeds_and_epochs_and_other_rates(made: Path) -> None:

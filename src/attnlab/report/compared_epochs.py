@@ -27,8 +27,8 @@ def epoch_curve(one: Result, key: str, factor: float = 1.0) -> Series:
 
 
 def epoch_figures(result: Result) -> list[Interactive]:
-    """Validation accuracy, validation loss and training loss over the epochs; nothing where runs have no epochs."""
-    trained = [one for one in result["specimens"] if all(run.get("epochs") for run in one["runs"])]
+    """Validation accuracy, validation loss and training loss over the epochs; nothing where there is one epoch, or none."""
+    trained = [one for one in result["specimens"] if all(len(run.get("epochs") or ()) > 1 for run in one["runs"])]
     if not trained:
         return []
     over = ", mean and range of the seeds" if any(len(one["runs"]) > 1 for one in trained) else ""
