@@ -8,12 +8,16 @@ AttnlabError            1  something failed
 ├── CheckpointError     1  a checkpoint cannot be trusted
 ├── StorageError        1  the disk refused
 └── Interrupted       130  stopped on request, with everything saved
+
+Anything else is a mistake in the program: exit code 70, and the traceback in a file.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+UNEXPECTED = 70  # the exit code of an error that nobody expected
 
 
 class AttnlabError(Exception):

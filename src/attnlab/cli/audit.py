@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnlab.cli.common import Whole, app, console, show_json
+from attnlab.cli.common import Whole, app, console, errors, show_json
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def audit(*names: str, n_embd: Whole = 32, n_head: Whole = 2, length: Whole = 32
     asked = names or tuple(registry.names("mechanism"))
     reports = []
     for name in asked:
-        with Console(stderr=True).status(f"auditing {name}"):
+        with errors.status(f"auditing {name}"):
             reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length))
     if json:
         show_json([report.to_dict() for report in reports])

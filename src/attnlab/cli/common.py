@@ -9,18 +9,19 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields, is_dataclass, make_dataclass
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
-from rich.console import Console
 
 from attnlab import __version__
 from attnlab.config import RunConfig, describe_type, from_text, type_hints
-from attnlab.errors import AttnlabError, UserError
+from attnlab.errors import UNEXPECTED, AttnlabError, UserError
 from attnlab.runs import speaks
+from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
-console = Console(markup=False, emoji=False)  # what is printed is mostly the user's own text
-errors = Console(stderr=True, markup=False, emoji=False)
+console = Terminal(markup=False, emoji=False)  # what is printed is mostly the user's own text
+errors = Terminal(stderr=True, markup=False, emoji=False)
 
 
 def as_written(name: str) -> str:
@@ -122,7 +123,7 @@ def read_numbers(text: str | None, name: str) -> list[int] | None:
 
 def show_json(value: Any) -> None:
     """Print for programs."""
-    sys.stdout.write(json_module.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    sys.stdout.write(printable_json(json_module.dumps(value, ensure_ascii=False, indent=1)) + "\n")
 
 
 @contextmanager
@@ -151,7 +152,11 @@ def main(arguments: list[str] | None = None) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     else:
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both ask to stop, both are heard
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets the rest
     try:
+        refuse_unreadable(sys.argv[1:] if arguments is None else arguments)
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         fail(in_plain_words(" ".join(str(error).split())), 2)
@@ -162,6 +167,17 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:  # the system's own reason, nearly always about a path
+            fail(f"{error.filename or 'the system'}: {error.strerror}; choose another file or folder", 1)
+        fail(unexpected(error), UNEXPECTED)
+
+
+def refuse_unreadable(arguments: Sequence[str]) -> None:
+    """Refuse arguments that are not text, which no message, run or report could name."""
+    for one in arguments:
+        if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in one):
+            raise UserError(f"the argument '{one}' is not UTF-8 text: rename the file, or write the argument again")
 
 
 def in_plain_words(message: str) -> str:
@@ -175,5 +191,5 @@ def in_plain_words(message: str) -> str:
 def fail(message: str, code: int) -> None:
     """One line on standard error, and out."""
     if speaks():
-        sys.stderr.write(f"attnlab: {message}\n")
+        sys.stderr.write(f"attnlab: {printable(message)}\n")
     sys.exit(code)

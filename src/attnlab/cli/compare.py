@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, read_seeds, show_json
+from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, errors, read_seeds, show_json
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -106,9 +106,8 @@ def compare(
     if plan:
         tell_plan(made, difference, json)
         return
-    from rich.console import Console
 
-    result = comparing.begin(made, out or runs.free_name("compare"), Console(stderr=True) if json else console)
+    result = comparing.begin(made, out or runs.free_name("compare"), errors if json else console)
     if json:
         show_json(result)
 

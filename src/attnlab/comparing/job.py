@@ -15,9 +15,10 @@ from attnlab import stages
 from attnlab.comparing.checks import fingerprints, refuse_changes
 from attnlab.comparing.measure import measure
 from attnlab.comparing.plan import Plan, stages_of
-from attnlab.errors import AttnlabError
+from attnlab.errors import UNEXPECTED, AttnlabError
 from attnlab.machine import end_with_parent
 from attnlab.runs import Run, locked, read_json
+from attnlab.terminal import unexpected
 
 
 def train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
@@ -65,17 +66,18 @@ def main(arguments: list[str]) -> int:
     end_with_parent(signal.SIGINT)
     if os.getppid() != parent:
         return 130  # it ended before it could be watched
-    lock = (
-        folder / "logs" / f"{Plan.stored(read_json(folder / 'study.json')['plan']).find(name).folder}-seed-{seed}.lock"
-    )
     try:
-        with locked(lock):
+        plan = Plan.stored(read_json(folder / "study.json")["plan"])
+        with locked(folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.lock"):
             work(folder, name, seed)
     except AttnlabError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        sys.stderr.write(f"{unexpected(error)}\n")
+        return UNEXPECTED
     return 0
 
 

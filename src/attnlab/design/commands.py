@@ -234,11 +234,12 @@ def check(
 
         print(dumper.dumps(marks.to_dict(), allow_nan=False))
     else:
-        from rich.console import Console
         from rich.padding import Padding
         from rich.text import Text as Line
 
-        console = Console(highlight=False)
+        from attnlab.terminal import Terminal
+
+        console = Terminal(highlight=False)
         console.print(Line(marks.title, style="bold"))
         wide = max(len(o.name) for o in marks.outcomes)
         for o in marks.outcomes:
@@ -266,9 +267,9 @@ def _show(result: Result | Noise, as_json: bool, picture: Path | None = None, da
     if as_json:
         print(result.to_json())
         return
-    from rich.console import Console
+    from attnlab.terminal import Terminal
 
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     console.print(result)
     if written:
         console.print("picture: " + ", ".join(str(path) for path in written), style="dim")

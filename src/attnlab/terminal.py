@@ -1,0 +1,69 @@
+"""What reaches a terminal: text whose control characters are escaped, and one line for an unexpected error.
+
+Names, files and models' texts come from others. An escape sequence in one of them could move the cursor, recolour or hide
+what was printed before, or type into the terminal; such characters are shown as \\x1b and the like.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from attnlab import __version__
+
+# C0 without tab and newline, DEL and C1, line separators and the direction controls of Unicode, surrogates.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """A text with its control characters written out; tabs and newlines stay."""
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def printable_json(text: str) -> str:
+    """JSON of the same meaning in which control characters are escaped, those too that JSON allows."""
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class Terminal(Console):
+    """A rich console that prints the control characters of what it is given as text; its own styles stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, with the texts escaped."""
+        for segment in super().render(renderable, options):
+            harmless = segment.control or not CONTROL.search(segment.text)
+            yield segment if harmless else Segment(printable(segment.text), segment.style)
+
+
+def unexpected(error: BaseException) -> str:
+    """One line about an error that nobody expected; its traceback is saved to a file that the line names."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    what = f"unexpected error ({said if len(said) < 300 else said[:300] + '...'})"
+    place = save_traceback("".join(traceback.format_exception(error)))
+    return f"{what}: please report it with its traceback, " + (f"saved in {place}" if place else "which no disk took")
+
+
+def save_traceback(text: str) -> Path | None:
+    """Write a traceback to a file that only this user can read: in the user's state folder, else in the temporary one."""
+    told = f"attnlab {__version__}, Python {sys.version}\n{sys.argv!r}\n\n{text}"
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    for parent in (state, None):
+        try:
+            folder = Path(parent).expanduser() / "attnlab" / "crashes" if parent else None
+            if folder:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(".txt", "attnlab-", folder)  # readable for this user only
+            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+                stream.write(told)
+            return Path(name)
+        except (OSError, RuntimeError):  # no home, or none that can be written
+            continue
+    return None
