@@ -101,7 +101,7 @@ class World:
 def stepper(trainer: Trainer, loss: SummedLoss | None = None) -> Callable[[Batch], float]:
     """One step of our training loop."""
     wrapped = loss or SummedLoss(trainer.model)
-    return lambda batch: trainer._update(wrapped, batch, 1.0, False)[0]
+    return lambda batch: trainer._update(wrapped, batch, 1.0, (False, False))[0]
 
 
 def uncompiled(step: Callable[[Batch], float]) -> Callable[[Batch], float]:

@@ -645,7 +645,7 @@ def test_a_users_class_fails_with_exit_code_1(user_file: Path, capsys: pytest.Ca
 @pytest.mark.usefixtures("few")
 def test_a_run_folder_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run.create(tmp_path / "run", {})
-    write_folder(run.path / "model", model_files(tiny_model(), Tokenizer.train("char", ["abc"], 40)))
+    write_folder(run.path / "model", "model", model_files(tiny_model(), Tokenizer.train("char", ["abc"], 40)))
     assert call(run.path, "--json") == 0
     assert json.loads(capsys.readouterr().out)[0]["causal_leak"] <= 1e-6
 

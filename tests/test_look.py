@@ -83,8 +83,8 @@ def mine(tmp_path: Path) -> Path:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: Tokenizer) -> Path:
     """A folder with a run in it."""
     monkeypatch.chdir(tmp_path)
-    write_folder(tmp_path / "runs/recall-1", {"config.json": to_json({})})
-    write_folder(tmp_path / "runs/recall-1/model", model_files(make(), pieces))
+    write_folder(tmp_path / "runs/recall-1", "run", {"config.json": to_json({})})
+    write_folder(tmp_path / "runs/recall-1/model", "model", model_files(make(), pieces))
     return tmp_path
 
 
@@ -286,6 +286,7 @@ def test_look_writes_a_page_and_a_picture(here: Path, capsys: pytest.CaptureFixt
     assert call("look", "runs/recall-1", TEXT) == 0
     assert sorted(path.name for path in (here / "runs/look-1").iterdir()) == [
         "look.html",
+        "manifest.json",
         "patterns.png",
         "result.json",
     ]
@@ -307,7 +308,7 @@ def test_look_writes_a_page_and_a_picture(here: Path, capsys: pytest.CaptureFixt
 def test_a_look_says_where_it_shows_influence(
     here: Path, mine: Path, pieces: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_folder(here / "runs/recall-1/model", model_files(make(f"dot, {mine}:Mean"), pieces), replace=True)
+    write_folder(here / "runs/recall-1/model", "model", model_files(make(f"dot, {mine}:Mean"), pieces), replace=True)
     assert call("look", "runs/recall-1", TEXT, "--out", "seen") == 0
     assert "no pattern in layer 2" in capsys.readouterr().out
 

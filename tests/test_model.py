@@ -22,6 +22,7 @@ from attnlab.model import (
 from attnlab.runs import write_folder
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
+from verbs import reseal
 
 TEXT = ["Hank Aaron was born in Mobile ."]
 
@@ -169,7 +170,7 @@ def test_taps_have_the_names_people_know(tiny: RunConfig) -> None:
 @pytest.fixture
 def saved(tmp_path: Path, tiny: RunConfig) -> Path:
     tokenizer = Tokenizer.train("bpe", TEXT, 300)
-    write_folder(tmp_path / "model", model_files(LanguageModel(tiny.model), tokenizer))
+    write_folder(tmp_path / "model", "model", model_files(LanguageModel(tiny.model), tokenizer))
     return tmp_path / "model"
 
 
@@ -224,6 +225,8 @@ def damage_missing(folder: Path) -> None:
 )
 def test_a_damaged_checkpoint_is_refused_in_one_line(saved: Path, damage: Any, message: str) -> None:
     damage(saved)
+    if damage is not damage_missing:
+        reseal(saved)
     with pytest.raises(CheckpointError, match=message) as error:
         load_model(saved)
     assert "\n" not in str(error.value)

@@ -35,7 +35,7 @@ def test_a_failed_folder_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fsync", full_at_second)
     with pytest.raises(StorageError):
-        runs.write_folder(tmp_path / "model", {"a": b"1", "b": b"2"})
+        runs.write_folder(tmp_path / "model", "model", {"a": b"1", "b": b"2"})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -53,7 +53,7 @@ def test_create_refuses_and_open_explains(tmp_path: Path) -> None:
 
 
 def test_a_study_stands_for_its_last_model_once_there_is_one(tmp_path: Path) -> None:
-    runs.write_folder(tmp_path / "study", {"study.json": b"{}"})
+    runs.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
     with pytest.raises(UserError, match="stopped before its model was finished: go on with `attnlab resume"):
         Run.open(tmp_path / "study")
     Run.create(tmp_path / "study/finetune", {})

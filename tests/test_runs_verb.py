@@ -15,8 +15,8 @@ import pytest
 import attnlab
 from attnlab import cli, listing
 from attnlab.errors import StorageError, UserError
-from attnlab.runs import Run, write_json
-from verbs import call, change
+from attnlab.runs import Run, locked, write_json
+from verbs import call, change, reseal
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
 HOME = {**os.environ, "PYTHONPATH": str(Path(attnlab.__file__).parents[1])}
@@ -51,6 +51,7 @@ def here(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         shutil.rmtree(target) if target.is_dir() else target.unlink()
     rows = (runs / "halved/metrics.jsonl").read_text().splitlines()
     (runs / "halved/metrics.jsonl").write_text("\n".join(rows[: len(rows) // 2]) + '\n{"step": 99, "lo')
+    reseal(runs / "halved")
     shutil.copytree(trained, runs / "study-1/pretrain")
     shutil.copytree(trained, runs / "study-1/again/finetune")
     change(runs / "study-1/again/finetune", model__mechanism="gqa", seed=8)
@@ -122,8 +123,10 @@ def test_a_stopped_run_tells_how_far_it_came(here: Path, capsys: pytest.CaptureF
     (halved,) = listed(capsys, "--filter", "name=halved")
     last = Run(here / "runs/halved").metrics()[-1]
     assert (halved["tokens"], halved["loss"], halved["progress"]) == (last["tokens"], last["loss"], last["progress"])
-    os.utime(here / "runs/halved/metrics.jsonl")
-    assert listed(capsys, "--filter", "name=halved")[0]["state"] == "active"
+    os.utime(here / "runs/halved/metrics.jsonl")  # the clock says nothing, the lock does
+    assert listed(capsys, "--filter", "name=halved")[0]["state"] == "stopped"
+    with locked(here / "runs/halved"):
+        assert listed(capsys, "--filter", "name=halved")[0]["state"] == "active"
     (here / "runs/halved/metrics.jsonl").unlink()
     (halved,) = listed(capsys, "--filter", "name=halved")
     assert (halved["state"], halved["tokens"], halved["loss"]) == ("stopped", None, None)
@@ -224,6 +227,7 @@ def test_no_content_of_a_file_brings_it_down(tmp_path: Path, trained: Path, file
 def test_numbers_that_are_none_are_left_out(tmp_path: Path, trained: Path) -> None:
     shutil.copytree(trained, tmp_path / "odd")
     (tmp_path / "odd/result.json").write_text('{"tokens": "many", "seconds": NaN, "final_loss": true}')
+    reseal(tmp_path / "odd")
     entry = listing.read(tmp_path / "odd")
     assert (entry.kind, entry.tokens, entry.seconds, entry.loss) == ("run", None, None, None)
 
@@ -332,13 +336,14 @@ def test_nobody_deletes_the_floor_under_their_feet(
 def test_those_who_may_miss_it_are_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored = json.loads((here / "runs/halved/config.json").read_text())
     (here / "runs/halved/config.json").write_text(json.dumps({**stored, "base": "../whole"}))
+    reseal(here / "runs/halved")
     assert call("runs", "delete", "whole", "runs/study-1/pretrain", "--yes") == 0
     out = capsys.readouterr().out.replace("\n", " ")
     assert "halved starts from it and is not finished" in out
     assert "part of the study study-1" in out
-    os.utime(here / "runs/halved/metrics.jsonl")
-    assert call("runs", "delete", "halved", "--yes") == 0
-    assert "may be training now" in capsys.readouterr().out
+    with locked(here / "runs/halved"):
+        assert call("runs", "delete", "halved", "--yes") == 0
+    assert "it is being written now" in capsys.readouterr().out
 
 
 def test_half_a_deletion_is_never_taken_for_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from attnlab.errors import AttnlabError, CheckpointError, DataError, Interrupted
 from attnlab.model import load_model, read_tensors, to_bytes
 from attnlab.runs import Run
 from attnlab.tasks import Example
+from verbs import reseal
 
 TINY: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
@@ -314,7 +315,9 @@ def test_a_damaged_checkpoint_is_refused_on_resume(
     stopped: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     shutil.copytree(stopped, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/checkpoints/step-000004", ignore_errors=True)
     damage(tmp_path / "run")
+    reseal(tmp_path / "run")  # damage that was there when the checksums were made
     with pytest.raises(CheckpointError, match=message) as error:
         stages.resume(Run.open(tmp_path / "run"))
     assert "\n" not in str(error.value)
@@ -353,7 +356,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path, tiny: RunConfig, monkeypatch: p
     with monkeypatch.context() as patched, pytest.raises(StorageError, match="disk is full") as error:
         calls = iter(range(1000))
         real = os.fsync
-        patched.setattr(os, "fsync", lambda descriptor: full(descriptor) if next(calls) >= 2 else real(descriptor))
+        patched.setattr(os, "fsync", lambda descriptor: full(descriptor) if next(calls) >= 4 else real(descriptor))
         stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run")
     assert error.value.exit_code == 1
     run = Run.open(tmp_path / "run")

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import cli
+from attnlab.manifest import NAME, Manifest
+from attnlab.runs import seal
 
 
 def call(*arguments: str | Path) -> int:
@@ -25,3 +27,12 @@ def change(run: Path, **settings: Any) -> None:
         table, _, key = name.rpartition("__")
         (stored["config"][table] if table else stored["config"])[key] = value
     (run / "config.json").write_text(json.dumps(stored))
+    reseal(run)
+
+
+def reseal(folder: Path) -> None:
+    """Bring the checksums in a folder, and in those inside it, up to date with files that a test has changed."""
+    for manifest in folder.rglob(NAME):
+        stored = Manifest.read(manifest.parent)
+        assert stored is not None
+        seal(manifest.parent, stored.kind)

@@ -135,10 +135,11 @@ class TrainConfig:
     warmup: float = setting(0.01, "share of the run in which the rate rises from zero")
     decay: float = setting(0.6, "share of the run, at its end, in which the rate falls")
     checkpoint_every: int = setting(200, "steps between checkpoints")
+    checkpoint_minutes: float = setting(2.0, "most minutes between checkpoints")
     threads: int = setting(0, "CPU threads a process; 0 chooses by model size")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "tokens_per_batch", "lr", "muon_lr", "checkpoint_every"):
+        for name in ("epochs", "tokens_per_batch", "lr", "muon_lr", "checkpoint_every", "checkpoint_minutes"):
             require(getattr(self, name) > 0, f"train.{name} must be above 0, not {getattr(self, name)}")
         for name in ("weight_decay", "clip", "threads", "horizon", "rows_per_batch"):
             require(getattr(self, name) >= 0, f"train.{name} must not be negative, but is {getattr(self, name)}")

@@ -58,6 +58,10 @@ class Interrupted(AttnlabError):
     exit_code = 130
 
 
+class AttnlabWarning(UserWarning):
+    """Something that a user should know and that stops nothing; the command line prints it as one line."""
+
+
 def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     """The message for a name that does not exist, with the nearest ones that do."""
     options = sorted(choices)

@@ -23,7 +23,7 @@ from attnlab import registry
 from attnlab.config import ModelConfig, build, require
 from attnlab.errors import CheckpointError, ConfigError, unknown
 from attnlab.mechanisms.heads import Attention
-from attnlab.runs import Run, read_json, refuse_models_of_transformers
+from attnlab.runs import Run, note_without_manifest, read_bytes, read_json, refuse_models_of_transformers
 from attnlab.taps import Tap
 from attnlab.tokenizers import Tokenizer
 
@@ -271,9 +271,7 @@ def to_bytes(tensors: dict[str, Tensor]) -> bytes:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or an error that says what is wrong with it."""
     try:
-        return dict(load_tensors(path.read_bytes()))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: the checkpoint is incomplete") from None
+        return dict(load_tensors(read_bytes(path)))
     except SafetensorError as error:
         raise CheckpointError(
             f"{path} is truncated or damaged ({error}): use an older checkpoint or train again"
@@ -307,7 +305,9 @@ def load_model(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
     except (KeyError, AttributeError, ConfigError) as error:
         raise CheckpointError(f"{folder / 'config.json'} does not describe a model of this version: {error}") from None
     load_weights(model, read_tensors(folder / "model.safetensors"), folder)
+    read_bytes(folder / "tokenizer.json")  # checked
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    note_without_manifest(folder)
     if tokenizer.size > model.config.vocab_size:
         raise CheckpointError(
             f"{folder}: tokenizer.json has {tokenizer.size} symbols, the model {model.config.vocab_size}"

@@ -4,11 +4,13 @@
       config.json     settings, data with their checksums, stage
       env.json        machine and versions
       metrics.jsonl   one line a step, as it happens
-      checkpoints/    step-000400/ ...: everything needed to go on
+      checkpoints/    step-000400/ ...: everything needed to resume
       model/          the finished model
-      result.json     written last: its presence means the run is complete
+      result.json     written last
+      manifest.json   the sha256 of these files; the run is complete when it lists result.json
+      .lock           held by the process that writes the run
 
-Every file appears whole or not at all. Knows nothing of torch.
+Every file appears whole or not at all, and is checked when it is read. Knows nothing of torch.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +36,18 @@ except ImportError:  # no Unix, no locks
     fcntl = None  # type: ignore[assignment]
 
 from attnlab import __version__
-from attnlab.errors import AttnlabError, CheckpointError, DataError, OutputExists, StorageError, UserError
+from attnlab.errors import (
+    AttnlabError,
+    AttnlabWarning,
+    CheckpointError,
+    DataError,
+    OutputExists,
+    StorageError,
+    UserError,
+)
 from attnlab.machine import cores, cpu_name
+from attnlab.manifest import NAME as MANIFEST
+from attnlab.manifest import Manifest, digest
 
 KEPT_CHECKPOINTS = 2
 
@@ -54,13 +68,29 @@ def write_bytes(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with disk(path):
         try:
-            with temporary.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
+            write_through(temporary, content)
             temporary.replace(path)
+            sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def write_through(path: Path, content: bytes) -> None:
+    """Write a file as far as the disk."""
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sync(folder: Path) -> None:
+    """Have the names in a folder reach the disk, where the system can do that."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def to_json(value: Any) -> bytes:
@@ -73,35 +103,105 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, to_json(value))
 
 
+def read_bytes(path: Path, folder: Path | None = None) -> bytes:
+    """A file that this program wrote, checked against the manifest of its folder where there is one."""
+    folder = folder or path.parent
+    name = path.relative_to(folder).as_posix()
+    manifest = Manifest.read(folder)
+    try:
+        if manifest is not None and name not in manifest.files:
+            raise FileNotFoundError
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: the folder is incomplete") from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error.strerror}): check what it is, and its permissions"
+        ) from None
+    if manifest is not None:
+        manifest.check(path, name, content)
+    return content
+
+
+def is_written(path: Path) -> bool:
+    """Whether a file is there whole; one that a killed process left unlisted is not."""
+    if not path.is_file():
+        return False
+    manifest = Manifest.read(path.parent)
+    return manifest is None or path.name in manifest.files
+
+
+def verify(folder: Path) -> None:
+    """Check every file that the manifest of a folder lists."""
+    manifest = Manifest.read(folder)
+    for name in manifest.files if manifest is not None else ():
+        read_bytes(folder / name, folder)
+
+
+def note_without_manifest(folder: Path) -> None:
+    """Tell that a folder cannot be checked, since an older version wrote it or its manifest was removed."""
+    if Manifest.read(folder) is None:
+        warnings.warn(
+            f"{folder} has no {MANIFEST}, so its files are not checked for damage", AttnlabWarning, stacklevel=3
+        )
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON table that this program wrote, or an error that says what is wrong with it."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: the folder is incomplete") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        value = json.loads(read_bytes(path).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged ({error}): use an older checkpoint or train again") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is damaged (no table inside): use an older checkpoint or train again")
     return value
 
 
-def write_folder(path: Path, files: Mapping[str, bytes], replace: bool = False) -> None:
-    """Write a folder of files so that it is there whole or not at all; another in its place only if it may be replaced."""
+def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False) -> None:
+    """Write a folder with its manifest so that it is there whole or not at all; an existing one only if it may be replaced."""
     temporary = path.with_name(f".{path.name}.tmp")
+    sealed = {**files, MANIFEST: Manifest.of(kind, files).to_bytes()}
     with disk(path):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        try:
-            for name, content in files.items():
-                write_bytes(temporary / name, content)
-            if replace:
-                shutil.rmtree(path, ignore_errors=True)
-            refuse_existing(path)
-            temporary.rename(path)
-        except BaseException:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with one_writer(path.parent):
             shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            temporary.mkdir()
+            try:
+                for name, content in sealed.items():
+                    (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                    write_through(temporary / name, content)
+                if replace:
+                    shutil.rmtree(path, ignore_errors=True)
+                refuse_existing(path)
+                temporary.rename(path)
+                sync(path.parent)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+
+
+def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] = ()) -> None:
+    """Write files into a folder and list them in its manifest, with those that are `existing` already.
+
+    What is replaced leaves the list first, so that a kill at any point leaves nothing listed that is not as it should be.
+    The caller holds the lock of the folder. In a folder without a manifest, nothing is listed.
+    """
+    manifest = Manifest.read(folder)
+    if manifest is not None and not manifest.files.keys().isdisjoint(files):
+        manifest = manifest.without(*files)
+        write_bytes(folder / MANIFEST, manifest.to_bytes())
+    for name, content in files.items():
+        write_bytes(folder / name, content)
+    if manifest is not None:
+        listed = {**files, **{name: (folder / name).read_bytes() for name in existing}}
+        write_bytes(folder / MANIFEST, manifest.with_files(listed).to_bytes())
+
+
+def seal(folder: Path, kind: str) -> None:
+    """Write the manifest of a folder that was filled file by file; folders inside it have their own."""
+    inside = [one for one in folder.iterdir() if one.is_file() and one.name not in (MANIFEST, ".lock")]
+    files = {one.name: one.read_bytes() for one in inside}
+    write_bytes(folder / MANIFEST, Manifest.of(kind, files).to_bytes())
 
 
 def peek(path: Path) -> dict[str, Any]:
@@ -177,17 +277,45 @@ def free_name(stem: str, root: Path = Path("runs")) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from the same work; a lock goes with its process, however that ends."""
+def one_writer(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes a folder inside this one."""
     if fcntl is None:
         yield
         return
-    with disk(path), path.open("ab") as stream:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Keep other processes from writing a folder; a lock goes with its process, however that ends."""
+    if fcntl is None:
+        yield
+        return
+    with disk(folder), (folder / name).open("ab") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{path.parent} is being worked on by another process: wait for it, or end it") from None
+            raise UserError(f"{folder} is being written by another process: wait for it, or stop it") from None
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process writes this folder now."""
+    if fcntl is None:
+        return False
+    try:
+        with (folder / ".lock").open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def refuse_several(what: str) -> None:
@@ -224,7 +352,7 @@ class Run:
     def create(cls, path: Path, config: Mapping[str, Any]) -> Run:
         """A new run; the folder must not exist."""
         refuse_existing(path)
-        write_folder(path, {"config.json": to_json(config), "env.json": to_json(environment())})
+        write_folder(path, "run", {"config.json": to_json(config), "env.json": to_json(environment())})
         return cls(path)
 
     @classmethod
@@ -238,7 +366,7 @@ class Run:
                 raise UserError(f"{path} is a comparison of several runs: name one of them, such as {example}")
             refuse_models_of_transformers(path / "best")
             if not (path / "finetune" / "model").is_dir():
-                if (path / "result.json").is_file():
+                if is_written(path / "result.json"):
                     raise UserError(f"{path} is a finished study and no run: `attnlab runs show {path}` tells about it")
                 raise UserError(f"{path} was stopped before its model was finished: go on with `attnlab resume {path}`")
             path = path / "finetune"
@@ -257,7 +385,7 @@ class Run:
     @property
     def complete(self) -> bool:
         """Whether the run came to its end."""
-        return (self.path / "result.json").is_file()
+        return is_written(self.path / "result.json")
 
     @property
     def result(self) -> dict[str, Any]:
@@ -274,36 +402,69 @@ class Run:
         return self.path / "model"
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All steps recorded so far; a line that was cut off by a kill is left out."""
+        """All steps recorded so far; a last line that was cut off by a kill is left out."""
         path = self.path / "metrics.jsonl"
-        if not path.exists():
+        if not path.is_file():
             return []
+        content = read_bytes(path) if is_written(path) else path.read_bytes()
+        lines = content.split(b"\n")
+        lines.pop()  # empty, or cut off
         rows = []
-        for line in path.read_text(encoding="utf-8").split("\n"):
+        for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
-                break
-            if not isinstance(row, dict) or "step" not in row:
-                break
+                if not isinstance(row["step"], int):
+                    raise TypeError
+            except (ValueError, KeyError, TypeError, RecursionError):
+                if number == len(lines):
+                    break
+                raise CheckpointError(
+                    f"{path} is damaged at line {number}: restore it from a copy; or, to train from the beginning, remove"
+                    " it together with the folder checkpoints"
+                ) from None
             rows.append(row)
         return rows
 
-    def rewind_metrics(self, step: int) -> None:
-        """Forget what was recorded after a step."""
-        kept = [row for row in self.metrics() if row["step"] <= step]
-        write_bytes(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+    def metrics_mark(self) -> dict[str, Any]:
+        """How much is recorded so far, for a checkpoint: the length and the sha256 of the file, which reaches the disk."""
+        with disk(self.path), (self.path / "metrics.jsonl").open("rb") as stream:
+            os.fsync(stream.fileno())
+            content = stream.read()
+        return {"bytes": len(content), "sha256": digest(content)}
+
+    def rewind_metrics(self, step: int = 0, mark: Mapping[str, Any] | None = None) -> None:
+        """Forget what was recorded after a step; `mark` is that of its checkpoint, which older ones do not have."""
+        path = self.path / "metrics.jsonl"
+        if mark is None:
+            kept = [row for row in self.metrics() if row["step"] <= step] if step else []
+            content = "".join(json.dumps(row) + "\n" for row in kept).encode()
+        else:
+            content = path.read_bytes()[: mark["bytes"]] if path.is_file() else b""
+            if digest(content) != mark["sha256"]:
+                raise CheckpointError(
+                    f"{path} is damaged before step {step}: restore it from a copy; or, to train from the beginning, remove"
+                    " it together with the folder checkpoints"
+                )
+        write_bytes(path, content)
 
     def save_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
-        """Write a checkpoint in a folder of its own, then drop the oldest."""
+        """Write a checkpoint in a folder of its own, then drop the oldest, and later ones, which were not resumed from."""
         folder = self.path / "checkpoints"
-        write_folder(folder / f"step-{step:06d}", files, replace=True)
-        for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
+        write_folder(folder / f"step-{step:06d}", "checkpoint", files, replace=True)
+        saved = self.checkpoints()
+        past = [one for one in saved if step_of(one) <= step]
+        for old in (*past[:-KEPT_CHECKPOINTS], *saved[len(past) :]):
             shutil.rmtree(old)
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints, oldest first."""
-        return sorted((self.path / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1]))
+        found = (self.path / "checkpoints").glob("step-*")
+        return sorted((path for path in found if re.fullmatch(r"step-[0-9]{1,18}", path.name)), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def lineage(run: Run) -> list[Run]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from attnlab.corpora import Corpus, Question
 from attnlab.english import split_words
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.model import FORMAT, LanguageModel, load_model, on_paper
-from attnlab.runs import Run, free_name, refuse_existing
+from attnlab.runs import Run, free_name, locked, note_without_manifest, refuse_existing
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
@@ -217,6 +218,12 @@ def resume(run: Run, show: Show = QUIET) -> Run:
     if run.complete:
         show.line(f"{run.path} is complete already")
         return run
+    with process_group() as ranks, locked(run.path) if ranks.first else nullcontext():
+        return run if run.complete else _resume(run, ranks, show)
+
+
+def _resume(run: Run, ranks: Ranks, show: Show) -> Run:
+    note_without_manifest(run.path)
     stored, config = run.config, stored_config(run)
     try:
         named = {key: entry["source"] if entry else None for key, entry in stored["data"].items()}
@@ -228,13 +235,13 @@ def resume(run: Run, show: Show = QUIET) -> Run:
     for key, entry in sources.described.items():
         if entry and entry["sha256"] != sums[key]:
             raise DataError(f"{entry['source']} has changed since the run began: restore the file, or start a new run")
-    with process_group() as ranks:
-        trainer = _prepare(run, config, sources, base, ranks, show)
-        saved = run.checkpoints()
-        if saved:
-            trainer.restore(saved[-1])
-            show.line(f"going on from step {trainer.step}")
-        trainer.fit(show.step)
+    trainer = _prepare(run, config, sources, base, ranks, show)
+    for damage in trainer.restore():
+        show.line(f"note: falling back to an older checkpoint: {damage}")
+    show.line(
+        f"resuming from step {trainer.step}" if trainer.step else "no checkpoint yet: training from the beginning"
+    )
+    trainer.fit(show.step)
     return run
 
 
@@ -258,7 +265,8 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
             Run.create(run.path, stored)
         ranks.wait()
         show.line(f"run folder: {run.path}")
-        trainer.fit(show.step)
+        with locked(run.path) if ranks.first else nullcontext():
+            trainer.fit(show.step)
     return run
 
 

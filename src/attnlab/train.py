@@ -40,7 +40,7 @@ from attnlab.model import (
     read_tensors,
     to_bytes,
 )
-from attnlab.runs import Run, disk, read_json, write_folder, write_json
+from attnlab.runs import Run, add_files, disk, read_json, to_json, write_folder
 from attnlab.taps import at_rest
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
@@ -206,6 +206,7 @@ class Trainer:
         self.optimizers = optim.make_optimizers(model, self.settings)
         self.step = self.epoch = self.position = self.tokens = 0
         self.seconds = 0.0
+        self.saved = time.monotonic()  # when the last checkpoint was written
         if ranks.world > 1 and (config.model.dropout or config.model.dropout_of_attention):
             torch.manual_seed(config.seed + 1000 * ranks.rank)
 
@@ -218,10 +219,12 @@ class Trainer:
             files = model_files(self.model, self.tokenizer)
             files["optimizer.safetensors"] = to_bytes(optim.state_tensors(self.optimizers))
             files["rng.safetensors"] = to_bytes(states)
-            state = {"format": FORMAT, **{key: getattr(self, key) for key in self._COUNTERS}}
+            counters = {key: getattr(self, key) for key in self._COUNTERS}
+            state = {"format": FORMAT, **counters, "metrics": self.run.metrics_mark()}
             files["state.json"] = json.dumps(state).encode()
             self.run.save_checkpoint(self.step, files)
         self.ranks.wait()
+        self.saved = time.monotonic()
 
     _COUNTERS = ("step", "epoch", "position", "tokens", "seconds")
 
@@ -233,8 +236,29 @@ class Trainer:
         distributed.all_gather(states, state)
         return {str(rank): value for rank, value in enumerate(states)}
 
-    def restore(self, folder: Path) -> None:
-        """Go back to a checkpoint."""
+    def restore(self) -> list[str]:
+        """Go back to the newest checkpoint that is intact, or to the beginning; what was wrong with newer ones."""
+        damaged: list[str] = []
+        for folder in reversed(self.run.checkpoints()):
+            try:
+                mark = self._restore(folder)
+            except CheckpointError as error:
+                damaged.append(str(error))
+                continue
+            if self.ranks.first:
+                self.run.rewind_metrics(self.step, mark)
+            return damaged
+        if damaged:
+            raise CheckpointError(
+                f"no checkpoint of {self.run.path} is intact ({damaged[0]}); to train from the beginning, remove the folder"
+                f" {self.run.path / 'checkpoints'}"
+            )
+        if self.ranks.first:
+            self.run.rewind_metrics()
+        return damaged
+
+    def _restore(self, folder: Path) -> dict[str, Any] | None:
+        """Go back to one checkpoint; what it says about the recorded metrics, which is nothing in older ones."""
         state = read_json(folder / "state.json")
         if state.get("format") != FORMAT:
             raise CheckpointError(
@@ -247,8 +271,7 @@ class Trainer:
         load_weights(self.model, read_tensors(folder / "model.safetensors"), folder)
         optim.load_state(self.optimizers, read_tensors(folder / "optimizer.safetensors"))
         self._restore_generator(folder / "rng.safetensors")
-        if self.ranks.first:
-            self.run.rewind_metrics(self.step)
+        return state.get("metrics")
 
     def _restore_generator(self, path: Path) -> None:
         """Set torch's generator as it was; a further process, which was not there before, keeps its own."""
@@ -274,7 +297,8 @@ class Trainer:
             clock = time.perf_counter() - self.seconds
             for batch, progress, epoch in self._batches():
                 share = optim.rate_at(progress, self.settings)
-                loss, stopping = self._update(wrapped, batch, share, bool(received))
+                overdue = time.monotonic() - self.saved > 60 * self.settings.checkpoint_minutes
+                loss, stopping, saving = self._update(wrapped, batch, share, (bool(received), overdue))
                 self.step += 1
                 self.seconds = time.perf_counter() - clock
                 now = Step(self.step, progress, epoch, loss, share, self.tokens, round(self.seconds, 3))
@@ -287,7 +311,7 @@ class Trainer:
                     raise AttnlabError(f"the loss is {loss} at step {self.step}: train again with a lower --train.lr")
                 if stopping:
                     self._stop(received)
-                if self.step % self.settings.checkpoint_every == 0:
+                if saving or self.step % self.settings.checkpoint_every == 0:
                     self.checkpoint()
         del wrapped
         return self._finish()
@@ -320,8 +344,10 @@ class Trainer:
             return make_rows(len(examples), self.settings.rows_per_batch, rng)
         return make_batches([len(example.ids) for example in examples], self.settings.tokens_per_batch, rng)
 
-    def _update(self, wrapped: nn.Module, batch: list[Example], share: float, stop: bool) -> tuple[float, bool]:
-        """One step: the mean loss over the whole batch, and whether any process was asked to stop."""
+    def _update(
+        self, wrapped: nn.Module, batch: list[Example], share: float, flags: tuple[bool, ...]
+    ) -> tuple[float, bool, bool]:
+        """One step: the mean loss over the whole batch, and which flags any process has raised: to stop, to save."""
         ranks = self.ranks
         self.tokens += sum(example.end - 1 for example in batch)
         targets_in_all = sum(example.end - example.start for example in batch)
@@ -335,8 +361,8 @@ class Trainer:
         for optimizer in self.optimizers.values():
             optimizer.step()
             optimizer.zero_grad()
-        report = ranks.total(torch.tensor([loss.item(), float(stop)], dtype=torch.float64))
-        return report[0].item(), report[1].item() > 0
+        total, stop, save = ranks.total(torch.tensor([loss.item(), *flags], dtype=torch.float64)).tolist()
+        return total, stop > 0, save > 0
 
     @contextmanager
     def _metrics_file(self) -> Iterator[TextIO]:
@@ -368,8 +394,8 @@ class Trainer:
                 "processes": self.ranks.world,
                 "peak_memory": memory_held("VmHWM"),  # of this process, with all that it has loaded
             }
-            write_folder(self.run.path / "model", model_files(self.model, self.tokenizer), replace=True)
-            write_json(self.run.path / "result.json", result)
+            write_folder(self.run.path / "model", "model", model_files(self.model, self.tokenizer), replace=True)
+            add_files(self.run.path, {"result.json": to_json(result)}, existing=["metrics.jsonl"])
         self.ranks.wait()
         self.model.eval()
         return result

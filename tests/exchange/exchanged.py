@@ -42,7 +42,7 @@ def tiny_tokenizer(kind: Kind = "bpe") -> Tokenizer:
 
 def stored(folder: Path, model: LanguageModel, kind: Kind = "bpe") -> Path:
     """A model folder."""
-    write_folder(folder, model_files(model, tiny_tokenizer(kind)))
+    write_folder(folder, "model", model_files(model, tiny_tokenizer(kind)))
     return folder
 
 

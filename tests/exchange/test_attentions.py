@@ -12,7 +12,7 @@ import torch
 from exchanged import stored, tiny_model, tiny_tokenizer
 
 from attnlab.attentions import attentions_of, circuits_of
-from attnlab.runs import Run, write_folder
+from attnlab.runs import Run, add_files, write_folder
 from attnlab.taps import capture
 from verbs import call
 
@@ -94,10 +94,14 @@ def test_the_card_tells_what_the_run_knows(tmp_path: Path) -> None:
         tmp_path / "run", {"stage": "finetune", "data": data, "base": "../pretrain", "config": {"seed": 3}}
     )
     stored(run.path / "model", tiny_model("mingpt"), "char")
-    (run.path / "result.json").write_text(json.dumps({"final_loss": 0.12345}))
+    add_files(run.path, {"result.json": json.dumps({"final_loss": 0.12345}).encode()})
     figures = {"questions": 50, "accuracy": 0.5, "low": 0.36, "high": 0.64}
     for name, of in (("one", run.path), ("other", tmp_path / "another")):
-        write_folder(tmp_path / name, {"result.json": json.dumps({"run": str(of), "exam": name, **figures}).encode()})
+        write_folder(
+            tmp_path / name,
+            "evaluation",
+            {"result.json": json.dumps({"run": str(of), "exam": name, **figures}).encode()},
+        )
     export(run.path, tmp_path / "theirs")
     card = (tmp_path / "theirs" / "README.md").read_text()
     assert "`people:40`, sha256 `abc123`" in card

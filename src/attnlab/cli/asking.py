@@ -70,7 +70,7 @@ def evaluate(
     examination = evaluate.examine(*load_model(opened.model), corpora.load_questions(exam))
     summary = {"run": str(folder), "exam": exam, **examination.summary()}
     predictions = "".join(line + "\n" for line in examination.predictions)
-    write_folder(target, {"predictions.txt": predictions.encode(), "result.json": to_json(summary)})
+    write_folder(target, "evaluation", {"predictions.txt": predictions.encode(), "result.json": to_json(summary)})
     if json:
         show_json({**summary, "out": str(target)})
         return
@@ -97,7 +97,7 @@ def measure(folder: Path, corpus: str | None, probes: list[str] | None, out: Pat
         measured = perplexity.sentence_losses(model, tokenizer, text.lines, **reading)
         summary |= {"sha256": text.sha256, "seen": stages.seen(opened, text), **measured.summary()}
         files["losses.csv"] = measured.to_csv()
-    write_folder(target, {**files, "result.json": to_json(summary)})
+    write_folder(target, "evaluation", {**files, "result.json": to_json(summary)})
     if json:
         show_json({**summary, "out": str(target)})
         return

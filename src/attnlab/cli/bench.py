@@ -152,4 +152,4 @@ def write(out: Path, stem: str, data: dict[str, Any], text: str, figure: Any) ->
     from attnlab.bench.pictures import files
     from attnlab.runs import to_json, write_folder
 
-    write_folder(out, {f"{stem}.json": to_json(data), f"{stem}.md": text.encode(), **files(figure, stem)})
+    write_folder(out, "bench", {f"{stem}.json": to_json(data), f"{stem}.md": text.encode(), **files(figure, stem)})

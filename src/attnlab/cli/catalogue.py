@@ -161,7 +161,7 @@ def mechanisms_show(
         source = meters.run_source(run, seed) if run else meters.random_source(std, causal=causal, seed=seed)
         found = meters.examine(entry, source, draws, seed)
     if out:
-        write_folder(out, meters.pattern_files(entry) | (found.files() if found else {}))
+        write_folder(out, "approximation", meters.pattern_files(entry) | (found.files() if found else {}))
     if json:
         written = sorted(str(path) for path in out.iterdir()) if out else []
         show_json({**meters.card(entry), "error": found.to_dict() if found else None, "files": written})

@@ -6,6 +6,7 @@ import json as json_module
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields, is_dataclass, make_dataclass
@@ -16,7 +17,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from attnlab import __version__
 from attnlab.config import RunConfig, describe_type, from_text, type_hints
-from attnlab.errors import UNEXPECTED, AttnlabError, UserError
+from attnlab.errors import UNEXPECTED, AttnlabError, AttnlabWarning, UserError
 from attnlab.runs import speaks
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
@@ -148,6 +149,7 @@ def share_the_machine() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run a verb; mistakes end in one line on standard error and an exit code."""
     share_the_machine()
+    warnings.showwarning = show_warning
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script Ctrl-C is not meant for it
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     else:
@@ -178,6 +180,17 @@ def refuse_unreadable(arguments: Sequence[str]) -> None:
     for one in arguments:
         if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in one):
             raise UserError(f"the argument '{one}' is not UTF-8 text: rename the file, or write the argument again")
+
+
+def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """Our own warnings as one line; those of libraries as Python shows them."""
+    if issubclass(category, AttnlabWarning):
+        sys.stderr.write(f"note: {printable(str(message))}\n")
+    else:
+        _show_warning(message, category, *where, **more)
+
+
+_show_warning = warnings.showwarning
 
 
 def in_plain_words(message: str) -> str:

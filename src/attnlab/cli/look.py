@@ -34,7 +34,7 @@ def look(folder: Path, text: str, /, *, question: bool = False, out: Path | None
     refuse_existing(target)
     view = look.look(*load_model(opened.model), text, question=question)
     command = shlex.join(["attnlab", "look", str(folder), text, *(["--question"] if question else [])])
-    write_folder(target, look.files(view, str(folder), command))
+    write_folder(target, "look", look.files(view, str(folder), command))
     page, picture = target / "look.html", target / "patterns.png"
     if json:
         show_json({"run": str(folder), **view.summary(), "page": str(page), "picture": str(picture)})

@@ -29,7 +29,17 @@ from attnlab.model import LanguageModel, load_model
 from attnlab.progress import say
 from attnlab.report import write_report
 from attnlab.report.compared_screen import show_comparison
-from attnlab.runs import Run, free_name, locked, read_json, refuse_existing, to_json, write_folder, write_json
+from attnlab.runs import (
+    Run,
+    add_files,
+    free_name,
+    is_written,
+    locked,
+    read_json,
+    refuse_existing,
+    to_json,
+    write_folder,
+)
 
 __all__ = ["Data", "Plan", "advise", "begin", "carry_out", "check", "compare", "make_plan", "run"]
 
@@ -59,7 +69,7 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     lasting = replace(plan, **named)
     check(lasting)
     study = {"study": plan.study, "plan": lasting.to_dict(), "fingerprints": fingerprints(lasting)}
-    write_folder(folder, {"study.json": to_json(study)})
+    write_folder(folder, "study", {"study.json": to_json(study)})
     return run(folder, lasting.to_dict(), console)
 
 
@@ -77,8 +87,8 @@ def carry_out(
     """Do what is not done yet, and show the result; stopped at any point, say how to go on."""
     finished = folder / "result.json"
     try:
-        with locked(folder / ".lock"):
-            result = read_json(finished) if finished.is_file() else work()
+        with locked(folder):
+            result = read_json(finished) if is_written(finished) else work()
     except (Interrupted, KeyboardInterrupt):
         command = f"attnlab resume {shlex.quote(str(folder))}"
         raise Interrupted(f"stopped; all is saved. Go on with: {command}") from None
@@ -94,14 +104,14 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     train_all(plan, folder, console)
     result = judge(plan, folder, audits)
     write_report(result, folder)
-    write_json(folder / "result.json", result)
+    add_files(folder, {"result.json": to_json(result)})
     return result
 
 
 def audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     """The audit of every specimen's model, before anything is trained; done once."""
     path = folder / "audits.json"
-    if path.is_file():
+    if is_written(path):
         return read_json(path)
     found = {}
     for specimen in plan.specimens:
@@ -112,7 +122,7 @@ def audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
         for fault in report.faults.values() if report.verdict == "fail" else ():
             words += f"; {fault}"
         say(console, f"audit of {specimen.name}: {words}")
-    write_json(path, found)
+    add_files(folder, {path.name: to_json(found)})
     return found
 
 

@@ -17,7 +17,7 @@ from attnlab.comparing.measure import measure
 from attnlab.comparing.plan import Plan, stages_of
 from attnlab.errors import UNEXPECTED, AttnlabError
 from attnlab.machine import end_with_parent
-from attnlab.runs import Run, locked, read_json
+from attnlab.runs import Run, is_written, locked, read_json
 from attnlab.terminal import unexpected
 
 
@@ -52,7 +52,7 @@ def work(folder: Path, name: str, seed: int) -> None:
     plan = Plan.stored(study["plan"])
     refuse_changes(study.get("fingerprints", {}), fingerprints(plan))
     target = plan.measured(folder, name, seed)
-    if target.exists() and not (plan.path(folder, name, seed) / "result.json").is_file():
+    if target.exists() and not is_written(plan.path(folder, name, seed) / "result.json"):
         shutil.rmtree(target)  # of a run that is there no more
     run = train(plan, folder, name, seed)
     if not target.exists():
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
         return 130  # it ended before it could be watched
     try:
         plan = Plan.stored(read_json(folder / "study.json")["plan"])
-        with locked(folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.lock"):
+        with locked(folder / "logs", f"{plan.find(name).folder}-seed-{seed}.lock"):
             work(folder, name, seed)
     except AttnlabError as error:
         sys.stderr.write(f"{error}\n")

@@ -19,7 +19,7 @@ from attnlab.comparing.plan import Plan
 from attnlab.errors import AttnlabError, Interrupted
 from attnlab.listing.entries import last_step
 from attnlab.progress import say
-from attnlab.runs import read_json
+from attnlab.runs import is_written, read_json
 
 PAUSE = 0.2  # seconds between two looks at the processes
 INTERRUPTED = 130  # the code of a job that was asked to stop, and saved its state
@@ -69,12 +69,12 @@ def start(plan: Plan, folder: Path, name: str, seed: int) -> Job:
         process = subprocess.Popen(
             command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, start_new_session=True
         )
-    return Job(name, seed, path, log, process, time.time())
+    return Job(name, seed, path, log, process, time.monotonic())
 
 
 def done(plan: Plan, folder: Path, name: str, seed: int) -> bool:
     """Whether a run is there, complete and measured."""
-    complete = (plan.path(folder, name, seed) / "result.json").is_file()
+    complete = is_written(plan.path(folder, name, seed) / "result.json")
     return complete and plan.measured(folder, name, seed).exists()
 
 
@@ -119,10 +119,10 @@ def stop(running: Sequence[Job]) -> None:
     """Have jobs save their state and end."""
     for job in running:
         job.process.send_signal(signal.SIGINT)
-    until = time.time() + PATIENCE
+    until = time.monotonic() + PATIENCE
     for job in running:
         try:
-            job.process.wait(max(0.1, until - time.time()))
+            job.process.wait(max(0.1, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             job.process.kill()
 
@@ -141,7 +141,7 @@ class Screen:
         loss = read_json(job.run / "result.json")["final_loss"]
         say(
             self.console,
-            f"{number} of {total}: {job.label} done in {time.time() - job.began:.0f} s, final loss {loss:.3f}",
+            f"{number} of {total}: {job.label} done in {time.monotonic() - job.began:.0f} s, final loss {loss:.3f}",
         )
 
 

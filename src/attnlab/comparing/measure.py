@@ -40,7 +40,7 @@ def measure(plan: Plan, run: Run, target: Path) -> None:
     figures, files = on_text(plan, run, model, tokenizer) if plan.words else on_questions(plan, model, tokenizer)
     figures |= work(plan, model, tokenizer)
     figures["measuring"] = round(time.perf_counter() - began, 1)
-    write_folder(target, {**files, "measured.json": to_json(figures)})
+    write_folder(target, "measurement", {**files, "measured.json": to_json(figures)})
 
 
 def work(plan: Plan, model: LanguageModel, tokenizer: Tokenizer) -> Figures:

@@ -15,7 +15,7 @@ from attnlab.comparing.specimens import different
 from attnlab.config import walk
 from attnlab.errors import UserError
 from attnlab.perplexity import SentenceLosses
-from attnlab.runs import Run, lineage, read_json
+from attnlab.runs import Run, lineage, read_bytes, read_json
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Record:
 
     def answers(self) -> list[bool]:
         """Right and wrong, question by question."""
-        return [line == "1" for line in (self.folder / "right.csv").read_text(encoding="utf-8").splitlines()[1:]]
+        return [line == "1" for line in read_bytes(self.folder / "right.csv").decode().splitlines()[1:]]
 
     def losses(self, name: str) -> SentenceLosses:
         """The losses of the sentences in one of its files."""
-        return SentenceLosses.from_csv((self.folder / name).read_text(encoding="utf-8"))
+        return SentenceLosses.from_csv(read_bytes(self.folder / name).decode())
 
 
 def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.errors import CheckpointError, UserError
+from attnlab.runs import verify
 
 MINILM = "minilm"
 MINILM_NAME = "sentence-transformers/all-MiniLM-L6-v2"  # BERT, 6 layers, 22.7 M parameters
@@ -57,6 +58,7 @@ def checked_folder(path: Path) -> str:
         raise UserError(
             f"{path} is no encoder: it lacks {' and '.join(missing)}; `attnlab encoder pretrain --out FOLDER` makes one"
         )
+    verify(path)
     return str(path)
 
 

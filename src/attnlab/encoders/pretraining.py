@@ -82,7 +82,7 @@ def _pretrain(names: Sequence[str], out: Path, work: Path, config: EncoderConfig
         "unigram": guess,
         "environment": environment(),
     }
-    write_folder(out, {**files_of(model, material.tokenizer, work, config), **papers(result)})
+    write_folder(out, "encoder", {**files_of(model, material.tokenizer, work, config), **papers(result)})
     return result
 
 

@@ -39,7 +39,7 @@ def export(source: Path | str, folder: Path | str) -> dict[str, Any]:
         examined=examinations(run) if run else [],
     )
     files = {**model_files(model, tokenizer, layout), **tokenizer_files(tokenizer, model.config.block_size)}
-    write_folder(folder, {**files, "README.md": card(facts).encode()})
+    write_folder(folder, "export", {**files, "README.md": card(facts).encode()})
     parameters = sum(facts.parameters.values())
     return {"folder": str(folder), "layout": layout, "parameters": parameters, "needs_attnlab": facts.needs_attnlab}
 

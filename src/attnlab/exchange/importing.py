@@ -16,7 +16,7 @@ from attnlab.exchange.gpt2 import from_gpt2, settings_of
 from attnlab.exchange.modeling import AttnlabForCausalLM
 from attnlab.exchange.symbols import from_transformers
 from attnlab.model import FORMAT, LanguageModel, model_files
-from attnlab.runs import Run, refuse_existing, write_folder, write_json
+from attnlab.runs import Run, add_files, refuse_existing, to_json, write_folder
 from attnlab.tokenizers import Tokenizer
 
 STAGE = "import"
@@ -84,7 +84,8 @@ def import_model(folder: Path | str, out: Path | str) -> Run:
         "base": None,
     }
     run = Run.create(out, stored)
-    write_folder(run.path / "model", model_files(model, tokenizer))
+    write_folder(run.path / "model", "model", model_files(model, tokenizer))
     parameters = sum(one.numel() for one in model.parameters())
-    write_json(run.path / "result.json", {"imported": Path(folder).name, "parameters": parameters, "seconds": 0.0})
+    result = {"imported": Path(folder).name, "parameters": parameters, "seconds": 0.0}
+    add_files(run.path, {"result.json": to_json(result)})
     return run

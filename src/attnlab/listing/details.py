@@ -9,7 +9,7 @@ from typing import Any
 from attnlab.config import resolve, walk
 from attnlab.errors import ConfigError
 from attnlab.listing.entries import OURS, Entry
-from attnlab.runs import read_json
+from attnlab.runs import is_written, read_json
 
 
 def differences(entry: Entry) -> dict[str, tuple[Any, Any]] | None:
@@ -32,7 +32,7 @@ def details(entry: Entry) -> dict[str, Any]:
     if entry.kind == "run":
         stored = read_json(entry.path / "config.json")
         shown |= {"data": stored.get("data"), "base": stored.get("base"), "differences": differences(entry)}
-    if (entry.path / "result.json").is_file() and entry.kind in OURS:
+    if is_written(entry.path / "result.json") and entry.kind in OURS:
         shown["result"] = read_json(entry.path / "result.json")
     if entry.kind != "link":
         shown["files"] = [{"name": name, "bytes": size} for name, size in contents(entry.path)]

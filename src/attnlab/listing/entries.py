@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,12 +13,11 @@ from typing import Any
 
 from attnlab.config import walk
 from attnlab.errors import AttnlabError, UserError
-from attnlab.runs import is_classifier, is_encoder, read_json
+from attnlab.runs import is_classifier, is_encoder, is_locked, is_written, read_json
 
 OURS = ("run", "study", "classifier", "encoder", "output")  # kinds that this program made, and may take away
 REPORT = frozenset({"report.html", "report.md", "report.json"})  # a folder with nothing else in it is a report
 DEPTH = 3  # folders between a study and its runs
-ACTIVE = 60.0  # seconds since the last step in which a run may still be training
 TAIL = 4096  # bytes at the end of a file of metrics that surely hold its last step
 
 
@@ -101,16 +99,15 @@ def read_run(path: Path) -> Entry:
     settings = stored.get("config")
     if not isinstance(settings, dict) or not isinstance(stored.get("stage"), str):
         return Entry(path, "foreign", "not a run", "", changed(path), note="its config.json is of another program")
-    result = read_json(path / "result.json") if (path / "result.json").is_file() else None
+    result = read_json(path / "result.json") if is_written(path / "result.json") else None
     last = result if result is not None else last_step(path / "metrics.jsonl")
     when = changed(path / "result.json", path / "metrics.jsonl", path / "config.json")
-    active = result is None and time.time() - when < ACTIVE
     dotted = dict(walk(settings))
     return Entry(
         path,
         "run",
         stored["stage"],
-        "complete" if result is not None else "active" if active else "stopped",
+        "complete" if result is not None else "active" if is_locked(path) else "stopped",
         when,
         preset=text(settings.get("preset")),
         mechanism=text(dotted.get("model.mechanism")),
@@ -131,9 +128,9 @@ def read_study(path: Path) -> Entry:
     plan = stored.get("plan")
     if not isinstance(stored.get("study"), str) or not isinstance(plan, dict):
         return Entry(path, "foreign", "not a study", "", changed(path), note="its study.json is of another program")
-    result = read_json(path / "result.json") if (path / "result.json").is_file() else None
+    result = read_json(path / "result.json") if is_written(path / "result.json") else None
     runs = tuple(runs_inside(path))
-    running = any(one.state == "active" for one in runs)
+    running = is_locked(path) or any(one.state == "active" for one in runs)
     when = max([changed(path / "result.json", path / "study.json"), *(one.when for one in runs)])
     spent = number((result or {}).get("seconds"))
     return Entry(
@@ -217,7 +214,7 @@ def read_output(path: Path) -> Entry:
     inside = {one.name for one in path.iterdir()}
     if inside and inside <= REPORT:
         return Entry(path, "output", "report", "complete", changed(*(path / name for name in inside)), note="a report")
-    result = read_json(path / "result.json") if (path / "result.json").is_file() else {}
+    result = read_json(path / "result.json") if is_written(path / "result.json") else {}
     verb = "look" if (path / "look.html").is_file() else "evaluate" if result.keys() & {"exam", "probes"} else ""
     if not verb or not isinstance(result.get("run"), str):
         return Entry(path, "foreign", "not a run", "", changed(path), note="it has no config.json and no study.json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ def leans_on(entry: Entry, others: Iterable[Entry]) -> list[str]:
     """Why somebody may miss this entry: it is at work, part of a study, or where an unfinished run starts from."""
     reasons = []
     if entry.state == "active":
-        reasons.append(f"changed {max(0, time.time() - entry.when):.0f} s ago, so it may be training now")
+        reasons.append("it is being written now")
     above = list(entry.path.parents)[:DEPTH]
     reasons += [f"part of the study {folder.name}" for folder in above if (folder / "study.json").is_file()]
     for other in others:

@@ -22,7 +22,7 @@ def write_events(run: Path, folder: Path) -> Path:
     refuse_existing(folder)
     began = (run / "config.json").stat().st_mtime  # steps know their seconds since the start only
     name = f"events.out.tfevents.{int(began)}.attnlab"
-    write_folder(folder, {name: event_file(rows, began)})
+    write_folder(folder, "tensorboard", {name: event_file(rows, began)})
     return folder / name
 
 

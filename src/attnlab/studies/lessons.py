@@ -15,7 +15,7 @@ import numpy as np
 from attnlab import corpora
 from attnlab.corpora import Corpus, Question
 from attnlab.reader import Reader
-from attnlab.runs import write_folder
+from attnlab.runs import verify, write_folder
 
 SURE = 0.5  # the least probability of an answer that is taught
 FOLDER, TRAIN, HELD_OUT, TAUGHT = "questions", "train.tsv", "held-out.tsv", "taught.tsv"
@@ -71,7 +71,8 @@ def prepare(
         if assisted:
             files[TAUGHT] = (*asked, *written(corpus, asked, seed))
         lines = {name: "".join(line + "\n" for line in corpora.as_table(part)) for name, part in files.items()}
-        write_folder(target, {name: text.encode() for name, text in lines.items()})
+        write_folder(target, "questions", {name: text.encode() for name, text in lines.items()})
+    verify(target)
     return Lessons(
         str(target / TRAIN),
         str(target / (TAUGHT if assisted else TRAIN)),

@@ -26,7 +26,7 @@ from attnlab.progress import display, say
 from attnlab.report import strict, write_report
 from attnlab.report.compared_screen import show_comparison
 from attnlab.report.words import duration, plural
-from attnlab.runs import environment, read_json, refuse_existing, to_json, write_folder, write_json
+from attnlab.runs import add_files, environment, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies import optimizers_judge
 from attnlab.studies.fine_tuning import Asked, check, fingerprints
 
@@ -113,7 +113,7 @@ def begin(plan: Trainings, folder: Path, console: Console) -> dict[str, Any]:
     tables = plan.tables()
     check(plan.asked, tables, "has no optimizer to choose")
     study = {"study": "optimizers", "plan": plan.to_dict(), "fingerprints": fingerprints(plan.asked, tables)}
-    write_folder(folder, {"study.json": to_json(study)})
+    write_folder(folder, "study", {"study.json": to_json(study)})
     return run(folder, plan.to_dict(), console)
 
 
@@ -129,7 +129,7 @@ def conclude(folder: Path, plan: Trainings, console: Console) -> dict[str, Any]:
     train_all(folder, plan, tables, console)
     result: dict[str, Any] = strict(optimizers_judge.judge(plan, folder, tables))
     write_report(result, folder)
-    write_json(folder / "result.json", result)
+    add_files(folder, {"result.json": to_json(result)})
     return result
 
 
@@ -179,4 +179,4 @@ def keep(path: Path, settings: FineTuning, outcome: Outcome) -> None:
         "env.json": to_json(environment()),
         "right.csv": "".join(f"{line}\n" for line in ("right", *map(int, outcome.right))).encode(),
     }
-    write_folder(path, files)
+    write_folder(path, "training", files)

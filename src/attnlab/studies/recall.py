@@ -28,7 +28,7 @@ from attnlab.evaluate import Examination, cue
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
 from attnlab.report import write_report
-from attnlab.runs import Run, environment, refuse_existing, to_json, write_bytes, write_folder, write_json
+from attnlab.runs import Run, add_files, environment, refuse_existing, to_json, write_folder
 from attnlab.studies.lessons import Lessons, prepare
 from attnlab.studies.recall_rows import HELPED, MAIN, ROWS, describe_row, examine_all, examine_helped, show_table
 from attnlab.studies.training import Training, describe_run, invite, lasting, train
@@ -62,7 +62,7 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     refuse_existing(folder)
     plan = lasting(plan, "corpus", "facts", "exam", "calibration")
     check(plan)
-    write_folder(folder, {"study.json": to_json({"study": "recall", "plan": asdict(plan)})})
+    write_folder(folder, "study", {"study.json": to_json({"study": "recall", "plan": asdict(plan)})})
     return run(folder, asdict(plan), console)
 
 
@@ -119,7 +119,7 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     examinations = examine_all(runs, corpus, facts, exam)
     if plan.track == "assisted":
         examinations |= examine_helped(runs["finetune"], lessons, corpus, exam, plan.settings("pretrain").seed)
-    write_bytes(folder / "predictions.txt", lines_of(examinations[MAIN]))
+    add_files(folder, {"predictions.txt": lines_of(examinations[MAIN])})
     model, tokenizer = load_model(runs["finetune"].model)
     result = {
         "study": "recall",
@@ -140,7 +140,7 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     training = sum(one.result["seconds"] for one in runs.values())
     result["seconds"] = round(training + time.perf_counter() - began, 1)
     write_report(result, folder)
-    write_json(folder / "result.json", result)
+    add_files(folder, {"result.json": to_json(result)})
     return result
 
 

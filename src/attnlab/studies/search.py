@@ -27,7 +27,7 @@ from attnlab.progress import display, say
 from attnlab.report import strict, write_report
 from attnlab.report.searched import show_search
 from attnlab.report.words import duration
-from attnlab.runs import disk, read_json, refuse_existing, to_json, write_bytes, write_folder, write_json
+from attnlab.runs import add_files, is_written, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies import search_judge
 from attnlab.studies.fine_tuning import Asked, check, fingerprints
 
@@ -100,7 +100,7 @@ def begin(plan: Search, folder: Path, console: Console) -> dict[str, Any]:
     tables = plan.asked.tables()
     check(plan.asked, tables, "chooses its strength by itself", (*PACKAGES, "optuna"))
     study = {"study": "search", "plan": plan.to_dict(), "fingerprints": fingerprints(plan.asked, tables)}
-    write_folder(folder, {"study.json": to_json(study)})
+    write_folder(folder, "study", {"study.json": to_json(study)})
     return run(folder, plan.to_dict(), console)
 
 
@@ -118,13 +118,13 @@ def conclude(folder: Path, plan: Search, console: Console) -> dict[str, Any]:
     settings = settings_of(plan, best["params"])
     say(console, f"the best is trial {best['number']}: trained once more, and kept in {folder / 'best'}")
     kept = folder / "best" / "result.json"
-    if not kept.is_file():
+    if not is_written(kept):
         with display("the best settings", console) as show:
             make_classifier(plan.asked.model, tables, settings, folder / "best", show, plan.asked.command)
     result: dict[str, Any] = strict(search_judge.judge(plan, trials, read_json(kept), tables))
-    write_bytes(folder / "trials.tsv", "".join(f"{line}\n" for line in search_judge.as_lines(trials)).encode())
+    lines = "".join(f"{line}\n" for line in search_judge.as_lines(trials))
     write_report(result, folder)
-    write_json(folder / "result.json", result)
+    add_files(folder, {"trials.tsv": lines.encode(), "result.json": to_json(result)})
     return result
 
 
@@ -135,15 +135,16 @@ def settings_of(plan: Search, params: Mapping[str, Any]) -> FineTuning:
 
 def try_all(folder: Path, plan: Search, tables: Tables, console: Console) -> list[dict[str, Any]]:
     """Every trial that the budget still allows; the tables are those without the test table."""
-    with disk(folder):
-        (folder / "trials").mkdir(exist_ok=True)
-    trials = [read_json(path) for path in sorted((folder / "trials").glob("*.json"))]
+    kept = folder / "trials"
+    if not kept.exists():
+        write_folder(kept, "trials", {})
+    trials = [read_json(path) for path in sorted(kept.glob("[0-9]*.json")) if is_written(path)]
     say(console, f"budget: {plan.budget()}, then the best once more; {len(trials)} trials are done")
     say(console, f"tried: {search_judge.about_space(plan.space())}")
     while not plan.over(trials):
         number = len(trials) + 1
         one = one_trial(plan, tables, trials, console)
-        write_json(folder / "trials" / f"{number:04d}.json", one)
+        add_files(kept, {f"{number:04d}.json": to_json(one)})
         trials.append(one)
         say(console, f"trial {number}: {search_judge.in_a_line(one)}")
         if number == 1:

@@ -25,7 +25,7 @@ from attnlab.errors import DataError, UserError
 from attnlab.evaluate import cue
 from attnlab.report import write_report
 from attnlab.report.trusting import outcome, summary_table
-from attnlab.runs import Run, environment, refuse_existing, to_json, write_folder, write_json
+from attnlab.runs import Run, add_files, environment, refuse_existing, to_json, write_folder
 from attnlab.studies.training import Training, describe_run, invite, lasting, train
 from attnlab.studies.trust_measures import measure
 from attnlab.studies.trust_world import Pools, World, make_world
@@ -83,7 +83,7 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     world = plan.world()
     check(plan, world)
     stored = {"study.json": to_json({"study": "trust", "plan": asdict(plan)})}
-    write_folder(folder, {**stored, **world.files()})
+    write_folder(folder, "study", {**stored, **world.files()})
     return run(folder, asdict(plan), console)
 
 
@@ -143,7 +143,7 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     training = sum(one.result["seconds"] for one in runs.values())
     result["seconds"] = round(training + time.perf_counter() - began, 1)
     write_report(result, folder)
-    write_json(folder / "result.json", result)
+    add_files(folder, {"result.json": to_json(result)})
     return result
 
 

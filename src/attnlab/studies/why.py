@@ -21,7 +21,7 @@ from attnlab.comparing.jobs import train_all
 from attnlab.evaluate import cue
 from attnlab.report import write_report
 from attnlab.report.why import show_why
-from attnlab.runs import free_name, read_json, refuse_existing, to_json, write_folder, write_json
+from attnlab.runs import add_files, free_name, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies.why_judge import judge
 from attnlab.studies.why_plan import cells_of, make_plan
 
@@ -62,7 +62,7 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     refuse_existing(folder)
     check(plan)
     study = {"study": "why", "plan": plan.to_dict(), "fingerprints": fingerprints(plan)}
-    write_folder(folder, {"study.json": to_json(study)})
+    write_folder(folder, "study", {"study.json": to_json(study)})
     return run(folder, plan.to_dict(), console)
 
 
@@ -77,5 +77,5 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     train_all(plan, folder, console)
     result = judge(plan, folder)
     write_report(result, folder)
-    write_json(folder / "result.json", result)
+    add_files(folder, {"result.json": to_json(result)})
     return result

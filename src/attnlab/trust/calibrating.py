@@ -26,7 +26,7 @@ from attnlab.corpora.indexing import Progress
 from attnlab.corpora.library import headings_in
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.model import LanguageModel, load_model
-from attnlab.runs import Run, lineage, read_json, write_json
+from attnlab.runs import Run, add_files, is_written, lineage, locked, read_json, to_json
 from attnlab.stages import stored_config
 from attnlab.tasks.recall import Strangers
 from attnlab.tokenizers import Tokenizer
@@ -170,7 +170,8 @@ def calibrate(run: Run | Path | str, questions: Iterable[Question], progress: Pr
         note=note,
         nobody=tuple(nobodies(model, tokenizer, others, trie, temperature, forms)),
     )
-    write_json(run.path / FILE, {"format": FORMAT, **asdict(found)})
+    with locked(run.path):
+        add_files(run.path, {FILE: to_json({"format": FORMAT, **asdict(found)})})
     return found
 
 
@@ -271,7 +272,7 @@ def names_in(item: Question, index: Index | None) -> frozenset[str]:
 def calibration_of(run: Run) -> Calibrated | None:
     """The calibration of a run, or None where there is none yet; that of another model is refused."""
     path = run.path / FILE
-    if not path.is_file():
+    if not is_written(path):
         return None
     stored = read_json(path)
     if stored.pop("format", None) != FORMAT:

@@ -1,0 +1,87 @@
+"""manifest.json: what a folder is, and the sha256 of every file in it that counts.
+
+A folder that is written at once gets its manifest with it. A file that is added later is listed after it was written, and
+one that is replaced is taken off the list first. A file that is there but not listed was therefore being written when a
+process died, and counts as absent. Checksums find damage; they prove nothing about who wrote a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attnlab.errors import CheckpointError
+
+NAME = "manifest.json"
+VERSION = 1
+
+
+def digest(content: bytes) -> str:
+    """The sha256 of some bytes, as 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def is_digest(text: object) -> bool:
+    """Whether this is a sha256 as `digest` writes it, and nothing else, such as a path."""
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The kind of a folder and its files by name, relative to the folder, each with its sha256."""
+
+    kind: str
+    files: Mapping[str, str]
+
+    @classmethod
+    def of(cls, kind: str, contents: Mapping[str, bytes]) -> Manifest:
+        """The manifest of files that are about to be written."""
+        return cls(kind, {name: digest(content) for name, content in contents.items()})
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest | None:
+        """The manifest of a folder; None where there is none, as in folders of older versions."""
+        path = folder / NAME
+        try:
+            stored = json.loads(path.read_bytes())
+            kind, version, files = stored["kind"], stored["version"], stored["files"]
+            if version != VERSION:
+                raise CheckpointError(
+                    f"{path} has version {version!r}, and this attnlab reads {VERSION}: upgrade attnlab"
+                )
+            if not isinstance(kind, str) or not all(map(is_digest, files.values())):
+                raise TypeError("no checksums inside")
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise CheckpointError(f"{path} is damaged: restore it from a copy, or make the folder again") from None
+        return cls(kind, files)
+
+    def to_bytes(self) -> bytes:
+        """As it is stored."""
+        stored = {"kind": self.kind, "version": VERSION, "files": dict(sorted(self.files.items()))}
+        return (json.dumps(stored, indent=1) + "\n").encode()
+
+    def with_files(self, contents: Mapping[str, bytes]) -> Manifest:
+        """The same with files added or replaced."""
+        return replace(self, files={**self.files, **Manifest.of(self.kind, contents).files})
+
+    def without(self, *names: str) -> Manifest:
+        """The same without some files."""
+        return replace(self, files={name: found for name, found in self.files.items() if name not in names})
+
+    def check(self, path: Path, name: str, content: bytes) -> None:
+        """Refuse a file whose content is not what was written."""
+        if digest(content) != self.files[name]:
+            raise CheckpointError(
+                f"{path} is damaged or was edited (its checksum is not the one in {NAME}): restore it from a copy, or"
+                " make the folder again"
+            )
