@@ -66,6 +66,11 @@ def writable(folder: Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError:
-        private = Path(tempfile.mkdtemp(prefix="attnlab-"))
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
-        return private
+        return temporary_folder()
+
+
+def temporary_folder() -> Path:
+    """A folder for this process alone, removed when it ends."""
+    private = Path(tempfile.mkdtemp(prefix="attnlab-"))
+    atexit.register(shutil.rmtree, private, ignore_errors=True)
+    return private

@@ -302,3 +302,18 @@ def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(additive, "in_parts", lambda *_: [0, 1])
     with pytest.raises(MemoryError, match="smaller batch"):
         call(CompiledAdditive, draw(4, 4), None, True)
+
+
+def test_a_kernel_with_other_numbers_does_not_match_the_plain_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    if build.load("additive") is None:
+        pytest.skip("no compiled kernel")
+    assert additive.matches_plain()
+    solve = additive.solve
+
+    def slightly_wrong(function: str, settings: dict[str, int], tensors: dict[str, Tensor | None]) -> None:
+        solve(function, settings, tensors)
+        if (gradient := tensors.get("dv")) is not None:
+            gradient.mul_(1.01)
+
+    monkeypatch.setattr(additive, "solve", slightly_wrong)
+    assert not additive.matches_plain()

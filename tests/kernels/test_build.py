@@ -7,7 +7,7 @@ import pwd
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +23,12 @@ DYING = '#include <csignal>\n#include <cstdlib>\nextern "C" int probe() { %s; re
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache, and nothing remembered from before or for later."""
+    """The folder of libraries in an empty cache, and nothing remembered from before or for later."""
     for name in ("ATTNLAB_KERNELS", "RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
     build.load_file.cache_clear()
-    yield tmp_path / "cache"
+    yield tmp_path / "cache" / "kernels"
     build.load_file.cache_clear()
 
 
@@ -278,7 +278,7 @@ def test_the_cache_may_be_named_from_here_or_from_home(
     for name in (".", "~/kept"):
         monkeypatch.setenv("ATTNLAB_CACHE", name)
         assert anew(source)
-    assert len([*tmp_path.glob("tiny-*.so")]) == len([*tmp_path.glob("home/kept/tiny-*.so")]) == 1
+    assert len([*tmp_path.glob("kernels/tiny-*.so")]) == len([*tmp_path.glob("home/kept/kernels/tiny-*.so")]) == 1
     monkeypatch.delenv("ATTNLAB_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert build.cache_folder() == tmp_path / "home" / ".cache" / "attnlab"
@@ -327,3 +327,71 @@ def test_a_header_is_part_of_what_is_compiled(tmp_path: Path) -> None:
     before = build.whole(source)
     header.write_text("#define ONE 2\n")
     assert build.whole(source) != before
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def open_to_others(path: Path) -> None:
+    path.chmod(0o722)
+
+
+def link(path: Path) -> None:
+    path.symlink_to(path.rename(path.with_suffix(".moved")))
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, open_to_others, link])
+def test_a_library_that_is_not_as_it_was_built_is_built_again_in_silence(
+    damage: Callable[[Path], None], tmp_path: Path, counter: Counter, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path, GOOD)
+    path = build.find_library(source)
+    built = path.read_bytes()
+    capfd.readouterr()
+    damage(path)
+    assert build.find_library(source) == path
+    assert capfd.readouterr().err == ""
+    assert path.read_bytes() == built
+    assert build.is_intact(path)
+    assert len(counter.calls()) == 2
+
+
+def test_a_folder_that_others_may_write_to_is_emptied(tmp_path: Path, cache: Path, compiler: str) -> None:
+    source = write(tmp_path, GOOD)
+    path = build.find_library(source)
+    cache.chmod(0o777)
+    (cache / "foreign").touch()
+    assert build.find_library(source) == path
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert [*cache.iterdir()] == [path]
+
+
+def test_a_folder_of_somebody_else_is_not_used(
+    tmp_path: Path, cache: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build.find_library(write(tmp_path, GOOD))
+    moved = cache.rename(tmp_path / "moved")
+    cache.symlink_to(moved)
+    assert build.private_folder() != cache
+    with monkeypatch.context() as patch:
+        patch.setattr(build.os, "geteuid", lambda: 12345)
+        assert not build.is_intact(moved / path.name)
+        assert build.private_folder() != cache
+    assert build.is_intact(moved / path.name)
+
+
+def test_a_library_whose_numbers_differ_from_plain_torch_is_not_used(
+    tmp_path: Path, cache: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "differing.py").write_text("def matches_plain(): return False", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(build.KernelError, match="its probe failed: its numbers differ from those of plain torch"):
+        build.find_library(write(tmp_path, GOOD), "differing")
+    assert [one.suffix for one in cache.iterdir()] == [".failed"]

@@ -190,3 +190,16 @@ def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "in_parts", lambda *_: [(1, torch.zeros(3, 16))])
     with pytest.raises(MemoryError, match="smaller batch"):
         compiled_expected(torch.randn(2, 8), torch.randn(3, 8))
+
+
+def test_a_kernel_with_other_numbers_does_not_match_the_plain_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    if build.load("vocabulary") is None:
+        pytest.skip("no compiled kernel")
+    assert vocabulary.matches_plain()
+
+    def slightly_wrong(hidden: Tensor, weight: Tensor, gradients: bool = True) -> Expected:
+        found = compiled_expected(hidden, weight, gradients)
+        return found._replace(of_weight=found.of_weight * 1.01)
+
+    monkeypatch.setattr(vocabulary, "compiled_expected", slightly_wrong)
+    assert not vocabulary.matches_plain()

@@ -119,3 +119,29 @@ class CompiledAdditive(torch.autograd.Function):
         with counted_as(lambda: flops(BACKWARD, a, b, v, bool(ctx.settings["causal"]))):
             solve("additive_backward", ctx.settings, tensors)
         return da, db, dw.sum(dim=0), dv, None, None, None, None
+
+
+def matches_plain() -> bool:
+    """Whether the compiled form gives the values and gradients of the plain one: in short and long texts, with padding."""
+    random = torch.Generator().manual_seed(0)
+
+    def agree(asked: int, seen: int, width: int, values: int, causal: bool, size: float) -> bool:
+        a, b, w, v, weight = (
+            torch.randn(shape, generator=random)
+            for shape in ((2, 2, asked, width), (2, 2, seen, width), (width,), (2, 2, seen, values), (values,))
+        )
+        inputs = [one.requires_grad_() for one in (a * size, b * size, w, v)]
+        padding = torch.rand(2, seen, generator=random) < 0.3
+        found = []
+        for form in (CompiledAdditive, PlainAdditive):
+            out = form.apply(*inputs, padding, causal, 0.0, 0)  # type: ignore[no-untyped-call]
+            found.append([out, *torch.autograd.grad((out * weight).sum(), inputs)])
+        return all(torch.allclose(one, other, rtol=1e-3, atol=1e-3) for one, other in zip(*found, strict=True))
+
+    problems = (
+        (19, 19, 5, 3, True, 1.0),
+        (33, 90, 16, 17, True, 3.0),
+        (70, 70, 33, 16, False, 1.0),
+        (150, 150, 8, 40, True, 30.0),
+    )
+    return all(agree(*problem) for problem in problems)

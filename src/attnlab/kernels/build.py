@@ -2,9 +2,11 @@
 
     library = build.load("additive")   # None where it cannot be had, and one line on standard error says why
 
-A library stands in the cache under a name made from everything it depends on: source, flags, compiler, processor. It gets
-that name only after its probe has passed, so that two processes may build at once and neither meets half a file. A failure
-is remembered beside it. ATTNLAB_KERNELS=0 turns kernels off, ATTNLAB_CACHE names the folder, CXX the compiler.
+The name of a library in the cache holds a hash of everything it depends on (source, flags, compiler, processor) and the
+SHA-256 of its content. It gets that name only after its probe has passed, so that two processes may build at once, and a
+file that was damaged later no longer matches its name and is built again. A hash does not stop an attacker: what is loaded
+must belong to this user, in a folder of this user that is closed to everybody else. A failure to build is remembered there
+too. ATTNLAB_KERNELS=0 turns kernels off, ATTNLAB_CACHE names the folder, CXX the compiler.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import tempfile
 from pathlib import Path
 
 from attnlab.errors import StorageError
-from attnlab.machine import cache_folder, cpu_name, writable
+from attnlab.machine import cache_folder, cpu_name, temporary_folder, writable
 from attnlab.runs import speaks
 
 FLAGS = (
@@ -33,7 +35,21 @@ FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-ffp-contract=fast"),
 )
 NATIVE = "-mcpu=native" if platform.machine().lower() in ("arm64", "aarch64") else "-march=native"
-PROBE = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).probe())"
+# The library's own probe, and for the kernels of this folder a comparison with the plain form of their module.
+PROBE = """
+import ctypes, importlib, sys
+path, module, root = sys.argv[1:]
+library = ctypes.CDLL(path)
+if failed := library.probe():
+    sys.exit(failed)
+if module:
+    sys.path.insert(0, root)
+    from attnlab.kernels import build
+    build.load = lambda name: library
+    if not importlib.import_module(module).matches_plain():
+        sys.exit("its numbers differ from those of plain torch")
+"""
+ROOT = Path(__file__).parents[2]  # where the probe finds attnlab
 PATIENCE = 120  # seconds
 
 
@@ -45,14 +61,17 @@ def load(name: str) -> ctypes.CDLL | None:
     """The library of a kernel in this folder, built if need be, or None."""
     if os.environ.get("ATTNLAB_KERNELS") == "0":
         return None
-    return load_file(Path(__file__).with_name(f"{name}.cpp"))
+    return load_file(Path(__file__).with_name(f"{name}.cpp"), f"{__package__}.{name}")
 
 
 @functools.cache
-def load_file(source: Path) -> ctypes.CDLL | None:
-    """The library of a source file, built if need be; where it cannot be had, None and one line that says why."""
+def load_file(source: Path, module: str = "") -> ctypes.CDLL | None:
+    """The library of a source file, built if need be; where it cannot be had, None and one line that says why.
+
+    `module` has a function `matches_plain`, which compares a new library with plain torch.
+    """
     try:
-        return ctypes.CDLL(str(find_library(source)))
+        return ctypes.CDLL(str(find_library(source, module)))
     except (KernelError, StorageError, OSError) as error:
         say(f"the {source.stem} kernel runs in plain torch, the same but slower: {error}")
         return None
@@ -65,28 +84,57 @@ def say(line: str) -> None:
         sys.stderr.flush()
 
 
-def find_library(source: Path) -> Path:
-    """Where the library is, after building it if need be."""
+def find_library(source: Path, module: str = "") -> Path:
+    """The path of the library, after building it if need be."""
     compiler = find_compiler()
-    name = f"{source.stem}-{fingerprint(whole(source), compiler)}.so"
-    kept = cache_folder() / name
-    if is_there(kept):
-        return kept
-    failed = kept.with_suffix(".failed")
-    if is_there(failed):
-        raise KernelError(f"{failed.read_text(encoding='utf-8')} (to try again, remove {failed})")
-    say(f"compiling the {source.stem} kernel for this processor, once; it takes some seconds")
-    target = writable(kept.parent) / name
-    make(source, target, compiler)
-    return target
+    name = f"{source.stem}-{fingerprint(whole(source), compiler)}"
+    folder = private_folder()
+    kept = [*folder.glob(f"{name}-*.so")]
+    for path in kept:
+        if is_intact(path):
+            return path
+        with contextlib.suppress(OSError):
+            path.unlink()
+    failed = folder / f"{name}.failed"
+    if failed.exists():
+        raise KernelError(f"{failed.read_text(encoding='utf-8', errors='replace')} (to try again, remove {failed})")
+    if not kept:
+        say(f"compiling the {source.stem} kernel for this processor, once; it takes some seconds")
+    return make(source, writable(folder) / name, compiler, module)
 
 
-def is_there(path: Path) -> bool:
-    """Whether a file can be reached: in a folder that may not even be entered, it cannot."""
+def private_folder() -> Path:
+    """The folder of libraries, closed to others; where that cannot be had, one for this process."""
+    folder = cache_folder() / "kernels"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not is_private(folder):
+            shutil.rmtree(folder)  # others may have put files there
+            folder.mkdir(mode=0o700)
+        if is_private(folder):
+            return folder
+    return temporary_folder()
+
+
+def is_private(path: Path) -> bool:
+    """Whether a file or folder belongs to this user and is closed to others; a link never is."""
+    if not hasattr(os, "geteuid"):
+        return True  # a system without these permissions
+    found = path.lstat()
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a library is private and has the content that its name says."""
     try:
-        return path.exists()
+        return is_private(path) and path.stem.endswith(f"-{content_hash(path)}")
     except OSError:
         return False
+
+
+def content_hash(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -125,22 +173,23 @@ def processor() -> str:
     return f"{platform.machine()} {cpu_name()} {abilities}"
 
 
-def make(source: Path, target: Path, compiler: tuple[str, ...]) -> None:
+def make(source: Path, target: Path, compiler: tuple[str, ...], module: str) -> Path:
     """Compile for this processor, or else for any of its kind; a library that passes its probe gets its name."""
     reason = ""
     for flags in ((*FLAGS, NATIVE), FLAGS):
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-            made = Path(folder) / target.name
+            made = Path(folder) / "made.so"
             try:
                 run([*compiler, *flags, str(source), "-o", str(made)], "it does not compile")
-                run([sys.executable, "-I", "-S", "-c", PROBE, str(made)], "its probe failed")
+                made.chmod(0o700)
+                kept = target.with_name(f"{target.name}-{content_hash(made)}.so")
+                run([sys.executable, "-P", "-c", PROBE, str(made), module, str(ROOT)], "its probe failed")
             except KernelError as error:
                 reason = reason or str(error)
             else:
-                made.replace(target)
-                return
+                return made.replace(kept)
     with contextlib.suppress(OSError):
-        target.with_suffix(".failed").write_text(reason, encoding="utf-8")
+        target.with_name(f"{target.name}.failed").write_text(reason, encoding="utf-8")
     raise KernelError(reason)
 
 

@@ -95,6 +95,19 @@ def compiled_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"]
     return Expected(logsum, of_hidden[:, :width], sum(parts[1:], parts[0])[:, :width])
 
 
+def matches_plain() -> bool:
+    """Whether the compiled form gives the numbers of the plain one, over several chunks and for small and large scores."""
+    random = torch.Generator().manual_seed(0)
+    for tokens, words, width, size in ((300, 501, 24, 0.3), (35, 97, 100, 3.0), (5, 1000, 200, 30.0)):
+        hidden = size * torch.randn(tokens, width, generator=random)
+        weight = torch.randn(words, width, generator=random)
+        for gradients in (True, False):
+            forms = compiled_expected(hidden, weight, gradients), plain_expected(hidden, weight, gradients)
+            if not all(torch.allclose(*pair, rtol=1e-3, atol=1e-3) for pair in zip(*forms, strict=True)):
+                return False
+    return True
+
+
 # What others use
 
 
