@@ -165,7 +165,7 @@ def test_what_changed_since_the_beginning_is_refused(compared: Compared, tmp_pat
     stored = json.loads((folder / "study.json").read_text())
     stored["fingerprints"]["dev"] = "0"
     (folder / "study.json").write_text(json.dumps(stored))
-    with pytest.raises(UserError, match="dev changed since this comparison began"):
+    with pytest.raises(UserError, match="dev changed since this study began"):
         comparing.run(folder, plan.to_dict(), Console(quiet=True))
 
 

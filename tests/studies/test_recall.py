@@ -10,7 +10,7 @@ from rich.console import Console
 
 from attnlab import stages, studies, train
 from attnlab.corpora import Question, load_corpus, load_questions
-from attnlab.errors import DataError, Interrupted, OutputExists, UserError
+from attnlab.errors import CheckpointError, DataError, Interrupted, OutputExists, UserError
 from attnlab.runs import Run
 from attnlab.studies import recall, recall_rows
 from attnlab.studies.lessons import parted
@@ -218,3 +218,30 @@ def test_too_few_to_calibrate_with_cost_a_note_only(tmp_path: Path) -> None:
     assert result["calibration"] is None
     assert "not calibrated" in (tmp_path / "screen").read_text()
     assert (tmp_path / "study" / "predictions.txt").is_file()
+
+
+def test_a_study_is_resumed_only_as_it_was_begun(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exam = tmp_path / "exam.tsv"
+    exam.write_text("Where was Hank Aaron born?\tMobile\n")
+
+    class Kill(Exception):
+        pass
+
+    def kill(*_: Any) -> None:
+        raise Kill
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train.Trainer, "fit", kill)
+        with pytest.raises(Kill):
+            recall.begin(replace(PLAN, exam=str(exam)), tmp_path / "study", console)
+    stored = tmp_path / "study/study.json"
+    text = stored.read_text()
+    stored.write_text(text.replace("people:60:train", "people:60:dev"))
+    with pytest.raises(CheckpointError, match=r"study\.json is damaged or was edited"):
+        studies.resume(tmp_path / "study", console)
+    stored.write_text(text)
+    exam.write_text("Where was Hank Aaron born?\tBoston\n")
+    with pytest.raises(UserError, match="exam changed since this study began"):
+        studies.resume(tmp_path / "study", console)

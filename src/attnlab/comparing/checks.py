@@ -90,10 +90,10 @@ def fingerprints(plan: Plan) -> dict[str, str]:
 
 
 def refuse_changes(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse to go on where something has changed since a comparison began."""
+    """Refuse to resume a study whose data, settings or code have changed since it began."""
     changed = [name for name in before if now.get(name) != before[name]]
     if changed:
         raise UserError(
-            f"{', '.join(changed)} changed since this comparison began, and its runs would not belong together:"
-            " restore what changed, or start a new comparison"
+            f"{', '.join(changed)} changed since this study began, and its runs would not belong together:"
+            " restore what changed, or start a new study"
         )

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from attnlab import corpora, stages
 from attnlab.comparing import carry_out
+from attnlab.comparing.checks import refuse_changes
 from attnlab.config import Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
@@ -28,14 +29,15 @@ from attnlab.evaluate import Examination, cue
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
 from attnlab.report import write_report
-from attnlab.runs import Run, add_files, environment, refuse_existing, to_json, write_folder
+from attnlab.runs import Run, add_files, environment, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies.lessons import Lessons, prepare
 from attnlab.studies.recall_rows import HELPED, MAIN, ROWS, describe_row, examine_all, examine_helped, show_table
-from attnlab.studies.training import Training, describe_run, invite, lasting, train
+from attnlab.studies.training import Training, describe_run, fingerprints, invite, lasting, train
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import calibrate
 
+SOURCES = ("corpus", "facts", "exam", "calibration")  # fields of the plan that name data
 SHOWN = 12  # right and wrong answers in the report
 TRACKS = {
     "pure": "What does a small model remember?",
@@ -60,9 +62,10 @@ class Plan(Training):
 def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     """A new study in a new folder; mistakes in data and settings are found before the folder is made."""
     refuse_existing(folder)
-    plan = lasting(plan, "corpus", "facts", "exam", "calibration")
+    plan = lasting(plan, *SOURCES)
     check(plan)
-    write_folder(folder, "study", {"study.json": to_json({"study": "recall", "plan": asdict(plan)})})
+    study = {"study": "recall", "plan": asdict(plan), "fingerprints": fingerprints(plan, *SOURCES)}
+    write_folder(folder, "study", {"study.json": to_json(study)})
     return run(folder, asdict(plan), console)
 
 
@@ -99,6 +102,7 @@ def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any
 
 def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     """Train what is not trained, examine everything, and write the result and the report."""
+    refuse_changes(read_json(folder / "study.json").get("fingerprints", {}), fingerprints(plan, *SOURCES))
     corpus = corpora.load_corpus(plan.corpus)
     lessons = learn_from(plan, corpus, folder)
     facts, exam = corpora.load_questions(lessons.asked), corpora.load_questions(plan.exam)

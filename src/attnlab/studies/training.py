@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from attnlab import stages
+from attnlab import corpora, stages
 from attnlab.config import RunConfig, Stage, lasting_given, resolve
+from attnlab.manifest import digest
 from attnlab.progress import display
 from attnlab.runs import Run
 
@@ -39,6 +40,21 @@ def lasting(plan: Planned, *sources: str) -> Planned:
     named: dict[str, Any] = {key: stages.lasting(name) for key in sources if (name := getattr(plan, key))}
     file = str(Path(plan.file).resolve()) if plan.file else None
     return replace(plan, **named, file=file, given=lasting_given(plan.given))
+
+
+def fingerprints(plan: Training, *sources: str) -> dict[str, str]:
+    """Checksums of what a study reads and that could change under it: its sources by field, and the user's own files."""
+    found = {}
+    for key in sources:
+        if name := getattr(plan, key):
+            of_text = key == "corpus"
+            found[key] = corpora.load_corpus(name).sha256 if of_text else stages.checksum(corpora.load_questions(name))
+    mechanisms = plan.given.get("model", {}).get("mechanism", "").split(",")
+    files = [name.rpartition(":")[0] for name in mechanisms if ".py:" in name]
+    for file in (plan.file, *files):
+        if file:
+            found[file] = digest(Path(file).read_bytes())
+    return found
 
 
 def train(

@@ -19,14 +19,15 @@ from rich.table import Table
 
 from attnlab import corpora, stages, trust
 from attnlab.comparing import carry_out
+from attnlab.comparing.checks import refuse_changes
 from attnlab.config import RunConfig, Stage
 from attnlab.corpora import Corpus
 from attnlab.errors import DataError, UserError
 from attnlab.evaluate import cue
 from attnlab.report import write_report
 from attnlab.report.trusting import outcome, summary_table
-from attnlab.runs import Run, add_files, environment, refuse_existing, to_json, write_folder
-from attnlab.studies.training import Training, describe_run, invite, lasting, train
+from attnlab.runs import Run, add_files, environment, read_json, refuse_existing, to_json, verify, write_folder
+from attnlab.studies.training import Training, describe_run, fingerprints, invite, lasting, train
 from attnlab.studies.trust_measures import measure
 from attnlab.studies.trust_world import Pools, World, make_world
 
@@ -82,7 +83,8 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
     plan = lasting(plan, "corpus", "facts", "calibration", "known")
     world = plan.world()
     check(plan, world)
-    stored = {"study.json": to_json({"study": "trust", "plan": asdict(plan)})}
+    study = {"study": "trust", "plan": asdict(plan), "fingerprints": fingerprints(plan)}
+    stored = {"study.json": to_json(study)}
     write_folder(folder, "study", {**stored, **world.files()})
     return run(folder, asdict(plan), console)
 
@@ -113,6 +115,8 @@ def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any
 
 def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     """Train what is not trained, calibrate, ask everybody, and write the result and the report."""
+    verify(folder)
+    refuse_changes(read_json(folder / "study.json").get("fingerprints", {}), fingerprints(plan))
     read = {name: corpora.load_questions(folder / f"{name}.tsv") for name in ("facts", "calibration", "known")}
     # Nobody may be withheld, or no name be left to invent: an empty file is none.
     read |= {name: corpora.load_questions(path) for name, path in others(folder).items()}
