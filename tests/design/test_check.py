@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attnlab.design import mark
@@ -142,3 +143,19 @@ def test_names_that_grow_are_stopped(tmp_path):
     grown = "\n".join(f'x{i + 1} = "x{i} ^ x{i}"' for i in range(9))
     with pytest.raises(UserError, match="stay below"):
         marked(tmp_path, f'copy = "x9"\n[let]\nx0 = "K[0] + 1"\n{grown}', SHEET)
+
+
+COLLINEAR = [[0.1, 0.1], [0.15, 0.2], [0.2, 0.3]]  # as decimals; their binary values are not
+BEYOND = [-1.4411518807585587e18, 7.205759403792795e17]
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_only_one_of_two_contrary_answers_passes(tmp_path, binary):
+    np.save(tmp_path / "K.npy", np.array(COLLINEAR))
+    keys = '"K.npy"' if binary else str(COLLINEAR)
+    sheet = f"keys = {keys}\nvalues = {np.eye(3).tolist()}\n" + SHEET[SHEET.index("[[task]]") :].replace("0", "1")
+    impossible, query = (marked(tmp_path, f"copy = {answer}", sheet) for answer in ('"impossible"', BEYOND))
+    assert (impossible.passed, query.passed) == ((False, True) if binary else (True, False))
+    words = "keys as binary float64 values" if binary else "keys as the decimals written"
+    assert words in str(impossible.reading)
+    assert words in str(query.reading)

@@ -8,23 +8,23 @@ from attnlab.errors import DataError, UserError
 def test_separators_and_blank_lines(tmp_path):
     path = tmp_path / "K.csv"
     path.write_text("\ufeff1, 2\n\n3\t4\n5 6\n", encoding="utf-8")
-    assert inputs.read(str(path), "keys").tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert inputs.read(str(path), "keys").floats.tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
 def test_full_precision_survives(tmp_path):
     data = np.random.default_rng(0).normal(size=(5, 3))
     np.savetxt(tmp_path / "K.csv", data, delimiter=",", fmt="%.17g")
-    assert (inputs.read(str(tmp_path / "K.csv"), "keys") == data).all()
+    assert (inputs.read(str(tmp_path / "K.csv"), "keys").floats == data).all()
 
 
 def test_one_column_or_one_row_is_a_vector():
-    assert inputs.numbers("1;2;3", "target").tolist() == inputs.numbers("1,2,3", "target").tolist() == [1, 2, 3]
+    assert inputs.numbers("1;2;3", "target").exact == inputs.numbers("1,2,3", "target").exact == [[1, 2, 3]]
     with pytest.raises(DataError, match="one vector"):
         inputs.numbers("1,2;3,4", "target")
 
 
 def test_free_rows_must_be_free_altogether():
-    assert np.isnan(inputs.read("1,2;nan,nan", "outputs", free_rows=True)[1]).all()
+    assert np.isnan(inputs.read("1,2;nan,nan", "outputs", free_rows=True).floats[1]).all()
     with pytest.raises(DataError, match="finite"):
         inputs.read("1,2;nan,3", "outputs", free_rows=True)
     with pytest.raises(DataError, match="finite"):
@@ -49,6 +49,6 @@ def test_pickles_are_not_loaded(tmp_path):
 
 
 def test_a_tiny_number_beside_others_is_harmless():
-    assert inputs.read("1,1e-104;0,1", "weights").shape == (2, 2)
+    assert inputs.read("1,1e-104;0,1", "weights").floats.shape == (2, 2)
     with pytest.raises(DataError, match="scale it"):
         inputs.read("1,1;1e-104,0", "keys")

@@ -1,8 +1,11 @@
+from decimal import Decimal
+
 import numpy as np
 import pytest
 
 from attnlab.design import average, blend, reach, select, verify
 from attnlab.design.attention import softmax
+from attnlab.design.verifier import NotAProof
 from attnlab.errors import UserError
 
 K = np.array([[0.47, 0.65, 0.60], [0.64, 0.50, -0.59], [-0.03, -0.48, -0.88], [0.43, -0.83, 0.35]])
@@ -153,3 +156,19 @@ def test_a_sentence_about_a_ball_of_queries_says_so():
     said = select(keys, np.eye(4), 0).statement
     assert said.count("every query with |scale·q| up to") == 2
     assert "Key 0 is nearly" in said
+
+
+def test_text_means_decimals_and_arrays_mean_binary_values():
+    keys = [[0.1, 0.1], [0.15, 0.2], [0.2, 0.3]]
+    written = [[Decimal(str(x)) for x in row] for row in keys]
+    collinear, apart = select(written, np.eye(3), 1), select(np.array(keys), np.eye(3), 1)
+    assert (collinear.status, apart.status) == ("impossible", "solved")
+    assert collinear.certificate["radius"] is None
+    for result, words in ((collinear, "keys as the decimals written"), (apart, "keys as binary float64 values")):
+        assert words in result.statement
+        assert words in result.to_dict()["reading"]
+    assert collinear.certificate["reading"] == collinear.reading
+    assert verify(collinear.certificate, written, np.eye(3).tolist(), [0, 1, 0], 0.01) > 0.6
+    with pytest.raises(NotAProof):
+        verify(collinear.certificate, keys, np.eye(3).tolist(), [0, 1, 0], 0.01)
+    assert np.abs(softmax(np.array(keys) @ apart.query) - [0, 1, 0]).max() <= apart.bound

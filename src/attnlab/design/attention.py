@@ -4,11 +4,16 @@ everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from attnlab.design.exact import PRECISIONS, Rows, binary, dot, error_of_weights, read_as
 
 Array = NDArray[np.float64]
 Scale = Literal["none", "sqrt"]
@@ -33,15 +38,37 @@ def log_sum_exp(scores: Array) -> float:
     return top + float(np.log(np.exp(scores - top).sum()))
 
 
+class Given(NamedTuple):
+    """The exact numbers behind the floats of a problem."""
+
+    keys: Rows
+    values: Rows
+    target: Rows
+    tolerance: Fraction
+
+
+class Judged(NamedTuple):
+    """Whether the exact error of a query is within the tolerance, what it is by coordinate, and an upper limit of it."""
+
+    within: bool
+    off: list[Fraction]
+    bound: float
+
+
 @dataclass(frozen=True)
 class Problem:
-    """Keys, values and the output that one query should give, within a tolerance in the maximum norm."""
+    """Keys, values and the output that one query should give, within a tolerance in the maximum norm.
+
+    The arrays are for the search; verdicts are about the exact numbers that were `given`, which without it are the
+    arrays themselves.
+    """
 
     keys: Array
     values: Array
     target: Array
     tolerance: float
     scale: Scale = "none"
+    given: Given | None = None
     unit: float = field(init=False)
     points: Array = field(init=False)
     basis: Array = field(init=False)
@@ -65,6 +92,31 @@ class Problem:
     def factor(self) -> float:
         """The scale as a number."""
         return factor(self.scale, self.keys.shape[1])
+
+    @cached_property
+    def exact(self) -> Given:
+        """The numbers that the verdict is about."""
+        if self.given is not None:
+            return self.given
+        return Given(binary(self.keys), binary(self.values), binary(self.target[None, :]), Fraction(self.tolerance))
+
+    @property
+    def reading(self) -> str:
+        """How keys and values were read, in words."""
+        return read_as(keys=self.exact.keys, values=self.exact.values)
+
+    def judge(self, query: Sequence[Fraction]) -> Judged:
+        """The error of a query in exact arithmetic."""
+        keys, values, (target,), tolerance = (*(rows.exact for rows in self.exact[:3]), self.exact.tolerance)
+        scores = [dot(row, query) for row in keys]
+        root = 1 if self.scale == "none" else len(query)
+        for precision in PRECISIONS:
+            off, give = error_of_weights(scores, root, values, target, precision)
+            error = max(map(abs, off))
+            if not error - give <= tolerance < error + give:
+                break
+        limit = error + give
+        return Judged(error - give <= tolerance, off, float(np.nextafter(float(limit), np.inf)) if limit else 0.0)
 
     def query(self, z: Array) -> Array:
         """The query for the keys that a query for `points` stands for."""

@@ -2,7 +2,8 @@
 tested.
 
 A sheet is TOML: `keys` and `values`, a tolerance, and tasks. Whatever has the property passes; what has it not gets
-the counterexample. The answer "impossible" passes where it is proved.
+the counterexample. The answer "impossible" passes where it is proved for every query. Numbers are the decimals written,
+those of NPY files their binary values, and judged in exact arithmetic.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attnlab.design import inputs
-from attnlab.design.attention import Array, Problem, Scale, factor
+from attnlab.design.attention import Problem, Scale, factor, softmax
 from attnlab.design.edits import edit_key
-from attnlab.design.expressions import evaluate
+from attnlab.design.exact import Rows, decimal, dot, rational_rows, read_as
+from attnlab.design.expressions import Exact, evaluate, exact_array
 from attnlab.design.layers import layer
 from attnlab.design.noisy_keys import Keys, simulate
 from attnlab.design.projection import project
@@ -36,15 +40,35 @@ COMMON = {"name", "ask", "points", "tolerance", "keys", "values", "text", "scale
 def _checked(who: str, settings: Mapping[str, Any]) -> None:
     """Every setting of a sheet or task is of its kind."""
     for name, given in settings.items():
-        is_number = isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < inputs.LARGEST
+        is_number = _is_number(given)
+        shown = _shown(given)
         if name in NUMBERS and not (is_number and given >= 0):
-            raise UserError(f"{who}: {name} must be a number from 0 on, not {given!r}")
+            raise UserError(f"{who}: {name} must be a number from 0 on, not {shown}")
         if name in WHOLE and not (is_number and isinstance(given, int)):
-            raise UserError(f"{who}: {name} must be a whole number, not {given!r}")
+            raise UserError(f"{who}: {name} must be a whole number, not {shown}")
         if name in WORDS and not isinstance(given, str):
-            raise UserError(f"{who}: {name} must be text in quotes, not {given!r}")
+            raise UserError(f"{who}: {name} must be text in quotes, not {shown}")
+        if name in ("name", "title") and not given.isprintable():
+            raise UserError(f"{who}: {name} must be one line of text, not {shown}")
         if name == "indices" and not (isinstance(given, list) and all(type(j) is int for j in given)):
-            raise UserError(f"{who}: indices must be a list of whole numbers, such as [0, 1], not {given!r}")
+            raise UserError(f"{who}: indices must be a list of whole numbers, such as [0, 1], not {shown}")
+
+
+def _is_number(given: Any) -> bool:
+    """A finite number of a reasonable size."""
+    if isinstance(given, Decimal):
+        return given.is_finite() and abs(given) < inputs.LARGEST
+    return type(given) is int and abs(given) < inputs.LARGEST
+
+
+def _shown(given: Any) -> str:
+    """What was given, for a message: one short line, however long or deep it is."""
+    if isinstance(given, list | dict):
+        return "a list" if isinstance(given, list) else "a table"
+    if isinstance(given, int) and abs(given) > inputs.LARGEST:
+        return "a number of more than 100 digits"
+    text = ascii(given) if isinstance(given, str) else str(given)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass(frozen=True)
@@ -57,6 +81,7 @@ class Outcome:
     error: float | None
     tolerance: float
     message: str
+    reading: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,24 +117,25 @@ class Task:
     """One question of a sheet, with the settings it inherits."""
 
     def __init__(
-        self, sheet: Mapping[str, Any], own: Mapping[str, Any], names: Mapping[str, Array], folder: Path, place: int
+        self, sheet: Mapping[str, Any], own: Mapping[str, Any], names: Mapping[str, Exact], folder: Path, place: int
     ) -> None:
         self.own, self.names, self.folder = own, names, folder
+        self.read: dict[str, Rows] = {}
         self.name = f"task {place}"
         if not isinstance(own, dict):
             raise UserError(f"{self.name} must be a table; write [[task]] and its settings below")
-        self.name = str(own.get("name", self.name))
         _checked(self.name, own)
+        self.name = str(own.get("name", self.name))
         self.ask = own.get("ask")
         if self.ask not in ASKS:
-            raise UserError(f"{self.name}: " + unknown("ask", str(self.ask), ASKS))
+            raise UserError(f"{self.name}: " + unknown("ask", _shown(self.ask or ""), ASKS))
         if extra := set(own) - COMMON - ASKS[self.ask][1]:
-            raise UserError(f"{self.name}: " + unknown("setting", sorted(extra)[0], COMMON | ASKS[self.ask][1]))
+            raise UserError(f"{self.name}: " + unknown("setting", _shown(sorted(extra)[0]), COMMON | ASKS[self.ask][1]))
         for needed in NEEDED.get(str(self.ask), ()):
             if needed not in own:
                 raise UserError(f"{self.name}: '{needed}' is missing; a task that asks {self.ask} needs it")
         self.sheet = sheet
-        self.tolerance = inputs.tolerance(self.setting("tolerance", 0.05))
+        self.tolerance = inputs.tolerance(Decimal(self.setting("tolerance", "0.05")))
         self.points = float(own.get("points", 1))
         self.scale: Scale = inputs.scale(self.setting("scale", "none"))
 
@@ -117,48 +143,65 @@ class Task:
         """The task's own setting, or the sheet's."""
         return self.own.get(name, self.sheet.get(name, default))
 
-    def array(self, name: str, *, free_rows: bool = False, default: Any = None) -> Array:
+    def rows(self, name: str, *, free_rows: bool = False) -> Rows:
         """A matrix from numbers, a file beside the sheet, or an expression in the sheet's names."""
-        given = self.setting(name, default)
-        if given is None:
-            raise DataError(f"{self.name}: '{name}' is missing; give it to the task or to the sheet")
-        if isinstance(given, str):
-            path = self.folder / given
-            is_file = path.suffix.lower() in inputs.FILES
-            given = inputs.read(str(path), name, free_rows=free_rows) if is_file else evaluate(given, self.names)
-        if isinstance(given, list) and any(isinstance(row, str) for row in given):
-            width = max(np.size(self._row(row, 0)) for row in given)
-            given = np.array([self._row(row, width) for row in given])
-        return inputs.matrix(given, f"{self.name}: {name}", free_rows=free_rows)
+        if name not in self.read:
+            given, what = self.setting(name), f"{self.name}: {name}"
+            if given is None:
+                raise DataError(f"{self.name}: '{name}' is missing; give it to the task or to the sheet")
+            if isinstance(given, str) and Path(given).suffix.lower() in inputs.FILES:
+                self.read[name] = inputs.read(str(self.folder / given), name, free_rows=free_rows)
+            else:
+                try:
+                    found = (
+                        self._free(given) if free_rows and isinstance(given, list) else _evaluated(given, self.names)
+                    )
+                except UserError as error:
+                    raise DataError(f"{what}: {error}") from None
+                self.read[name] = inputs.matrix(found, what, free_rows=free_rows)
+        return self.read[name]
 
-    def _row(self, row: Any, width: int) -> Array:
-        if row == "free":
-            return np.full(width, np.nan)
-        return np.asarray(_evaluated(row, self.names))
+    def _free(self, given: list[Any]) -> Any:
+        """Rows of outputs, of which some may be free."""
+        rows = [None if _is_free(row) else _evaluated(row, self.names) for row in given]
+        width = max((np.size(row) for row in rows if row is not None), default=1)
+        return [[Decimal("nan")] * width if row is None else list(np.atleast_1d(row)) for row in rows]
 
-    def vector(self, name: str) -> Array:
-        """One vector."""
-        return self.array(name).ravel()
+    def vector(self, name: str, width: int, of: str) -> Rows:
+        """One vector of this width."""
+        return inputs.vector(self.rows(name), name, width, of)
 
-    def problem(self, target: Array) -> Problem:
+    def problem(self, target: Rows) -> Problem:
         """The question as the solver sees it."""
-        k, v = inputs.pair(self.array("keys"), self.array("values"))
-        return Problem(k, v, target, self.tolerance, self.scale)
+        k, v = inputs.pair(self.rows("keys"), self.rows("values"))
+        return inputs.problem(k, v, target, self.tolerance, self.scale)
 
-    def outcome(self, error: float, message: str) -> Outcome:
-        """Passed exactly when the error is within the tolerance."""
-        passed = error <= self.tolerance
-        said = f"within {number(error)}" if passed else message
-        return Outcome(self.name, passed, self.points, float(error), self.tolerance, said)
+    def outcome(self, passed: bool, error: Fraction | float, message: str, reading: str | None = None) -> Outcome:
+        """What came out; a task that passed says how near it came."""
+        said = f"within {number(float(error))}" if passed else message
+        return Outcome(self.name, passed, self.points, float(error), float(self.tolerance), said, reading)
+
+    def failed(self, message: str) -> Outcome:
+        """No points, and no error to tell."""
+        return Outcome(self.name, False, self.points, None, float(self.tolerance), message)
 
 
-def _numeric(task: Task, answer: Any) -> Array:
+def _is_free(row: Any) -> bool:
+    return row == "free" or (
+        isinstance(row, list) and bool(row) and all(isinstance(x, Decimal) and x.is_nan() for x in row)
+    )
+
+
+def _numeric(task: Task, answer: Any) -> Exact:
     if isinstance(answer, dict):
         raise UserError(f"{task.name}: the answer is a table; give numbers, or an expression in quotes")
-    return np.asarray(answer, dtype=np.float64)
+    found = exact_array(answer)
+    if any(abs(x) > inputs.LARGEST for x in found.flat):
+        raise UserError(f"{task.name}: the answer has a number beyond {inputs.LARGEST:g}; give smaller ones")
+    return found
 
 
-def _shaped(task: Task, answer: Any, shape: tuple[int, ...]) -> Array:
+def _shaped(task: Task, answer: Any, shape: tuple[int, ...]) -> Exact:
     found = _numeric(task, answer)
     if found.size == int(np.prod(shape)) and found.ndim <= 2 and 1 in (*shape, 0):
         found = found.reshape(shape)
@@ -168,118 +211,138 @@ def _shaped(task: Task, answer: Any, shape: tuple[int, ...]) -> Array:
     return found
 
 
-def _query_outcome(task: Task, problem: Problem, query: Array, chosen: list[int], which: str = "") -> Outcome:
+def _query_outcome(task: Task, problem: Problem, query: list[Fraction], chosen: list[int], which: str = "") -> Outcome:
     """The output of this query against the target; when it fails, where, how far and with what margin."""
-    weights = problem.weights(query)
-    output = weights @ problem.values
-    off = np.abs(output - problem.target)
-    worst = int(off.argmax())
-    scores = problem.factor * (problem.keys @ query)
-    outside = np.setdiff1d(np.arange(len(scores)), chosen)
-    margin = ""
-    if chosen and len(outside):
-        lead = float(scores[chosen].min() - scores[outside].max())
-        margin = (
-            f"; the margin to the other keys is {number(lead)} and they hold {weights[outside].sum():.1%} of the weight"
-        )
+    off = problem.judge(query)
+    worst = max(range(len(off.off)), key=lambda c: abs(off.off[c]))
+    error = abs(off.off[worst])
+    output = np.array([float(y + x) for y, x in zip(problem.exact.target.exact[0], off.off, strict=True)])
     said = (
         f"{which}the output is {vector(output)} and {vector(problem.target)} was wanted: off by "
-        f"{number(off[worst])} in coordinate {worst} "
-        f"(allowed {number(task.tolerance)}){margin}"
+        f"{number(float(error))} in coordinate {worst} "
+        f"(allowed {number(float(task.tolerance))}){_margin(problem, query, chosen)}"
     )
-    return task.outcome(float(off.max()), said)
+    return task.outcome(off.within, error, said, problem.reading)
+
+
+def _margin(problem: Problem, query: list[Fraction], chosen: list[int]) -> str:
+    """By how much the chosen keys lead, in words."""
+    outside = np.setdiff1d(np.arange(len(problem.keys)), chosen)
+    if not chosen or not len(outside):
+        return ""
+    scores = [dot(row, query) for row in problem.exact.keys.exact]
+    lead = problem.factor * float(min(scores[i] for i in chosen) - max(scores[i] for i in outside))
+    top = max(scores)
+    mass = softmax(problem.factor * np.array([float(x - top) for x in scores]))[outside].sum()
+    return f"; the margin to the other keys is {number(lead)} and they hold {mass:.1%} of the weight"
+
+
+def _query(task: Task, problem: Problem, answer: Any) -> list[Fraction]:
+    return list(_shaped(task, answer, (problem.keys.shape[1],)))
 
 
 def _select(task: Task, answer: Any) -> Outcome:
-    values = task.array("values")
-    j = inputs.index(task.own["index"], len(values))
-    problem = task.problem(values[j])
-    return _query_outcome(task, problem, _shaped(task, answer, (problem.keys.shape[1],)), [j])
+    values = task.rows("values")
+    j = inputs.index(task.own["index"], len(values.floats))
+    problem = task.problem(values.take([j]))
+    return _query_outcome(task, problem, _query(task, problem, answer), [j])
 
 
 def _identity(task: Task, answer: Any) -> Outcome:
-    values = task.array("values")
-    queries = _shaped(task, answer, task.array("keys").shape)
-    rows = [_query_outcome(task, task.problem(values[j]), q, [j], f"row {j}: ") for j, q in enumerate(queries)]
-    return max(rows, key=lambda o: o.error or 0.0)
+    values = task.rows("values")
+    queries = _shaped(task, answer, task.rows("keys").floats.shape)
+    return _worst(
+        [
+            _query_outcome(task, task.problem(values.take([j])), list(q), [j], f"row {j}: ")
+            for j, q in enumerate(queries)
+        ]
+    )
 
 
-def _blend_settings(task: Task) -> tuple[list[int], Array]:
-    chosen = inputs.indices(task.own.get("indices"), len(task.array("keys")))
-    return chosen, inputs.weights(task.own.get("weights"), len(chosen))
+def _worst(rows: list[Outcome]) -> Outcome:
+    """The row that decides: a failed one, and the largest error."""
+    return max(rows, key=lambda o: (not o.passed, o.error or 0.0))
+
+
+def _blend_settings(task: Task) -> tuple[list[int], Rows]:
+    chosen = inputs.indices(task.own.get("indices"), len(task.rows("keys").floats))
+    return chosen, inputs.weights(task.rows("weights") if "weights" in task.own else None, len(chosen))
 
 
 def _blend(task: Task, answer: Any) -> Outcome:
+    inputs.pair(task.rows("keys"), task.rows("values"))
     chosen, w = _blend_settings(task)
-    problem = task.problem(w @ task.array("values")[chosen])
-    return _query_outcome(task, problem, _shaped(task, answer, (problem.keys.shape[1],)), chosen)
+    problem = task.problem(inputs.mixture(w, task.rows("values").take(chosen)))
+    return _query_outcome(task, problem, _query(task, problem, answer), chosen)
 
 
 def _reach(task: Task, answer: Any) -> Outcome:
-    problem = task.problem(inputs.target(task.vector("target"), task.array("values").shape[1]))
-    return _query_outcome(task, problem, _shaped(task, answer, (problem.keys.shape[1],)), [])
+    problem = task.problem(task.vector("target", task.rows("values").floats.shape[1], of="value"))
+    return _query_outcome(task, problem, _query(task, problem, answer), [])
 
 
 def _project(task: Task, answer: Any) -> Outcome:
-    keep, forget = task.array("keep"), task.array("forget")
+    keep, forget = exact_array(task.rows("keep").exact), exact_array(task.rows("forget").exact)
     if keep.shape[1] != forget.shape[1]:
         raise UserError(f"{task.name}: keep and forget have different widths; give both the same")
     matrix = _shaped(task, answer, (keep.shape[1], keep.shape[1]))
     off = np.abs(np.vstack([keep @ matrix.T - keep, forget @ matrix.T])).max(axis=1)
     worst = int(off.argmax())
     what = f"keeps row {worst} of `keep`" if worst < len(keep) else f"forgets row {worst - len(keep)} of `forget`"
-    return task.outcome(
-        float(off.max()), f"M {what} only within {number(off[worst])} (allowed {number(task.tolerance)})"
-    )
+    said = f"M {what} only within {number(float(off[worst]))} (allowed {number(float(task.tolerance))})"
+    reading = read_as(keep=task.rows("keep"), forget=task.rows("forget"))
+    return task.outcome(off[worst] <= task.tolerance, off[worst], said, reading)
 
 
 def _edit_key(task: Task, answer: Any) -> Outcome:
-    keys, values, query = task.array("keys"), task.array("values"), task.vector("query")
-    if len(query) != keys.shape[1]:
-        raise UserError(f"{task.name}: the query has {len(query)} numbers; give {keys.shape[1]}")
-    j = inputs.index(task.own["index"], len(keys))
-    new = _shaped(task, answer, (keys.shape[1],))
+    keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
+    n, d = keys.floats.shape
+    query = task.vector("query", d, of="key")
+    j = inputs.index(task.own["index"], n)
+    target = task.vector("target", values.floats.shape[1], of="value") if "target" in task.own else values.take([j])
+    new = list(_shaped(task, answer, (d,)))
     norm = task.own.get("norm")
-    if norm is not None and abs(np.linalg.norm(new) - norm) > 1e-6 * norm:
-        size = number(float(np.linalg.norm(new)))
-        return Outcome(
-            task.name,
-            False,
-            task.points,
-            None,
-            task.tolerance,
-            f"the key has norm {size} and {number(norm)} was asked for",
-        )
-    edited = np.where(np.arange(len(keys))[:, None] == j, new, keys)
-    target = values[j] if "target" not in task.own else task.vector("target")
-    return _query_outcome(task, Problem(edited, values, target, task.tolerance, task.scale), query, [])
+    if norm is not None:
+        size, wanted = float(np.linalg.norm([float(x) for x in new])), inputs.positive(float(norm), "norm")
+        if abs(size - wanted) > 1e-6 * wanted:
+            return task.failed(f"the key has norm {number(size)} and {number(wanted)} was asked for")
+    edited = rational_rows([new if i == j else row for i, row in enumerate(keys.exact)], keys.reading)
+    problem = inputs.problem(edited, values, target, task.tolerance, task.scale)
+    return _query_outcome(task, problem, query.exact[0], [])
 
 
 def _layer(task: Task, answer: Any) -> Outcome:
-    tokens, outputs = task.array("tokens"), task.array("outputs", free_rows=True)
+    tokens, outputs = task.rows("tokens"), task.rows("outputs", free_rows=True)
+    (n, d), (rows, m) = tokens.floats.shape, outputs.floats.shape
+    if n != rows:
+        raise UserError(f"{task.name}: there are {n} tokens and {rows} rows of outputs; give one output per token")
+    wanted = [i for i in range(n) if not np.isnan(outputs.floats[i]).any()]
+    if not wanted:
+        raise UserError(f"{task.name}: every output is free; give at least one row of numbers")
     if not isinstance(answer, dict) or set(answer) != {"Q", "K", "V"}:
         raise UserError(f"{task.name}: give three matrices, as a table with Q, K and V")
     w_q, w_k, w_v = (np.atleast_2d(_numeric(task, answer[name])) for name in "QKV")
-    if w_q.shape != w_k.shape or w_q.shape[1] != tokens.shape[1] or w_v.shape != (outputs.shape[1], tokens.shape[1]):
-        raise UserError(
-            f"{task.name}: Q and K need {tokens.shape[1]} columns and equal heights, V {outputs.shape[1]} x "
-            f"{tokens.shape[1]} numbers"
-        )
-    rows = []
-    for i in range(len(tokens)):
-        if not np.isnan(outputs[i]).any():
-            problem = Problem(tokens @ w_k.T, tokens @ w_v.T, outputs[i], task.tolerance, task.scale)
-            rows.append(_query_outcome(task, problem, w_q @ tokens[i], [], f"row {i}: "))
-    return max(rows, key=lambda o: o.error or 0.0)
+    if w_q.ndim != 2 or w_q.shape != w_k.shape or w_q.shape[1] != d or w_v.shape != (m, d) or not w_q.size:
+        raise UserError(f"{task.name}: Q and K need {d} columns and equal heights, V {m} x {d} numbers")
+    x = exact_array(tokens.exact)
+    queries = x @ w_q.T
+    keys, values = (rational_rows((x @ w.T).tolist(), tokens.reading) for w in (w_k, w_v))
+    found = []
+    for i in wanted:
+        problem = inputs.problem(keys, values, outputs.take([i]), task.tolerance, task.scale)
+        found.append(_query_outcome(task, problem, list(queries[i]), [], f"row {i}: "))
+    return _worst(found)
 
 
 def _noise(task: Task, answer: Any) -> Outcome:
     """The root of the expected squared error of the mean over heads, simulated."""
-    means, values = task.array("keys"), task.array("values")
-    queries = np.atleast_2d(_numeric(task, answer))
-    heads = int(task.own.get("heads", len(queries)))
-    queries = _shaped(task, queries, (heads, means.shape[1]))
+    means, values = (rows.floats for rows in inputs.pair(task.rows("keys"), task.rows("values")))
+    given = np.atleast_2d(_numeric(task, answer))
+    heads = int(task.own.get("heads", len(given)))
+    queries = _shaped(task, given, (heads, means.shape[1])).astype(np.float64)
     pair = inputs.indices(task.own.get("indices", [0, 1]), len(means))
+    if len(pair) != 2:
+        raise UserError(f"{task.name}: {len(pair)} indices are given; name two keys, such as [0, 1]")
     stretch = np.zeros(len(means))
     stretch[pair[0]] = float(task.own.get("varying", 0.0))
     keys = Keys(means, float(task.own.get("alpha", 1e-6)), stretch, factor(task.scale, means.shape[1]))
@@ -287,32 +350,49 @@ def _noise(task: Task, answer: Any) -> Outcome:
     s = found.simulated
     error = float(np.sqrt(found.squared_error))
     said = (
-        f"under this noise the root mean square error is {number(error)} (allowed {number(task.tolerance)}): the "
+        f"under this noise the root mean square error is {number(error)} (allowed {number(float(task.tolerance))}): the "
         f"weight on v_{pair[0]} has mean "
         f"{number(s.mean)} and spread {number(s.sd)}, and leaves [0.25, 0.75] in {s.failures:.1%} of samples"
     )
-    return task.outcome(error, said)
+    return task.outcome(error <= task.tolerance, error, said)
 
 
 def _solve(task: Task) -> Result:
     """The same question, for the answer "impossible"."""
     common: dict[str, Any] = {"tolerance": task.tolerance, "scale": task.scale}
     if task.ask == "project":
-        return project(task.array("keep"), task.array("forget"), tolerance=task.tolerance)
+        return project(task.rows("keep"), task.rows("forget"), tolerance=task.tolerance)
     if task.ask == "layer":
-        return layer(task.array("tokens"), task.array("outputs", free_rows=True), **common)
+        return layer(task.rows("tokens"), task.rows("outputs", free_rows=True), **common)
     if task.ask == "noise":
         raise UserError(f"{task.name}: a question about noise cannot be answered with 'impossible'; give the queries")
-    k, v = task.array("keys"), task.array("values")
+    k, v = task.rows("keys"), task.rows("values")
     if task.ask in ("select", "identity"):
         return select(k, v, task.own.get("index"), **common)
     if task.ask == "reach":
-        return reach(k, v, task.vector("target"), **common)
+        return reach(k, v, task.rows("target"), **common)
     if task.ask == "edit-key":
-        target = task.vector("target") if "target" in task.own else None
-        return edit_key(k, v, task.vector("query"), int(task.own["index"]), target, norm=task.own.get("norm"), **common)
+        target = task.rows("target") if "target" in task.own else None
+        norm = None if "norm" not in task.own else float(task.own["norm"])
+        return edit_key(k, v, task.rows("query"), task.own["index"], target, norm=norm, **common)
     chosen, w = _blend_settings(task)
     return blend(k, v, chosen, w, **common)
+
+
+def _impossible(task: Task) -> Outcome:
+    """The answer "impossible", which passes where there is a proof about every query, however long."""
+    result = _solve(task)
+    parts = [row for row in result.more.get("rows", ()) if row["status"] == "impossible"]
+    proofs = [row["certificate"] for row in parts] or [result.certificate or {}]
+    passed = result.status == "impossible" and any(proof.get("radius") is None for proof in proofs)
+    if passed:
+        said = result.statement
+    elif result.status == "solved":
+        plain = result.query is not None and result.query.ndim == 1
+        said = "'impossible' is not right" + (f": {vector(np.asarray(result.query))} does it" if plain else "")
+    else:
+        said = f"'impossible' is not proved: {result.statement}"
+    return Outcome(task.name, passed, task.points, None, float(task.tolerance), said, result.reading)
 
 
 ASKS: dict[str, tuple[Callable[[Task, Any], Outcome], set[str]]] = {
@@ -332,9 +412,9 @@ def mark(sheet: Path, answers: Path) -> Marks:
     """Every task of the sheet against the answers."""
     asked, given = _toml(sheet), _toml(answers)
     _checked(sheet.name, asked)
-    names: dict[str, Array] = {}
+    names: dict[str, Exact] = {}
     for name, data in _table(asked, "vectors", sheet).items():
-        names[name] = np.asarray(_evaluated(data, names))
+        names[name] = _array(data, names)
     if not isinstance(asked.get("task"), list) or not asked["task"]:
         raise DataError(f"{sheet.name} has no tasks; add [[task]] with a name and what to ask: {', '.join(ASKS)}")
     tasks = [Task(asked, own, names, sheet.parent, place) for place, own in enumerate(asked["task"], start=1)]
@@ -344,7 +424,7 @@ def mark(sheet: Path, answers: Path) -> Marks:
     let = _table(given, "let", answers)
     for name in given:
         if name not in known and name != "let":
-            raise UserError(f"{answers.name}: " + unknown("task", name, known))
+            raise UserError(f"{answers.name}: " + unknown("task", name if name.isprintable() else ascii(name), known))
     return Marks(
         str(asked.get("title", sheet.stem)),
         tuple(_one(task, given.get(task.name), let) for task in tasks),
@@ -360,37 +440,31 @@ def _table(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 def _one(task: Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
     if answer is None:
-        return Outcome(task.name, False, task.points, None, task.tolerance, "there is no answer")
+        return task.failed("there is no answer")
     if isinstance(answer, str) and answer.strip().lower() == "impossible":
-        result = _solve(task)
-        passed = result.status == "impossible"
-        shown = (
-            f": {vector(result.query)} does it"
-            if result.status == "solved" and result.query is not None and result.query.ndim == 1
-            else ""
-        )
-        said = (
-            result.statement
-            if passed
-            else f"'impossible' is not right{shown}"
-            if result.status == "solved"
-            else f"'impossible' is not proved: {result.statement}"
-        )
-        return Outcome(task.name, passed, task.points, None, task.tolerance, said)
+        return _impossible(task)
     names = dict(task.names)
     for name, setting in (("K", "keys"), ("V", "values")):
         if task.setting(setting) is not None:
-            names[name] = task.array(setting)
+            names[name] = exact_array(task.rows(setting).exact)
     try:
         for name, data in let.items():
-            names[name] = _evaluated(data, names)
+            names[name] = _array(data, names)
         given = _evaluated(answer, names)
     except UserError as error:
         raise UserError(f"the answer to '{task.name}': {error}") from None
     return ASKS[str(task.ask)][0](task, given)
 
 
-def _evaluated(answer: Any, names: Mapping[str, Array]) -> Any:
+def _array(data: Any, names: Mapping[str, Exact]) -> Exact:
+    """Numbers for a name."""
+    found = _evaluated(data, names)
+    if isinstance(found, dict):
+        raise UserError("a name stands for a table; give numbers, or an expression in quotes")
+    return exact_array(found)
+
+
+def _evaluated(answer: Any, names: Mapping[str, Exact]) -> Any:
     """Numbers, expressions, lists of them, and tables of those."""
     if isinstance(answer, str):
         return evaluate(answer, names)
@@ -401,21 +475,21 @@ def _evaluated(answer: Any, names: Mapping[str, Array]) -> Any:
         if any(isinstance(part, dict) for part in parts):
             raise UserError("a list holds a table; give numbers, or expressions in quotes")
         if len({np.shape(part) for part in parts}) > 1:
-            raise UserError("the rows of an answer have different lengths; give every row the same")
-        return np.array(parts)
-    if isinstance(answer, bool) or not isinstance(answer, int | float):
-        raise UserError(f"{answer!r} is not an answer; give numbers, or an expression in quotes")
-    if not abs(answer) < inputs.LARGEST:
-        raise UserError(f"{str(answer)[:20]} is not an answer; give finite numbers")
-    return np.float64(answer)
+            raise UserError("the rows have different lengths; make them equal")
+        return np.stack(parts) if parts else np.array([], dtype=object)
+    if not _is_number(answer):
+        raise UserError(
+            f"{_shown(answer)} is not an answer; give numbers, finite and below {inputs.LARGEST:g}, or an expression in quotes"
+        )
+    return exact_array(Fraction(answer))
 
 
 def _toml(path: Path) -> dict[str, Any]:
+    text = inputs.read_text(path, "", "a TOML file")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}; give a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise DataError(
-            f"{path.name} is not TOML: {str(error).splitlines()[0]}; put expressions in quotes and lists in brackets"
-        ) from None
+        return tomllib.loads(text, parse_float=decimal)
+    except RecursionError:
+        raise DataError(f"{path.name} is nested too deeply; give a list of rows at most") from None
+    except ValueError as error:
+        fix = "put expressions in quotes and lists in brackets"
+        raise DataError(f"{path.name} is not TOML: {str(error).splitlines()[0]}; {fix}") from None

@@ -4,6 +4,8 @@ mathematics.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,12 +31,35 @@ def _text(words: str) -> Parameter:
     return Parameter(help=words, allow_leading_hyphen=True)
 
 
+def _decimal(_kind: object, tokens: Sequence[Any]) -> Decimal:
+    from attnlab.design.exact import decimal
+
+    found = decimal(tokens[0].value)
+    if not found.is_finite():
+        raise ValueError("not a finite number")
+    return found
+
+
+def _whole(_kind: object, tokens: Sequence[Any]) -> int:
+    from attnlab.design.inputs import whole
+
+    return whole(tokens[0].value)
+
+
+def _number(words: str) -> Parameter:
+    return Parameter(help=words, converter=_decimal, allow_leading_hyphen=True)
+
+
+def _count(words: str) -> Parameter:
+    return Parameter(help=words, converter=_whole, allow_leading_hyphen=True)
+
+
 FILE = "a CSV, NPY or JSON file, or written out as '1,0;0,1'"
 Keys = Annotated[str, _text(f"One key a row: {FILE}.")]
 Values = Annotated[str, _text("One value a row, as many as keys.")]
 Target = Annotated[str, _text("The output wanted, such as 1,0,0.")]
 Indices = Annotated[str | None, _text("Which values, such as 0,1; all when left out.")]
-Tolerance = Annotated[float, Parameter(help="How far any coordinate of the output may be off.")]
+Tolerance = Annotated[Decimal, _number("How far any coordinate of the output may be off.")]
 Scales = Annotated[Literal["none", "sqrt"], Parameter(help="sqrt divides scores by the square root of the width.")]
 Json = Annotated[bool, Parameter(help="Print one JSON object.")]
 Seconds = Annotated[float, Parameter(help="Computing time allowed for a proof of impossibility.")]
@@ -46,8 +71,8 @@ def select(
     *,
     keys: Keys,
     values: Values,
-    index: Annotated[int | None, Parameter(help="Which value, counted from 0.")] = None,
-    tolerance: Tolerance = 0.01,
+    index: Annotated[int | None, _count("Which value, counted from 0.")] = None,
+    tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     seconds: Seconds = 5.0,
     json: Json = False,
@@ -57,7 +82,12 @@ def select(
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
-    _show(solve.select(k, v, index, tolerance=tolerance, scale=scale, seconds=seconds), json, picture, (k, v))
+    _show(
+        solve.select(k, v, index, tolerance=tolerance, scale=scale, seconds=seconds),
+        json,
+        picture,
+        (k.floats, v.floats),
+    )
 
 
 @design.command
@@ -67,7 +97,7 @@ def blend(
     values: Values,
     indices: Indices = None,
     weights: Annotated[str | None, _text("Their weights, such as .3,.7; equal when left out.")] = None,
-    tolerance: Tolerance = 0.01,
+    tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     seconds: Seconds = 5.0,
     json: Json = False,
@@ -77,9 +107,14 @@ def blend(
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
-    chosen = None if indices is None else _whole(indices)
+    chosen = None if indices is None else _indices(indices)
     shares = None if weights is None else inputs.numbers(weights, "weights")
-    _show(solve.blend(k, v, chosen, shares, tolerance=tolerance, scale=scale, seconds=seconds), json, picture, (k, v))
+    _show(
+        solve.blend(k, v, chosen, shares, tolerance=tolerance, scale=scale, seconds=seconds),
+        json,
+        picture,
+        (k.floats, v.floats),
+    )
 
 
 @design.command
@@ -88,7 +123,7 @@ def average(
     keys: Keys,
     values: Values,
     indices: Indices = None,
-    tolerance: Tolerance = 0.01,
+    tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     json: Json = False,
     picture: Picture = None,
@@ -104,7 +139,7 @@ def reach(
     values: Values,
     target: Target,
     query: Annotated[str | None, _text("Do not search; say how near this query comes.")] = None,
-    tolerance: Tolerance = 0.01,
+    tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     seconds: Seconds = 5.0,
     json: Json = False,
@@ -116,7 +151,10 @@ def reach(
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
     wanted, given = inputs.numbers(target, "target"), None if query is None else inputs.numbers(query, "query")
     _show(
-        solve.reach(k, v, wanted, query=given, tolerance=tolerance, scale=scale, seconds=seconds), json, picture, (k, v)
+        solve.reach(k, v, wanted, query=given, tolerance=tolerance, scale=scale, seconds=seconds),
+        json,
+        picture,
+        (k.floats, v.floats),
     )
 
 
@@ -125,7 +163,9 @@ def project(
     *,
     keep: Annotated[str, _text("A basis of the subspace of v_a, one vector a row.")],
     forget: Annotated[str, _text("A basis of the subspace of v_b, one vector a row.")],
-    tolerance: Annotated[float, Parameter(help="How far any coordinate of M times a basis vector may be off.")] = 1e-6,
+    tolerance: Annotated[Decimal, _number("How far any coordinate of M times a basis vector may be off.")] = Decimal(
+        "1e-6"
+    ),
     json: Json = False,
 ) -> None:
     """The matrix that extracts v_a from v_a + v_b."""
@@ -141,8 +181,8 @@ def layer(
     tokens: Annotated[str, _text("One input a row.")],
     outputs: Annotated[str, _text("One wanted output a row; a row of nan is free.")],
     weights: Annotated[str | None, _text("The attention weights to use; chosen when left out.")] = None,
-    width: Annotated[int | None, Parameter(help="Width of the head; the rank of the scores when left out.")] = None,
-    tolerance: Tolerance = 0.01,
+    width: Annotated[int | None, _count("Width of the head; the rank of the scores when left out.")] = None,
+    tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     json: Json = False,
 ) -> None:
@@ -161,10 +201,10 @@ def edit_key(
     keys: Keys,
     values: Values,
     query: Annotated[str, _text("The query that stays as it is.")],
-    index: Annotated[int, Parameter(help="The key to change, counted from 0.")],
+    index: Annotated[int, _count("The key to change, counted from 0.")],
     target: Annotated[str | None, _text("The output wanted; the key's own value when left out.")] = None,
     norm: Annotated[float | None, Parameter(help="The norm that the new key must have.")] = None,
-    tolerance: Tolerance = 0.01,
+    tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     json: Json = False,
     picture: Picture = None,
@@ -178,8 +218,8 @@ def edit_key(
     k, v, q = inputs.read(keys, "keys"), inputs.read(values, "values"), inputs.numbers(query, "query")
     wanted = None if target is None else inputs.numbers(target, "target")
     result = solve_edit(k, v, q, index, wanted, norm=norm, tolerance=tolerance, scale=scale)
-    edited = np.where(np.arange(len(k))[:, None] == index, result.more["key"], k)
-    _show(result, json, picture, (edited, v))
+    edited = np.where(np.arange(len(k.floats))[:, None] == index, result.more["key"], k.floats)
+    _show(result, json, picture, (edited, v.floats))
 
 
 @design.command
@@ -188,14 +228,14 @@ def noise(
     keys: Annotated[str | None, _text("Mean keys, one a row; n orthonormal ones when left out.")] = None,
     values: Annotated[str | None, _text("One value a key; orthonormal ones when left out.")] = None,
     indices: Annotated[str, _text("The two values to average; the norm of the first key varies.")] = "0,1",
-    n: Annotated[int, Parameter(help="How many keys, when none are given.")] = 10,
+    n: Annotated[int, _count("How many keys, when none are given.")] = 10,
     strength: Annotated[float, Parameter(help="The length C of the queries.")] = 10.0,
     alpha: Annotated[float, Parameter(help="Variance of every key in every direction.")] = 1e-6,
     varying: Annotated[float, Parameter(help="Variance of the first key along itself.")] = 0.5,
-    samples: Annotated[int, Parameter(help="How many draws.")] = 1_000_000,
+    samples: Annotated[int, _count("How many draws.")] = 1_000_000,
     robust: Annotated[bool, Parameter(help="Also fit queries to the noise.")] = False,
-    heads: Annotated[int, Parameter(help="Heads of the robust design.")] = 2,
-    seed: Annotated[int, Parameter(help="Of the random numbers.")] = 0,
+    heads: Annotated[int, _count("Heads of the robust design.")] = 2,
+    seed: Annotated[int, _count("Of the random numbers.")] = 0,
     scale: Scales = "none",
     json: Json = False,
     picture: Picture = None,
@@ -208,7 +248,7 @@ def noise(
     given = None if values is None else inputs.read(values, "values")
     settings: dict[str, Any] = {"n": n, "strength": strength, "alpha": alpha, "varying": varying, "samples": samples}
     settings |= {"robust": robust, "heads": heads, "seed": seed, "scale": scale}
-    _show(simulate_noise(means, given, _whole(indices), **settings), json, picture)
+    _show(simulate_noise(means, given, _indices(indices), **settings), json, picture)
 
 
 @design.command
@@ -248,14 +288,18 @@ def check(
                 Line(f"  {o.name:<{wide}}  ") + verdict + Line(f"  {o.points:g} point{'s' * (o.points != 1)}")
             )
             console.print(Padding(Line(o.message, style="dim" if o.passed else ""), (0, 0, 0, wide + 4)))
+        for reading in sorted({o.reading for o in marks.outcomes if o.reading}):
+            console.print(Line(f"Read: {reading}.", style="dim"))
         console.print(f"{marks.points:g} of {sum(o.points for o in marks.outcomes):g} points")
     if not marks.passed:
         raise SystemExit(1)
 
 
-def _whole(text: str) -> list[int]:
+def _indices(text: str) -> list[int]:
+    from attnlab.design.inputs import whole
+
     try:
-        return [int(part) for part in text.split(",")]
+        return [whole(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"indices '{text}' must be whole numbers with commas, such as 0,1") from None
 

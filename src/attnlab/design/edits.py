@@ -7,40 +7,37 @@ segment decides.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attnlab.design import inputs
 from attnlab.design.attention import Array, Problem, Scale, log_sum_exp, softmax
+from attnlab.design.inputs import Data, Real
 from attnlab.design.programs import linear_program
 from attnlab.design.results import Result, Status, at_least, number
 from attnlab.design.verifier import NotAProof, misses_segment
-from attnlab.errors import UserError
 
 
 def edit_key(
-    keys: ArrayLike,
-    values: ArrayLike,
-    query: ArrayLike,
+    keys: Data,
+    values: Data,
+    query: Data,
     index: int,
-    target: ArrayLike | None = None,
+    target: Data | None = None,
     *,
     norm: float | None = None,
-    tolerance: float = 0.01,
+    tolerance: Real = 0.01,
     scale: Scale = "none",
 ) -> Result:
     """The key `index` nearest to the present one for which the fixed query gives the target (its own value when
     none is given).
     """
     k, v = inputs.pair(keys, values)
-    j = inputs.index(index, len(k))
-    q = inputs.matrix(query, "query").ravel()
-    if len(q) != k.shape[1]:
-        raise UserError(f"the query has {len(q)} numbers and a key has {k.shape[1]}; give {k.shape[1]}")
-    if norm is not None and not (np.isfinite(norm) and norm > 0):
-        raise UserError(f"norm {norm:g} must be a positive number, such as 1")
-    y = v[j] if target is None else inputs.target(target, v.shape[1])
-    problem = Problem(k, v, y, inputs.tolerance(tolerance), inputs.scale(scale))
-    return _Edit(problem, q, j, norm).answer()
+    j = inputs.index(index, len(k.floats))
+    q = inputs.vector(query, "query", k.floats.shape[1], of="key")
+    if norm is not None:
+        norm = inputs.positive(norm, "norm")
+    y = v.take([j]) if target is None else inputs.vector(target, "target", v.floats.shape[1], of="value")
+    problem = inputs.problem(k, v, y, inputs.tolerance(tolerance), inputs.scale(scale))
+    return _Edit(problem, q.floats[0], j, norm).answer()
 
 
 class _Edit:
@@ -130,6 +127,7 @@ class _Edit:
             tolerance=after.tolerance,
             certificate=certificate,
             lower_bound=lower,
+            reading=self.problem.reading,
             more={
                 "key": key,
                 "key_norm": float(np.linalg.norm(key)),

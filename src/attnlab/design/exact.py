@@ -1,23 +1,118 @@
-"""Exact rationals for the solver: a number is the decimal it was written as, and linear systems are solved without
-rounding.
+"""Exact rationals for the solver and the checker: the numbers as they were given, linear systems without rounding, and
+attention with proved limits.
 
 The verifier does not use this module; it has its own few lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
 from fractions import Fraction
+from functools import cached_property
 from math import lcm
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from attnlab.design.attention import Array
+if TYPE_CHECKING:
+    from attnlab.design.attention import Array
+
+Matrix = list[list[Fraction]]
+Reading = Literal["decimal", "binary"]
+
+DIGITS = 1000  # the longest number that is read, and the largest power of ten
+READINGS: dict[Reading, str] = {"decimal": "as the decimals written", "binary": "as binary float64 values"}
+PRECISIONS = (60, 400)  # digits of an exponential; the second where the first leaves a verdict open
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Vectors, one per row: float64 for the search, and on demand the exact numbers that were given."""
+
+    floats: Array
+    reading: Reading
+    make: Callable[[], Matrix]
+
+    @cached_property
+    def exact(self) -> Matrix:
+        """The numbers as rationals."""
+        return self.make()
+
+    def take(self, rows: Sequence[int]) -> Rows:
+        """Some of the rows."""
+        return Rows(self.floats[list(rows)], self.reading, lambda: [self.exact[i] for i in rows])
+
+
+def binary(floats: Array) -> Rows:
+    """Floats, which are exactly what they are."""
+    return Rows(floats, "binary", lambda: rationals(floats.tolist()))
+
+
+def rationals(rows: Sequence[Sequence[float | Decimal | Fraction]]) -> Matrix:
+    """The same numbers; a NaN, which stands for a row that is free, becomes 0."""
+    return [[Fraction(x) if x == x else Fraction(0) for x in row] for row in rows]
+
+
+def rational_rows(exact: Matrix, reading: Reading) -> Rows:
+    """Rationals, with the nearest floats beside them; an OverflowError where there are none."""
+    return Rows(np.array([[float(x) for x in row] for row in exact]), reading, lambda: exact)
+
+
+def read_as(**given: Rows) -> str:
+    """How the numbers were read, in words: the first name, and those that were read otherwise."""
+    first = next(iter(given.values())).reading
+    shown = [name for place, (name, rows) in enumerate(given.items()) if not place or rows.reading != first]
+    return ", ".join(f"{name} {READINGS[given[name].reading]}" for name in shown)
+
+
+def decimal(text: str) -> Decimal:
+    """A number as written; a ValueError where it is none, or so long that exact arithmetic with it would take forever."""
+    try:
+        found = Decimal(text)
+    except ArithmeticError:
+        raise ValueError("is not a number") from None
+    if found.is_snan():
+        raise ValueError("is not a number")
+    if not found.is_finite():
+        return found
+    if len(text) > DIGITS or (found and abs(found.adjusted()) > DIGITS):
+        raise ValueError(f"is too long; write at most {DIGITS} digits and powers of ten")
+    return found if found else Decimal(0)
 
 
 def rational(number: float) -> Fraction:
-    """The shortest decimal that names this float: what a person typed, where a person typed it."""
+    """A short rational next to this float, for numbers that the solver is free to choose."""
     return Fraction(repr(float(number)))
+
+
+def dot(a: Sequence[Fraction | int], b: Sequence[Fraction]) -> Fraction:
+    """The inner product."""
+    return sum((x * y for x, y in zip(a, b, strict=True) if x and y), Fraction(0))
+
+
+def error_of_weights(
+    scores: Sequence[Fraction], root: int, values: Matrix, target: Sequence[Fraction], precision: int
+) -> tuple[list[Fraction], Fraction]:
+    """What attention with the weights softmax(scores / sqrt(root)) is off by in every coordinate, and how far these
+    numbers may be from the exact ones.
+
+    Exponentials are rounded to `precision` digits. A thousand times their error is granted for each of a million keys.
+    """
+    context = Context(prec=precision + 10)
+    top, width = max(scores), context.sqrt(Decimal(root))
+    raised = []
+    for below in (score - top for score in scores):
+        if below * below > (3 * precision) ** 2 * root:
+            raised.append(0)
+            continue
+        exponent = context.divide(Decimal(below.numerator), context.multiply(Decimal(below.denominator), width))
+        raised.append(int(context.exp(exponent).scaleb(precision, context)))
+    apart = [[x - y for x, y in zip(row, target, strict=True)] for row in values]
+    off = [dot(raised, [row[c] for row in apart]) / sum(raised) for c in range(len(target))]
+    spread = max(abs(x) for row in apart for x in row)
+    return off, spread / 10 ** (precision - 9) if any(score != top for score in scores) else Fraction(0)
 
 
 def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array) -> list[Fraction] | None:

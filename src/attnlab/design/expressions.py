@@ -1,100 +1,137 @@
 """Arithmetic on vectors and matrices as students write it, without Python's eval: names, numbers, indices and
-operators only.
+operators only, in exact rationals. Only a power that is not whole is rounded, to the nearest float64.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attnlab.design.attention import Array
+from attnlab.design.exact import decimal
 from attnlab.errors import UserError, unknown
 
+Exact = NDArray[Any]  # of Fractions
+
 LONGEST = 2000
-MOST = 1_000_000  # entries of any intermediate value
-OPERATORS: dict[type[ast.operator], tuple[str, Any]] = {
-    ast.Add: ("+", np.add),
-    ast.Sub: ("-", np.subtract),
-    ast.Mult: ("*", np.multiply),
-    ast.Div: ("/", np.divide),
-    ast.MatMult: ("@", np.matmul),
-    ast.BitXor: ("^", np.outer),
-    ast.Pow: ("**", np.power),
+MOST = 1_000_000  # entries and products of all steps of an expression
+LARGEST = 10**300  # of a result
+BITS = 4000  # of the numerator and the denominator of any number
+OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.MatMult: np.matmul,
+    ast.BitXor: np.outer,
+    ast.Pow: np.frompyfunc(lambda base, exponent: _power(base, exponent), 2, 1),
 }
 ALLOWED = "numbers, names, K[0], + - * / **, @ (product) and ^ (outer product)"
 
 
-def evaluate(text: str, names: Mapping[str, Array]) -> Array:
+def evaluate(text: str, names: Mapping[str, Exact]) -> Exact:
     """The value of an expression such as `10*(K[0]+K[1])/2`; `X_t` is the transpose of any matrix X."""
     if len(text) > LONGEST:
         raise UserError(f"the expression has {len(text)} characters; write at most {LONGEST}")
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-        with np.errstate(all="ignore"):
-            value = np.asarray(_value(tree.body, names), dtype=np.float64)
+        source = text.strip()
+        value = _Evaluation(names, source).value(ast.parse(source, mode="eval").body)
+        if any(abs(x) > LARGEST for x in value.flat):
+            raise OverflowError
+    except UserError:
+        raise
     except (SyntaxError, MemoryError, RecursionError):
         raise UserError(f"'{_short(text)}' is not an expression; use {ALLOWED}") from None
-    except (ValueError, TypeError, IndexError, OverflowError) as error:
-        if isinstance(error, UserError):
-            raise
+    except ArithmeticError:
+        raise UserError(f"'{_short(text)}' is not finite; check divisions and powers") from None
+    except (ValueError, TypeError, IndexError) as error:
         raise UserError(
             f"'{_short(text)}' cannot be computed: {_short(str(error))}; check shapes and indices"
         ) from None
-    if not np.isfinite(value).all():
-        raise UserError(f"'{_short(text)}' is not finite; check divisions and powers")
     return value
 
 
-def _value(node: ast.expr, names: Mapping[str, Array]) -> Any:
-    match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return np.float64(number)
-        case ast.Name(id=name):
-            return _named(name, names)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, names)
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _value(operand, names)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            return _applied(type(op), np.asarray(_value(left, names)), np.asarray(_value(right, names)))
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            parts = [np.asarray(_value(item, names)) for item in items]
-            _allow(sum(part.size for part in parts))
-            return np.array(parts)
-        case ast.Subscript(value=value, slice=index):
-            return _value(value, names)[_index(index)]
-        case ast.Call():
-            raise UserError(f"'{_short(ast.unparse(node))}' calls a function; use {ALLOWED}")
-        case ast.Attribute():
-            raise UserError(f"'{_short(ast.unparse(node))}' has an attribute; use {ALLOWED}, and X_t for a transpose")
-    raise UserError(f"'{_short(ast.unparse(node))}' is not allowed; use {ALLOWED}")
+def exact_array(data: Any) -> Exact:
+    """An array of Fractions, of any shape."""
+    found = np.asarray(data)
+    return found if found.dtype.kind == "O" else np.array(np.frompyfunc(Fraction, 1, 1)(found), dtype=object)
 
 
-def _applied(op: type[ast.operator], left: Array, right: Array) -> Any:
-    """The operation, once its result is known to be of a reasonable size."""
-    if op is ast.BitXor:
-        _allow(left.size * right.size)
-    elif op is ast.MatMult:
-        _allow(left.size // max(left.shape[-1:] or (1,)) * (right.size // max(1, *right.shape[-2:-1] or right.shape)))
-    else:
-        _allow(int(np.prod(np.broadcast_shapes(left.shape, right.shape), dtype=object)))
-    return OPERATORS[op][1](left, right)
+class _Evaluation:
+    """One expression, and how much arithmetic it may still do."""
+
+    def __init__(self, names: Mapping[str, Exact], source: str) -> None:
+        self.names, self.source, self.left = names, source, MOST
+
+    def value(self, node: ast.expr) -> Exact:
+        """The value of a node."""
+        match node:
+            case ast.Constant(value=int() as whole) if not isinstance(whole, bool):
+                return self._allowed(exact_array(Fraction(whole)))
+            case ast.Constant(value=float()):
+                written = ast.get_source_segment(self.source, node) or ""
+                return self._allowed(exact_array(Fraction(decimal(written.replace("_", "")))))
+            case ast.Name(id=name):
+                return self._named(name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return exact_array(-self.value(operand))
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.value(operand)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                return self._applied(type(op), self.value(left), self.value(right))
+            case ast.List(elts=items) | ast.Tuple(elts=items):
+                parts = [self.value(item) for item in items]
+                self._allow(sum(part.size for part in parts))
+                return np.stack(parts) if parts else np.array([], dtype=object)
+            case ast.Subscript(value=value, slice=index):
+                return exact_array(self.value(value)[_index(index)])
+            case ast.Call():
+                raise UserError(f"'{_short(ast.unparse(node))}' calls a function; use {ALLOWED}")
+            case ast.Attribute():
+                shown = _short(ast.unparse(node))
+                raise UserError(f"'{shown}' has an attribute; use {ALLOWED}, and X_t for a transpose")
+        raise UserError(f"'{_short(ast.unparse(node))}' is not allowed; use {ALLOWED}")
+
+    def _applied(self, op: type[ast.operator], left: Exact, right: Exact) -> Exact:
+        """The operation, once its result is known to be of a reasonable size."""
+        if op is ast.BitXor:
+            self._allow(left.size * right.size)
+        elif op is ast.MatMult:
+            self._allow(left.size * (right.size // max(1, *right.shape[-2:-1] or right.shape)))
+        else:
+            self._allow(int(np.prod(np.broadcast_shapes(left.shape, right.shape), dtype=object)))
+        return self._allowed(exact_array(OPERATORS[op](left, right)))
+
+    def _allow(self, entries: int) -> None:
+        self.left -= entries
+        if self.left < 0:
+            raise UserError(f"an expression would have {entries} numbers on its way; stay below {MOST} in all")
+
+    def _allowed(self, found: Exact) -> Exact:
+        if any(max(x.numerator.bit_length(), x.denominator.bit_length()) > BITS for x in found.flat):
+            raise UserError(f"an expression would have a number of more than {BITS} bits; use shorter numbers")
+        return found
+
+    def _named(self, name: str) -> Exact:
+        if name in self.names:
+            return exact_array(self.names[name])
+        if name.endswith("_t") and name[:-2] in self.names:
+            return exact_array(self.names[name[:-2]]).T
+        raise UserError(unknown("name", name, self.names))
 
 
-def _allow(entries: int) -> None:
-    if entries > MOST:
-        raise UserError(f"an expression would have {entries} numbers on its way; stay below {MOST}")
-
-
-def _named(name: str, names: Mapping[str, Array]) -> Array:
-    if name in names:
-        return names[name]
-    if name.endswith("_t") and name[:-2] in names:
-        return names[name[:-2]].T
-    raise UserError(unknown("name", name, names))
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if exponent.denominator == 1:
+        if abs(exponent) * max(base.numerator.bit_length(), base.denominator.bit_length()) > BITS:
+            raise OverflowError
+        return Fraction(base**exponent.numerator)
+    if base < 0:
+        raise OverflowError
+    return Fraction(float(base) ** float(exponent))
 
 
 def _index(node: ast.expr) -> Any:

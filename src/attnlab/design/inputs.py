@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.design.attention import Array, Scale
+from attnlab.design.attention import Given, Problem, Scale
+from attnlab.design.exact import Reading, Rows, binary, decimal, dot, rationals
 from attnlab.errors import DataError, UserError
 
 FILES = (".csv", ".npy", ".json", ".txt", ".tsv")
 LARGEST = 1e100
+LONGEST_FILE = 100_000_000  # bytes
+MOST = 20_000_000  # numbers of an array file
+Data = ArrayLike | Rows
+Real = float | Decimal | Fraction
 
 
-def read(source: str, what: str, *, free_rows: bool = False) -> Array:
-    """A matrix, one vector a row, from CSV, NPY or JSON, or written out: `1,0;0,1` or `[[1,0],[0,1]]`."""
+def read(source: str, what: str, *, free_rows: bool = False) -> Rows:
+    """A matrix, one vector per row, from CSV, NPY or JSON, or written out: `1,0;0,1` or `[[1,0],[0,1]]`.
+
+    Text means the decimals as written, NPY the binary values.
+    """
     return matrix(_raw(source, what), what, free_rows=free_rows)
 
 
@@ -26,21 +37,47 @@ def _raw(source: str, what: str) -> Any:
     path = Path(source)
     if path.suffix.lower() not in FILES and not _is_file(path):
         return _json(source, what) if source.lstrip().startswith("[") else _lines(source.split(";"), what)
-    try:
-        if path.suffix.lower() == ".npy":
-            return np.load(path, allow_pickle=False)
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(
-            f"{what}: there is no file {source}; give a CSV, NPY or JSON file, or write it out as '1,0;0,1'"
-        ) from None
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(
-            f"{what}: {source} cannot be read ({str(error).splitlines()[0]}); save it as CSV with one row a vector"
-        ) from None
+    if path.suffix.lower() == ".npy":
+        return _npy(path, what)
+    text = read_text(path, f"{what}: ", "a CSV, NPY or JSON file, or write it out as '1,0;0,1'")
     if path.suffix.lower() == ".json":
         return _json(text, f"{what}: {source}")
     return _lines(text.splitlines(), f"{what}: {source}")
+
+
+def read_text(path: Path, where: str, fix: str) -> str:
+    """A UTF-8 text file of a reasonable size."""
+    try:
+        with path.open("rb") as file:
+            found = file.read(LONGEST_FILE + 1)
+        if len(found) > LONGEST_FILE:
+            raise DataError(f"{where}{path} is larger than {LONGEST_FILE // 10**6} MB; give {fix}")
+        return found.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"{where}there is no file {path}; give {fix}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{where}{path} is not UTF-8 text; save it as UTF-8") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{where}{path} cannot be read ({_first_line(error)}); give {fix}") from None
+
+
+def _npy(path: Path, what: str) -> Any:
+    """An array file. It is mapped, so that a header cannot claim more than the file holds, and never unpickled."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{what}: there is no file {path}; give a CSV, NPY or JSON file") from None
+    except Exception as error:  # numpy evaluates the header, and a forged one raises almost anything
+        raise DataError(
+            f"{what}: {path} cannot be read ({_first_line(error)}); save it as CSV with one vector per row"
+        ) from None
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf" or found.size > MOST:
+        raise DataError(f"{what}: {path} must be one array of at most {MOST:,} real numbers; save it as CSV instead")
+    return np.array(found, dtype=np.float64)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _is_file(path: Path) -> bool:
@@ -50,75 +87,50 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def numbers(source: str, what: str) -> Array:
+def numbers(source: str, what: str) -> Rows:
     """One vector: `1,0,0`, or a file with one row or one column."""
-    found = read(source, what)
-    if min(found.shape) != 1:
-        raise DataError(f"{what} must be one vector, not {found.shape[0]} x {found.shape[1]} numbers; give one row")
-    return found.ravel()
+    return vector(read(source, what), what)
 
 
 def _json(text: str, what: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=decimal, parse_int=decimal, parse_constant=decimal)
     except json.JSONDecodeError as error:
         raise DataError(f"{what} is not JSON ({error.msg} at character {error.pos}); write [[1, 0], [0, 1]]") from None
     except (ValueError, RecursionError):
         raise DataError(f"{what} is JSON too deep or with a number too long; write [[1, 0], [0, 1]]") from None
 
 
-def _lines(lines: Sequence[str], what: str) -> list[list[float]]:
+def _lines(lines: Sequence[str], what: str) -> list[list[Decimal]]:
     rows = []
     for place, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         cells = line.replace("\t", ",").split(",") if "," in line or "\t" in line else line.split()
-        try:
-            rows.append([float(cell) for cell in cells])
-        except ValueError:
-            bad = next(cell.strip() for cell in cells if not _is_number(cell))
-            raise DataError(
-                f"{what}: '{bad}' in row {place} is not a number; rows are numbers with commas, no header"
-            ) from None
+        row = []
+        for cell in cells:
+            try:
+                row.append(decimal(cell.strip()))
+            except ValueError as error:
+                raise DataError(
+                    f"{what}: '{_short(cell)}' in row {place} {error}; rows are numbers with commas, no header"
+                ) from None
+        rows.append(row)
     return rows
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+def _short(cell: str) -> str:
+    return cell.strip() if len(cell) <= 40 else cell.strip()[:37] + "..."
 
 
-def matrix(data: ArrayLike, what: str, *, free_rows: bool = False) -> Array:
+def matrix(data: Data, what: str, *, free_rows: bool = False) -> Rows:
     """A finite matrix with at least one row; a single vector becomes one row. With `free_rows` a row of NaN is
     allowed.
+
+    Floats and numpy arrays mean their binary values; text, Decimal and Fraction what is written.
     """
-    rows: Any = data
-    if isinstance(rows, list | tuple) and rows and all(isinstance(r, list | tuple) for r in rows):
-        widths = [len(r) for r in rows]
-        if len(set(widths)) > 1:
-            odd = next(i for i, w in enumerate(widths) if w != widths[0])
-            raise DataError(
-                f"{what}: row 0 has length {widths[0]} and row {odd} has length {widths[odd]}; make them equal"
-            )
-    try:
-        if np.iscomplexobj(rows):
-            raise DataError(f"{what} has complex numbers; give real ones")
-        found = np.array(rows, dtype=np.float64)
-    except DataError:
-        raise
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        raise DataError(f"{what} must be numbers, one vector a row; write [[1, 0], [0, 1]]") from None
-    if found.ndim == 1 and found.size:
-        found = found[None, :]
-    if found.ndim != 2 or not found.size:
-        raise DataError(
-            f"{what} has no rows; give at least one vector"
-            if not found.size
-            else f"{what} must be a matrix, not {found.ndim}-dimensional"
-        )
+    rows = data if isinstance(data, Rows) else _rows(data, what)
+    found = rows.floats
     bad = ~np.isfinite(found)
     if free_rows:
         bad &= ~np.isnan(found).all(axis=1, keepdims=True)
@@ -131,28 +143,90 @@ def matrix(data: ArrayLike, what: str, *, free_rows: bool = False) -> Array:
         raise DataError(
             f"{what}: a row of size {odd[0]:g} has squares that no float can hold; scale it to between 1e-100 and 1e100"
         )
-    return found
+    if rows.reading == "decimal" and any(any(rows.exact[i]) for i in np.flatnonzero(sizes == 0)):
+        raise DataError(f"{what}: a row is smaller than any float, and not 0; scale it to between 1e-100 and 1e100")
+    return rows
 
 
-def pair(keys: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
-    """Keys and values, one value a key."""
+def _rows(data: ArrayLike, what: str) -> Rows:
+    """The numbers, whatever they are given in."""
+    given: Any = data
+    if isinstance(given, list | tuple) and given and all(isinstance(r, list | tuple) for r in given):
+        widths = [len(r) for r in given]
+        if len(set(widths)) > 1:
+            odd = next(i for i, w in enumerate(widths) if w != widths[0])
+            raise DataError(
+                f"{what}: row 0 has length {widths[0]} and row {odd} has length {widths[odd]}; make them equal"
+            )
+    try:
+        found = np.asarray(given)
+        if found.dtype.kind in "OU":
+            found = np.vectorize(_number, otypes=[object])(np.array(given, dtype=object))
+        floats = np.array(found, dtype=np.float64) if found.dtype.kind != "c" else np.zeros(0)
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
+        raise DataError(f"{what} must be numbers, one vector per row; write [[1, 0], [0, 1]]") from None
+    if found.dtype.kind == "c":
+        raise DataError(f"{what} has complex numbers; give real ones")
+    if floats.ndim == 1 and floats.size:
+        floats, found = floats[None, :], found[None, :]
+    if floats.ndim != 2 or not floats.size:
+        raise DataError(
+            f"{what} has no rows; give at least one vector"
+            if not floats.size
+            else f"{what} must be a matrix, not {floats.ndim}-dimensional"
+        )
+    if found.dtype.kind != "O":
+        return binary(floats)
+    reading: Reading = "binary" if any(isinstance(x, float | np.floating) for x in found.flat) else "decimal"
+    return Rows(floats, reading, lambda: rationals(found.tolist()))
+
+
+def _number(x: Any) -> Any:
+    """One exact number of a list or object array."""
+    if isinstance(x, str):
+        return decimal(x.strip())
+    if isinstance(x, Decimal):
+        return decimal(str(x))
+    return x if isinstance(x, int | float | Fraction) else float(x)
+
+
+def pair(keys: Data, values: Data) -> tuple[Rows, Rows]:
+    """Keys and values, one value per key."""
     k, v = matrix(keys, "keys"), matrix(values, "values")
-    if len(k) != len(v):
-        raise DataError(f"there are {len(k)} keys and {len(v)} values; give one value for every key")
+    if len(k.floats) != len(v.floats):
+        raise DataError(f"there are {len(k.floats)} keys and {len(v.floats)} values; give one value for every key")
     return k, v
 
 
-def target(data: ArrayLike, width: int) -> Array:
-    """The wanted output."""
-    found = matrix(data, "target").ravel()
-    if len(found) != width:
-        raise UserError(f"the target has {len(found)} numbers and a value has {width}; give {width}")
-    return found
+def vector(data: Data, what: str, width: int | None = None, of: str = "") -> Rows:
+    """One vector, as one row; given as a row or as a column."""
+    found = matrix(data, what)
+    n, d = found.floats.shape
+    if min(n, d) != 1:
+        raise DataError(f"{what} must be one vector, not {n} x {d} numbers; give one row")
+    if width is not None and n * d != width:
+        raise UserError(f"the {what} has {n * d} numbers and a {of} has {width}; give {width}")
+    if n == 1:
+        return found
+    return Rows(found.floats.reshape(1, -1), found.reading, lambda: [[x for (x,) in found.exact]])
+
+
+def problem(keys: Rows, values: Rows, target: Rows, tolerance: Fraction, scale: Scale) -> Problem:
+    """The question with its exact numbers."""
+    given = Given(keys, values, target, tolerance)
+    return Problem(keys.floats, values.floats, target.floats[0], float(tolerance), scale, given)
+
+
+def whole(text: str) -> int:
+    """A whole number from text, and nothing that merely rounds to one."""
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
+        raise ValueError(f"'{_short(text)}' is not a whole number")
+    return int(text)
 
 
 def index(j: int, n: int) -> int:
     """A row number."""
-    if isinstance(j, bool | str) or not float(j).is_integer():
+    if isinstance(j, bool) or not (isinstance(j, int | float | np.number) and float(j).is_integer()):
         raise UserError(f"index {j} is not a whole number; choose from 0 to {n - 1}")
     if not 0 <= j < n:
         raise UserError(f"index {j} is out of range: there are {n} keys; choose from 0 to {n - 1}")
@@ -172,26 +246,49 @@ def indices(chosen: Sequence[int] | None, n: int) -> list[int]:
     return found
 
 
-def weights(given: ArrayLike | None, n: int) -> Array:
+def weights(given: Data | None, n: int) -> Rows:
     """Positive weights that sum to 1; equal when none are given."""
     if given is None:
-        return np.full(n, 1.0 / n)
-    w = matrix(given, "weights").ravel()
-    if len(w) != n:
-        raise UserError(f"there are {len(w)} weights for {n} indices; give one weight for every index")
-    if w.min() <= 0:
-        raise UserError(f"weight {w.min():g} is not positive; leave its index out instead")
-    if abs(w.sum() - 1) > 1e-6:
-        shown = ",".join(f"{x:.4g}" for x in w / w.sum())
-        raise UserError(f"the weights sum to {w.sum():.6g}, not 1; divide by their sum: {shown}")
-    return w / w.sum()
+        return Rows(np.full((1, n), 1.0 / n), "decimal", lambda: [[Fraction(1, n)] * n])
+    w = vector(given, "weights")
+    if w.floats.size != n:
+        raise UserError(f"there are {w.floats.size} weights for {n} indices; give one weight for every index")
+    if w.floats.min() <= 0:
+        raise UserError(f"weight {w.floats.min():g} is not positive; leave its index out instead")
+    return normalised(w)
 
 
-def tolerance(eps: float) -> float:
+def normalised(w: Rows) -> Rows:
+    """Rows of weights that sum to 1 but for rounding, divided by their sum."""
+    sums = w.floats.sum(axis=1, keepdims=True)
+    if np.abs(sums - 1).max() > 1e-6:
+        r = int(np.abs(sums - 1).argmax())
+        shown = ",".join(f"{x:.4g}" for x in w.floats[r][:8] / sums[r]) + (",..." if w.floats.shape[1] > 8 else "")
+        raise UserError(f"the weights sum to {sums[r, 0]:.6g}, not 1; divide by their sum: {shown}")
+    return Rows(w.floats / sums, w.reading, lambda: [[x / sum(row) for x in row] for row in w.exact])
+
+
+def mixture(w: Rows, values: Rows) -> Rows:
+    """The weighted means of the values, one for every row of weights."""
+    return Rows(
+        w.floats @ values.floats,
+        values.reading,
+        lambda: [[dot(row, column) for column in zip(*values.exact, strict=True)] for row in w.exact],
+    )
+
+
+def tolerance(eps: Real) -> Fraction:
     """How far the output may be off."""
-    if not (np.isfinite(eps) and eps > 0):
-        raise UserError(f"tolerance {eps:g} must be a positive number, such as 0.01")
-    return float(eps)
+    if not 1 / LARGEST <= float(eps) <= LARGEST:
+        raise UserError(f"tolerance {float(eps):g} must be a positive number from 1e-100 to 1e100, such as 0.01")
+    return Fraction(eps)
+
+
+def positive(value: float, name: str) -> float:
+    """A setting that must be a positive number of a reasonable size."""
+    if not 1 / LARGEST <= value <= LARGEST:
+        raise UserError(f"{name} {value:g} must be a positive number from 1e-100 to 1e100, such as 1")
+    return float(value)
 
 
 def seconds(given: float) -> float:

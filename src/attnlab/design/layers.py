@@ -14,11 +14,11 @@ from fractions import Fraction
 from itertools import islice, product
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attnlab.design import inputs
 from attnlab.design.attention import Array, Problem, Scale, factor
-from attnlab.design.exact import rational, settle
+from attnlab.design.exact import Rows, binary, rational, read_as, settle
+from attnlab.design.inputs import Data, Real
 from attnlab.design.programs import least_distance, least_squares
 from attnlab.design.results import Result, at_least, at_most, number
 from attnlab.design.solve import by_margin
@@ -37,20 +37,29 @@ class Task:
     y: Array
     tolerance: float
     scale: Scale
+    tokens: Rows
+    wanted: Rows
+    exact_tolerance: Fraction
+
+    @property
+    def reading(self) -> str:
+        """How tokens and outputs were read, in words."""
+        return read_as(tokens=self.tokens, outputs=self.wanted)
 
 
 def layer(
-    tokens: ArrayLike,
-    outputs: ArrayLike,
+    tokens: Data,
+    outputs: Data,
     *,
-    weights: ArrayLike | None = None,
+    weights: Data | None = None,
     width: int | None = None,
-    tolerance: float = 0.01,
+    tolerance: Real = 0.01,
     scale: Scale = "none",
 ) -> Result:
     """W_Q, W_K, W_V for which self-attention over the tokens gives the outputs; a row of NaN is free."""
-    x = inputs.matrix(tokens, "tokens")
-    wanted = inputs.matrix(outputs, "outputs", free_rows=True)
+    given = inputs.matrix(tokens, "tokens")
+    every = inputs.matrix(outputs, "outputs", free_rows=True)
+    x, wanted = given.floats, every.floats
     if len(x) != len(wanted):
         raise UserError(
             f"there are {len(x)} tokens and {len(wanted)} rows of outputs; give one a token, with nan where any "
@@ -61,7 +70,8 @@ def layer(
         raise UserError("every output is free; give at least one row of numbers")
     if width is not None and width < 1:
         raise UserError(f"width {width} must be at least 1")
-    task = Task(x, rows, wanted[rows], inputs.tolerance(tolerance), inputs.scale(scale))
+    eps = inputs.tolerance(tolerance)
+    task = Task(x, rows, wanted[rows], float(eps), inputs.scale(scale), given, every, eps)
     if (equal := _equal_rows(task)) is not None:
         return equal
     if weights is not None:
@@ -70,7 +80,7 @@ def layer(
     for chosen in _assignments(task):
         said = ", ".join(f"{i} to {t}" for i, t in zip(rows, chosen, strict=True))
         result = _solve(
-            task, np.eye(len(x))[chosen], f"one token each, chosen for the smallest W_V (row {said})", width
+            task, binary(np.eye(len(x))[chosen]), f"one token each, chosen for the smallest W_V (row {said})", width
         )
         if result.status == "solved":
             return result
@@ -81,18 +91,17 @@ def layer(
         "No choice of one token for every wanted row has values linear in the tokens; give the weights you want "
         "with --weights."
     )
-    return Result(task="layer", status="undecided", statement=said, tolerance=task.tolerance)
+    return Result(task="layer", status="undecided", statement=said, tolerance=task.tolerance, reading=task.reading)
 
 
 def _equal_rows(task: Task) -> Result | None:
     for a, i in enumerate(task.rows):
         for b, j in enumerate(task.rows[:a]):
+            if (task.x[i] != task.x[j]).any():
+                continue
             apart = float(np.abs(task.y[a] - task.y[b]).max())
-            if (task.x[i] == task.x[j]).all() and apart > 2 * task.tolerance:
-                certificate = {"type": "equal_rows", "rows": [j, i], "difference": apart}
-                full = np.zeros((len(task.x), task.y.shape[1]))
-                full[task.rows] = task.y
-                assert splits_equal_rows(certificate, task.x.tolist(), full.tolist(), task.tolerance)
+            certificate = {"type": "equal_rows", "rows": [j, i], "difference": apart}
+            if splits_equal_rows(certificate, task.tokens.exact, task.wanted.exact, task.exact_tolerance):
                 said = (
                     f"Tokens {j} and {i} are equal, so every layer without a mask gives them one output; the "
                     f"wanted ones differ by {number(apart)}."
@@ -104,23 +113,24 @@ def _equal_rows(task: Task) -> Result | None:
                     tolerance=task.tolerance,
                     certificate=certificate,
                     lower_bound=apart / 2,
+                    reading=task.reading,
                 )
     return None
 
 
-def _given(weights: ArrayLike, task: Task) -> Array:
+def _given(weights: Data, task: Task) -> Rows:
     w = inputs.matrix(weights, "weights")
     n = len(task.x)
-    if w.shape == (n, n):
-        w = w[task.rows]
-    if w.shape != (len(task.rows), n):
+    if w.floats.shape == (n, n):
+        w = w.take(task.rows)
+    if w.floats.shape != (len(task.rows), n):
         raise UserError(
-            f"the weights are {w.shape[0]} x {w.shape[1]}; give {n} columns and a row for every token or for "
+            f"the weights are {w.floats.shape[0]} x {w.floats.shape[1]}; give {n} columns and a row for every token or for "
             f"every wanted output"
         )
-    if w.min() < 0 or np.abs(w.sum(axis=1) - 1).max() > 1e-6:
+    if w.floats.min() < 0 or np.abs(w.floats.sum(axis=1) - 1).max() > 1e-6:
         raise UserError("every row of weights must be non-negative and sum to 1; divide each row by its sum")
-    return w / w.sum(axis=1, keepdims=True)
+    return inputs.normalised(w)
 
 
 def _assignments(task: Task) -> Iterator[list[int]]:
@@ -143,12 +153,13 @@ def _neighbours(task: Task) -> list[tuple[int, ...]]:
     return [same, *moves[:TRIES]]
 
 
-def _solve(task: Task, w: Array, said: str, width: int | None) -> Result:
+def _solve(task: Task, shares: Rows, said: str, width: int | None) -> Result:
+    w = shares.floats
     mixed = w @ task.x
     w_v = least_squares(mixed, task.y).T
     left = float(np.abs(mixed @ w_v.T - task.y).max())
     if left > task.tolerance / 2:
-        return _outside(task, w, mixed, left)
+        return _outside(task, shares, mixed, left)
     values = task.x @ w_v.T
     form = _bilinear(task, w, values)
     pair = None if form is None else _factored(form, width, task.scale)
@@ -160,7 +171,13 @@ def _solve(task: Task, w: Array, said: str, width: int | None) -> Result:
             if form is None
             else f"no factors of width {width} were found; the scores have rank {np.linalg.matrix_rank(form, tol=1e-9)}"
         )
-        return Result(task="layer", status="undecided", statement=f"For {said}: {why}.", tolerance=task.tolerance)
+        return Result(
+            task="layer",
+            status="undecided",
+            statement=f"For {said}: {why}.",
+            tolerance=task.tolerance,
+            reading=task.reading,
+        )
     narrow = len(pair[0])
     for fewer in range(1, min(3, narrow)):
         smaller = _placed(task, w, values, fewer)
@@ -170,15 +187,12 @@ def _solve(task: Task, w: Array, said: str, width: int | None) -> Result:
     return _checked(task, w, w_v, *pair, said, narrow)
 
 
-def _outside(task: Task, w: Array, mixed: Array, left: float) -> Result:
+def _outside(task: Task, w: Rows, mixed: Array, left: float) -> Result:
     """With these weights no W_V: a combination of rows that attention cancels and the wanted outputs do not."""
     null = np.linalg.svd(mixed.T)[2][np.linalg.matrix_rank(mixed, tol=1e-10) :]
     certificate, bound = None, 0.0
-    exact_w, exact_x = ([[rational(v) for v in row] for row in m] for m in (w, task.x))
-    product_rows = [
-        [sum((a * xr[c] for a, xr in zip(row, exact_x, strict=True)), Fraction(0)) for c in range(len(exact_x[0]))]
-        for row in exact_w
-    ]
+    product_rows = inputs.mixture(w, task.tokens).exact
+    wanted = task.wanted.take(task.rows).exact
     for direction in (null.T @ (null @ task.y)).T if len(null) else ():
         size = float(np.abs(direction).max())
         if size < 1e-12:
@@ -191,14 +205,14 @@ def _outside(task: Task, w: Array, mixed: Array, left: float) -> Result:
             continue
         found = {"type": "range", "vector": [str(v) for v in exact]}
         try:
-            here = float(outside_range(found, product_rows, task.y.tolist()))
+            here = float(outside_range(found, product_rows, wanted))
         except NotAProof:
             continue
         if here > max(bound, task.tolerance):
             certificate, bound = found, here
     if certificate is None:
         said = f"With these weights the best W_V misses by {number(left)}; that none does better is not proved."
-        return Result(task="layer", status="undecided", statement=said, tolerance=task.tolerance, lower_bound=0.0)
+        return Result(task="layer", status="undecided", statement=said, tolerance=task.tolerance, reading=task.reading)
     said = (
         f"With exactly these weights every W_V misses some output by at least {at_least(bound)}: a combination of "
         f"rows is zero after attention and not in the outputs."
@@ -210,6 +224,7 @@ def _outside(task: Task, w: Array, mixed: Array, left: float) -> Result:
         tolerance=task.tolerance,
         certificate=certificate,
         lower_bound=bound,
+        reading=task.reading,
     )
 
 
@@ -326,5 +341,6 @@ def _checked(task: Task, w: Array, w_v: Array, w_q: Array, w_k: Array, said: str
         bound=bound,
         error={kind: max(e[kind] for e in errors) for kind in ("float32", "float64")},
         tolerance=task.tolerance,
+        reading=task.reading,
         more={"W_Q": w_q, "W_K": w_k, "W_V": w_v, "width": len(w_q), "sufficient_width": narrow, "wanted_weights": w},
     )

@@ -14,10 +14,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from attnlab.design import inputs
 from attnlab.design.attention import Array, Scale, factor, log_sum_exp, softmax
+from attnlab.design.inputs import Data
 from attnlab.design.results import number, vector
 from attnlab.errors import UserError
 
@@ -173,8 +174,8 @@ def _cells(m: Moments) -> list[str]:
 
 
 def noise(
-    means: ArrayLike | None = None,
-    values: ArrayLike | None = None,
+    means: Data | None = None,
+    values: Data | None = None,
     indices: Sequence[int] = (0, 1),
     *,
     n: int = 10,
@@ -192,8 +193,8 @@ def noise(
     """
     if n < 2:
         raise UserError(f"n {n} is too small; two keys are needed to blend two values")
-    mu = np.eye(n) if means is None else inputs.matrix(means, "keys")
-    v = np.eye(len(mu)) if values is None else inputs.matrix(values, "values")
+    mu = np.eye(n) if means is None else inputs.matrix(means, "keys").floats
+    v = np.eye(len(mu)) if values is None else inputs.matrix(values, "values").floats
     inputs.pair(mu, v)
     pair = inputs.indices(indices, len(mu))
     if len(pair) != 2:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attnlab.design import inputs
 from attnlab.design.attention import UNIT, Array
-from attnlab.design.exact import null_vector, rational
+from attnlab.design.exact import Rows, null_vector, read_as
+from attnlab.design.inputs import Data, Real
 from attnlab.design.programs import least_squares
 from attnlab.design.results import Result, number
 from attnlab.design.verifier import shares_vector
@@ -20,13 +20,15 @@ MEETING = 1e-6  # bases whose smallest singular value is below this are asked, e
 LARGEST = 10_000  # numbers, for that question
 
 
-def project(keep: ArrayLike, forget: ArrayLike, *, tolerance: float = 1e-6) -> Result:
+def project(keep: Data, forget: Data, *, tolerance: Real = 1e-6) -> Result:
     """M with M(v_a + v_b) = v_a for v_a in the span of the rows of `keep` and v_b in that of `forget`.
 
     The tolerance is for the rows given; those shorter than 1 count as of length 1.
     """
-    a, b = inputs.matrix(keep, "keep"), inputs.matrix(forget, "forget")
-    eps = inputs.tolerance(tolerance)
+    given = inputs.matrix(keep, "keep"), inputs.matrix(forget, "forget")
+    a, b = (rows.floats for rows in given)
+    eps = float(inputs.tolerance(tolerance))
+    reading = read_as(keep=given[0], forget=given[1])
     if a.shape[1] != b.shape[1]:
         raise UserError(
             f"vectors to keep have {a.shape[1]} numbers and those to forget {b.shape[1]}; give both the same width"
@@ -37,10 +39,10 @@ def project(keep: ArrayLike, forget: ArrayLike, *, tolerance: float = 1e-6) -> R
     unit = both / np.linalg.norm(both, axis=1, keepdims=True)
     crowded = len(both) > both.shape[1]
     if crowded or (np.linalg.svd(unit, compute_uv=False)[-1] < MEETING and both.size <= LARGEST):
-        common = _common(a, b, unit[: both.shape[1] + 1], eps)
+        common = _common(*given, unit[: both.shape[1] + 1], eps, reading)
         if common is not None:
             return common
-    return _oblique(a, b, unit, eps)
+    return _oblique(a, b, unit, eps, reading)
 
 
 def _independent(rows: Array, name: str) -> None:
@@ -51,7 +53,7 @@ def _independent(rows: Array, name: str) -> None:
             raise UserError(f"{name}: row {r} is a combination of the rows before it; leave it out")
 
 
-def _oblique(a: Array, b: Array, unit: Array, eps: float) -> Result:
+def _oblique(a: Array, b: Array, unit: Array, eps: float, reading: str) -> Result:
     """[A 0][A B]^+, which is A Aᵀ when everything is orthonormal and A (AᵀA)^-1 Aᵀ when A and B are orthogonal."""
     both, wanted = np.vstack([a, b]), np.vstack([a, np.zeros_like(b)])
     angle = _smallest_angle(unit[: len(a)], unit[len(a) :])
@@ -78,6 +80,7 @@ def _oblique(a: Array, b: Array, unit: Array, eps: float) -> Result:
         bound=bound,
         error={"float32": float(single), "float64": error},
         tolerance=eps,
+        reading=reading,
         more={"matrix": matrix, "norm": norm, "smallest_angle": angle, "condition": float(np.linalg.cond(unit))},
     )
 
@@ -106,13 +109,15 @@ def _said(kind: str, norm: float, angle: float, bound: float, solved: bool) -> s
     )
 
 
-def _common(a: Array, b: Array, unit: Array, eps: float) -> Result | None:
+def _common(keep: Rows, forget: Rows, unit: Array, eps: float, reading: str) -> Result | None:
     """A vector that lies in both subspaces, as exact coefficients; None when they only nearly meet."""
+    a, b = keep.floats, forget.floats
     both = np.vstack([a, -b])[: len(unit)]
     null = np.linalg.svd(unit.T)[2][-1] / np.linalg.norm(both, axis=1)
     null *= np.append(np.ones(len(a)), -np.ones(len(unit) - len(a))) / np.abs(null).max()
     guess = np.where(np.abs(null) > 1e-9, null, 0.0)
-    found = null_vector([[rational(x) for x in row] for row in both], guess)
+    exact = [*keep.exact, *([-x for x in row] for row in forget.exact)]
+    found = null_vector(exact[: len(unit)], guess)
     if found is None:
         return None
     scale = max(map(abs, found))
@@ -122,7 +127,7 @@ def _common(a: Array, b: Array, unit: Array, eps: float) -> Result | None:
         "keep": [str(x) for x in shares[: len(a)]],
         "forget": [str(x) for x in shares[len(a) :]],
     }
-    if not shares_vector(certificate, a.tolist(), b.tolist()):
+    if not shares_vector(certificate, keep.exact, forget.exact):
         return None
     floats = np.array([float(x) for x in shares])
     common = floats[: len(a)] @ a
@@ -134,6 +139,7 @@ def _common(a: Array, b: Array, unit: Array, eps: float) -> Result | None:
         statement=f"The vector ({shown}) lies in both subspaces: M would have to keep it and forget it. "
         "No matrix extracts v_a.",
         tolerance=eps,
+        reading=reading,
         certificate=certificate,
         lower_bound=float(np.abs(common).max() / parts.sum()) * (1 - 1e-9),
         more={"common_vector": common},

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.design.attention import Array, Problem
-from attnlab.design.exact import rational, settle
+from attnlab.design.exact import Matrix, settle
 from attnlab.design.programs import linear_program
 
 Certificate = dict[str, Any]
@@ -82,7 +82,7 @@ class Refuter:
         self.vertices: set[int] = set()
         self.deadline = process_time() + seconds
         self.root: Relaxed | None = None
-        self.exact = [[rational(x) for x in row] for row in problem.keys] if problem.keys.size <= 300_000 else []
+        self.exact: Matrix = problem.exact.keys.exact if problem.keys.size <= 300_000 else []
 
     def run(self) -> Refutation:
         """The hull of the values, then cuts."""

@@ -28,7 +28,8 @@ SHOWN_ROWS = 12
 class Result:
     """One verdict with everything needed to check it.
 
-    `bound` is guaranteed for the query shown, `error` measured; `lower_bound` is proved for every query. What a task
+    `bound` is guaranteed for the query shown, `error` measured; `lower_bound` is proved for every query. `reading` says
+    what the numbers of the input mean, which is repeated in the statement and the certificate. What a task
     has beyond these (matrices, a new key, verdicts of rows) is in `more`, and stands beside the others in the JSON.
     """
 
@@ -45,7 +46,17 @@ class Result:
     certificate: dict[str, Any] | None = None
     lower_bound: float = 0.0
     margins: Array | None = None
+    reading: str | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Name the reading wherever a person or a program looks."""
+        if self.reading is not None:
+            said = f"Read: {self.reading}."
+            if not self.statement.endswith(said):
+                object.__setattr__(self, "statement", f"{self.statement} {said}")
+            if self.certificate is not None:
+                object.__setattr__(self, "certificate", {**self.certificate, "reading": self.reading})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers; a number that is not finite becomes null."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import lcm
+
 import numpy as np
 
 from attnlab.design.attention import Array, Problem, softmax
+from attnlab.design.exact import dot, rational
 
 
 def starts(problem: Problem, count: int, seed: int = 0) -> Array:
@@ -87,3 +91,45 @@ def towards(points: Array, wanted: Array, steps: int = 60) -> Array:
         if before - value < 1e-14 * (1 + abs(value)):
             break
     return z
+
+
+def through_rounding(problem: Problem, j: int) -> tuple[Array, float] | None:
+    """A query that selects value j among keys which differ across some direction by rounding only, and its exact error.
+
+    The direction gets small whole numbers and the length is a power of two, so that floats compute its scores without
+    any rounding; None where that is not so, or where key j does not lead.
+    """
+    keys = problem.exact.keys.exact
+    moved = problem.keys - problem.keys[j]
+    _, sizes, axes = np.linalg.svd(moved / problem.unit, full_matrices=True)
+    sizes = np.append(sizes, np.zeros(len(axes) - len(sizes)))
+    for axis in axes[sizes < 1e-9 * max(sizes[0], 1e-300)]:
+        near = [Fraction(x).limit_denominator(64) for x in axis / np.abs(axis).max()]
+        unit = lcm(*(x.denominator for x in near))
+        for direction in ([int(sign * x * unit) for x in near] for sign in (1, -1)):
+            scores = [dot(direction, row) for row in keys]
+            lead = min((scores[j] - s for i, s in enumerate(scores) if i != j), default=Fraction(0))
+            if lead <= 0:
+                continue
+            far = float(np.abs(problem.values - problem.target).max())
+            margin = 2.0 + np.log(max(len(keys) * far / problem.tolerance, 1.0))
+            power = int(np.ceil(np.log2(margin / problem.factor) - np.log2(lead.numerator) + np.log2(lead.denominator)))
+            query = np.ldexp(np.array(direction, dtype=np.float64), min(power, 300))
+            if _without_rounding(problem.keys, query):
+                readings = ([Fraction(x) for x in query.tolist()], [rational(x) for x in query])
+                judged = [problem.judge(reading) for reading in readings]
+                if all(one.within for one in judged) and problem.error(query) <= problem.tolerance:
+                    return query, max(one.bound for one in judged)
+    return None
+
+
+def _without_rounding(keys: Array, query: Array) -> bool:
+    """Whether float64 adds up every score exactly, in any order: all partial sums are short multiples of one number."""
+    for row in keys.tolist():
+        terms = [Fraction(x) * Fraction(q) for x, q in zip(row, query.tolist(), strict=True)]
+        grid = Fraction(1, lcm(*(x.denominator for x in terms)))
+        while all((x / grid) % 2 == 0 for x in terms) and any(terms):
+            grid *= 2
+        if max(sum(x for x in terms if x > 0), -sum(x for x in terms if x < 0)) > grid * 2**53:
+            return False
+    return True

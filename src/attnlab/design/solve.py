@@ -9,32 +9,33 @@ is told beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attnlab.design import inputs
 from attnlab.design.attention import UNIT, Array, Problem, Scale, softmax
 from attnlab.design.cases import Cases
+from attnlab.design.exact import Rows
 from attnlab.design.explain import explain
+from attnlab.design.inputs import Data, Real
 from attnlab.design.programs import least_distance
 from attnlab.design.refute import Refutation, Refuter
 from attnlab.design.results import Result, Status, at_least, at_most, number
-from attnlab.design.search import descend, starts, towards
+from attnlab.design.search import descend, starts, through_rounding, towards
 from attnlab.design.verifier import NotAProof, verify
-from attnlab.errors import UserError
 
 SECONDS = 5.0  # how long a proof by cases may take, and NODES a second at most
 NODES = 150
 
 
 def select(
-    keys: ArrayLike,
-    values: ArrayLike,
+    keys: Data,
+    values: Data,
     index: int | None = None,
     *,
-    tolerance: float = 0.01,
+    tolerance: Real = 0.01,
     scale: Scale = "none",
     seconds: float = SECONDS,
 ) -> Result:
@@ -42,22 +43,22 @@ def select(
     k, v = inputs.pair(keys, values)
     eps = inputs.tolerance(tolerance)
     if index is None:
-        return _together([_select(k, v, j, eps, scale, seconds) for j in range(len(k))], eps)
-    return _select(k, v, inputs.index(index, len(k)), eps, scale, seconds)
+        return _together([_select(k, v, j, eps, scale, seconds) for j in range(len(k.floats))], float(eps))
+    return _select(k, v, inputs.index(index, len(k.floats)), eps, scale, seconds)
 
 
-def _select(k: Array, v: Array, j: int, eps: float, scale: Scale, seconds: float) -> Result:
-    problem = Problem(k, v, v[j], eps, inputs.scale(scale))
+def _select(k: Rows, v: Rows, j: int, eps: Fraction, scale: Scale, seconds: float) -> Result:
+    problem = inputs.problem(k, v, v.take([j]), eps, inputs.scale(scale))
     return _answer(problem, f"select value {j}", [j], np.ones(1), seconds)
 
 
 def blend(
-    keys: ArrayLike,
-    values: ArrayLike,
+    keys: Data,
+    values: Data,
     indices: Sequence[int] | None = None,
-    weights: ArrayLike | None = None,
+    weights: Data | None = None,
     *,
-    tolerance: float = 0.01,
+    tolerance: Real = 0.01,
     scale: Scale = "none",
     seconds: float = SECONDS,
 ) -> Result:
@@ -65,11 +66,13 @@ def blend(
     otherwise.
     """
     k, v = inputs.pair(keys, values)
-    chosen = inputs.indices(indices, len(k))
-    w = inputs.weights(weights, len(chosen))
-    problem = Problem(k, v, w @ v[chosen], inputs.tolerance(tolerance), inputs.scale(scale))
+    chosen = inputs.indices(indices, len(k.floats))
+    shares = inputs.weights(weights, len(chosen))
+    target = inputs.mixture(shares, v.take(chosen))
+    problem = inputs.problem(k, v, target, inputs.tolerance(tolerance), inputs.scale(scale))
+    w = shares.floats[0]
     share = "equally" if np.ptp(w) < 1e-12 else "as " + ":".join(number(x) for x in w)
-    who = "all values" if len(chosen) == len(k) else "values " + ", ".join(map(str, chosen))
+    who = "all values" if len(chosen) == len(k.floats) else "values " + ", ".join(map(str, chosen))
     return _answer(problem, f"blend {who} {share}", chosen, w, seconds)
 
 
@@ -77,28 +80,28 @@ average = blend
 
 
 def reach(
-    keys: ArrayLike,
-    values: ArrayLike,
-    target: ArrayLike,
+    keys: Data,
+    values: Data,
+    target: Data,
     *,
-    query: ArrayLike | None = None,
-    tolerance: float = 0.01,
+    query: Data | None = None,
+    tolerance: Real = 0.01,
     scale: Scale = "none",
     seconds: float = SECONDS,
 ) -> Result:
     """A query whose output is the target within the tolerance; or, for a query that is given, how near it comes."""
     k, v = inputs.pair(keys, values)
-    problem = Problem(k, v, inputs.target(target, v.shape[1]), inputs.tolerance(tolerance), inputs.scale(scale))
+    y = inputs.vector(target, "target", v.floats.shape[1], of="value")
+    problem = inputs.problem(k, v, y, inputs.tolerance(tolerance), inputs.scale(scale))
     if query is None:
         return _answer(problem, "reach the target", None, None, seconds)
-    q = inputs.matrix(query, "query").ravel()
-    if len(q) != k.shape[1]:
-        raise UserError(f"the query has {len(q)} numbers and a key has {k.shape[1]}; give {k.shape[1]}")
-    good = _good(problem, q, problem.guaranteed(q))
-    said = f"The query given comes within {number(problem.error(q))}" + (
-        "." if good else "; leave it out to search for a better one."
+    q = inputs.vector(query, "query", k.floats.shape[1], of="key")
+    judged = problem.judge(q.exact[0])
+    said = f"The query given comes within {at_most(judged.bound)}" + (
+        "." if judged.within else "; leave it out to search for a better one."
     )
-    return _result(problem, "the query given", "solved" if good else "undecided", said, q, None)
+    status: Status = "solved" if judged.within else "undecided"
+    return _result(problem, "the query given", status, said, q.floats[0], None, judged.bound)
 
 
 def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None, seconds: float) -> Result:
@@ -147,8 +150,16 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
         bound = at_most(problem.guaranteed(best))
         said = f"Found by descent: in exact arithmetic the output is within {bound} of what was wanted."
         return _result(problem, task, "solved", said, best, chosen, more=more)
-    proved = None if proof.certificate is None else _proved(problem, proof.certificate, problem.tolerance)
+    proved = None if proof.certificate is None else _proved(problem, proof.certificate, problem.exact.tolerance)
     if proved is not None:
+        if chosen is not None and len(chosen) == 1 and (proof.certificate or {}).get("radius") is not None:
+            beyond = through_rounding(problem, chosen[0])  # the proof leaves out long queries: is one of them right?
+            if beyond is not None:
+                said = (
+                    "The keys that stand in the way are apart by rounding only, and this long query makes that visible: "
+                    f"in exact arithmetic the output is within {at_most(beyond[1])} of what was wanted."
+                )
+                return _result(problem, task, "solved", said, beyond[0], chosen, beyond[1], more=more)
         said = explain(proof.certificate or {}, problem, proved)
         return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proved, more)
     lower = (refuter.root and _proved(problem, refuter.certificate(refuter.root), 0.0)) or 0.0
@@ -241,6 +252,8 @@ def by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float) 
         return so_far, best
     problem = refuter.problem
     low, high = problem.tolerance, problem.error(best)
+    if low < problem.exact.tolerance:
+        low = float(np.nextafter(low, np.inf))
     cases = Cases(refuter, low, int(NODES * seconds), seconds)
     certificate = cases.run()
     if certificate is None:
@@ -265,11 +278,11 @@ def _good(problem: Problem, query: Array, bound: float) -> bool:
     return bound <= problem.tolerance and problem.error(query) <= problem.tolerance
 
 
-def _proved(problem: Problem, certificate: dict[str, Any], tolerance: float) -> float | None:
+def _proved(problem: Problem, certificate: dict[str, Any], tolerance: Fraction | float) -> float | None:
     """What the independent verifier accepts, rounded down."""
+    given = problem.exact
     try:
-        given = (problem.keys.tolist(), problem.values.tolist(), problem.target.tolist())
-        bound = verify(certificate, *given, tolerance)
+        bound = verify(certificate, given.keys.exact, given.values.exact, given.target.exact[0], tolerance)
     except NotAProof:
         return None
     return float(np.nextafter(float(bound), 0.0))
@@ -316,6 +329,7 @@ def _result(
         certificate=certificate,
         lower_bound=lower,
         margins=margins,
+        reading=problem.reading,
         more=more or {},
     )
 
@@ -340,5 +354,6 @@ def _together(parts: list[Result], eps: float) -> Result:
         tolerance=eps,
         certificate=bad[0].certificate,
         lower_bound=max(p.lower_bound for p in parts),
+        reading=parts[0].reading,
         more={"rows": [{"status": p.status, "statement": p.statement, "certificate": p.certificate} for p in parts]},
     )

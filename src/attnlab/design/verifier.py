@@ -2,9 +2,9 @@
 solver.
 
 It reads the certificate as a program would receive it (plain lists, numbers and strings such as "1/3") together with
-the problem, and either returns the bound that is proved or says what fails. Numbers of the problem are the decimals
-they are written as. The only inexact step is the logarithm, whose error the judge bounds and counts against the
-certificate.
+the problem, and either returns the bound that is proved or says what fails. Numbers are exactly what they are: a
+float its binary value, text such as "0.1", a Decimal or a Fraction what is written. The only inexact step is the
+logarithm, whose error the judge bounds and counts against the certificate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-Rows = Sequence[Sequence[float]]
+Number = float | str | Fraction  # or a Decimal
+Rows = Sequence[Sequence[Number]]
+Floats = Sequence[Sequence[float]]
 Matrix = list[list[Fraction]]
 Cut = tuple[int, dict[int, Fraction], dict[int, Fraction]]  # the index, its weights, their factors
 Box = list[tuple[Fraction, Fraction]]
@@ -28,7 +30,7 @@ class NotAProof(Exception):
 
 
 def verify(
-    certificate: Mapping[str, Any], keys: Rows, values: Rows, target: Sequence[float], tolerance: float
+    certificate: Mapping[str, Any], keys: Rows, values: Rows, target: Sequence[Number], tolerance: Number
 ) -> Fraction:
     """The proved lower bound on the maximum-norm error of every query.
 
@@ -71,9 +73,9 @@ def _judged(certificate: Mapping[str, Any], keys: Rows, v: Matrix, y: list[Fract
     return bound
 
 
-def _exact(x: float | str) -> Fraction:
+def _exact(x: Number) -> Fraction:
     if not isinstance(x, str):
-        return Fraction(repr(float(x)))
+        return Fraction(x) if hasattr(x, "as_integer_ratio") else Fraction(float(x))
     if "e" in x.lower():
         raise NotAProof(f"{x[:20]} must be written as a fraction, such as 1/3")
     return Fraction(x)
@@ -254,8 +256,8 @@ def shares_vector(certificate: Mapping[str, Any], keep: Rows, forget: Rows) -> b
 
 def misses_segment(
     certificate: Mapping[str, Any],
-    keys: Rows,
-    values: Rows,
+    keys: Floats,
+    values: Floats,
     query: Sequence[float],
     j: int,
     target: Sequence[float],
@@ -282,7 +284,7 @@ def misses_segment(
 
 
 def _segment(
-    keys: Rows, values: Rows, query: Sequence[float], j: int, factor: float, norm: float | None
+    keys: Floats, values: Floats, query: Sequence[float], j: int, factor: float, norm: float | None
 ) -> tuple[list[float], tuple[float, float], float]:
     """Attention without key j, the least and the greatest weight that key j can have, and how large the numbers are
     whose sums are scores: they may cancel, and their rounding does not.
@@ -305,17 +307,17 @@ def _segment(
     return without, (low, high), size + length
 
 
-def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, tolerance: float) -> bool:
+def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, tolerance: Number) -> bool:
     """Whether two equal inputs are asked for outputs more than twice the tolerance apart."""
     i, j = (int(r) for r in certificate["rows"])
     apart = max(abs(_exact(a) - _exact(b)) for a, b in zip(y[i], y[j], strict=True))
-    return list(x[i]) == list(x[j]) and apart > 2 * _exact(tolerance)
+    return _matrix(x)[i] == _matrix(x)[j] and apart > 2 * _exact(tolerance)
 
 
-def outside_range(certificate: Mapping[str, Any], mixed: Sequence[Sequence[float | Fraction]], y: Rows) -> Fraction:
+def outside_range(certificate: Mapping[str, Any], mixed: Rows, y: Rows) -> Fraction:
     """u with u·(W X) = 0: whatever the value matrix, some wanted output is missed by |u·Y| / |u|_1."""
     u = [_exact(x) for x in certificate["vector"]]
-    rows = [[x if isinstance(x, Fraction) else _exact(x) for x in row] for row in mixed]
+    rows = _matrix(mixed)
     if any(sum((a * row[c] for a, row in zip(u, rows, strict=True)), Fraction(0)) for c in range(len(rows[0]))):
         raise NotAProof("the vector does not cancel the attended inputs")
     out = _matrix(y)
