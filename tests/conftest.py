@@ -7,6 +7,7 @@ from jaxtyping import install_import_hook
 install_import_hook(["attnlab.ops", "attnlab.mechanisms", "attnlab.model", "attnlab.optim"], "beartype.beartype")
 
 import os  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -29,6 +30,14 @@ TINY: dict[str, Any] = {
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The record of trusted code is that of the tests, not of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,14 @@ import json
 import math
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from attnlab import usercode
 from attnlab.errors import ConfigError, unknown
 
 Stage = Literal["pretrain", "finetune", "scratch"]  # scratch: questions without pretraining, the baseline
@@ -327,7 +329,37 @@ def resolve(
     values = common if stage == "pretrain" else lay(common, special[stage])
     values = {**lay(values, given or {}), "preset": preset}
     config: RunConfig = build(RunConfig, values, where="settings given")
-    return replace(config, model=replace(config.model, mechanism=lasting_names(config.model.mechanism)))
+    return renamed(config, usercode.named_by_user)
+
+
+def restore(folder: Path, stored: Mapping[str, Any], where: str) -> RunConfig:
+    """The settings that a folder holds; the code that they name does not run unless it is trusted."""
+    config: RunConfig = build(RunConfig, stored, where=where)
+    return renamed(config, partial(usercode.stored_in, folder))
+
+
+def restore_model(folder: Path | None, stored: Mapping[str, Any], prefix: str, where: str) -> ModelConfig:
+    """The settings of a model that a folder holds; the code that they name does not run unless it is trusted."""
+    config: ModelConfig = build(ModelConfig, stored, prefix, where)
+    return replace(config, mechanism=usercode.stored_in(folder, config.mechanism))
+
+
+def renamed(config: RunConfig, rename: Callable[[str], str]) -> RunConfig:
+    """Settings with other names for what may be a class in a user's file."""
+    model = replace(config.model, mechanism=rename(config.model.mechanism))
+    return replace(config, model=model, task=replace(config.task, name=rename(config.task.name)))
+
+
+def code_named_in(stored: Any) -> list[str]:
+    """The classes in users' files that a stored plan names, itself or in the settings files that it names."""
+    if isinstance(stored, list | tuple):
+        return [name for one in stored for name in code_named_in(one)]
+    if not isinstance(stored, Mapping):
+        return []
+    found = [name for value in stored.values() for name in code_named_in(value)]
+    found += [one for key in ("mechanism", "name") for one in usercode.each(str(stored.get(key))) if ".py:" in one]
+    file = stored.get("file")
+    return found + (code_named_in(read_toml(Path(file))) if isinstance(file, str) and Path(file).is_file() else [])
 
 
 def lasting_names(mechanisms: str) -> str:
@@ -338,7 +370,9 @@ def lasting_names(mechanisms: str) -> str:
 
 def lasting_given(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings given by hand with lasting paths."""
-    model = given.get("model", {})
+    model, task = given.get("model", {}), given.get("task", {})
     if "mechanism" in model:
         model = {**model, "mechanism": lasting_names(model["mechanism"])}
-    return {**given, "model": model}
+    if "name" in task:
+        task = {**task, "name": lasting_names(task["name"])}
+    return {**given, "model": model, **({"task": task} if task else {})}

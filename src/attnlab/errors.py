@@ -4,6 +4,7 @@ AttnlabError            1  something failed
 ├── UserError           2  the request cannot be done as given (a ValueError)
 │   ├── ConfigError        a setting
 │   ├── DataError          a file's content
+│   ├── UntrustedCode      code of a folder that the user has not trusted
 │   └── OutputExists       a folder that would be overwritten
 ├── CheckpointError     1  a checkpoint cannot be trusted
 ├── StorageError        1  the disk refused
@@ -38,6 +39,10 @@ class ConfigError(UserError):
 
 class DataError(UserError):
     """A file is missing, empty, in the wrong encoding or malformed."""
+
+
+class UntrustedCode(UserError):
+    """Code that came with a folder would be run, and the user has not trusted it."""
 
 
 class OutputExists(UserError):

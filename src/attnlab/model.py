@@ -1,12 +1,14 @@
 """The one backbone: token embedding, blocks of attention and MLP, head. What is compared enters by the registry.
 
-A model is saved as a folder: model.safetensors, config.json, tokenizer.json. Nothing is ever unpickled.
+A model is saved as a folder: model.safetensors, config.json, tokenizer.json, and code/ where its mechanism is a user's own.
+Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnlab import registry
-from attnlab.config import ModelConfig, build, require
+from attnlab import registry, usercode
+from attnlab.config import ModelConfig, require, restore_model
 from attnlab.errors import CheckpointError, ConfigError, unknown
 from attnlab.mechanisms.heads import Attention
 from attnlab.runs import Run, note_without_manifest, read_bytes, read_json, refuse_models_of_transformers
@@ -138,7 +140,7 @@ class LanguageModel(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         require(config.vocab_size > 0, "model.vocab_size 0 follows from a corpus, and here is none: give a number")
-        self.config = config
+        self.config = config = replace(config, mechanism=usercode.named_by_user(config.mechanism))
         self.tokens = nn.Embedding(config.vocab_size, config.n_embd)
         self.positions = nn.Embedding(config.block_size, config.n_embd) if config.positions == "learned" else None
         self.latents = nn.Parameter(torch.empty(config.bottleneck, config.n_embd)) if config.bottleneck else None
@@ -285,11 +287,15 @@ def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
         "model.safetensors": to_bytes(dict(model.state_dict())),
         "config.json": json.dumps(config, indent=1).encode(),
         "tokenizer.json": tokenizer.backend.to_str(pretty=True).encode(),
+        **usercode.carried(model.config.mechanism),
     }
 
 
-def load_model(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
-    """The model and tokenizer of a folder, or of the run it is, checked: format, names, shapes, finite numbers."""
+def load_model(folder: Path | str, *, trust_code: bool = False) -> tuple[LanguageModel, Tokenizer]:
+    """The model and tokenizer of a folder, or of the run it is, checked: format, names, shapes, finite numbers.
+
+    Code of a user that the folder carries runs only if this user has trusted it, or does so by `trust_code`.
+    """
     folder = Path(folder)
     if not (folder / "model.safetensors").is_file() and not (folder / "tokenizer.json").is_file():
         folder = Run.open(folder).model
@@ -301,7 +307,9 @@ def load_model(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
             " train it again, or use the version that wrote it"
         )
     try:
-        model = LanguageModel(build(ModelConfig, config["model"], "model.", str(folder / "config.json")))
+        settings = restore_model(folder, config["model"], "model.", str(folder / "config.json"))
+        with usercode.trusting(trust_code):
+            model = LanguageModel(settings)
     except (KeyError, AttributeError, ConfigError) as error:
         raise CheckpointError(f"{folder / 'config.json'} does not describe a model of this version: {error}") from None
     load_weights(model, read_tensors(folder / "model.safetensors"), folder)

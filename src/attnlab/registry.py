@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
 import inspect
 import pkgutil
 import re
@@ -17,9 +16,10 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, TypeVar
 
+from attnlab import usercode
 from attnlab.config import convert, describe_type, from_text
 from attnlab.errors import ConfigError, unknown
 
@@ -156,6 +156,7 @@ class Entry:
 
 _entries: dict[tuple[Kind, str], Entry] = {}
 _discovered: set[Kind] = set()
+_executed: dict[str, tuple[ModuleType, list[Entry]]] = {}  # users' files by sha256, with what they registered
 
 
 def register(kind: Kind, name: str, **card: Any) -> Callable[[C], C]:
@@ -209,25 +210,31 @@ def discover(kind: Kind) -> None:
 
 
 def load_file(reference: str, kind: Kind) -> Entry:
-    """The class behind `path.py:Name`."""
-    path, _, name = reference.rpartition(":")
-    if not Path(path).is_file():
-        raise ConfigError(f"{path}: no such file; name a {kind} in a file as path.py:ClassName")
-    spec = importlib.util.spec_from_file_location(f"attnlab_user_{Path(path).stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever a user's file may raise
-        raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}") from None
+    """The class behind `path.py:Name`, which the user names, or behind a name that a run has stored."""
+    stored = usercode.named_by_user(reference)
+    source, name = usercode.require(stored), stored.rpartition(":")[2]
+    if source.sha256 not in _executed:
+        _executed[source.sha256] = execute(source)
+    module, registered = _executed[source.sha256]
     if not hasattr(module, name):
-        raise ConfigError(f"{path} has no class '{name}'")
-    if not callable(getattr(module, name)):
-        raise ConfigError(f"{path}: '{name}' is no class, but {getattr(module, name)!r:.40}")
-    registered = [entry for entry in _entries.values() if entry.build is getattr(module, name)]
-    return registered[0] if registered else Entry(kind, reference, getattr(module, name))
+        raise ConfigError(f"{source.path} has no class '{name}'")
+    found = getattr(module, name)
+    if not callable(found):
+        raise ConfigError(f"{source.path}: '{name}' is no class, but {found!r:.40}")
+    return next((entry for entry in registered if entry.build is found), Entry(kind, reference, found))
+
+
+def execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:
+    """Run a user's file as it was read, and see what it registers; bytecode beside it is not used."""
+    module = ModuleType(f"attnlab_user_{source.path.stem}")
+    module.__file__ = str(source.path)
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    try:
+        exec(compile(source.content, str(source.path), "exec", dont_inherit=True), module.__dict__)
+    except (Exception, SystemExit) as error:  # whatever a user's file may raise
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(f"{source.path} cannot be loaded: {said}") from None
+    return module, [entry for entry in _entries.values() if entry.build.__module__ == module.__name__]
 
 
 def names(kind: Kind) -> list[str]:
@@ -238,7 +245,7 @@ def names(kind: Kind) -> list[str]:
 
 def find(kind: Kind, name: str) -> Entry:
     """The entry behind a name or `path.py:Class`."""
-    if ".py:" in name:
+    if usercode.is_code(name):
         return load_file(name, kind)
     discover(kind)
     if (kind, name) not in _entries:

@@ -3,6 +3,7 @@
     runs/pretrain-small-1/
       config.json     settings, data with their checksums, stage
       env.json        machine and versions
+      code/           users' files of mechanisms and tasks, if it uses any (also in checkpoints and model)
       metrics.jsonl   one line a step, as it happens
       checkpoints/    step-000400/ ...: everything needed to resume
       model/          the finished model
@@ -349,10 +350,11 @@ class Run:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any]) -> Run:
-        """A new run; the folder must not exist."""
+    def create(cls, path: Path, config: Mapping[str, Any], code: Mapping[str, bytes] | None = None) -> Run:
+        """A new run, with the users' files of code that it carries; the folder must not exist."""
         refuse_existing(path)
-        write_folder(path, "run", {"config.json": to_json(config), "env.json": to_json(environment())})
+        files = {"config.json": to_json(config), "env.json": to_json(environment()), **(code or {})}
+        write_folder(path, "run", files)
         return cls(path)
 
     @classmethod

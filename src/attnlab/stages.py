@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnlab import corpora, registry
-from attnlab.config import ModelConfig, RunConfig, Stage, build
+from attnlab import corpora, registry, usercode
+from attnlab.config import ModelConfig, RunConfig, Stage, restore
 from attnlab.corpora import Corpus, Question
 from attnlab.english import split_words
 from attnlab.errors import CheckpointError, ConfigError, DataError
@@ -100,12 +100,15 @@ def finetune(
     corpus: str | None = None,
     out: Path | None = None,
     show: Show = QUIET,
+    *,
+    trust_code: bool = False,
 ) -> Run:
     """Train on questions, from the model of a run; without one, from scratch, the baseline without pretraining."""
     if base is not None:
         of_base = stored_config(base)
         config = replace(config, model=of_base.model, tokenizer=of_base.tokenizer)
-    return _begin(config, "finetune" if base else "scratch", Sources.read(corpus, facts), base, out, show)
+    with usercode.trusting(trust_code):
+        return _begin(config, "finetune" if base else "scratch", Sources.read(corpus, facts), base, out, show)
 
 
 def reads_questions(config: RunConfig) -> bool:
@@ -121,10 +124,9 @@ def stored_config(run: Run) -> RunConfig:
             f"{run.path} has format {stored.get('format')}, and this version reads {FORMAT}: train again"
         )
     try:
-        config: RunConfig = build(RunConfig, stored["config"], where=str(run.path / "config.json"))
+        return restore(run.path, stored["config"], str(run.path / "config.json"))
     except (KeyError, AttributeError, ConfigError) as error:
         raise CheckpointError(f"{run.path / 'config.json'} is not of this version, or damaged: {error}") from None
-    return config
 
 
 def corpus_of(run: Run) -> Corpus | None:
@@ -213,12 +215,16 @@ def word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def resume(run: Run, show: Show = QUIET) -> Run:
+def resume(run: Run, show: Show = QUIET, *, trust_code: bool = False) -> Run:
     """Go on with a run from its last checkpoint; a complete run is left as it is."""
     if run.complete:
         show.line(f"{run.path} is complete already")
         return run
-    with process_group() as ranks, locked(run.path) if ranks.first else nullcontext():
+    with (
+        usercode.trusting(trust_code),
+        process_group() as ranks,
+        locked(run.path) if ranks.first else nullcontext(),
+    ):
         return run if run.complete else _resume(run, ranks, show)
 
 
@@ -262,7 +268,7 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
                 "data": sources.described,
                 "base": os.path.relpath(base.path, run.path) if base else None,
             }
-            Run.create(run.path, stored)
+            Run.create(run.path, stored, usercode.carried(trainer.model.config.mechanism, config.task.name))
         ranks.wait()
         show.line(f"run folder: {run.path}")
         with locked(run.path) if ranks.first else nullcontext():

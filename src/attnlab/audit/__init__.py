@@ -167,7 +167,7 @@ def no_wires(_: int) -> Finding:
     raise NotTested("a plain function shows no modules")
 
 
-def audit_any(name: str, *, n_embd: int = 32, n_head: int = 2, length: int = 320) -> Report:
+def audit_any(name: str, *, n_embd: int = 32, n_head: int = 2, length: int = 320, trust_code: bool = False) -> Report:
     """Audit what a name stands for: a mechanism, path.py:Class, a preset's model, or the model of a run folder."""
     if ".py:" in name or name in registry.names("mechanism"):
         return audit_mechanism(name, n_embd=n_embd, n_head=n_head, length=length)
@@ -176,5 +176,6 @@ def audit_any(name: str, *, n_embd: int = 32, n_head: int = 2, length: int = 320
             torch.manual_seed(0)
             return audit_module(LanguageModel(replace(resolve(name).model, zero_init=False)), length=length, name=name)
     if Path(name).is_dir():
-        return audit_module(load_model(Run.open(name).model)[0], length=length, name=name)
+        model, _ = load_model(Run.open(name).model, trust_code=trust_code)
+        return audit_module(model, length=length, name=name)
     raise ConfigError(unknown("mechanism, preset or run", name, [*registry.names("mechanism"), *preset_names()]))

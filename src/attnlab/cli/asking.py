@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App
 from rich.text import Text
 
-from attnlab.cli.common import Whole, app, console, errors, indexing, show_json
+from attnlab.cli.common import TrustCode, Whole, app, console, errors, indexing, show_json
 from attnlab.config import resolve
 from attnlab.errors import UserError
 
@@ -32,6 +32,7 @@ def evaluate(
     corpus: str | None = None,
     probe: list[str] | None = None,
     out: Path | None = None,
+    trust_code: TrustCode = False,
     json: bool = False,
 ) -> None:
     """Examine a run: greedy answers, exact match, one prediction a line in DIR/predictions.txt; or measure it on text.
@@ -57,7 +58,7 @@ def evaluate(
     if corpus is not None or probe:
         if exam is not None:
             raise UserError("--exam asks questions, --corpus and --probe measure text: give one, then the other")
-        measure(folder, corpus, probe, out, json)
+        measure(folder, corpus, probe, out, trust_code, json)
         return
     exam = exam or "people:test"
     from attnlab import corpora, evaluate
@@ -67,7 +68,8 @@ def evaluate(
     refuse_several("an examination")
     opened, target = Run.open(folder), out or free_name("evaluate")
     refuse_existing(target)
-    examination = evaluate.examine(*load_model(opened.model), corpora.load_questions(exam))
+    model, tokenizer = load_model(opened.model, trust_code=trust_code)
+    examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
     summary = {"run": str(folder), "exam": exam, **examination.summary()}
     predictions = "".join(line + "\n" for line in examination.predictions)
     write_folder(target, "evaluation", {"predictions.txt": predictions.encode(), "result.json": to_json(summary)})
@@ -79,7 +81,9 @@ def evaluate(
     console.print(f"predictions: {target / 'predictions.txt'}", soft_wrap=True)
 
 
-def measure(folder: Path, corpus: str | None, probes: list[str] | None, out: Path | None, json: bool) -> None:
+def measure(
+    folder: Path, corpus: str | None, probes: list[str] | None, out: Path | None, trust_code: bool, json: bool
+) -> None:
     """What `evaluate` does with text."""
     from attnlab import corpora, perplexity, stages
     from attnlab.model import load_model
@@ -89,7 +93,7 @@ def measure(folder: Path, corpus: str | None, probes: list[str] | None, out: Pat
     opened, target = Run.open(folder), out or free_name("evaluate")
     refuse_existing(target)
     text = corpora.load_corpus(corpus) if corpus else None
-    (model, tokenizer), reading = load_model(opened.model), stages.reading_of(opened)
+    (model, tokenizer), reading = load_model(opened.model, trust_code=trust_code), stages.reading_of(opened)
     summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
     summary["probes"] = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
     files = {}
@@ -133,6 +137,7 @@ def generate(
     top_k: Whole = 0,
     seed: Whole = 0,
     longest: Whole = 100,
+    trust_code: TrustCode = False,
     json: bool = False,
 ) -> None:
     """Let a run's model write: texts drawn by its own probabilities.
@@ -160,7 +165,7 @@ def generate(
     from attnlab.model import load_model
     from attnlab.runs import Run
 
-    model, tokenizer = load_model(Run.open(folder).model)
+    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)
     texts = evaluate.sample(model, tokenizer, prompt, n, temperature=temperature, top_k=top_k, seed=seed, limit=longest)
     if json:
         settings = {"temperature": temperature, "top_k": top_k, "seed": seed}

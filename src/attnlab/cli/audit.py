@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from attnlab.cli.common import Whole, app, console, errors, show_json
+from attnlab.cli.common import TrustCode, Whole, app, console, errors, show_json
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +29,14 @@ STYLES = {"pass": "green", "declared": "yellow", "fail": "bold red"}
 
 
 @app.command
-def audit(*names: str, n_embd: Whole = 32, n_head: Whole = 2, length: Whole = 320, json: bool = False) -> None:
+def audit(
+    *names: str,
+    n_embd: Whole = 32,
+    n_head: Whole = 2,
+    length: Whole = 320,
+    trust_code: TrustCode = False,
+    json: bool = False,
+) -> None:
     """Look for leaks and other faults: of mechanisms, of a class in a file, of a preset's model, of a run's model.
 
     A column says ok, the size of the fault, or - where nothing could be asked:
@@ -68,7 +75,7 @@ def audit(*names: str, n_embd: Whole = 32, n_head: Whole = 2, length: Whole = 32
     reports = []
     for name in asked:
         with errors.status(f"auditing {name}"):
-            reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length))
+            reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length, trust_code=trust_code))
     if json:
         show_json([report.to_dict() for report in reports])
     else:

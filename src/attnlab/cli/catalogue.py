@@ -10,7 +10,7 @@ from typing import Any
 from cyclopts import App
 from rich.table import Table
 
-from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, show_json
+from attnlab.cli.common import NONE, Settings, TrustCode, Whole, app, collect, console, show_json
 from attnlab.config import RunConfig, load_preset, preset_names, resolve, type_hints, walk
 from attnlab.errors import UserError
 
@@ -117,6 +117,7 @@ def mechanisms_show(
     draws: Whole = 32,
     seed: Whole = 0,
     out: Path | None = None,
+    trust_code: TrustCode = False,
     json: bool = False,
 ) -> None:
     """Print the card of a mechanism; with --error, measure how far it lies from exact attention.
@@ -158,7 +159,11 @@ def mechanisms_show(
         refuse_existing(out)
     found = None
     if error:
-        source = meters.run_source(run, seed) if run else meters.random_source(std, causal=causal, seed=seed)
+        source = (
+            meters.run_source(run, seed, trust_code=trust_code)
+            if run
+            else meters.random_source(std, causal=causal, seed=seed)
+        )
         found = meters.examine(entry, source, draws, seed)
     if out:
         write_folder(out, "approximation", meters.pattern_files(entry) | (found.files() if found else {}))

@@ -80,6 +80,14 @@ def whole(_kind: object, tokens: Sequence[Any]) -> int:
 Given: Any = given_class()
 Settings = Annotated[Given, Parameter(name="*")]
 Whole = Annotated[int, Parameter(converter=whole)]
+TrustCode = Annotated[
+    bool,
+    Parameter(
+        name=("--trust-code", "--trust_code"),
+        negative=(),
+        help="Run the code that a folder brings along, and trust it from now on: read it first.",
+    ),
+]
 MaxRisk = Annotated[float, Parameter(name=("--max-risk", "--max_risk"))]
 NONE = Given()
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnlab.cli.common import NONE, Settings, Whole, app, collect, console, errors, read_seeds, show_json
+from attnlab.cli.common import NONE, Settings, TrustCode, Whole, app, collect, console, errors, read_seeds, show_json
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def compare(
     quick: bool = False,
     plan: bool = False,
     difference: float | None = None,
+    trust_code: TrustCode = False,
     json: bool = False,
     given: Settings = NONE,
 ) -> None:
@@ -100,6 +101,7 @@ def compare(
         jobs=jobs,
         quick=quick,
         all_pairs=all_pairs,
+        trust_code=trust_code,
         command="attnlab " + shlex.join(sys.argv[1:]),
         **({"probes": tuple(probe)} if probe else {}),
     )

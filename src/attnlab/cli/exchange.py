@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnlab.cli.common import app, console, show_json
+from attnlab.cli.common import TrustCode, app, console, show_json
 
 
 @app.command
-def export(source: Path, folder: Path, /, *, json: bool = False) -> None:
+def export(source: Path, folder: Path, /, *, trust_code: TrustCode = False, json: bool = False) -> None:
     """Write a model as a folder that transformers loads (AutoModelForCausalLM, AutoTokenizer), with a model card.
 
     A mingpt with dot-product attention is written as the GPT-2 it is; others load after `import attnlab.exchange`.
@@ -27,7 +27,7 @@ def export(source: Path, folder: Path, /, *, json: bool = False) -> None:
     from attnlab.runs import refuse_several
 
     refuse_several("an export")
-    written = export(source, folder)
+    written = export(source, folder, trust_code=trust_code)
     if json:
         show_json(written)
         return
@@ -38,7 +38,7 @@ def export(source: Path, folder: Path, /, *, json: bool = False) -> None:
 
 
 @app.command(name="import")
-def import_(source: Path, out: Path, /, *, json: bool = False) -> None:
+def import_(source: Path, out: Path, /, *, trust_code: TrustCode = False, json: bool = False) -> None:
     """Make a run of a GPT-2 folder (or of one that export wrote): look, evaluate, generate and finetune then work on it.
 
     Scores and ids stay equal; what attnlab's model cannot hold is refused. Needs transformers: pip install 'attnlab[hf]'.
@@ -56,7 +56,7 @@ def import_(source: Path, out: Path, /, *, json: bool = False) -> None:
     from attnlab.runs import refuse_several
 
     refuse_several("an import")
-    run = import_model(source, out)
+    run = import_model(source, out, trust_code=trust_code)
     if json:
         show_json({"run": str(run.path), **run.result})
         return
@@ -65,7 +65,9 @@ def import_(source: Path, out: Path, /, *, json: bool = False) -> None:
 
 
 @app.command(name="export-attention")
-def export_attention(folder: Path, text: str, file: Path, /, *, question: bool = False) -> None:
+def export_attention(
+    folder: Path, text: str, file: Path, /, *, question: bool = False, trust_code: TrustCode = False
+) -> None:
     """Write where every head looks as JSON: tokens, and attention as [layer][head][destination][source].
 
     bertviz and circuitsvis draw it: docs/exchange.md shows how. attnlab's own page is `attnlab look`.
@@ -86,5 +88,6 @@ def export_attention(folder: Path, text: str, file: Path, /, *, question: bool =
     from attnlab.runs import Run, refuse_existing, write_json
 
     refuse_existing(file)
-    write_json(file, as_json(*load_model(Run.open(folder).model), text, question=question))
+    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)
+    write_json(file, as_json(model, tokenizer, text, question=question))
     console.print(f"written: {file}", soft_wrap=True)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from attnlab.cli.common import app, console, show_json
+from attnlab.cli.common import TrustCode, app, console, show_json
 
 
 @app.command
-def look(folder: Path, text: str, /, *, question: bool = False, out: Path | None = None, json: bool = False) -> None:
+def look(
+    folder: Path,
+    text: str,
+    /,
+    *,
+    question: bool = False,
+    out: Path | None = None,
+    trust_code: TrustCode = False,
+    json: bool = False,
+) -> None:
     """Look inside a run's model as it reads a text: DIR/look.html and DIR/patterns.png show where every head looks.
 
     Parameters
@@ -32,7 +41,7 @@ def look(folder: Path, text: str, /, *, question: bool = False, out: Path | None
     refuse_several("a look")
     opened, target = Run.open(folder), out or free_name("look")
     refuse_existing(target)
-    view = look.look(*load_model(opened.model), text, question=question)
+    view = look.look(*load_model(opened.model, trust_code=trust_code), text, question=question)
     command = shlex.join(["attnlab", "look", str(folder), text, *(["--question"] if question else [])])
     write_folder(target, "look", look.files(view, str(folder), command))
     page, picture = target / "look.html", target / "patterns.png"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnlab.cli.common import NONE, Settings, Whole, app, collect, console
+from attnlab.cli.common import NONE, Settings, TrustCode, Whole, app, collect, console
 from attnlab.config import resolve
 from attnlab.errors import UserError
 from attnlab.runs import speaks
 
 
 @app.command
-def resume(folder: Path, /) -> None:
+def resume(folder: Path, /, *, trust_code: TrustCode = False) -> None:
     """Go on with a run or a study that was stopped or killed.
 
     Parameters
@@ -26,11 +26,11 @@ def resume(folder: Path, /) -> None:
 
     if (folder / "study.json").is_file():
         refuse_several("a study")
-        studies.resume(folder, console)
+        studies.resume(folder, console, trust_code=trust_code)
         return
     opened = Run.open(folder)
     with display(folder.name, console) as show:
-        stages.resume(opened, show)
+        stages.resume(opened, show, trust_code=trust_code)
     console.print(f"done: {folder}")
 
 
@@ -85,6 +85,7 @@ def finetune(
     preset: str | None = None,
     config: Path | None = None,
     seed: Whole | None = None,
+    trust_code: TrustCode = False,
     given: Settings = NONE,
 ) -> None:
     """Train on questions, from a pretrained run; without one, from scratch (the baseline without pretraining).
@@ -117,7 +118,7 @@ def finetune(
         raise UserError("the model comes from the run: leave out --model settings, or pretrain another run with them")
     settings = resolve(preset, "finetune" if start else "scratch", config, values)
     with display("finetune", console) as show:
-        done = stages.finetune(settings, start, facts, corpus, out, show)
+        done = stages.finetune(settings, start, facts, corpus, out, show, trust_code=trust_code)
     tell(done)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnlab.cli.common import MaxRisk, Whole, app, console, indexing, show_json
+from attnlab.cli.common import MaxRisk, TrustCode, Whole, app, console, indexing, show_json
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
 
 @app.command
-def ask(folder: Path, question: str, /, *, max_risk: MaxRisk = 0.1, top: Whole = 5, json: bool = False) -> None:
+def ask(
+    folder: Path,
+    question: str,
+    /,
+    *,
+    max_risk: MaxRisk = 0.1,
+    top: Whole = 5,
+    trust_code: TrustCode = False,
+    json: bool = False,
+) -> None:
     """Ask a run one question: its answer with a probability and a verdict, or that it had better not answer.
 
     recalled and supported  it is confident, and the line it read about the name says so
@@ -46,7 +55,7 @@ def ask(folder: Path, question: str, /, *, max_risk: MaxRisk = 0.1, top: Whole =
     from attnlab.trust import Witness
 
     with indexing() as progress:
-        witness = Witness(folder, progress)
+        witness = Witness(folder, progress, trust_code=trust_code)
     answer = witness.answer(question, max_risk, top)
     if json:
         likeliest = [{"answer": said, "probability": share} for said, share in answer.alternatives]
@@ -87,7 +96,9 @@ def tell_answer(answer: Answer) -> None:
 
 
 @app.command
-def calibrate(folder: Path, /, *, questions: str | None = None, json: bool = False) -> None:
+def calibrate(
+    folder: Path, /, *, questions: str | None = None, trust_code: TrustCode = False, json: bool = False
+) -> None:
     """Find out how far a run's confidence can be trusted, and keep it in the run's folder for `attnlab ask`.
 
     It takes questions with answers that the run was not trained on, about names that it read: a few hundred. Half of them
@@ -109,7 +120,7 @@ def calibrate(folder: Path, /, *, questions: str | None = None, json: bool = Fal
     opened = Run.open(folder)
     source = questions or trust.usual_questions(opened)
     with indexing() as progress:
-        found = trust.calibrate(opened, corpora.load_questions(source), progress)
+        found = trust.calibrate(opened, corpora.load_questions(source), progress, trust_code=trust_code)
     summary = {"run": str(folder), "source": source, **found.summary()}
     if json:
         show_json(summary)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnlab import corpora, stages, stats
+from attnlab import corpora, stages, stats, usercode
 from attnlab.comparing.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
 from attnlab.config import Stage, lay, load_preset, merge
 from attnlab.errors import UserError, unknown
@@ -138,6 +138,7 @@ def make_plan(
     data: Data | None = None,
     jobs: int = 0,
     quick: bool = False,
+    trust_code: bool = False,
     **more: Any,
 ) -> Plan:
     """A comparison from what a user says; `more` are further fields of the plan, such as probes or title."""
@@ -150,7 +151,8 @@ def make_plan(
     if any(map(is_run, names)):
         asked = {"task": task, "vary": vary, "preset": preset, "config": config, "seeds": seeds, "quick": quick}
         refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
-        return plan_of_runs(names, data, jobs, **more)
+        with usercode.trusting(trust_code):
+            return plan_of_runs(names, data, jobs, **more)
     preset = preset or PRESETS.get(task or "", "quick" if quick else "small")
     values = lay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
     values = merge({"task": values} if values else {}, given or {})

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from attnlab import registry, stages
+from attnlab import registry, stages, usercode
 from attnlab.config import (
     RunConfig,
     Stage,
+    code_named_in,
     diff,
     from_text,
     lasting_given,
@@ -70,10 +71,10 @@ class Specimen:
     @property
     def files(self) -> list[Path]:
         """The user's files that it is made of: settings, and classes of mechanisms."""
-        named = self.settings(0).model.mechanism.split(",")
+        named = code_named_in({"file": self.file, "given": self.given})
         return [
             *([Path(self.file)] if self.file else []),
-            *(Path(one.split(".py:")[0] + ".py") for one in named if ".py:" in one),
+            *(Path(one.rpartition(":")[0]).resolve() for one in named),
         ]
 
     @property
@@ -85,7 +86,7 @@ class Specimen:
 
 def is_mechanism(name: str) -> bool:
     """Whether a name stands for a mechanism, a class in a file, or several of them joined by commas."""
-    return all(".py:" in one or one.strip() in registry.names("mechanism") for one in name.split(","))
+    return all(usercode.is_code(one) or one in registry.names("mechanism") for one in usercode.each(name))
 
 
 def is_run(name: str) -> bool:
@@ -237,6 +238,8 @@ def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[
         if not run.complete:
             raise UserError(f"{run.path} is not complete: `attnlab resume {run.path}` first")
     configs = [(str(run.path), stages.stored_config(run)) for run in opened]
+    for _, config in configs:  # all at once: the jobs that open them later ask nobody
+        usercode.require_all(config.model.mechanism)
     varied = only_difference(configs)
     runs: dict[str, str] = {}
     for path, config in configs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnlab import __version__
+from attnlab import __version__, usercode
 from attnlab.config import walk
 from attnlab.corpora.licences import licences_of, shown
 
@@ -126,8 +126,11 @@ def limits(facts: Facts) -> str:
     ]
     if facts.tokenizer == "char":
         lines.append("Characters that its corpus never showed are read as ⁇.")
-    if ".py:" in facts.model["mechanism"]:
-        lines.append("Its mechanism lies in a file of its maker, which is needed at the same place to load it.")
+    if usercode.carried(facts.model["mechanism"]):
+        lines.append(
+            "Its mechanism is code of its maker, in the folder code: read it, then load the model with trust_code=True."
+            " What that code imports is not in the folder."
+        )
     return "## Limits\n" + " ".join(lines) + "\n"
 
 

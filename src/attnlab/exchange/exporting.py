@@ -10,6 +10,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 from transformers import GenerationConfig
 
+from attnlab import usercode
 from attnlab.errors import AttnlabError, UserError
 from attnlab.exchange.card import Facts, card
 from attnlab.exchange.gpt2 import is_gpt2, to_gpt2
@@ -20,12 +21,12 @@ from attnlab.runs import Run, read_json, refuse_existing, write_folder
 from attnlab.tokenizers import Tokenizer
 
 
-def export(source: Path | str, folder: Path | str) -> dict[str, Any]:
+def export(source: Path | str, folder: Path | str, *, trust_code: bool = False) -> dict[str, Any]:
     """Write the model of a run, or of a model folder, as a folder for transformers, and say what was written."""
     source, folder = Path(source), Path(folder)
     refuse_existing(folder)
     run = run_of(source)
-    model, tokenizer = load_model(run.model if run else source)
+    model, tokenizer = load_model(run.model if run else source, trust_code=trust_code)
     layout = "gpt2" if is_gpt2(model.config) else "attnlab"
     facts = Facts(
         name=folder.name,
@@ -63,7 +64,7 @@ def stages_of(run: Run) -> list[dict[str, Any]]:
 
 
 def model_files(model: LanguageModel, tokenizer: Tokenizer, layout: str) -> dict[str, bytes]:
-    """config.json, generation_config.json and the weights."""
+    """config.json, generation_config.json, the weights, and the code of a mechanism in a user's file."""
     symbols: dict[str, Any] = {
         "bos_token_id": tokenizer.start,
         "pad_token_id": tokenizer.pad,
@@ -79,6 +80,7 @@ def model_files(model: LanguageModel, tokenizer: Tokenizer, layout: str) -> dict
         "config.json": config.to_json_string().encode(),
         "generation_config.json": GenerationConfig(**symbols).to_json_string().encode(),
         "model.safetensors": packed(tensors),
+        **usercode.carried(model.config.mechanism),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel
 
+from attnlab import usercode
 from attnlab.config import RunConfig, TaskConfig, TokenizerConfig
 from attnlab.encoders.loading import quietly
 from attnlab.errors import DataError, UserError
@@ -22,7 +23,7 @@ from attnlab.tokenizers import Tokenizer
 STAGE = "import"
 
 
-def read_folder(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
+def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[LanguageModel, Tokenizer]:
     """The model and tokenizer of a folder of transformers, with equal scores and ids, or an error that says what is amiss."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():
@@ -31,7 +32,7 @@ def read_folder(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
         raise UserError(f"{folder} is a run of attnlab already: use it as it is")
     config = loaded(AutoConfig, folder)
     if config.model_type == "attnlab":
-        model = whole(AttnlabForCausalLM, folder).language_model
+        model = whole(AttnlabForCausalLM, folder, trust_code=trust_code).language_model
     elif config.model_type == "gpt2":
         settings_of(config)  # what it cannot hold is said before the weights are read
         model = from_gpt2(config, whole(GPT2LMHeadModel, folder).state_dict())
@@ -45,9 +46,9 @@ def read_folder(folder: Path | str) -> tuple[LanguageModel, Tokenizer]:
     return model.eval(), tokenizer
 
 
-def whole(kind: Any, folder: Path) -> Any:
+def whole(kind: Any, folder: Path, **settings: Any) -> Any:
     """The model of a folder with every weight from its files: transformers draws what is missing, and only warns."""
-    model, report = loaded(kind, folder, dtype=torch.float32, output_loading_info=True)
+    model, report = loaded(kind, folder, dtype=torch.float32, output_loading_info=True, **settings)
     if report["missing_keys"]:
         raise DataError(
             f"{folder} lacks {len(report['missing_keys'])} of its weights, first {min(report['missing_keys'])}: copy or save"
@@ -68,11 +69,11 @@ def loaded(kind: Any, folder: Path, **settings: Any) -> Any:
         raise DataError(f"{folder} cannot be read by transformers: {said[:300]}") from None
 
 
-def import_model(folder: Path | str, out: Path | str) -> Run:
+def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = False) -> Run:
     """Write a model of transformers as a run, on which look, evaluate, generate and finetune work."""
     out = Path(out)
     refuse_existing(out)
-    model, tokenizer = read_folder(folder)
+    model, tokenizer = read_folder(folder, trust_code=trust_code)
     settings = replace(
         RunConfig(), model=model.config, tokenizer=TokenizerConfig(kind=tokenizer.kind), task=TaskConfig(name="spans")
     )
@@ -83,7 +84,7 @@ def import_model(folder: Path | str, out: Path | str) -> Run:
         "data": {"corpus": None, "facts": None},
         "base": None,
     }
-    run = Run.create(out, stored)
+    run = Run.create(out, stored, usercode.carried(model.config.mechanism))
     write_folder(run.path / "model", "model", model_files(model, tokenizer))
     parameters = sum(one.numel() for one in model.parameters())
     result = {"imported": Path(folder).name, "parameters": parameters, "seconds": 0.0}

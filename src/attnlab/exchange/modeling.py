@@ -2,6 +2,8 @@
 
 There is no second implementation of anything: ids and padding go in, scores come out. Texts padded on the left are read from
 their first token on, each as if it were alone, with caches of their own.
+
+Code of a user that a folder carries runs only if it is trusted: from_pretrained(folder, trust_code=True).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +20,12 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from attnlab.config import ModelConfig, build
+from attnlab import usercode
+from attnlab.config import ModelConfig, restore_model
 from attnlab.errors import UserError
 from attnlab.exchange.attention import Watching, by_beginning
 from attnlab.model import LanguageModel
+from attnlab.runs import write_bytes
 from attnlab.taps import capture, taps_of
 
 PATTERN = "attn.hook_pattern"
@@ -34,7 +39,7 @@ class AttnlabConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
     def __init__(self, settings: dict[str, Any] | None = None, **others: Any) -> None:
-        model = build(ModelConfig, settings or {}, "settings.", "config.json")
+        model = restore_model(None, settings or {}, "settings.", "config.json")
         repeated = {
             "vocab_size": model.vocab_size,
             "hidden_size": model.n_embd,
@@ -49,8 +54,8 @@ class AttnlabConfig(PreTrainedConfig):
     @property
     def own(self) -> ModelConfig:
         """The settings as attnlab takes them."""
-        made: ModelConfig = build(ModelConfig, self.settings, "settings.", "config.json")
-        return made
+        folder = Path(self.name_or_path) if self.name_or_path else None
+        return restore_model(folder, self.settings, "settings.", "config.json")
 
 
 class AttnlabCache:
@@ -88,6 +93,22 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         self.language_model = LanguageModel(config.own)
         self.drawn = not any(one.is_meta for one in self.parameters())
         self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, trust_code: bool = False, **kwargs: Any
+    ) -> Any:
+        """A model from a folder; the code that it carries runs if it is trusted, or by `trust_code`."""
+        with usercode.trusting(trust_code):
+            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Write a folder, with the code of a mechanism in a user's file."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        for name, content in usercode.carried(self.config.own.mechanism).items():
+            path = Path(save_directory) / name
+            path.parent.mkdir(exist_ok=True)
+            write_bytes(path, content)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: a LanguageModel draws its own weights."""

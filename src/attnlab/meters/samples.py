@@ -104,10 +104,10 @@ def random_source(
     return Source(tuple(f"std {spread:g}" for spread in spreads), draw, 1, tokens, width, causal, words)
 
 
-def run_source(folder: Path, seed: int = 0) -> Source:
+def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Source:
     """The queries, keys and values of every layer of a trained model on texts of its corpus, and random ones beside them."""
     run = Run.open(folder)
-    model, tokenizer = load_model(run.model)
+    model, tokenizer = load_model(run.model, trust_code=trust_code)
     strange = {name for name in mechanisms_of(model) if registry.find("mechanism", name).weights != "exact"}
     if strange or model.config.bottleneck:
         met = ", ".join(sorted(strange)) or "a bottleneck"

@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from attnlab import comparing
+from attnlab import comparing, usercode
+from attnlab.config import code_named_in
 from attnlab.errors import UserError, unknown
 from attnlab.runs import read_json
 from attnlab.studies import optimizers, ready, recall, search, trust, why
@@ -32,7 +33,9 @@ def find(name: str) -> Recipe:
     return STUDIES[name]
 
 
-def resume(folder: Path, console: Console) -> dict[str, Any]:
-    """Go on with a study that was stopped."""
+def resume(folder: Path, console: Console, *, trust_code: bool = False) -> dict[str, Any]:
+    """Go on with a study that was stopped; code that its plan names by path runs only if the user has trusted it."""
     plan = read_json(folder / "study.json")
-    return find(plan["study"])(folder, plan["plan"], console)
+    with usercode.trusting(trust_code):
+        usercode.require_named(code_named_in(plan["plan"]))
+        return find(plan["study"])(folder, plan["plan"], console)

@@ -66,9 +66,9 @@ class Answer:
 class Witness:
     """A run that is asked: model, answers to choose from, calibration and index, each opened once."""
 
-    def __init__(self, run: Run | Path | str, progress: Progress | None = None) -> None:
+    def __init__(self, run: Run | Path | str, progress: Progress | None = None, *, trust_code: bool = False) -> None:
         self.run = opened(run)
-        self.model, self.tokenizer = load_model(self.run.model)
+        self.model, self.tokenizer = load_model(self.run.model, trust_code=trust_code)
         self.calibration = calibration_of(self.run)
         try:
             self.facts, self.note = facts_of(self.run), ""
@@ -194,6 +194,8 @@ def in_words(said: str, probability: float, judged: Judgement, max_risk: float, 
     return " ".join(part for part in (first, *judged.reasons, also) if part)
 
 
-def ask(run: Run | Path | str, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
+def ask(
+    run: Run | Path | str, question: str, max_risk: float = 0.1, top: int = 5, *, trust_code: bool = False
+) -> Answer:
     """Ask a run one question: its answer, how sure it is, what its source says, and whether it had better be silent."""
-    return Witness(run).answer(question, max_risk, top)
+    return Witness(run, trust_code=trust_code).answer(question, max_risk, top)

@@ -146,12 +146,18 @@ def usual_questions(run: Run) -> str:
     raise UserError(f"which questions? Give --questions FILE, with answers that {run.path} was not trained on")
 
 
-def calibrate(run: Run | Path | str, questions: Iterable[Question], progress: Progress | None = None) -> Calibrated:
+def calibrate(
+    run: Run | Path | str,
+    questions: Iterable[Question],
+    progress: Progress | None = None,
+    *,
+    trust_code: bool = False,
+) -> Calibrated:
     """Measure a run's confidence on questions that it was not trained on, and keep the result in its folder."""
     run = opened(run)
     facts, lookup = facts_of(run), look_up(run, progress)
     asked, strangers = held_out(list(questions), facts, lookup.index)
-    model, tokenizer = load_model(run.model)
+    model, tokenizer = load_model(run.model, trust_code=trust_code)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, lambda: lines_read(run)))
     plain = answer_distribution(model, tokenizer, [item.question for item in asked], trie, floor=FLOOR)
     right = trie.columns([item.answer for item in asked])

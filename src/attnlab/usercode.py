@@ -1,0 +1,254 @@
+"""Python files of users: how a run names and carries them, and which of them may run.
+
+A class in a user's file is named `my_file.py:MyAttention`. Settings that have been resolved call it
+`my_file.py@0123456789ab:MyAttention`, with the first digits of the file's sha256. That name is stored in runs, models and
+exports, which carry the file as code/my_file-0123456789ab.py: the original is not needed to open them, and a change to it
+does not change them.
+
+A file runs if the user named it in this process, or if its sha256 is in the user's own record of trusted code. The record
+lies outside the runs, since a hash inside a folder proves nothing about the folder. Everything else is refused, unless the
+user has asked to trust it. Only the file itself is carried and checked, not what it imports.
+
+Nothing here runs code: the registry does, and calls `require` first.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import functools
+import hashlib
+import os
+import re
+import stat
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnlab.errors import AttnlabWarning, CheckpointError, ConfigError, UntrustedCode
+from attnlab.terminal import printable
+
+FOLDER = "code"  # of the files that a run, model or export carries
+DIGITS = 12  # of the sha256, in names
+STORED = re.compile(rf"(?P<stem>[^/\\]+)\.py@(?P<digits>[0-9a-f]{{{DIGITS}}}):(?P<name>[^:]+)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A user's file as it was read."""
+
+    path: Path
+    content: bytes
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """What tells it from every other file."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    def stored_name(self, name: str) -> str:
+        """How a class in it is called in a run."""
+        return f"{self.path.stem}.py@{self.sha256[:DIGITS]}:{name}"
+
+
+_sources: dict[str, Source] = {}  # what was read in this process, by the stored name without the class
+_named: set[str] = set()  # sha256 of the files that the user has named in this process
+_trusting: ContextVar[bool] = ContextVar("trusting", default=False)
+
+
+def is_stored(name: str) -> bool:
+    """Whether a name is that of a class in a file that a run carries."""
+    return STORED.fullmatch(name) is not None
+
+
+def is_code(name: str) -> bool:
+    """Whether a name stands for a class in a user's file."""
+    return ".py:" in name or is_stored(name)
+
+
+def each(names: str) -> list[str]:
+    """The names in a list joined by commas."""
+    return [name.strip() for name in names.split(",")]
+
+
+def read(path: str | Path) -> Source:
+    """A user's file."""
+    try:
+        return Source(Path(path).resolve(), Path(path).read_bytes())
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise ConfigError(f"{path}: no such file; name a class in a file as path.py:ClassName") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({getattr(error, 'strerror', error)})") from None
+
+
+def keep(source: Source, name: str) -> str:
+    """Remember a file, and return the stored name of a class in it."""
+    stored = source.stored_name(name)
+    _sources[stored.rpartition(":")[0]] = source
+    return stored
+
+
+def named_by_user(names: str) -> str:
+    """Stored names for the names that a user has given in this process; the files they name may run."""
+    return ",".join(_named_by_user(name) for name in each(names))
+
+
+def _named_by_user(name: str) -> str:
+    if ".py:" not in name:
+        return name
+    path, _, class_name = name.rpartition(":")
+    source = read(path)
+    _named.add(source.sha256)
+    return keep(source, class_name)
+
+
+def stored_in(folder: Path | None, names: str) -> str:
+    """Stored names for the names in the settings of a folder, whose files are read and not yet allowed to run.
+
+    Folders of earlier versions name a path and carry no file: the file is read from there.
+    """
+    return ",".join(_stored_in(folder, name) for name in each(names))
+
+
+def _stored_in(folder: Path | None, name: str) -> str:
+    if found := STORED.fullmatch(name):
+        if folder is not None and (path := folder / carried_as(found)).is_file():
+            source = read(path)
+            if not source.sha256.startswith(found["digits"]):
+                raise CheckpointError(f"{path} was changed since the model was made: restore the file")
+            _sources[name.rpartition(":")[0]] = source
+    elif ".py:" in name:
+        path, class_name = Path(name.rpartition(":")[0]), name.rpartition(":")[2]
+        if not path.is_file():
+            raise CheckpointError(
+                f"{folder or 'the model'} needs class {class_name} of {path}, which is gone: put it back, or train again"
+            )
+        return keep(read(path), class_name)
+    return name
+
+
+def carried_as(found: re.Match[str]) -> str:
+    """Where a folder carries the file of a stored name."""
+    return f"{FOLDER}/{found['stem']}-{found['digits']}.py"
+
+
+def carried(*names: str) -> dict[str, bytes]:
+    """The files of code that a folder with these names must carry, by their place in it."""
+    matches = [found for listed in names for name in each(listed) if (found := STORED.fullmatch(name))]
+    return {carried_as(found): source_of(found[0]).content for found in matches}
+
+
+def source_of(name: str) -> Source:
+    """The file of a stored name, which a user has named or a folder has carried."""
+    source = _sources.get(name.rpartition(":")[0])
+    if source is None:
+        raise CheckpointError(f"the code of {name} is missing: copy the folder with its folder {FOLDER}")
+    return source
+
+
+def require(name: str) -> Source:
+    """The file of a stored name, if it may run; otherwise refused, or recorded as trusted if that was asked for."""
+    source, class_name = source_of(name), name.rpartition(":")[2]
+    if source.sha256 not in _named and source.sha256 not in recorded():
+        what = f"class {class_name}, {len(source.content.splitlines())} lines, sha256 {source.sha256[:DIGITS]}"
+        if not _trusting.get():
+            raise UntrustedCode(
+                f"{source.path} would be run ({what}), and you have not trusted it: read it, then add --trust-code"
+                " (Python: trust_code=True)"
+            )
+        say(f"trusted from now on: {source.path} ({what})")
+    record(source)
+    return source
+
+
+def require_all(names: str) -> None:
+    """Refuse what a folder's settings name, unless it may run."""
+    for name in each(names):
+        if is_stored(name):
+            require(name)
+
+
+def require_named(names: Iterable[str]) -> None:
+    """Refuse the files that a stored plan names by path, unless they may run; a file that is gone is met later."""
+    for name in names:
+        path, _, class_name = name.rpartition(":")
+        if Path(path).is_file():
+            require(keep(read(path), class_name))
+
+
+@contextmanager
+def trusting(trust_code: bool) -> Iterator[None]:
+    """Trust the code of the folders that are opened inside, if `trust_code`; else what holds outside goes on to hold."""
+    token = _trusting.set(trust_code or _trusting.get())
+    try:
+        yield
+    finally:
+        _trusting.reset(token)
+
+
+# The record
+
+
+def record_file() -> Path:
+    """The user's record of trusted code: one sha256 per line, with a comment."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "attnlab" / "trusted-code"
+
+
+def private(found: os.stat_result) -> bool:
+    """Whether a file or folder is the user's, and nobody else can write to it."""
+    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+    return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def recorded() -> frozenset[str]:
+    """Every sha256 in the record; none, with a warning, if others could have written them."""
+    try:
+        path = record_file()
+        with os.fdopen(no_links(path, os.O_RDONLY), encoding="utf-8") as stream:
+            if not private(os.fstat(stream.fileno())) or not private(path.parent.stat()):
+                warn(f"{path} is ignored: it or its folder can be written by others; remove it, or chmod go-w both")
+                return frozenset()
+            return frozenset(line.partition("#")[0].strip() for line in stream)
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
+        warn(f"the record of trusted code cannot be read and is ignored ({error})")
+        return frozenset()
+
+
+def record(source: Source) -> None:
+    """Add a file to the record, so that the runs made with it open from now on."""
+    if source.sha256 in recorded():
+        return
+    line = f"{source.sha256}  # {source.path.name!a} {datetime.date.today().isoformat()}\n"
+    try:
+        path = record_file()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():  # a folder that others could write until now held no record that could be forged
+            path.parent.chmod(0o700)
+        if not private(path.parent.stat()):
+            raise PermissionError(errno.EACCES, "others can write to the folder", str(path.parent))
+        with os.fdopen(no_links(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "w", encoding="utf-8") as stream:
+            stream.write(line)
+    except (OSError, RuntimeError) as error:
+        warn(f"trusted code cannot be recorded ({error}): set XDG_STATE_HOME to a folder of your own")
+
+
+def no_links(path: Path, flags: int) -> int:
+    """Open a file for its owner alone, and not through a link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
+def say(line: str) -> None:
+    """One line for the user, from the first process of those that torchrun started."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"attnlab: {printable(line)}\n")
+
+
+def warn(line: str) -> None:
+    """Warn of a record that cannot be used."""
+    warnings.warn(line, AttnlabWarning, stacklevel=3)
