@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import attnlab.tokenizers
 from attnlab.errors import CheckpointError, ConfigError
-from attnlab.tokenizers import MASK, PAD, Tokenizer, count_words
+from attnlab.tokenizers import MASK, PAD, Tokenizer, count_words, parts_of
 
 LINES = ["Hank Aaron was born in Mobile in 1934 .", "Where was José born?", "São Paulo, 1,234 people"] * 20
 BPE = Tokenizer.train("bpe", LINES, 320)
@@ -37,6 +38,25 @@ def test_special_symbols_are_kept_apart_from_text() -> None:
 
 def test_a_character_never_seen_is_hidden() -> None:
     assert CHAR.encode("Ж") == [CHAR.mask]
+
+
+def test_long_texts_are_cut_without_a_change_of_their_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "  ".join(LINES) + "  José's\t born\n in 1934" * 100
+    parts = parts_of(text)
+    assert "".join(parts) == text
+    assert len(parts) == 5
+    assert max(map(len, parts)) <= 1000
+    assert BPE.encode(text) == BPE.backend.encode(" " + text).ids
+    learned = Tokenizer.train("bpe", [text], 320).backend.to_str()
+    monkeypatch.setattr(attnlab.tokenizers, "parts_of", lambda whole: [whole])
+    assert Tokenizer.train("bpe", [text], 320).backend.to_str() == learned
+
+
+def test_a_long_word_is_cut_so_that_learning_takes_linear_time() -> None:
+    word = "abcdefghij" * 3000
+    learned = Tokenizer.train("bpe", [word], 1000)
+    assert max(map(len, learned.backend.get_vocab())) <= 1000
+    assert learned.decode(learned.encode(word)) == word
 
 
 def test_digits_stand_alone_and_first_words_are_like_inner_words() -> None:

@@ -10,6 +10,7 @@ hide or to ask with. What a word is, english.py says.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ PAD = "□"
 MASK = "⁇"
 START, STOP, UNKNOWN, FILL = "<START>", "<STOP>", "<UNK>", "<PAD>"
 WORD_SYMBOLS = (START, STOP, UNKNOWN, FILL)
+_PART = re.compile(r"(?s).{1,1000}\Z|.{0,999}\S(?= )|.{1,1000}")
 _SPECIAL = str.maketrans({PAD: "?", MASK: "?"})
 
 
@@ -86,7 +88,9 @@ class Tokenizer:
             numbers, unknown = self._numbers, self._numbers[UNKNOWN]
             return [numbers.get(word, unknown) for word in _no_symbols(split_words(text))]
         text = text.translate(_SPECIAL)
-        return list(self.backend.encode(self.space + text if text else text).ids)
+        text = self.space + text if text else text
+        parts = parts_of(text) if self.space or self.characters else [text]
+        return [number for part in parts for number in self.backend.encode(part).ids]
 
     def opening(self, text: str) -> list[int]:
         """The beginning of a text as a model reads it: the start symbol, where there is one, and the text so far."""
@@ -213,6 +217,14 @@ def _cuts_like_ours(backend: tokenizers.Tokenizer) -> bool:
     return backend.pre_tokenizer is not None and backend.pre_tokenizer.__getstate__() == _cut_pieces().__getstate__()
 
 
+def parts_of(text: str) -> list[str]:
+    """A text in parts of at most 1,000 characters, cut before spaces, which leaves its pieces as they are.
+
+    Only where there is no space is a word cut: learning from a word takes time that grows with the square of its length.
+    """
+    return [text] if len(text) <= 1000 else _PART.findall(text)
+
+
 def _pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     smallest = 256 + 2
     if vocab_size < smallest:
@@ -226,5 +238,5 @@ def _pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator((" " + text for text in texts), trainer)
+    backend.train_from_iterator((part for text in texts for part in parts_of(" " + text)), trainer)
     return backend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.corpora.files import Question, documents, parse_question, read_questions
+from attnlab.corpora.labelled import read_pairs
 from attnlab.errors import DataError
 
 TEXT = "Ann Lee. Lee was born in Zürich .\nBo Ek. Ek was born in Malmö .\n"
@@ -110,7 +112,32 @@ def test_a_line_at_a_time_is_the_text_as_a_whole(tmp_path_factory: pytest.TempPa
     whole = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     expected = tuple(line for line in whole if line.strip())
     path = written(tmp_path_factory.mktemp("whole"), text)
-    assert (read_corpus(path) if expected else ()) == expected
+    if "\r" in whole[0] and not "".join(whole[1:]) and len(whole) <= 2:
+        assert "its lines end in CR alone" in message(path, read_corpus)
+    else:
+        assert (read_corpus(path) if expected else ()) == expected
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_refused(tmp_path: Path, encoding: str) -> None:
+    path = written(tmp_path, TEXT.encode(encoding))
+    at = 1 if encoding == "utf-16-le" else 0
+    expected = f"exam.tsv:1: byte 0x00 at offset {at}: the file is UTF-16 or no text; save it as UTF-8"
+    assert message(path, read_corpus) == message(path, read_questions) == message(path, read_pairs) == expected
+
+
+@pytest.mark.parametrize("end", ["", "\r", "\n", "\r\n"])
+def test_lines_that_end_in_cr_alone_are_refused(tmp_path: Path, end: str) -> None:
+    path = written(tmp_path, "pos\tgood\rneg\tbad" + end)
+    for reader in (read_corpus, read_questions, read_pairs):
+        assert message(path, reader) == "exam.tsv: its lines end in CR alone; save it with LF or CRLF line ends"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for reader in (read_corpus, read_questions, read_pairs):
+        for name in (tmp_path / "pipe", Path("/dev/null")):
+            assert message(name, reader).endswith("and text is read more than once; save it to a file first")
 
 
 def test_questions_with_answers(tmp_path: Path) -> None:
@@ -146,7 +173,7 @@ def test_a_tab_in_the_last_line_alone_makes_the_first_a_mistake(tmp_path: Path) 
 
 
 def field() -> st.SearchStrategy[str]:
-    characters = st.characters(exclude_characters="\t\n\r\ufeff", exclude_categories=["Cs"])
+    characters = st.characters(exclude_characters="\0\t\n\r\ufeff", exclude_categories=["Cs"])
     return st.text(characters, min_size=1).filter(lambda text: bool(text.strip()))
 
 

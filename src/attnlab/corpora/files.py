@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from attnlab.errors import DataError
 
@@ -44,6 +45,10 @@ def refuse_foreign(beginning: bytes, name: str) -> None:
 
 def decode(data: bytes, name: str, number: int, offset: int) -> str:
     """The text of a line, given its number in the file and where it begins."""
+    if (at := data.find(0)) >= 0:
+        raise DataError(
+            f"{name}:{number}: byte 0x00 at offset {offset + at}: the file is UTF-16 or no text; save it as UTF-8"
+        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -53,18 +58,22 @@ def decode(data: bytes, name: str, number: int, offset: int) -> str:
 
 def nearest_file(path: Path) -> str:
     """What to do about a missing file: the nearest names in its folder, or where to look."""
-    folder = path.parent
-    names = sorted(one.name for one in folder.iterdir() if one.is_file()) if folder.is_dir() else []
+    folder, names = path.parent, list[str]()
+    with suppress(OSError):
+        names = sorted(one.name for one in folder.iterdir() if one.is_file())
     near = difflib.get_close_matches(path.name, names, n=2)
     return f"did you mean {' or '.join(str(folder / name) for name in near)}?" if near else "check the path"
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BufferedReader]:
     """A file to be read; what the system says against it becomes one line with the remedy."""
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name a text file in it")
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise DataError(f"{path} is a folder; name a text file in it")
+        if not stat.S_ISREG(mode):
+            raise DataError(f"{path} is a pipe or a device, and text is read more than once; save it to a file first")
         with path.open("rb") as stream:
             yield stream
     except FileNotFoundError:
@@ -79,9 +88,11 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     with opened(path) as stream:
         # Lines of bytes end at line feeds alone: form feeds, U+0085 and U+2028 occur inside the lines of real text.
         for number, data in enumerate(stream, start=1):
+            end = 2 if data.endswith(b"\r\n") else data.endswith(b"\n")
             if number == 1:
                 refuse_foreign(data, path.name)
-            end = 2 if data.endswith(b"\r\n") else data.endswith(b"\n")
+                if b"\r" in data[: len(data) - end] and not stream.peek(1):
+                    raise DataError(f"{path.name}: its lines end in CR alone; save it with LF or CRLF line ends")
             line = decode(data[: len(data) - end], path.name, number, offset)
             offset += len(data)
             line = line.removeprefix("\ufeff") if number == 1 else line

@@ -14,6 +14,7 @@ It must not know what the data is used for.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def check_name(source: str | Path, choices: Sequence[str]) -> None:
     """Refuses a path that does not exist and looks like a mistyped name of built-in data."""
     name = str(source)
     head = name.split(":")[0]
-    if not Path(name).exists() and difflib.get_close_matches(head, BUILT_IN, cutoff=0.7):
+    if not os.access(name, os.F_OK) and difflib.get_close_matches(head, BUILT_IN, cutoff=0.7):
         raise DataError(unknown("file or built-in data", name, choices))
 
 
