@@ -464,7 +464,13 @@ def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.C
             assert (point["bytes"] is not None) == measurable()
     assert [point["tokens"] for point in rows["dot"]["points"]] == [64, 128]
     assert told["setting"]["causal"] is True
-    assert {path.name for path in out.iterdir()} == {"bench.json", "bench.md", "bench.png", "bench.svg"}
+    assert {path.name for path in out.iterdir()} == {
+        "bench.json",
+        "bench.md",
+        "bench.png",
+        "bench.svg",
+        "manifest.json",
+    }
     assert call("bench", "dot", "--out", out) == 2
 
 
@@ -485,7 +491,13 @@ def test_reach_goes_as_far_as_the_budget(tmp_path: Path, capsys: pytest.CaptureF
     assert in_time["compared_with"] == SDPA
     for one in in_time["reached"]:
         assert all(run["seconds"] <= 0.005 for run in told["runs"][one["label"]] if run["tokens"] == one["tokens"])
-    assert {path.name for path in out.iterdir()} == {"reach.json", "reach.md", "reach.png", "reach.svg"}
+    assert {path.name for path in out.iterdir()} == {
+        "reach.json",
+        "reach.md",
+        "reach.png",
+        "reach.svg",
+        "manifest.json",
+    }
 
 
 @pytest.mark.parametrize(

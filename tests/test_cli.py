@@ -239,7 +239,7 @@ def test_a_broken_checkpoint_exits_with_one(trained: Path, here: Path, capsys: p
     shutil.copytree(trained, here / "broken")
     weights = here / "broken/model/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    fails(capsys, 1, "truncated or damaged", "ask", "broken", "Where was Hank Aaron born?")
+    fails(capsys, 1, "model.safetensors is damaged or was edited", "ask", "broken", "Where was Hank Aaron born?")
 
 
 def test_in_the_background_of_a_script_it_can_be_stopped(here: Path) -> None:

@@ -187,15 +187,20 @@ def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] 
     What is replaced leaves the list first, so that a kill at any point leaves nothing listed that is not as it should be.
     The caller holds the lock of the folder. In a folder without a manifest, nothing is listed.
     """
-    manifest = Manifest.read(folder)
-    if manifest is not None and not manifest.files.keys().isdisjoint(files):
-        manifest = manifest.without(*files)
-        write_bytes(folder / MANIFEST, manifest.to_bytes())
+    take_off_list(folder, *files)
     for name, content in files.items():
         write_bytes(folder / name, content)
+    manifest = Manifest.read(folder)
     if manifest is not None:
         listed = {**files, **{name: (folder / name).read_bytes() for name in existing}}
         write_bytes(folder / MANIFEST, manifest.with_files(listed).to_bytes())
+
+
+def take_off_list(folder: Path, *names: str) -> None:
+    """Have files of a folder no longer count, since they are about to change."""
+    manifest = Manifest.read(folder)
+    if manifest is not None and not manifest.files.keys().isdisjoint(names):
+        write_bytes(folder / MANIFEST, manifest.without(*names).to_bytes())
 
 
 def seal(folder: Path, kind: str) -> None:
@@ -213,14 +218,27 @@ def peek(path: Path) -> dict[str, Any]:
         return {}
 
 
+def kind_of(folder: Path) -> str | None:
+    """What the manifest of a folder says that it is; None where there is no manifest that can be read."""
+    try:
+        manifest = Manifest.read(folder)
+    except CheckpointError:
+        return None
+    return manifest.kind if manifest is not None else None
+
+
 def is_classifier(path: Path) -> bool:
     """Whether `attnlab classify` wrote this folder."""
+    if kind_of(path) == "classifier":
+        return True
     there = (path / "model").is_dir() and (path / "predictions.tsv").is_file()
     return there and {"best_epoch", "labels", "dev"} <= peek(path / "result.json").keys()
 
 
 def is_encoder(path: Path) -> bool:
     """Whether `attnlab encoder pretrain` wrote this folder."""
+    if kind_of(path) == "encoder":
+        return True
     theirs = "model_type" in peek(path / "config.json")
     return theirs and {"history", "unigram", "validation_targets"} <= peek(path / "result.json").keys()
 
@@ -447,6 +465,7 @@ class Run:
                     f"{path} is damaged before step {step}: restore it from a copy; or, to train from the beginning, remove"
                     " it together with the folder checkpoints"
                 )
+        take_off_list(self.path, "metrics.jsonl", "result.json")  # where a user removed the result of a complete run
         write_bytes(path, content)
 
     def save_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:

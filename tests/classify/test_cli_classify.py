@@ -37,6 +37,7 @@ def test_what_is_written(done: Path, result: dict) -> None:
         "report.html",
         "report.md",
         "result.json",
+        "manifest.json",
     }
     assert not list(done.parent.glob(".*"))
     assert result["labels"] == ["bad", "good"]

@@ -24,7 +24,7 @@ from attnlab.studies import optimizers
 from attnlab.studies.fine_tuning import Asked
 from attnlab.studies.optimizers import Trainings, keep, make_plan, read_rates
 from attnlab.studies.optimizers_judge import about_rates, judge
-from verbs import call
+from verbs import call, reseal
 
 NAMES, SEEDS = ("adamw", "sgd"), (0, 1)
 
@@ -169,6 +169,7 @@ def test_a_table_that_changed_is_refused(copy: Path, files: Path, tmp_path: Path
     study["fingerprints"]["dev (dev.tsv)"] = "0" * 64
     (copy / "study.json").write_text(json.dumps(study))
     (copy / "result.json").unlink()
+    reseal(copy)
     with pytest.raises(UserError, match=r"dev \(dev\.tsv\) changed since"):
         studies.resume(copy, quiet())
 

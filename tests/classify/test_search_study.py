@@ -43,7 +43,7 @@ def made(roberta: Path, files: Path, tmp_path_factory: pytest.TempPathFactory, p
 
     def counted(self: Any, rows: Any, *more: Any, **named: Any) -> Any:
         assert len(rows) == 30
-        predicted.append(len(list((folder / "trials").glob("*.json"))))
+        predicted.append(len(list((folder / "trials").glob("[0-9]*.json"))))
         return real(self, rows, *more, **named)
 
     tables = (files / "train.tsv", files / "dev.tsv", "--test", files / "test.tsv")
@@ -135,7 +135,7 @@ def test_stopped_it_keeps_its_trials(made: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(search, "fine_tune", stopped)
     with pytest.raises(Interrupted, match="attnlab resume"):
         studies.resume(copy, quiet())
-    assert len(list((copy / "trials").glob("*.json"))) == TRIALS - 1
+    assert len(list((copy / "trials").glob("[0-9]*.json"))) == TRIALS - 1
 
 
 # Budget, space, pruning: no training

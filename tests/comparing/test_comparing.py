@@ -25,6 +25,7 @@ from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
 from attnlab.runs import Run, locked, read_json
 from attnlab.tokenizers import Tokenizer
+from verbs import reseal
 
 pytestmark = pytest.mark.xdist_group("compared")  # they share what is trained
 
@@ -147,6 +148,7 @@ def shorten(folder: Path) -> None:
     """Let a comparison end after an epoch or so, wherever its runs are."""
     for path in [folder / "study.json", *folder.glob("*/seed-0/config.json")]:
         path.write_text(path.read_text().replace('"epochs": 40.0', '"epochs": 4.0'), encoding="utf-8")
+    reseal(folder)
 
 
 def test_a_run_that_is_removed_is_trained_again(compared: Compared, tmp_path: Path) -> None:
@@ -165,13 +167,14 @@ def test_what_changed_since_the_beginning_is_refused(compared: Compared, tmp_pat
     stored = json.loads((folder / "study.json").read_text())
     stored["fingerprints"]["dev"] = "0"
     (folder / "study.json").write_text(json.dumps(stored))
+    reseal(folder)
     with pytest.raises(UserError, match="dev changed since this study began"):
         comparing.run(folder, plan.to_dict(), Console(quiet=True))
 
 
 def test_two_at_once_on_one_folder_are_refused(compared: Compared, tmp_path: Path) -> None:
     folder, plan = copied(compared, tmp_path)
-    with locked(folder / ".lock"), pytest.raises(UserError, match="worked on by another process"):
+    with locked(folder), pytest.raises(UserError, match="is being written by another process"):
         comparing.run(folder, plan.to_dict(), Console(quiet=True))
 
 

@@ -22,7 +22,7 @@ from attnlab.encoders.pretraining import new_model
 from attnlab.encoders.texts import is_held_out, open_source, part
 from attnlab.errors import ConfigError, DataError, Interrupted, OutputExists, UserError
 from attnlab.stages import Show
-from verbs import call
+from verbs import call, reseal
 
 TINY = EncoderConfig(
     n_layer=2, n_head=2, n_embd=32, block_size=32, vocab_size=400, epochs=3, blocks_per_batch=8, held_out=0.1
@@ -118,6 +118,7 @@ def test_it_is_listed_and_shown(
     assert call("report", "encoder-1") == 2
     assert "runs/encoder-1/README.md tells about it" in capsys.readouterr().err
     (tmp_path / "runs/encoder-1/result.json").write_text('{"history": [], "unigram": 3, "validation_targets": null}')
+    reseal(tmp_path / "runs/encoder-1")
     assert call("runs", "show", "encoder-1") == 0
     assert call("runs", "delete", "encoder-1", "--yes") == 0
     assert list((tmp_path / "runs").iterdir()) == []

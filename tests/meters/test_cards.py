@@ -120,7 +120,7 @@ def test_errors_on_the_screen_and_in_files(tmp_path: Path, capsys: pytest.Captur
     assert "Singular values" in out
     names = {path.name for path in (tmp_path / "found").iterdir()}
     drawn = {f"{stem}.{kind}" for stem in ("error", "spectrum", "pattern") for kind in ("png", "svg")}
-    assert names == {"error.json", "error.csv", *drawn}
+    assert names == {"error.json", "error.csv", "manifest.json", *drawn}
     assert (tmp_path / "found/error.png").read_bytes().startswith(b"\x89PNG")
     assert call("mechanisms", "show", "linformer", "--out", tmp_path / "found") == 2
     assert "exists already" in capsys.readouterr().err

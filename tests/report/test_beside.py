@@ -17,7 +17,7 @@ from attnlab import listing
 from attnlab.report import write_report
 from attnlab.report.beside import NO_CLAIM, differing
 from attnlab.runs import write_json
-from verbs import call, change
+from verbs import call, change, reseal
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
 
@@ -45,6 +45,7 @@ def here(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         os.utime(path, (time.time() - 3600,) * 2)
     result = json.loads((runs / "leaky/result.json").read_text())
     write_json(runs / "leaky/result.json", {**result, "accuracy": 0.625, "peak_memory": 512e6})
+    reseal(runs)
     return runs
 
 

@@ -25,6 +25,7 @@ from attnlab.trust.candidates import candidates, form_of, kinds, of_kind
 from attnlab.trust.familiar import familiarity
 from attnlab.trust.read import facts_of, look_up
 from attnlab.trust.verdict import UNSEEN
+from verbs import reseal
 
 HELD_OUT = load_questions("people:120:dev")
 FACTS = load_questions("people:120:train")
@@ -132,13 +133,16 @@ def test_a_calibration_of_another_model_is_refused(run: Run, tmp_path: Path) -> 
     path = run.path / "calibration.json"
     stored = json.loads(path.read_text())
     path.write_text(json.dumps({**stored, "model": "0" * 64}))
+    reseal(run.path)
     with pytest.raises(UserError, match="belongs to another model"):
         attnlab.ask(run, STRANGER)
     path.write_text(json.dumps({**stored, "format": 0}))
+    reseal(run.path)
     with pytest.raises(CheckpointError, match="another version"):
         attnlab.ask(run, STRANGER)
     del stored["rows"]
     path.write_text(json.dumps(stored))
+    reseal(run.path)
     with pytest.raises(CheckpointError, match="damaged"):
         attnlab.ask(run, STRANGER)
 
@@ -208,6 +212,7 @@ def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_pat
         facts_of(tuned)
     assert "has changed since" in attnlab.ask(tuned, HELD_OUT[0].question).words
     (tuned.path / "config.json").write_bytes(to_json({**tuned.config, "base": "../gone"}))
+    reseal(tuned.path)
     with pytest.raises(DataError, match="trained from a run that is gone"):
         trust.calibrate(tuned, HELD_OUT)
     assert "a run that is gone" in attnlab.ask(tuned, HELD_OUT[0].question).words
