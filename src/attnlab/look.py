@@ -22,7 +22,8 @@ from torch import Tensor
 from attnlab import __version__, ops
 from attnlab.errors import UserError
 from attnlab.model import Block, LanguageModel
-from attnlab.report.looking import looking_page
+from attnlab.report.html import as_html
+from attnlab.report.look import document
 from attnlab.report.picture import looking_picture
 from attnlab.runs import to_json
 from attnlab.taps import at_rest, capture, influence
@@ -240,7 +241,7 @@ def files(view: View, run: str, command: str) -> dict[str, bytes]:
         "version": __version__,
     }
     return {
-        "look.html": looking_page(plain).encode("utf-8", errors="replace"),  # a path may be odd
+        "look.html": as_html(document(plain)).encode("utf-8", errors="replace"),  # a path may be odd
         "patterns.png": looking_picture(plain),
         "result.json": to_json(summary),
     }

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
+from attnlab.report.classified_batch import tell_batch
 from rich.console import Console
 
 from attnlab.classify import FineTuning
@@ -13,7 +14,6 @@ from attnlab.classify.batches import compare_batching, explain_batch, padded_pla
 from attnlab.classify.models import load_tokenizer
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
-from attnlab.report.classified_batch import tell_batch
 
 
 def test_padding_by_hand() -> None:

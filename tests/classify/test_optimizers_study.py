@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attnlab.report.compared_epochs import epoch_figures
 from rich.console import Console
 
 from attnlab import stats, studies
@@ -18,7 +19,6 @@ from attnlab.classify import RATES, Epoch, FineTuning, Outcome, Scored
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted, UserError
 from attnlab.report import write_report
-from attnlab.report.compared_epochs import epoch_figures
 from attnlab.runs import read_json
 from attnlab.studies import optimizers
 from attnlab.studies.fine_tuning import Asked

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
 from attnlab.report.answers import ELSEWHERE, EMPTY, NO_SOURCE, OVERLAP, SAME_LINE, Piece, cut, shown, tally, verdict
 from attnlab.report.attention import answer_row, compact, first_to_show, heads
+
 from attnlab.report.words import duration, flat, interval, magnitude, percent, plain
 
 LINE = "Ann Lee was born in New York and died in York, not in Yorkshire ."

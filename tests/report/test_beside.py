@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from attnlab.report.beside import NO_CLAIM, differing
 from comparisons import make_comparison
 from reading import Reader, read
 
 from attnlab import listing
 from attnlab.report import write_report
-from attnlab.report.beside import NO_CLAIM, differing
 from attnlab.runs import write_json
 from verbs import call, change, reseal
 

@@ -11,12 +11,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from attnlab.report.compared_screen import show_comparison
 from comparisons import make_comparison
 from reading import Reader, read
 from rich.console import Console
 
 from attnlab.report import FORMATS, write_report
-from attnlab.report.compared_screen import show_comparison
 
 Result = dict[str, Any]
 OPTIONAL = ("text_quality", "theirs", "explanation", "quick", "paired")

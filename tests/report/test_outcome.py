@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from attnlab.report.outcome import compare, outcome
 
 Rows = Callable[..., dict[str, Any]]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from attnlab import stats
-from attnlab.corpora import Question
 from attnlab.report.trusting import fallback_words, limits, outcome, rules_table, summary_table, verdict_table
 from attnlab.report.trusting_charts import curve_figure, histogram_figure, reliability_figure, stairs
 from attnlab.report.trusting_page import trust_markdown, trust_page
+
+from attnlab import stats
+from attnlab.corpora import Question
 from attnlab.studies.trust_measures import Asked, curve, describe_group, separation
 
 

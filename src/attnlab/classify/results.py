@@ -112,6 +112,7 @@ def short_name(model: str) -> str:
 def make_result(model: str, tables: Tables, settings: FineTuning, outcome: Outcome) -> dict[str, Any]:
     """The result of a run, but for where and when it was made."""
     return {
+        "kind": "classification",
         "title": f"{short_name(model)} on {tables.train.source}",
         "model": model,
         "name": short_name(model),

@@ -84,8 +84,9 @@ def classify(
     from attnlab.classify.settings import from_given
     from attnlab.corpora import labelled
     from attnlab.progress import display
-    from attnlab.report import classified_screen as screen
-    from attnlab.report.classified_batch import tell_batch
+    from attnlab.report import show_result
+    from attnlab.report.batch import tell_batch
+    from attnlab.report.classification import tell_tables
     from attnlab.runs import free_name, refuse_existing, refuse_several
 
     refuse_several("a classification")
@@ -107,7 +108,7 @@ def classify(
     target, shown = out or free_name(study[0] if study else "classify"), errors if json else console
     if not explain_batch:
         refuse_existing(target)
-    screen.tell_tables(describe_tables(tables), shown)
+    tell_tables(describe_tables(tables), shown)
     if explain_batch:
         found = batches.explain_batch(model, tables, settings)
         show_json(found) if json else tell_batch(found, shown)
@@ -122,7 +123,8 @@ def classify(
     if json:
         show_json(result)
         return
-    screen.tell_result(result, target, shown)
+    show_result(result, shown)
+    shown.print(f"report: {target / 'report.html'}", soft_wrap=True)
 
 
 def make_study(

@@ -19,7 +19,7 @@ WHOLE = ("study", "classifier")  # kinds whose result is a report's
 def report(
     *runs: str,
     out: Path | None = None,
-    format: Literal["html", "md", "json", "all"] = "all",
+    format: Literal["html", "md", "json", "csv", "latex", "all"] = "all",
     json: bool = False,
 ) -> None:
     """Write a report: of a study, comparison or classification again, or of any runs side by side.
@@ -31,7 +31,7 @@ def report(
     out
         Folder for the report; must not exist. Default: the folder of what is finished, for runs runs/report-N.
     format
-        What to write: the page, Markdown, JSON, or all of them.
+        What to write: the page, Markdown, JSON, the tables as CSV or LaTeX, or all of them.
     json
         Print the data and write nothing.
     """
@@ -55,7 +55,7 @@ def report(
     folder = out or (entries[0].path if whole else free_name("report"))
     try:
         path = write_report(result, folder, FORMATS if format == "all" else (format,))
-    except (KeyError, UndefinedError) as error:
+    except (KeyError, TypeError, AttributeError, UndefinedError) as error:
         raise UserError(f"{entries[0].path}/result.json lacks {error}: it is damaged, or of another version") from None
     console.print(f"report: {path}", soft_wrap=True)
 
@@ -81,7 +81,7 @@ def chosen(names: tuple[str, ...]) -> list[Entry]:
 
 def side_by_side(entries: list[Entry], names: tuple[str, ...]) -> dict[str, Any]:
     """The runs with those inside studies, as the report takes them."""
-    from attnlab.report.beside import gather
+    from attnlab.report.runs import gather
 
     alone = [one for one in entries if one.kind in WHOLE and one.state == "complete" and not one.runs]
     if alone:

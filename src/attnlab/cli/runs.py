@@ -47,7 +47,7 @@ def runs(
         Print for programs, with all settings.
     """
     from attnlab import listing
-    from attnlab.report.listed import table_of
+    from attnlab.report.run_list import table_of
 
     entries: list[listing.Entry] = []
     if folder != Path("runs") or folder.exists():
@@ -78,7 +78,7 @@ def show(run: str, /, *, json: bool = False) -> None:
         Print for programs.
     """
     from attnlab import listing
-    from attnlab.report.listed import headline, sections
+    from attnlab.report.run_list import headline, sections
 
     entry = listing.find(run)
     found = listing.details(entry)

@@ -27,8 +27,7 @@ from attnlab.comparing.plan import Data, Plan, advise, make_plan
 from attnlab.errors import Interrupted
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import say
-from attnlab.report import write_report
-from attnlab.report.compared_screen import show_comparison
+from attnlab.report import show_result, write_report
 from attnlab.runs import (
     Run,
     add_files,
@@ -75,7 +74,7 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
 
 def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, Any]:
     """Go on with a comparison."""
-    return carry_out(folder, lambda: conclude(folder, Plan.stored(stored), console), show_comparison, console)
+    return carry_out(folder, lambda: conclude(folder, Plan.stored(stored), console), show_result, console)
 
 
 def carry_out(

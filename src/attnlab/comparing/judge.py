@@ -46,6 +46,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> 
     first = records[plan.specimens[0].name][0]
     everything = [one for rows in records.values() for one in rows]
     result: dict[str, Any] = {
+        "kind": "comparison",
         "study": plan.study,
         "title": plan.title,
         "question": plan.question,

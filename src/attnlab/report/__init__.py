@@ -1,86 +1,85 @@
-"""A result as a page to read: one HTML file that needs nothing else, and the same numbers in Markdown and JSON.
+"""Reports: a result becomes a Document, and a Document becomes a page, Markdown, JSON, tables, or lines of the terminal.
 
-    a study ──────── outcome   the sentence at the top, from the intervals
-                     curves    losses, smoothed and thinned
-                     answers   what was right, wrong, and nearly        ── page, markdown
-                     attention, heads: the heads of one answer
-    a comparison ─── compared, compared_pairs, compared_texts: tables
-                     compared_charts, compared_epochs                   ── compared_page, _markdown, _screen
-    trust ────────── trusting, trusting_charts                          ── trusting_page
-    several runs ─── beside    what lies side by side                   ── beside_page
-    study why ────── why       exposures and forms, charts and tables   ── why_page
-    classification ─ classified tables and charts                       ── classified_page, _screen
-    a search ─────── searched  trials, charts and tables                ── searched_page
+    recall, trust, why, comparison, search, classification, runs, look    what a Document of each kind says
+    document             the blocks that a Document is made of
+    parts, curves, words what several of them share
+    html, text, screen   who shows a Document: one HTML file; Markdown, CSV and LaTeX; the terminal
+    charts, heat, svg    drawing
 
-Plain data in, files out: the report must not know about models, tensors or how a result came about.
+Plain data in, files out: a report must not know about models, tensors or how a result came about.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.report.beside_page import runs_markdown, runs_page
-from attnlab.report.classified_page import classified_markdown, classified_page
-from attnlab.report.compared_markdown import comparison_markdown
-from attnlab.report.compared_page import comparison_page
-from attnlab.report.markdown import markdown
-from attnlab.report.page import page
-from attnlab.report.searched_page import search_markdown, search_page
-from attnlab.report.trusting_page import trust_markdown, trust_page
-from attnlab.report.why_page import why_markdown, why_page
+from rich.console import Console
+
+from attnlab.report import classification, comparison, recall, runs, screen, search, trust, why
+from attnlab.report.document import Document, as_json, strict
+from attnlab.report.html import as_html
+from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
 from attnlab.runs import disk, write_bytes
 
-__all__ = ["FORMATS", "strict", "write_report"]
+__all__ = ["FORMATS", "document_of", "show_result", "strict", "write_report"]
 
-FORMATS = ("md", "json", "html")  # the page last: it says that all is there
-Writer = Callable[[Mapping[str, Any]], str]
+FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that all is there
+DOCUMENTS: dict[str, Callable[[Mapping[str, Any]], Document]] = {
+    "classification": classification.document,
+    "comparison": comparison.document,
+    "recall": recall.document,
+    "runs": runs.document,
+    "search": search.document,
+    "trust": trust.document,
+    "why": why.document,
+}
+# Results of older versions do not say their kind; these keys are in no other.
+OLDER = {
+    "space": "search",
+    "best_epoch": "classification",
+    "specimens": "comparison",
+    "groups": "trust",
+    "differs": "runs",
+    "cells": "why",
+}
 
 
-def strict(value: Any) -> Any:
-    """The same without numbers that JSON does not know."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: strict(item) for key, item in value.items()}
-    return [strict(item) for item in value] if isinstance(value, list | tuple) else value
+def document_of(result: Mapping[str, Any]) -> Document:
+    """The Document of a result."""
+    guessed = next((kind for key, kind in OLDER.items() if key in result), "recall")
+    return DOCUMENTS[result.get("kind", guessed)](result)
 
 
-def as_json(result: Mapping[str, Any]) -> str:
-    """The result for other programs, as JSON that all of them can read."""
-    return json.dumps(strict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+def show_result(result: Mapping[str, Any], console: Console) -> None:
+    """Print the brief tables of a result and its sentences."""
+    screen.show(document_of(result), console)
 
 
-def writers(result: Mapping[str, Any]) -> dict[str, Writer]:
-    """Who writes a result of this shape, by format."""
-    if "space" in result:
-        return {"md": search_markdown, "json": as_json, "html": search_page}
-    if "best_epoch" in result:
-        return {"md": classified_markdown, "json": as_json, "html": classified_page}
-    if "specimens" in result:
-        return {"md": comparison_markdown, "json": as_json, "html": comparison_page}
-    if "groups" in result:
-        return {"md": trust_markdown, "json": as_json, "html": trust_page}
-    if "differs" in result:
-        return {"md": runs_markdown, "json": as_json, "html": runs_page}
-    if "cells" in result:
-        return {"md": why_markdown, "json": as_json, "html": why_page}
-    return {"md": markdown, "json": as_json, "html": page}
+def files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
+    """The files of a report by name."""
+    files: dict[str, str] = {}
+    tables = list(named_tables(document))
+    if "md" in formats:
+        files["report.md"] = as_markdown(document)
+    if "json" in formats:
+        files["report.json"] = as_json(document)
+    if "csv" in formats:
+        files |= {f"report-{name}.csv": as_csv(one) for name, one in tables}
+    if "latex" in formats:
+        files["report.tex"] = "\n".join(as_latex(one, name) for name, one in tables)
+    if "html" in formats:
+        files["report.html"] = as_html(document)
+    return files
 
 
 def write_report(result: Mapping[str, Any], folder: Path, formats: Sequence[str] = ("md", "html")) -> Path:
-    """Write the report of a study, a comparison or several runs into the folder and return the path of the page.
-
-    Without a page among the formats it is the path of the last that was written.
-    """
-    by_format = writers(result)
-    written = {folder / f"report.{name}": by_format[name](result) for name in FORMATS if name in formats}
+    """Write the report of a result into a folder; the path of the page, or of the last file without one."""
+    written = files_of(document_of(result), formats)
     with disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for target, text in written.items():
-        # Half a surrogate pair can stand in JSON but not in UTF-8.
-        write_bytes(target, text.encode("utf-8", errors="replace"))
-    return list(written)[-1]
+    for name, text in written.items():
+        # Half a surrogate pair can occur in JSON but not in UTF-8.
+        write_bytes(folder / name, text.encode("utf-8", errors="replace"))
+    return folder / list(written)[-1]

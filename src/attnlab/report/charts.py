@@ -3,60 +3,26 @@
 Pure functions from data to a string. Colours and fonts are classes that the page's style sheet gives a meaning in light,
 dark and print, so a chart must not name a colour; nor must it know what its numbers are about. Series differ in dash as
 well as in colour, and what is `marked` is drawn as a warning: its name should say of what. Numbers that are not finite are
-left out and break a line. A chart is drawn for one width, so that its letters keep their size: a page that is read on small
-screens holds a narrow one as well. A line chart says in attributes where its axes lie and which marks belong to which
-series, so that a script can point at values and hide series.
+left out and break a line. A chart is drawn for one width; on small screens the page lets it scroll, so that its letters keep
+their size. A line chart says in attributes where its axes lie and which marks belong to which series, so that a script can
+point at values and hide series.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from attnlab.report.document import Axis, Chart, Mark, Series
 from attnlab.report.scales import Scale, extent, scale
 from attnlab.report.svg import LETTER, finite, line, shorten, svg, text, width_of
 
 WIDTH = 760
-NARROW = 520  # below this, names stand above their bars
 DASHES = ("", "7 4", "2 4", "10 3 2 3", "4 2", "12 5")
 COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
 MARKED = "leak"  # the class of what is drawn as a warning
 TOO_NEAR = "s2"  # the colour that could be taken for the warning
-
-
-@dataclass(frozen=True)
-class Axis:
-    """What an axis shows, in which unit, and from where to where if not from the data."""
-
-    label: str
-    unit: str = ""
-    low: float | None = None
-    high: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.label} ({self.unit})" if self.unit else self.label
-
-    def over(self, values: Sequence[float], begin: float, end: float, most: int = 5) -> Scale:
-        """The scale of this axis over these values."""
-        low, high = extent(values)
-        low = low if self.low is None else min(self.low, low)
-        high = high if self.high is None else max(self.high, high)
-        return scale(low, high, begin, end, most)
-
-
-@dataclass(frozen=True)
-class Series:
-    """A line, with a band (`low`, `high`) and faint dots if there are any; `marked` as a warning if it must be."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    dots: Sequence[tuple[float, float]] = ()
-    dots_name: str = ""
-    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,27 +38,12 @@ class Look:
         return f' stroke-dasharray="{self.dash}"' if self.dash else ""
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A bar with its interval, if known; `faint` sets it back behind the others."""
-
-    name: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    faint: bool = False
-
-
-@dataclass(frozen=True)
-class Point:
-    """A point with its interval, if known; `faint` sets it back behind the others, `marked` makes it a warning."""
-
-    name: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    faint: bool = False
-    marked: bool = False
+def over(axis: Axis, values: Sequence[float], begin: float, end: float, most: int = 5) -> Scale:
+    """The scale of an axis over these values."""
+    low, high = extent(values)
+    low = low if axis.low is None else min(axis.low, low)
+    high = high if axis.high is None else max(axis.high, high)
+    return scale(low, high, begin, end, most)
 
 
 # Lines
@@ -180,138 +131,71 @@ def grid(x: Scale, y: Scale, x_axis: Axis) -> Iterator[str]:
     yield text(x.end, y.begin + 40, str(x_axis), "label", "end")
 
 
-def line_chart(
-    series: Sequence[Series], x_axis: Axis, y_axis: Axis, *, label: str, width: float = WIDTH, height: float = 300
-) -> str:
+def line_chart(chart: Chart) -> str:
     """Lines over a common axis, each with its band and its dots."""
+    series, height = chart.series, chart.height
     xs = [a for one in series for a in (*one.x, *(a for a, _ in one.dots))]
     ys = [b for one in series for b in (*one.y, *one.low, *one.high, *(b for _, b in one.dots))]
-    left, right = 56.0, width - 26
+    left, right = 56.0, WIDTH - 26.0
     keys, top = legend(series, left, right, 34.0)
     height += max(0.0, top - 54)  # a long legend takes no room from the lines
-    x = x_axis.over(xs, left, right, 8 if width >= NARROW else 4)
-    y = y_axis.over(ys, height - 48, top)
-    parts = [text(0, 14, str(y_axis), "label"), *keys, *grid(x, y, x_axis)]
+    x = over(chart.x, xs, left, right, 8)
+    y = over(chart.y, ys, height - 48, top)
+    parts = [text(0, 14, str(chart.y), "label"), *keys, *grid(x, y, chart.x)]
     if not any(finite(a, b) for one in series for a, b in zip(one.x, one.y, strict=True)):
         parts.append(text((left + right) / 2, (y.begin + y.end) / 2, "nothing to draw", "label", "middle"))
     for number, (one, look) in enumerate(zip(series, looks(series), strict=True)):
         parts += draw_series(number, look, one, x, y)
     axes = " ".join(f"{value:.6g}" for one in (x, y) for value in (one.begin, one.end, one.ticks[0], one.ticks[-1]))
-    return svg(width, height, label, parts, f' data-axes="{axes}"')
+    return svg(WIDTH, height, chart.label, parts, f' data-axes="{axes}"')
 
 
-# Bars
+# Bars and points
 
 
-def draw_bar(bar: Bar, x: Scale, y: float, value: str) -> Iterator[str]:
-    """A bar, its interval as a whisker, and its value behind both."""
-    if not finite(bar.value):
-        yield text(x.begin + 6, y + 15, "no value", "label")
-        return
-    begin, end = sorted((x(0.0), x(bar.value)))
-    kind = "bar faint" if bar.faint else "bar"
-    yield f'<rect class="{kind}" x="{begin:.1f}" y="{y:.1f}" width="{max(end - begin, 1):.1f}" height="22" rx="2"/>'
-    if bar.low is not None and bar.high is not None and finite(bar.low, bar.high):
-        low, high = x(bar.low), x(bar.high)
-        ends = f"M{low:.1f} {y + 6:.1f}v10M{high:.1f} {y + 6:.1f}v10"
-        yield f'<path class="whisker" d="M{low:.1f} {y + 11:.1f}H{high:.1f}{ends}"/>'
-        end = max(end, high)
-    yield text(end + 8, y + 15.5, value, "value halo")
-
-
-def row_chart(
-    names: Sequence[tuple[str, str]],
-    x_of: Callable[[float, float], Scale],
-    draw: Callable[[int, Scale, float], Iterator[str]],
-    *,
-    axis: Axis,
-    label: str,
-    width: float,
-    origin: float = 0.0,
-    margin: float = 8.0,
-) -> str:
-    """Rows under one another over a common axis: names (with a class) to the left, or above on a narrow chart."""
-    above = width < NARROW
-    longest = max((width_of(name) for name, _ in names), default=0.0)
-    gutter = margin if above else min(longest, width * 0.4) + 16
-    pitch, offset = (52, 22) if above else (38, 8)
-    bottom = 4 + pitch * max(len(names), 1) + 4
-    x = x_of(gutter, width - 56)
-    # Between names that stand above their rows, a line through the whole chart would cross the letters.
-    tops = [4 + pitch * number + offset - 3 for number in range(len(names))]
-    spans = [(top, top + 28) for top in tops] if above else [(4, bottom)]
-    ticks = [tick for tick in x.ticks if abs(tick - origin) > x.step / 1e6]
-    parts = [line(x(tick), top, x(tick), end, "grid") for top, end in spans for tick in ticks]
-    if x.ticks[0] <= origin <= x.ticks[-1]:
-        parts += [line(x(origin), top, x(origin), end, "axis") for top, end in spans]
-    parts += [text(x(tick), bottom + 17, x.label(tick), "tick", "middle") for tick in x.ticks]
-    parts.append(text(x.end, bottom + 38, str(axis), "label", "end"))
-    for number, (name, kind) in enumerate(names):
-        y = 4 + pitch * number
-        short = shorten(name, width - 16 if above else gutter - 16)
-        left, base = (7.0, y + 15) if above else (gutter - 10, y + offset + 15.5)
-        parts.append(text(left, base, short, kind, "start" if above else "end"))
-        parts += draw(number, x, y + offset)
-    return svg(width, bottom + 46, label, parts)
-
-
-def bar_chart(
-    bars: Sequence[Bar],
-    axis: Axis,
-    *,
-    label: str,
-    width: float = WIDTH,
-    written: Callable[[float], str] = "{:.1f}".format,
-) -> str:
-    """Horizontal bars from zero, with their intervals and values."""
-    ends = [value for bar in bars for value in (0.0, bar.value, bar.low, bar.high) if value is not None]
-
-    def draw(number: int, x: Scale, y: float) -> Iterator[str]:
-        return draw_bar(bars[number], x, y, written(bars[number].value))
-
-    def x_of(begin: float, end: float) -> Scale:
-        return axis.over(ends, begin, end, 5)
-
-    return row_chart([(bar.name, "") for bar in bars], x_of, draw, axis=axis, label=label, width=width)
-
-
-# Points
-
-
-def draw_point(point: Point, x: Scale, y: float, value: str) -> Iterator[str]:
-    """A point on its whisker, and its value behind both."""
-    warning = f" {MARKED}" if point.marked else ""
-    if not finite(point.value):
+def draw_mark(mark: Mark, shape: str, x: Scale, y: float) -> Iterator[str]:
+    """A bar from zero or a point, its interval as a whisker, and its value after both."""
+    warning = f" {MARKED}" if mark.marked else ""
+    if not finite(mark.value):
         yield text(x.begin + 6, y + 15, "no value", f"label{warning}")
         return
-    kind, end = ("point faint" if point.faint else "point") + warning, x(point.value)
-    if point.low is not None and point.high is not None and finite(point.low, point.high):
-        low, high = x(point.low), x(point.high)
+    kind = f"{shape.removesuffix('s')}{' faint' if mark.faint else ''}{warning}"
+    begin, end = sorted((x(0.0), x(mark.value))) if shape == "bars" else (0.0, x(mark.value))
+    drawn = f'<circle class="{kind}" cx="{x(mark.value):.1f}" cy="{y + 11:.1f}" r="5.5"/>'
+    if shape == "bars":
+        wide = max(end - begin, 1)
+        yield f'<rect class="{kind}" x="{begin:.1f}" y="{y:.1f}" width="{wide:.1f}" height="22" rx="2"/>'
+        drawn = ""
+    if mark.low is not None and mark.high is not None and finite(mark.low, mark.high):
+        low, high = x(mark.low), x(mark.high)
         ends = f"M{low:.1f} {y + 6:.1f}v10M{high:.1f} {y + 6:.1f}v10"
         yield f'<path class="whisker{warning}" d="M{low:.1f} {y + 11:.1f}H{high:.1f}{ends}"/>'
         end = max(end, high)
-    yield f'<circle class="{kind}" cx="{x(point.value):.1f}" cy="{y + 11:.1f}" r="5.5"/>'
-    yield text(end + 12, y + 15.5, value, f"value halo{warning}")
+    yield drawn
+    yield text(end + (8 if shape == "bars" else 12), y + 15.5, mark.text, f"value halo{warning}")
 
 
-def point_chart(
-    points: Sequence[Point],
-    axis: Axis,
-    *,
-    label: str,
-    origin: float = 0.0,
-    width: float = WIDTH,
-    written: Callable[[float], str] = "{:.1f}".format,
-) -> str:
-    """Points with whiskers on both sides of a line at `origin`, where there is no difference."""
-    ends = [value for one in points for value in (origin, one.value, one.low, one.high) if value is not None]
+def mark_chart(chart: Chart) -> str:
+    """Bars from zero, or points on both sides of a line at the origin, in rows with their names to the left."""
+    marks, origin = chart.marks, chart.origin
+    ends = [value for one in marks for value in (origin, one.value, one.low, one.high) if value is not None]
+    gutter = min(max((width_of(one.name) for one in marks), default=0.0), WIDTH * 0.4) + 16
+    pitch, offset = 38, 8
+    bottom = 8 + pitch * max(len(marks), 1)
+    x = over(chart.x, ends, gutter, WIDTH - 56, 6 if chart.shape == "points" else 5)
+    parts = [line(x(tick), 4, x(tick), bottom, "grid") for tick in x.ticks if abs(tick - origin) > x.step / 1e6]
+    if x.ticks[0] <= origin <= x.ticks[-1]:
+        parts.append(line(x(origin), 4, x(origin), bottom, "axis"))
+    parts += [text(x(tick), bottom + 17, x.label(tick), "tick", "middle") for tick in x.ticks]
+    parts.append(text(x.end, bottom + 38, str(chart.x), "label", "end"))
+    for number, one in enumerate(marks):
+        y = 4 + pitch * number + offset
+        name = shorten(one.name, gutter - 16)
+        parts.append(text(gutter - 10, y + 15.5, name, MARKED if one.marked else "", "end"))
+        parts += draw_mark(one, chart.shape, x, y)
+    return svg(WIDTH, bottom + 46, chart.label, parts)
 
-    def draw(number: int, x: Scale, y: float) -> Iterator[str]:
-        return draw_point(points[number], x, y, written(points[number].value))
 
-    def x_of(begin: float, end: float) -> Scale:
-        return axis.over(ends, begin, end, 6 if width >= NARROW else 4)
-
-    names = [(one.name, MARKED if one.marked else "") for one in points]
-    # Unlike bars they need not begin at a short 0.
-    return row_chart(names, x_of, draw, axis=axis, label=label, width=width, origin=origin, margin=24.0)
+def draw_chart(chart: Chart) -> str:
+    """A chart of any shape."""
+    return line_chart(chart) if chart.shape == "lines" else mark_chart(chart)

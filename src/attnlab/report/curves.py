@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from attnlab.report.charts import Series
+from attnlab.report.document import Series
 from attnlab.report.words import magnitude
 
 Item = TypeVar("Item")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
 
+from attnlab.report.document import HeatMap
 from attnlab.report.svg import LETTER, finite, shorten, svg, text
 
 LEVELS = 20  # shades
@@ -115,3 +116,17 @@ def cell_numbers(
                 kind = "tick on" if shading.level(value) > LEVELS * 0.55 else "tick"
                 x, y = left + cell * (column + 0.5), top + cell * (row + 0.5) + 4.5
                 yield text(x, y, written(value), kind, "middle")
+
+
+def draw_heat_map(one: HeatMap) -> str:
+    """The heat map of a document."""
+    return heat_map(
+        one.values,
+        one.rows,
+        one.columns,
+        label=one.label,
+        shading=Shading(high=one.high),
+        cell=one.cell,
+        written="{:,g}".format,
+        numbers=one.numbers,
+    )

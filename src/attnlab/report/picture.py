@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnlab.report.attention import Pattern, visible
+from attnlab.report.html import visible
 from attnlab.report.svg import shorten
 
 WIDEST = 20.0  # inches that the heads may take
@@ -58,7 +58,7 @@ def colour_map(below: bool) -> Any:
     return ScalarMappable(Normalize(-1.0 if below else 0.0, 1.0), LinearSegmentedColormap.from_list("heads", ends))
 
 
-def lifted(rows: Pattern) -> list[list[float]]:
+def lifted(rows: Sequence[Sequence[float]]) -> list[list[float]]:
     """Roots of the weights with their signs, so that weak ones are seen."""
     return [[abs(weight) ** 0.5 * (1 if weight >= 0 else -1) for weight in row] for row in rows]
 

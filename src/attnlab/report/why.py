@@ -1,4 +1,4 @@
-"""The study why as charts and tables: right answers against exposures and against forms. Plain data in.
+"""The report of the study why: right answers against exposures and against sentence forms.
 
 Lines and views are curves that begin where nothing was read; every point carries its interval.
 """
@@ -6,19 +6,26 @@ Lines and views are curves that begin where nothing was read; every point carrie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from markupsafe import Markup
-from rich import box
-from rich import table as rich_table
-from rich.console import Console
-from rich.text import Text
-
-from attnlab.report.charts import WIDTH, Axis, Bar, Series, bar_chart
-from attnlab.report.compared_charts import Interactive, interactive
-from attnlab.report.page import SMALL, Figure
-from attnlab.report.tables import Cell, Column, Row, Table
-from attnlab.report.words import NOTHING, count, duration, interval, percent, plural
+from attnlab.report.document import (
+    Axis,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Facts,
+    Mark,
+    Notice,
+    Row,
+    Series,
+    Table,
+    Text,
+    section,
+)
+from attnlab.report.parts import finished, lines, reproduce
+from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plural
 
 Result = Mapping[str, Any]
 NOBODY = "nothing read"
@@ -45,7 +52,7 @@ def curves(result: Result) -> dict[str, list[Result]]:
     return {key[2]: sorted(cells, key=lambda one: one["exposures"]) for key, cells in sorted(found.items())}
 
 
-def exposures_figure(result: Result) -> Interactive:
+def exposures_chart(result: Result) -> Chart:
     """Right answers against exposures, a line for every number of forms, with bands."""
     start = nothing(result)
     series = []
@@ -56,13 +63,12 @@ def exposures_figure(result: Result) -> Interactive:
             for factor, key in ((1, "exposures"), (100, "accuracy"), (100, "low"), (100, "high"))
         )
         series.append(Series(name, x, y, low, high, dots=tuple(zip(x, y, strict=True))))
-    said = "; ".join(f"{one.name} from {one.y[0]:.1f} to {one.y[-1]:.1f} %" for one in series)
-    return interactive(
+    return lines(
         "Right answers against exposures, with 95 % intervals",
         series,
         Axis("times that every person was met in reading", low=0.0),
         Axis("right answers", "%", low=0.0),
-        f"Line chart of right answers against exposures: {said}",
+        "right answers in per cent against exposures",
     )
 
 
@@ -71,21 +77,24 @@ def last_cells(result: Result) -> list[tuple[str, Result]]:
     return [(NOBODY, nothing(result)), *((name, cells[-1]) for name, cells in curves(result).items())]
 
 
-def forms_figure(result: Result) -> Figure:
+def forms_chart(result: Result) -> Chart:
     """Right answers against forms, at the most exposures."""
     rows = last_cells(result)
-    bars = [
-        Bar(name, 100 * one["accuracy"], 100 * one["low"], 100 * one["high"], faint=one["way"] == "nothing")
+    marks = [
+        Mark(
+            name,
+            100 * one["accuracy"],
+            percent(one["accuracy"]),
+            100 * one["low"],
+            100 * one["high"],
+            one["way"] == "nothing",
+        )
         for name, one in rows
     ]
     times = max(one["exposures"] for _, one in rows)
     title = f"Right answers against forms, after {plural(times, 'exposure')}, with 95 % intervals"
     label = f"Bar chart. {title}: " + "; ".join(f"{name} {percent(one['accuracy'])}" for name, one in rows)
-    wide, small = (
-        bar_chart(bars, Axis("right answers", "%"), label=label, width=width, written=lambda value: f"{value:.1f} %")
-        for width in (WIDTH, SMALL)
-    )
-    return Figure(title, Markup(wide), Markup(small))
+    return Chart("bars", title, label, Axis("right answers", "%"), marks=marks)
 
 
 def scored(one: Result) -> Cell:
@@ -161,25 +170,31 @@ def facts_of(result: Result) -> list[tuple[str, str]]:
     ]
 
 
-def show_why(result: Result, console: Console) -> None:
-    """The result in the terminal."""
-    grid = grid_table(result)
-    title = Text(f"{result['title']}\nright answers with 95 % intervals, by times everybody was met and by forms")
-    table = rich_table.Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, column in enumerate(grid.columns):
-        table.add_column(Text("times" if not place else column.title), justify="right")
-    for row in grid.rows:
-        table.add_row(row.name.text, *(cells_text(cell) for cell in row.cells))
-    console.print(table)
-    for line in verdict_of(result):
-        console.print(Text(line))
-
-
-def cells_text(cell: Cell) -> str:
-    """A cell in two lines."""
-    return f"{cell.text}\n{cell.under}" if cell.under else cell.text
-
-
 def verdict_of(result: Result) -> Sequence[str]:
     """What can be said, with notes about the runs as a whole."""
     return [*result["verdict"], *result.get("notes", ())]
+
+
+def document(result: Result) -> Document:
+    """The whole report."""
+    quick = Notice("A quick run.", "Few people and forms, one seed: the same story with wide intervals.")
+    grid = replace(grid_table(result), title="Results", brief=True)
+    return Document(
+        kind="why",
+        title=result["title"],
+        lead=verdict_of(result),
+        sections=[
+            *section("Results", exposures_chart(result), forms_chart(result), grid),
+            *section("What it means", Text(result["explanation"])),
+            *section("What was read", reading_table(result)),
+            reproduce(
+                result,
+                [Facts("Data", facts_of(result))],
+                {name: list(flat(values)) for name, values in result["settings"].items()},
+            ),
+        ],
+        notices=[quick] if result.get("quick") else [],
+        about=finished(result, "training and measuring took, all runs added up,"),
+        command=result["command"],
+        footer="The raw numbers are in result.json.",
+    )

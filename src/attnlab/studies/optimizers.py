@@ -23,8 +23,7 @@ from attnlab.comparing.specimens import Specimen
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError, unknown
 from attnlab.progress import display, say
-from attnlab.report import strict, write_report
-from attnlab.report.compared_screen import show_comparison
+from attnlab.report import show_result, strict, write_report
 from attnlab.report.words import duration, plural
 from attnlab.runs import add_files, environment, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies import optimizers_judge
@@ -119,7 +118,7 @@ def begin(plan: Trainings, folder: Path, console: Console) -> dict[str, Any]:
 
 def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, Any]:
     """Go on with the study."""
-    return carry_out(folder, lambda: conclude(folder, Trainings.stored(stored), console), show_comparison, console)
+    return carry_out(folder, lambda: conclude(folder, Trainings.stored(stored), console), show_result, console)
 
 
 def conclude(folder: Path, plan: Trainings, console: Console) -> dict[str, Any]:

@@ -85,6 +85,7 @@ def judge(plan: Trainings, folder: Path, tables: Tables) -> dict[str, Any]:
     comparisons = [of_texts(one) for one in compare_all(comparison, records, columns[0], set())]
     names = ", ".join(records)
     return {
+        "kind": "comparison",
         "study": "optimizers",
         "title": f"{names}: which fine-tunes {plan.asked.called} better?",
         "question": f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"

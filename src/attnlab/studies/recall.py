@@ -28,10 +28,10 @@ from attnlab.errors import UserError, unknown
 from attnlab.evaluate import Examination, cue
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
-from attnlab.report import write_report
+from attnlab.report import show_result, write_report
 from attnlab.runs import Run, add_files, environment, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies.lessons import Lessons, prepare
-from attnlab.studies.recall_rows import HELPED, MAIN, ROWS, describe_row, examine_all, examine_helped, show_table
+from attnlab.studies.recall_rows import HELPED, MAIN, ROWS, describe_row, examine_all, examine_helped
 from attnlab.studies.training import Training, describe_run, fingerprints, invite, lasting, train
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
@@ -95,7 +95,7 @@ def check(plan: Plan) -> None:
 
 def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any]:
     """Go on with the study."""
-    result = carry_out(folder, lambda: conclude(folder, Plan(**stored), console), show_table, console)
+    result = carry_out(folder, lambda: conclude(folder, Plan(**stored), console), show_result, console)
     invite(folder, result["answers"]["example"], console)
     return result
 
@@ -126,6 +126,7 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     add_files(folder, {"predictions.txt": lines_of(examinations[MAIN])})
     model, tokenizer = load_model(runs["finetune"].model)
     result = {
+        "kind": "recall",
         "study": "recall",
         "track": plan.track,
         "title": TRACKS[plan.track],

@@ -5,11 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from attnlab import corpora
 from attnlab.answers import AnswerTrie, answer_distribution
 from attnlab.corpora import Corpus, Question
@@ -116,23 +111,3 @@ def describe_row(row: Row, examination: Examination, runs: dict[str, Run]) -> di
 def short(answer: str) -> str:
     """An answer in a table; a model that has learned nothing may write on and on."""
     return answer if len(answer) <= 30 else answer[:29] + "…"
-
-
-def show_table(result: dict[str, Any], console: Console) -> None:
-    """The result in the terminal."""
-    asked = result["world"]["asked_before"]
-    novelty = f"{asked:,} of them asked in training" if asked else "never asked before"
-    title = f"{result['title']}\n{result['world']['exam_questions']:,} questions, {novelty}; intervals of 95 %"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
-    for heading in ("", "accuracy", "interval", "commonest answer", "training"):
-        table.add_column(
-            heading, justify="left" if heading in ("", "commonest answer") else "right", no_wrap=not heading
-        )
-    for row in result["rows"]:
-        scores = ("-", "-")
-        if "accuracy" in row:
-            scores = (f"{100 * row['accuracy']:.1f} %", f"{100 * row['low']:.0f} to {100 * row['high']:.0f} %")
-        commonest = Text(f"{short(row['commonest_prediction']) or '(none)'}, {100 * row['commonest_share']:.0f} %")
-        seconds = f"{row['seconds'] / 60:.1f} min" if row["seconds"] is not None else "-"
-        table.add_row(row["name"], *scores, commonest, seconds, style="bold" if row["name"] == MAIN else "")
-    console.print(table)

@@ -24,8 +24,7 @@ from attnlab.comparing.checks import refuse_changes
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
 from attnlab.progress import display, say
-from attnlab.report import strict, write_report
-from attnlab.report.searched import show_search
+from attnlab.report import show_result, strict, write_report
 from attnlab.report.words import duration
 from attnlab.runs import add_files, is_written, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies import search_judge
@@ -106,7 +105,7 @@ def begin(plan: Search, folder: Path, console: Console) -> dict[str, Any]:
 
 def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, Any]:
     """Go on with the search."""
-    return carry_out(folder, lambda: conclude(folder, Search.stored(stored), console), show_search, console)
+    return carry_out(folder, lambda: conclude(folder, Search.stored(stored), console), show_result, console)
 
 
 def conclude(folder: Path, plan: Search, console: Console) -> dict[str, Any]:

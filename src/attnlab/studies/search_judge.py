@@ -110,6 +110,7 @@ def judge(plan: Search, trials: Sequence[Trial], kept: Mapping[str, Any], tables
     """The result, ready for JSON and for the report; `kept` is that of the best settings, trained once more."""
     best = best_of(trials)
     return {
+        "kind": "search",
         "study": "search",
         "title": f"{plan.asked.called} on {tables.train.source}: which settings?",
         "command": plan.asked.command,

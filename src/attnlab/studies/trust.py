@@ -13,9 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from attnlab import corpora, stages, trust
 from attnlab.comparing import carry_out
@@ -24,8 +22,7 @@ from attnlab.config import RunConfig, Stage
 from attnlab.corpora import Corpus
 from attnlab.errors import DataError, UserError
 from attnlab.evaluate import cue
-from attnlab.report import write_report
-from attnlab.report.trusting import outcome, summary_table
+from attnlab.report import show_result, write_report
 from attnlab.runs import Run, add_files, environment, read_json, refuse_existing, to_json, verify, write_folder
 from attnlab.studies.training import Training, describe_run, fingerprints, invite, lasting, train
 from attnlab.studies.trust_measures import measure
@@ -108,7 +105,7 @@ def check(plan: Plan, world: World) -> None:
 
 def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any]:
     """Go on with the study."""
-    result = carry_out(folder, lambda: conclude(folder, Plan(**stored), console), show, console)
+    result = carry_out(folder, lambda: conclude(folder, Plan(**stored), console), show_result, console)
     invite(folder, result["groups"][0]["examples"][0]["question"], console)
     return result
 
@@ -133,6 +130,7 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
         trust.Witness(runs["finetune"]), {name: read.get(name, ()) for name in GROUPS}, told, plan.max_risk
     )
     result = {
+        "kind": "trust",
         "study": "trust",
         "title": "Does it know what it does not know?",
         "command": plan.command,
@@ -176,15 +174,3 @@ def describe_world(plan: Plan, folder: Path, counts: dict[str, int]) -> dict[str
         "seed": plan.seed,
         "quick": plan.quick,
     }
-
-
-def show(result: dict[str, Any], console: Console) -> None:
-    """The result in the terminal."""
-    shown = summary_table(result)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in shown.columns:
-        table.add_column(column.title, justify="right" if column.number else "left")
-    for row in shown.rows:
-        table.add_row(row.name.text, *(cell.text for cell in row.cells))
-    console.print(outcome(result), highlight=False)
-    console.print(table)

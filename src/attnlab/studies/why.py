@@ -19,8 +19,7 @@ from attnlab.comparing import Plan, carry_out
 from attnlab.comparing.checks import fingerprints, refuse_changes, try_once
 from attnlab.comparing.jobs import train_all
 from attnlab.evaluate import cue
-from attnlab.report import write_report
-from attnlab.report.why import show_why
+from attnlab.report import show_result, write_report
 from attnlab.runs import add_files, free_name, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies.why_judge import judge
 from attnlab.studies.why_plan import cells_of, make_plan
@@ -68,7 +67,7 @@ def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
 
 def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, Any]:
     """Go on with the study."""
-    return carry_out(folder, lambda: conclude(folder, Plan.stored(stored), console), show_why, console)
+    return carry_out(folder, lambda: conclude(folder, Plan.stored(stored), console), show_result, console)
 
 
 def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def judge(plan: Plan, folder: Path) -> dict[str, Any]:
     cells = [describe(cell, records[cell.name], beginnings(corpus, exam)) for cell in cells_of(plan)]
     every = [record for rows in records.values() for record in rows]
     result: dict[str, Any] = {
+        "kind": "why",
         "study": "why",
         "title": plan.title,
         "question": plan.question,

@@ -1,16 +1,34 @@
-"""What a study of trust found, in sentences and tables made from its numbers.
+"""The report of the trust study: what was answered, what is guaranteed, and how far the confidence can be trusted.
 
 The sentence at the top claims what was measured on names that had no part in setting anything; what is guaranteed and what
-is not stands apart from it. Plain data in: it must not know how the numbers came about.
+is not is told apart from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
-from attnlab.report.tables import Cell, Column, Row, Table
-from attnlab.report.words import NOTHING, count, interval, percent, plural
+from attnlab.report.document import (
+    Answer,
+    Answers,
+    Axis,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Facts,
+    Piece,
+    Row,
+    Series,
+    Table,
+    Text,
+    section,
+)
+from attnlab.report.parts import QUICK, finished, loss_charts, reproduce, settings_of, spread, training_table
+from attnlab.report.words import NOTHING, count, interval, percent, plain, plural
 
 Result = Mapping[str, Any]
 
@@ -212,4 +230,125 @@ def fallback_words(result: Result) -> str:
         f"For {percent(found['share'])} of the withheld names ({interval(found['low'], found['high'])}) the model says the"
         f" answer of the known name most like it, {apart} the {percent(found['chance'])} that a known name drawn at random"
         " would give."
+    )
+
+
+# Charts
+
+
+def stairs(heights: Sequence[float]) -> tuple[list[float], list[float]]:
+    """A histogram over 0 to 100 % as the corners of its outline."""
+    edges = [100 * place / len(heights) for place in range(len(heights) + 1)]
+    x = [edge for pair in pairwise(edges) for edge in pair]
+    return x, [100 * height for height in heights for _ in range(2)]
+
+
+def histogram_chart(result: Result) -> Chart:
+    """How sure the model is of the names of each group."""
+    series = []
+    for one in result["groups"]:
+        across, heights = stairs(one["histogram"])
+        series.append(Series(f"{one['name']} names", across, heights, [0.0] * len(heights), heights))
+    label = "Histogram of confidences. " + "; ".join(
+        f"{one['name']} names: {percent(one['confidence'])} on average" for one in result["groups"]
+    )
+    x, y = Axis("confidence in the likeliest answer", "%", 0, 100), Axis("questions of the group", "%", low=0)
+    return Chart("lines", "How sure it is of names that it knows, and of others", label, x, y, series, height=320)
+
+
+def curve_chart(result: Result) -> Chart:
+    """Risk against coverage on known names, with the rule as a point and the allowed risk as a line."""
+    curve, rule = result["curve"], result["rule"]
+    known = result["groups"][0]
+    allowed = 100 * result["max_risk"]
+    spot = []
+    if rule["met"] and known["wrong"]["share"] is not None:
+        spot = [(100 * known["answered"]["share"], 100 * known["wrong"]["share"])]
+    series = [
+        Series(
+            "wrong among the answers given",
+            [100 * one for one in curve["coverage"]],
+            [100 * one for one in curve["risk"]],
+            dots=spot,
+            dots_name="at the certified threshold" if spot else "",
+        ),
+        Series("allowed", [0.0, 100.0], [allowed, allowed]),
+    ]
+    label = f"Risk against coverage: {percent(curve['risk_of_all'])} wrong if every question is answered"
+    x, y = Axis("questions answered, the surest first", "%", 0, 100), Axis("wrong answers", "%", low=0)
+    return Chart("lines", "Risk against coverage, known names", label, x, y, series, height=320)
+
+
+def reliability_chart(result: Result) -> Chart:
+    """What was promised against what came true, before and after the temperature."""
+    series = [Series("if promises were kept", [0.0, 100.0], [0.0, 100.0])]
+    for name, words in (("after", "after the temperature"), ("before", "before it")):
+        table = result["reliability"][name]["table"]
+        columns = {key: [100 * one[key] for one in table] for key in ("confidence", "right", "low", "high")}
+        band = (columns["low"], columns["high"]) if name == "after" else ([], [])
+        series.append(Series(words, columns["confidence"], columns["right"], *band))
+    before, after = (percent(result["reliability"][key]["ece"]) for key in ("before", "after"))
+    label = f"Reliability: calibration error {before} before the temperature, {after} after it"
+    x, y = Axis("confidence", "%", 0, 100), Axis("right answers", "%", 0, 100)
+    return Chart("lines", "Promised and kept, known names", label, x, y, series, height=320)
+
+
+# The whole report
+
+
+def examples(one: Result) -> Answers:
+    """Some questions of a group, from the surest to the least sure."""
+    items = [
+        Answer(
+            item["question"],
+            item["said"],
+            item["said"] == item["answer"] if item["answer"] else None,
+            item["answer"] or "",
+            percent(item["confidence"]),
+            item["verdict"],
+            [Piece(item["quote"])] if item.get("quote") else (),
+        )
+        for item in one["examples"]
+    ]
+    return Answers(f"{one['name'].capitalize()} names", items)
+
+
+def document(result: Result) -> Document:
+    """The whole report."""
+    words, runs = fallback_words(result), result["runs"]
+    likenesses = [
+        f"“{one['question']}” – {one['said']}, as for {one['nearest']}"
+        for one in (result.get("fallback") or {}).get("examples") or ()
+    ]
+    told = (
+        "Each point is a tenth of the known names, by confidence; the band is the 95 % interval of their right answers."
+    )
+    intro = "A few names of each group, from those that it is surest of to those that it is least sure of."
+    data = [(name, plain(value)) for name, value in result["world"].items() if name != "quick"]
+    return Document(
+        kind="trust",
+        title=result["title"],
+        lead=[outcome(result)],
+        sections=[
+            *section("Results", histogram_chart(result), replace(summary_table(result), title="Results", brief=True)),
+            *section("Known or not", separation_table(result) if result["separation"] else None),
+            *section("When it answers", curve_chart(result), rules_table(result)),
+            *section(
+                "Calibration", Text([calibration_words(result)]), reliability_chart(result), Text([told], "quiet")
+            ),
+            *section("Verdicts", verdict_table(result)),
+            *section(
+                "What it falls back on",
+                Text([words]) if words else None,
+                Text(likenesses, "list") if words and likenesses else None,
+            ),
+            *section("What the guarantee covers, and what it doesn't", Text(limits(result), "list")),
+            *section("Answers", Text([intro]), spread([examples(one) for one in result["groups"]])),
+            *(section("Training", *loss_charts(runs), training_table(runs)) if runs else []),
+            reproduce(result, [Facts("Data", data)], settings_of(runs)),
+        ],
+        notices=[QUICK] if result["world"].get("quick") else [],
+        about=finished(result),
+        command=result["command"],
+        footer="The raw numbers are in result.json.",
     )

@@ -1,4 +1,4 @@
-"""A search for settings as tables, charts and lines of the terminal. Plain data in: no models, no optuna."""
+"""The report of a search for settings: its trials, the best of them, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from markupsafe import Markup
-from rich import box
-from rich import table as rich_table
-from rich.console import Console
-from rich.text import Text
-
-from attnlab.report.charts import WIDTH, Axis, Point, Series, line_chart, point_chart
-from attnlab.report.page import SMALL, Figure
-from attnlab.report.tables import Cell, Column, Row, Table
-from attnlab.report.words import count, duration, interval, percent, plain, plural
+from attnlab.report.document import (
+    Axis,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Facts,
+    Mark,
+    Notice,
+    Row,
+    Series,
+    Table,
+    Text,
+    section,
+)
+from attnlab.report.parts import finished, reproduce
+from attnlab.report.words import count, duration, flat, interval, percent, plain, plural
 
 Result = Mapping[str, Any]
 MOST_RANKED = 20
 EARLY = "ended early"
-WIDE_SCREEN = 100
 
 
 def titled(one: Result) -> str:
@@ -68,10 +74,10 @@ def trials_table(result: Result) -> Table:
         "Below each accuracy the 95 % interval of that trial alone: it knows nothing of the choice among them."
         f" {EARLY.capitalize()}: below the median of the others at the same share of its schedule."
     )
-    return Table(caption, columns, [row(one) for one in result["trials"]])
+    return Table(caption, columns, [row(one) for one in result["trials"]], "Trials", brief=True)
 
 
-def history_figure(result: Result) -> Figure:
+def history_chart(result: Result) -> Chart:
     """Every trial in turn, and the best so far of those that were finished."""
     trials = result["trials"]
     numbers = [float(one["number"]) for one in trials]
@@ -84,30 +90,28 @@ def history_figure(result: Result) -> Figure:
         Series("every trial", numbers, shares),
     ]
     label = f"Line chart of the best validation accuracy so far: from {best[0]:.1f} to {best[-1]:.1f} % in {len(trials)} trials"
-    wide, small = (
-        line_chart(series, Axis("trial"), Axis("right labels", "%"), label=label, width=width, height=height)
-        for width, height in ((WIDTH, 280), (SMALL, 260))
-    )
-    return Figure("Trial by trial", Markup(wide), Markup(small))
+    return Chart("lines", "Trial by trial", label, Axis("trial"), Axis("right labels", "%"), series, height=280)
 
 
-def ranking_figure(result: Result) -> Figure:
+def ranking_chart(result: Result) -> Chart:
     """The best trials beside the settings that the search started from."""
     trials = sorted(result["trials"], key=lambda one: (-one["accuracy"], one["number"]))[:MOST_RANKED]
-    points = [
-        Point(titled(one), 100 * one["accuracy"], 100 * one["low"], 100 * one["high"], faint=one["pruned"])
+    marks = [
+        Mark(
+            titled(one),
+            100 * one["accuracy"],
+            percent(one["accuracy"]),
+            100 * one["low"],
+            100 * one["high"],
+            one["pruned"],
+        )
         for one in trials
     ]
-    label = "Trials by validation accuracy. " + "; ".join(f"{one.name}: {one.value:.1f} %" for one in points)
-    wide, small = (
-        point_chart(
-            points, Axis("right labels", "%"), label=label, origin=100 * result["trials"][0]["accuracy"], width=width
-        )
-        for width in (WIDTH, SMALL)
-    )
-    which = f"The {len(points)} best trials" if len(points) < len(result["trials"]) else "All trials"
+    label = "Trials by validation accuracy. " + "; ".join(f"{one.name}: {one.text}" for one in marks)
+    which = f"The {len(marks)} best trials" if len(marks) < len(result["trials"]) else "All trials"
     title = f"{which}, with 95 % intervals; the line is the first trial, the settings it started from; hollow: {EARLY}"
-    return Figure(title, Markup(wide), Markup(small))
+    origin = 100 * result["trials"][0]["accuracy"]
+    return Chart("points", title, label, Axis("right labels", "%"), marks=marks, origin=origin)
 
 
 def kept_table(result: Result) -> Table:
@@ -149,16 +153,20 @@ def facts_of(result: Result) -> list[tuple[str, str]]:
     return [(name.replace("_", " ").capitalize(), plain(value)) for name, value in known.items()]
 
 
-def show_search(result: Result, console: Console) -> None:
-    """The trials and what can be said, in the terminal; a narrow one goes without intervals and the last column."""
-    made, narrow = trials_table(result), console.width < WIDE_SCREEN
-    table = rich_table.Table(title=Text(result["title"]), box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = made.columns[:-1] if narrow else made.columns
-    for column in columns:
-        table.add_column(Text(column.title), justify="right" if column.number else "left")
-    for row in made.rows:
-        cells = [cell.text if narrow or not cell.under else f"{cell.text} ({cell.under})" for cell in row.cells]
-        table.add_row(row.name.text, *cells[: len(columns) - 1], style="bold" if row.mark else "")
-    console.print(table)
-    for sentence in result["verdict"]:
-        console.print(Text(sentence))
+def document(result: Result) -> Document:
+    """The whole report."""
+    where = f"The model is in {result['folder']}/model, its own report in {result['folder']}/report.html."
+    return Document(
+        kind="search",
+        title=result["title"],
+        lead=result["verdict"],
+        sections=[
+            *section("Model", kept_table(result), Text([where])),
+            *section("Trials", history_chart(result), ranking_chart(result), trials_table(result)),
+            reproduce(result, [Facts("Search", facts_of(result))], {"the first trial": list(flat(result["settings"]))}),
+        ],
+        notices=[Notice("Look at the data:", one) for one in result["warnings"]],
+        about=finished(result, "all trainings took"),
+        command=result["command"],
+        footer="The raw numbers are in result.json, the trials also in trials.tsv.",
+    )

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from attnlab.listing import Entry
 from attnlab.listing.entries import last_epoch, number, table
-from attnlab.report.classified import PARTS
+from attnlab.report.classification import PARTS
 from attnlab.report.words import count, duration, flat, interval, percent, plain, sized
 
 DROPPED = ("tokens", "preset", "task", "time", "when", "seed")  # columns that a narrow screen leaves out, in this order

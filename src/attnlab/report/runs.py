@@ -1,4 +1,4 @@
-"""Runs that lie side by side: gathered from their folders, where they differ, what came out, as tables and curves.
+"""The report of runs side by side: gathered from their folders, where they differ, what came out.
 
 Nothing is claimed about why they differ: such runs may differ in many settings at once, and each was done once. A run that
 was stopped is shown as far as it came. Knows run folders through `listing`, and nothing of models.
@@ -12,9 +12,8 @@ from datetime import date
 from typing import Any
 
 from attnlab.listing import Entry
-from attnlab.report.compared_charts import Interactive, curve_figures
-from attnlab.report.curves import joint_curve
-from attnlab.report.tables import Cell, Column, Row, Table
+from attnlab.report.document import Cell, Chart, Column, Document, Facts, Notice, Row, Section, Table, section
+from attnlab.report.parts import folded, joint_losses
 from attnlab.report.words import NOTHING, figure, magnitude, plain, plural
 from attnlab.runs import Run, environment, read_json
 
@@ -29,7 +28,7 @@ FIGURES = (
     ("loss", "Loss", "loss", "mean over the last twentieth of the steps"),
     ("accuracy", "Accuracy", "share", ""),
     ("seconds", "Training", "seconds", ""),
-    ("tokens_per_second", "Tokens a second", "rate", ""),
+    ("tokens_per_second", "Tokens per second", "rate", ""),
     ("steps", "Steps", "count", ""),
     ("tokens", "Tokens", "count", ""),
     ("parameters", "Parameters", "count", ""),
@@ -48,6 +47,7 @@ def gather(entries: Sequence[Entry], command: str, defects: Mapping[str, str], n
     runs = [describe(entry, name, defects) for entry, name in zip(entries, names, strict=True)]
     title = f"{plural(len(runs), 'run')} side by side" if len(runs) > 1 else f"The run {names[0]}"
     return {
+        "kind": "runs",
         "study": "runs",
         "title": title,
         "command": command,
@@ -171,14 +171,45 @@ def differences_table(result: Result) -> Table | None:
     return Table(caption, [Column("Setting", number=False), *(Column(one, number=False) for one in titles)], turned)
 
 
-def run_curves(result: Result) -> list[Interactive]:
+def curve_charts(result: Result) -> list[Chart]:
     """The loss curves of all runs together."""
     last = [run["metrics"][-1]["tokens"] for run in result["runs"] if run["metrics"]]
-    size, tokens = magnitude(max(last, default=0))
-    series = []
+    size, unit = magnitude(max(last, default=0))
+    named = []
     for run in result["runs"]:
         word, tone = mark(run)
-        name = f"{run['name']} ({word})" if word else run["name"]
-        series.append(joint_curve(name, [run["metrics"]], size, marked=tone == "leaks"))
-    drawn = [one for one in series if one.y]
-    return curve_figures(drawn, tokens, band=False) if drawn else []
+        named.append((f"{run['name']} ({word})" if word else run["name"], [run["metrics"]], tone == "leaks"))
+    return joint_losses(named, size, unit, band=False)
+
+
+def document(result: Result) -> Document:
+    """The whole report."""
+    defects = dict.fromkeys(run["defect"] for run in result["runs"] if run["defect"])
+    notices = [Notice("Declared defect.", f"{one}. Its numbers are invalid as a gain.", "leaks") for one in defects]
+    if result["note"]:
+        notices.append(Notice("Note:", result["note"]))
+    settings = [
+        folded(
+            f"Settings of {run['name']}",
+            Facts(
+                "Settings", [(name, plain(value)) for name, value in run["settings"].items() if plain(value) != NOTHING]
+            ),
+        )
+        for run in result["runs"]
+    ]
+    machine = [(name, plain(value)) for name, value in result["environment"].items()]
+    settings.append(folded("The machine that wrote this report", Facts("Machine", machine)))
+    return Document(
+        kind="runs",
+        title=result["title"],
+        lead=[],
+        sections=[
+            *section("Results", results_table(result)),
+            *section("Where they differ", differences_table(result)),
+            *section("Training", *curve_charts(result)),
+            Section("Settings", settings),
+        ],
+        notices=notices,
+        about=f"The newest is of {result['finished']}.",
+        command=result["command"],
+    )

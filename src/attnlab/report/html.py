@@ -1,0 +1,155 @@
+"""A Document as one HTML file that holds its styles, charts and scripts, and needs nothing else.
+
+Everything that comes from a Document passes through the template with autoescape; only our own SVG is marked as safe, and
+the charts escape what they are given. The browser is told to load nothing and to run nothing but the page's own script.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from attnlab import __version__
+from attnlab.report.charts import draw_chart, looks
+from attnlab.report.document import Block, Chart, Document, Head, Heads, HeatMap
+from attnlab.report.heat import Shading, draw_heat_map, heat_cells, heat_map
+
+SCRIPTS = ("page.js", "tables.js", "curves.js")
+SHADING = Shading(power=0.5)  # of attention weights
+
+
+def no_break(value: str) -> str:
+    """The text with its numbers and units kept on one line."""
+    return re.sub(r"(?<=\d) (?=%|(?:h|min|s)\b)", "\u00a0", value)
+
+
+def visible(token: str) -> str:
+    """A token with its spaces and line ends to be seen."""
+    return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "∅"
+
+
+def kind_of(block: Block) -> str:
+    """The name of a block's kind, by which the template chooses."""
+    return type(block).__name__.lower()
+
+
+def drawn(block: Chart | HeatMap) -> Markup:
+    """A chart as SVG."""
+    return Markup(draw_chart(block) if isinstance(block, Chart) else draw_heat_map(block))
+
+
+def chart_data(chart: Chart) -> dict[str, Any]:
+    """The numbers of a line chart for the script, with five digits."""
+
+    def short(values: Sequence[float]) -> list[float | None]:
+        return [float(f"{value:.5g}") if value == value else None for value in values]
+
+    series = [
+        {"name": one.name, "look": look.colour} | {key: short(getattr(one, key)) for key in ("x", "y", "low", "high")}
+        for one, look in zip(chart.series, looks(chart.series), strict=True)
+    ]
+    return {"x": str(chart.x), "y": str(chart.y), "series": series}
+
+
+# The viewer of heads: a small picture of each to choose from, and one large map that shows the chosen one.
+
+
+@dataclass(frozen=True)
+class HeadPicture:
+    """One head with its cells, which the large map uses again."""
+
+    head: Head
+    key: str
+    cells: Markup
+    chosen: bool
+
+
+def first_head(block: Heads) -> Head:
+    """The head that looks hardest at one earlier token in the outlined row.
+
+    The first token is left out, because heads with nothing to do rest on it, and so is the row's own.
+    """
+    return max(block.heads, key=lambda head: max(head.pattern[block.row][1 : block.row], default=0.0))
+
+
+def pattern_cells(pattern: Sequence[Sequence[float]]) -> str:
+    """The cells of a head; weights below zero, which some mechanisms have, in a group of another colour."""
+    cells = heat_cells(pattern, SHADING)
+    if any(weight < 0 for row in pattern for weight in row):
+        cells += f'<g class="below">{heat_cells([[-weight for weight in row] for row in pattern], SHADING)}</g>'
+    return cells
+
+
+def thousandths(pattern: Sequence[Sequence[float]]) -> list[list[int]]:
+    """Weights in thousandths without the zeros at the end of each row: what the page's tooltips read."""
+    rows = []
+    for weights in pattern:
+        whole = [round(1000 * weight) for weight in weights]
+        while whole and whole[-1] == 0:
+            whole.pop()
+        rows.append(whole)
+    return rows
+
+
+def viewer(block: Heads) -> dict[str, Any]:
+    """What the template needs: the heads by layer, the map with its names, and the weights for the tooltips."""
+    first, names = first_head(block), [visible(token) for token in block.tokens]
+    pictures = [
+        HeadPicture(head, f"{head.layer}-{head.number}", Markup(pattern_cells(head.pattern)), head is first)
+        for head in block.heads
+    ]
+    chart = heat_map(
+        (),
+        names,
+        names,
+        label="Heat map of the chosen head: what each token, a row, looks at, a column",
+        shading=SHADING,
+        cell=block.cell,
+        written=lambda value: f"{100 * value:g} %",
+        marked_row=block.row,
+        cells="".join(f'<use data-head="{one.key}" href="#cells-{one.key}"/>' for one in pictures),
+    )
+    layers = [
+        {"number": layer, "note": (block.notes or {}).get(layer, ""), "pictures": list(some)}
+        for layer, some in groupby(pictures, key=lambda one: one.head.layer)
+    ]
+    data = {"tokens": names, "heads": {one.key: thousandths(one.head.pattern) for one in pictures}}
+    size = 10 * len(names)
+    return {"pictures": pictures, "layers": layers, "chart": Markup(chart), "size": size, "names": names, "data": data}
+
+
+@cache
+def templates() -> Environment:
+    """The templates of this package, each read once."""
+    environment = Environment(
+        loader=PackageLoader("attnlab.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "no_break": no_break,
+        "kind": kind_of,
+        "drawn": drawn,
+        "chart_data": chart_data,
+        "viewer": viewer,
+    }
+    return environment
+
+
+def as_html(document: Document) -> str:
+    """The whole page; its scripts are one, whose digest is all that the browser is told to trust."""
+    script = "".join(templates().get_template(name).render() for name in SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    context = {"document": document, "script": Markup(script), "script_digest": digest, "version": __version__}
+    return templates().get_template("document.html.j2").render(context)

@@ -1,0 +1,83 @@
+"""A Document in the terminal: its brief tables, as far as they fit the screen, then the sentences that lead it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rich import box
+from rich import table as rich_table
+from rich.console import Console
+from rich.text import Text
+
+from attnlab.report.document import Cell, Column, Document, Row, Table
+
+GAP = 3  # from one column to the next
+LONGEST = 40  # letters of a name
+WARNING = "red"
+
+
+def name_of(row: Row) -> str:
+    """A row's name with its mark; a class in a user's file goes without its folder."""
+    name = row.name.text.rsplit(os.sep, 1)[-1]
+    name = name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+    return f"{name} ({row.mark})" if row.mark else name
+
+
+def lines_of(cell: Cell, under: bool) -> list[str]:
+    """A cell in lines: its text, and what is below it."""
+    return [cell.text, *([cell.under] if cell.under and under else [])]
+
+
+def width_of(table: Table, place: int, under: bool) -> int:
+    """The width that a column needs; its heading may break between words, a number may not."""
+    cells = (line for row in table.rows for line in lines_of(row.cells[place], under))
+    return max(map(len, (*title_of(table.columns[place + 1]).split(), *cells)), default=0)
+
+
+def title_of(column: Column) -> str:
+    """The heading of a column."""
+    return column.short or column.title
+
+
+def chosen_columns(table: Table, width: int) -> tuple[dict[int, int], bool]:
+    """The columns that fit with their widths, and whether all of them with their second lines; the last ones go first."""
+    names = max((len(name_of(row)) for row in table.rows), default=0) + GAP + 1
+    places = range(len(table.columns) - 1)
+    whole = {place: width_of(table, place, True) for place in places}
+    if names + sum(one + GAP for one in whole.values()) <= width:
+        return whole, True
+    kept = {place: width_of(table, place, place == 0) for place in places}
+    while len(kept) > 1 and names + sum(one + GAP for one in kept.values()) > width:
+        kept.popitem()
+    return kept, False
+
+
+def as_rich(table: Table, width: int) -> tuple[rich_table.Table, list[str]]:
+    """The table as far as it fits, and the titles of the columns that do not."""
+    kept, under = chosen_columns(table, width)
+    shown = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    shown.add_column(Text(table.columns[0].title), no_wrap=True)
+    for place, wide in kept.items():
+        column = table.columns[place + 1]
+        shown.add_column(Text(title_of(column)), justify="right" if column.number else "left", width=wide)
+    for row in table.rows:
+        cells = [Text("\n".join(lines_of(row.cells[place], under or place == 0))) for place in kept]
+        shown.add_row(Text(name_of(row)), *cells, style=WARNING if row.mark and row.tone == "leaks" else "")
+    return shown, [title_of(column) for place, column in enumerate(table.columns[1:]) if place not in kept]
+
+
+def show(document: Document, console: Console, lead: Sequence[str] | None = None) -> None:
+    """Print the brief tables, then the sentences: those that lead the document, unless others are given."""
+    console.print(Text(document.title, style="bold"))
+    for table in document.tables():
+        if table.brief:
+            shown, hidden = as_rich(table, console.width)
+            console.print(shown)
+            if hidden:
+                console.print(Text(f"(not shown, since the screen is narrow: {', '.join(hidden)})"))
+    for notice in document.notices:
+        style = WARNING if notice.tone == "leaks" else ""
+        console.print(Text(f"{notice.title} ", style=f"bold {style}") + Text(notice.text, style=style))
+    for sentence in document.lead if lead is None else lead:
+        console.print(Text(sentence))
