@@ -79,14 +79,23 @@ VALID: dict[tuple[str, ...], str] = {
 }
 # Verbs that read runs, for files that were damaged; @ is the run.
 READERS = (
-    *("runs", "runs --all --json", "runs show @", "runs show @ --json", "report @ --out new", "report @ runs/plain --out new"),
-    *("evaluate @ --exam questions.tsv --out new", "evaluate @ --corpus lines.txt --out new", "ask @ 'Where was Ann Lee born?'"),
-    *("generate @ Where --n 1 --longest 3", "look @ 'Ann Lee' --out new", "audit @ --length 8", "export @ new", "resume @"),
-    *("finetune @ --facts questions.tsv --out new", "calibrate @ --questions questions.tsv", "runs delete @ --yes"),
-    *("runs export @ --tensorboard new", "compare @ runs/plain --exam questions.tsv --plan", "mechanisms show dot --error --draws 1 --run @"),
-    *("export-attention @ 'Ann Lee' new.json", "import abroad new", "encoder fill @ 'Ann <mask>'", "classify --model @ --test dev.tsv --out new"),
-)  # fmt: skip
-SETTINGS = ("pretrain --corpus lines.txt --out new --config", "params quick --config", "compare dot additive --plan --config")
+    """
+runs | runs --all --json | runs show @ | runs show @ --json | runs delete @ --yes | runs export @ --tensorboard new
+report @ --out new | report @ runs/plain --out new | compare @ runs/plain --exam questions.tsv --plan | export @ new
+evaluate @ --exam questions.tsv --out new | evaluate @ --corpus lines.txt --out new | generate @ Where --n 1 --longest 3
+ask @ 'Where was Ann Lee born?' | calibrate @ --questions questions.tsv | look @ 'Ann Lee' --out new | resume @
+finetune @ --facts questions.tsv --out new | audit @ --length 8 | mechanisms show dot --error --draws 1 --run @
+export-attention @ 'Ann Lee' new.json | import abroad new | encoder fill @ 'Ann <mask>'
+classify --model @ --test dev.tsv --out new
+""".strip()
+    .replace("\n", "|")
+    .split("|")
+)
+SETTINGS = (
+    "pretrain --corpus lines.txt --out new --config",
+    "params quick --config",
+    "compare dot additive --plan --config",
+)
 
 
 @dataclass
@@ -101,7 +110,9 @@ class Case:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        words = shlex.join(word if len(word) < 200 else f"{word[:20]}...({len(word)} characters)" for word in self.command)
+        words = shlex.join(
+            word if len(word) < 200 else f"{word[:20]}...({len(word)} characters)" for word in self.command
+        )
         return f"attnlab {words}" + (f"   with {self.file}: {self.damage} (seed {self.seed})" if self.file else "")
 
 
@@ -111,7 +122,9 @@ class Case:
 def build_world(folder: Path) -> None:
     """A small folder of runs of every kind, and files that are wrong in some way."""
     os.chdir(folder)
-    names = [f"{first} {last}" for first in ("Ann", "Bob", "Eve", "Joe") for last in ("Lee", "Fox", "Ray", "Kim", "Orr")]
+    names = [
+        f"{first} {last}" for first in ("Ann", "Bob", "Eve", "Joe") for last in ("Lee", "Fox", "Ray", "Kim", "Orr")
+    ]
     towns = ("Rome", "Oslo", "Lima", "Bonn")
     born = [(name, towns[number % 4]) for number, name in enumerate(names)]
     Path("lines.txt").write_text("".join(f"{name} was born in {town}.\n" for name, town in born) * 3)
@@ -119,7 +132,7 @@ def build_world(folder: Path) -> None:
     table = "".join(f"{number % 2}\ta {'good' if number % 2 else 'bad'} film {number}\n" for number in range(40))
     Path("train.tsv").write_text(table)
     Path("dev.tsv").write_text(table.replace("film", "book"))
-    Path("settings.toml").write_text('seed = 3\n[model]\nn_layer = 1\n[train]\nepochs = 1.0\n[task.options]\n')
+    Path("settings.toml").write_text("seed = 3\n[model]\nn_layer = 1\n[train]\nepochs = 1.0\n[task.options]\n")
     sheet = '[[task]]\nname = "a"\nkind = "select"\nkeys = [[1, 0], [0, 1]]\nvalues = [[1, 0], [0, 1]]\nindex = 1\n'
     Path("sheet.toml").write_text(f'title = "t"\n{sheet}')
     Path("answers.json").write_text('{"a": {"query": [1, 0]}}')
@@ -132,26 +145,46 @@ def build_world(folder: Path) -> None:
     ):
         if (code := run_here(command)) != 0:
             sys.exit(f"the folder of runs cannot be made: attnlab {shlex.join(command)} ended with {code}")
-    shutil.copytree("runs/plain", "runs/half")
-    Path("runs/half/result.json").unlink()
-    shutil.rmtree("runs/half/model")
-    plan = {"specimens": [{"name": "dot"}, {"name": "additive"}], "seeds": [0]}
-    Path("runs/study").mkdir()
-    Path("runs/study/study.json").write_text(json.dumps({"study": "compare", "plan": plan}))
-    shutil.copytree("runs/plain", "runs/study/dot/seed-0")
+    stop_training()  # what follows is stopped in the middle
+    short = [*TINY, "--train.tokens_per_batch=256"]
+    data = ["--corpus", "lines.txt", "--facts", "questions.tsv"]
+    for command in (
+        ["pretrain", *data, "--out", "runs/half", *short],
+        ["compare", "dot", "additive", *data, "--exam", "questions.tsv", "--seeds", "2", "--out", "runs/study", *short],
+        ["run", "recall", *data, "--exam", "questions.tsv", "--out", "runs/recall", *short],
+    ):
+        run_here(command)
     wrong = Path("wrong")
     wrong.mkdir()
     nested = "[" * 100_000
     contents: dict[str, bytes] = {
-        "empty": b"", "blank.txt": b"\n\n\n", "nul.txt": b"a\0b\n" * 9, "latin.txt": b"\xe9t\xe9\n" * 9, "cut.txt": b"caf\xc3",
-        "utf16.txt": "\ufeffAnn\n".encode("utf-16"), "escapes.txt": b"\x1b[2J\x1b]0;x\x07\n" * 9, "long.txt": b"x" * 99_999,
-        "nested.json": nested.encode(), "nested.toml": b"a = " + nested.encode(), "digits.toml": b"seed = " + DIGITS.encode(),
-        "digits.json": b'{"a": ' + DIGITS.encode() + b"}", "list.json": b"[1, 2]", "keys.toml": b'seed = "x"\n[mdel]\n',
-        "float.toml": b"[train]\nlr = inf\nepochs = nan\n", "cut.safetensors": b"\xff\xff\0\0\0\0\0\0{", "syntax.py": b"def (",
-        "raises.py": b"1 / 0\n", "exits.py": b"import sys\nsys.exit(3)\n", "none.py": b"X = 3\n", "class.py": b"class X:\n  pass\n",
-        "needs.py": b"class X:\n  def __init__(self, a, b): 1 / 0\n", "bad.npy": b"\x93NUMPY\1\0v\0{'descr': '<f8', 'shape': (9",
-        "wide.tsv": b"a\tb\tc\td\n" * 9, "thin.tsv": b"a\n" * 9, "locked.txt": b"a\n",
-    }  # fmt: skip
+        "empty": b"",
+        "blank.txt": b"\n\n\n",
+        "nul.txt": b"a\0b\n" * 9,
+        "latin.txt": b"\xe9t\xe9\n" * 9,
+        "cut.txt": b"caf\xc3",
+        "utf16.txt": "\ufeffAnn\n".encode("utf-16"),
+        "escapes.txt": b"\x1b[2J\x1b]0;x\x07\n" * 9,
+        "long.txt": b"x" * 99_999,
+        "nested.json": nested.encode(),
+        "nested.toml": b"a = " + nested.encode(),
+        "digits.toml": b"seed = " + DIGITS.encode(),
+        "digits.json": b'{"a": ' + DIGITS.encode() + b"}",
+        "list.json": b"[1, 2]",
+        "keys.toml": b'seed = "x"\n[mdel]\n',
+        "float.toml": b"[train]\nlr = inf\nepochs = nan\n",
+        "cut.safetensors": b"\xff\xff\0\0\0\0\0\0{",
+        "syntax.py": b"def (",
+        "raises.py": b"1 / 0\n",
+        "exits.py": b"import sys\nsys.exit(3)\n",
+        "none.py": b"X = 3\n",
+        "class.py": b"class X:\n  pass\n",
+        "needs.py": b"class X:\n  def __init__(self, a, b): 1 / 0\n",
+        "bad.npy": b"\x93NUMPY\1\0v\0{'descr': '<f8', 'shape': (9",
+        "wide.tsv": b"a\tb\tc\td\n" * 9,
+        "thin.tsv": b"a\n" * 9,
+        "locked.txt": b"a\n",
+    }
     for name, content in contents.items():
         (wrong / name).write_bytes(content)
     (wrong / "locked.txt").chmod(0)
@@ -171,17 +204,30 @@ def run_here(command: list[str]) -> int:
     return 0
 
 
+WORDS = """
+-1 0 -0.0 1e400 -1e400 nan 1e-320 0x10 1_0 ٣ 99999999999999999999 4294967296 -9223372036854775809 1.5 true None , ,,1 1,
+= -- a=b a>b 💥 / . .. ~ ~nobody/x lines.txt lines.txt/below runs no/such/file wrong/locked/new /dev/null /etc/passwd
+runs/plain runs/half runs/study runs/recall runs/bag runs/exam abroad people: people:-1 people:0 people:x people:20:x0
+people:20:x99999999999999999999 people:20:nowhere prose:x topics bag-of-words dot, dot,nothing wrong/syntax.py:X
+wrong/raises.py:X wrong/exits.py:X wrong/none.py:X wrong/class.py:X wrong/needs.py:X wrong/none.py: wrong/none.py:Y no.py:X
+model.n_embd=0,1 1,2;3 [1, {} ../../../../../../x wrong/new.unknown file:///etc http://[ %s%n {0} $(id) seed-0
+"""
 VALUES = (
-    *("", " ", "-1", "0", "-0.0", "1e400", "-1e400", "nan", "1e-320", "0x10", "1_0", "٣", DIGITS, "-" + DIGITS, "99999999999999999999"),
-    *("4294967296", "-9223372036854775809", "1.5", "true", "None", ",", ",,1", "1,", "=", "--", "a=b", "a>b", "\n", "a\0b", "\udcff"),
-    *("\x1b[2J", "\u202eevil", "💥", "n" * 300, "n" * 5000, "/", ".", "..", "~", "~nobody/x", "lines.txt", "lines.txt/below", "runs"),
-    *("no/such/file", "wrong/locked/new", "wrong/locked", "wrong/loop", "wrong/folder.txt", "/dev/null", "/etc/passwd", "runs/plain"),
-    *("runs/half", "runs/study", "runs/bag", "runs/exam", "abroad", "people:", "people:-1", "people:0", "people:x", "people:" + DIGITS),
-    *("people:20:x0", "people:20:x99999999999999999999", "people:20:nowhere", "prose:x", "prose:" + DIGITS, "topics", "bag-of-words"),
-    *("dot,", "dot,nothing", "wrong/syntax.py:X", "wrong/raises.py:X", "wrong/exits.py:X", "wrong/none.py:X", "wrong/class.py:X"),
-    *("wrong/needs.py:X", "wrong/none.py:", "wrong/none.py:Y", "no.py:X", "model.n_embd=0,1", "train.lr=" + DIGITS, "1,2;3", "1;" + DIGITS),
-    *("[1,", "{}", "../../../../../../x", "wrong/new.unknown", "file:///etc", "http://[", "%s%n", "{0}", "$(id)", "seed-0"),
-)  # fmt: skip
+    *(
+        "",
+        " ",
+        "\n",
+        "a\0b",
+        "\udcff",
+        "\x1b[2J",
+        "\u202eevil",
+        "n" * 300,
+        "n" * 5000,
+        "people:" + DIGITS,
+        "prose:" + DIGITS,
+    ),
+    *(DIGITS, "-" + DIGITS, "train.lr=" + DIGITS, "1;" + DIGITS, *WORDS.split()),
+)
 
 
 def verbs() -> Iterator[tuple[tuple[str, ...], list[Any]]]:
@@ -209,7 +255,8 @@ def wrong_values(rng: random.Random, files: list[str]) -> Iterator[Case]:
             training = TINY if names in {("pretrain",), ("run",)} else []
             # Settings are many, and the same in every verb.
             chosen = [one for one in arguments if "." not in one.names[0]] + rng.sample(
-                [one for one in arguments if "." in one.names[0]], k=min(6, sum("." in one.names[0] for one in arguments))
+                [one for one in arguments if "." in one.names[0]],
+                k=min(6, sum("." in one.names[0] for one in arguments)),
             )
             for argument in chosen:
                 name, value = rng.choice(argument.names), rng.choice(values)
@@ -243,9 +290,21 @@ def damaged_files(rng: random.Random, files: list[str]) -> Iterator[Case]:
 # How files are damaged -------------------------------------------------------------------------------------------
 
 LEAVES: tuple[Any, ...] = (
-    *(None, True, -1, 0, 10**18, 10**400, 1.5, float("nan"), float("inf"), 1e308, "", "x", "\0", "\x1b[2J", "\ud800", "/etc/passwd"),
-    *("../" * 9, "n" * 5000, [], {}, [[]], [None], {"a": {"b": []}}, "wrong/raises.py:X", [1, "x"], "dot,dot"),
-)  # fmt: skip
+    *(None, True, -1, 0, 10**18, 10**400, 1.5, float("nan"), float("inf"), 1e308, "", "x", "\0", "\x1b[2J", "\ud800"),
+    *(
+        "/etc/passwd",
+        "../" * 9,
+        "n" * 5000,
+        [],
+        {},
+        [[]],
+        [None],
+        {"a": {"b": []}},
+        "wrong/raises.py:X",
+        [1, "x"],
+        "dot,dot",
+    ),
+)
 
 
 def places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -290,7 +349,9 @@ def flip(content: bytes, rng: random.Random) -> bytes:
 def insert(content: bytes, rng: random.Random) -> bytes:
     """Something put in between."""
     at = rng.randrange(len(content) + 1)
-    added = rng.choice((b"\0", b"\xff", b"\n", DIGITS.encode(), b"[" * 5000, b'"', b"{", b"\x1b[2J", content[:100], b"NaN", b"-"))
+    added = rng.choice(
+        (b"\0", b"\xff", b"\n", DIGITS.encode(), b"[" * 5000, b'"', b"{", b"\x1b[2J", content[:100], b"NaN", b"-")
+    )
     return content[:at] + added + content[at:]
 
 
@@ -302,7 +363,19 @@ DAMAGES: dict[str, Any] = {
     "other value": lambda content, rng: change_json(content, rng, remove=False),
     "key": lambda content, rng: change_json(content, rng, remove=True),
     "whole": lambda _content, rng: rng.choice(
-        (b"", b"null", b"[]", b"{}", b"3", b'"x"', b"[" * 10**5, b'{"a":' * 10**5, DIGITS.encode(), b"\xff\xfe", b"{" * 9)
+        (
+            b"",
+            b"null",
+            b"[]",
+            b"{}",
+            b"3",
+            b'"x"',
+            b"[" * 10**5,
+            b'{"a":' * 10**5,
+            DIGITS.encode(),
+            b"\xff\xfe",
+            b"{" * 9,
+        )
     ),
     "gone": None,
     "folder": None,
@@ -324,7 +397,10 @@ def do_damage(case: Case) -> None:
         if case.damage == "folder":
             path.mkdir()
     else:
-        content = path.read_bytes()
+        if rng.random() < 0.5:  # without checksums, as older versions wrote folders
+            for manifest in Path().rglob("manifest.json"):
+                manifest.unlink()
+        content = path.read_bytes() if path.is_file() else b"{}"
         try:
             path.write_bytes(DAMAGES[case.damage](content, rng))
         except ValueError:  # no JSON
@@ -461,7 +537,15 @@ def import_everything() -> None:
     """Import once what the cases would import each for itself."""
     import attnlab
 
-    lazy = ("torch", "scipy.optimize", "scipy.stats", "matplotlib.pyplot", "tantivy", "transformers", "safetensors.torch")
+    lazy = (
+        "torch",
+        "scipy.optimize",
+        "scipy.stats",
+        "matplotlib.pyplot",
+        "tantivy",
+        "transformers",
+        "safetensors.torch",
+    )
     ours = (one.name for one in pkgutil.walk_packages(attnlab.__path__, "attnlab."))
     for name in (*lazy, *ours):
         if not name.endswith("__main__"):
@@ -484,7 +568,12 @@ def main() -> int:
         top = Path(temporary)
         world = top / "world"
         world.mkdir()
-        os.environ |= {"HOME": str(top), "TMPDIR": str(top), "ATTNLAB_CACHE": str(top / "cache"), "XDG_STATE_HOME": str(top)}
+        os.environ |= {
+            "HOME": str(top),
+            "TMPDIR": str(top),
+            "ATTNLAB_CACHE": str(top / "cache"),
+            "XDG_STATE_HOME": str(top),
+        }
         import_everything()
         if (pid := os.fork()) == 0:  # so that no thread of it lives when cases are forked
             build_world(world)

@@ -37,6 +37,7 @@ except ImportError:  # no Unix, no locks
     fcntl = None  # type: ignore[assignment]
 
 from attnlab import __version__
+from attnlab.config import parse_json
 from attnlab.errors import (
     AttnlabError,
     AttnlabWarning,
@@ -96,7 +97,7 @@ def sync(folder: Path) -> None:
 
 def to_json(value: Any) -> bytes:
     """Readable JSON as it is stored."""
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -150,8 +151,8 @@ def note_without_manifest(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON table that this program wrote, or an error that says what is wrong with it."""
     try:
-        value = json.loads(read_bytes(path).decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        value = parse_json(read_bytes(path).decode("utf-8"))
+    except ValueError as error:
         raise CheckpointError(f"{path} is damaged ({error}): use an older checkpoint or train again") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is damaged (no table inside): use an older checkpoint or train again")
@@ -432,10 +433,10 @@ class Run:
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 if not isinstance(row["step"], int):
                     raise TypeError
-            except (ValueError, KeyError, TypeError, RecursionError):
+            except (ValueError, KeyError, TypeError):
                 if number == len(lines):
                     break
                 raise CheckpointError(

@@ -46,6 +46,8 @@ class BuiltIn:
 
 def built_in(source: str | Path) -> BuiltIn | None:
     """The built-in data that a source names, or None where it names a file."""
+    if not str(source).strip():
+        raise DataError("the name of the data is empty: name a file, or people or prose (built in)")
     name = "" if isinstance(source, Path) else source.split(":")[0]
     if isinstance(source, Path) or name not in BUILT_IN:
         return None
