@@ -57,12 +57,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         world = ["--corpus", "people:60", "--facts", "people:60:train", *TINY, *SHORT]
         named = ["--mechanism", "mine.py:Mine", "--task.name", "mine.py:MyTask"]
         assert call("pretrain", *world, *named, "--out", "run") == 0
-        assert call("pretrain", *world, *named, "--out", "other", "--seed", "1") == 0
         assert call("export", "run", "exported") == 0
         become(patch, folder / "nobody")
     make_stopped(folder / "run", folder / "stopped")
     make_old(folder / "run", folder / "old", folder / "mine.py")
     make_studies(folder)
+    shutil.copytree(folder / "run", folder / "other", ignore=shutil.ignore_patterns("manifest.json"))
+    change(folder / "other", seed=1)
     return folder
 
 
@@ -232,3 +233,27 @@ def test_an_export_carries_its_code_and_asks_too(stranger: Path, tmp_path: Path)
     load("exported", trust_code=True).save_pretrained(tmp_path / "again")
     usercode._sources.clear()
     assert load(tmp_path / "again").language_model.config.mechanism.startswith("mine.py@")
+
+
+def test_custom_code_of_a_model_of_transformers_never_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even for somebody who answers every question with yes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    places = {f"Auto{kind}": "evil.Evil" for kind in ("Config", "ModelForMaskedLM", "ModelForSequenceClassification")}
+    config = {"model_type": "strange", "auto_map": {**places, "AutoTokenizer": ["evil.Evil", None]}}
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Evil", **config}))
+    marker = tmp_path / "marker"
+    (tmp_path / "theirs" / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\nclass Evil: pass\n")
+    (tmp_path / "table.tsv").write_text("text\tlabel\n" + "good\tgood\nbad\tbad\n" * 20)
+    for arguments in (
+        ["import", "theirs", "out"],
+        ["encoder", "fill", "theirs", "a <mask>"],
+        ["classify", "table.tsv", "table.tsv", "--model", "theirs", "--out", "out"],
+    ):
+        assert call(*arguments) == 2, arguments
+        assert "theirs" in capsys.readouterr().err
+        assert not marker.exists(), arguments

@@ -102,7 +102,7 @@ TrustCode = Annotated[
     Parameter(
         name=("--trust-code", "--trust_code"),
         negative=(),
-        help="Run the code that a folder brings along, and trust it from now on: read it first.",
+        help="Run the code that the folder carries, and trust it from now on: read it first.",
     ),
 ]
 Seed = Annotated[Whole, Parameter(validator=refuse_seed)]
