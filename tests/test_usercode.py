@@ -175,6 +175,24 @@ def test_a_verb_that_shows_runs_no_code(stranger: Path, tmp_path: Path, capsys: 
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "name", ["mine.py:Mine", "./mine.py:Mine", "odd.py:mine.py:Mine", "odd.py:x.py@123456789abc:Mine"]
+)
+def test_no_spelling_in_a_folder_counts_as_named_by_the_user(
+    stranger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Even for somebody who has gone into the folder."""
+    shutil.copytree("old", tmp_path / "old")
+    monkeypatch.chdir(tmp_path / "old" / "model")
+    for file in ("mine.py", "odd.py:mine.py", "odd.py:x.py@123456789abc"):
+        shutil.copy(stranger / "mine.py", file)
+    model = json.loads(Path("config.json").read_text())["model"]
+    rewrite(Path("config.json"), model={**model, "mechanism": name})
+    with pytest.raises(UntrustedCode):
+        load_model(".")
+    assert not (stranger / "marker").exists()
+
+
 def test_what_is_trusted_once_is_trusted_until_it_changes(
     stranger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

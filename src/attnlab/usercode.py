@@ -34,7 +34,7 @@ from attnlab.terminal import printable
 
 FOLDER = "code"  # of the files that a run, model or export carries
 DIGITS = 12  # of the sha256, in names
-STORED = re.compile(rf"(?P<stem>[^/\\]+)\.py@(?P<digits>[0-9a-f]{{{DIGITS}}}):(?P<name>[^:]+)")
+STORED = re.compile(rf"(?P<stem>[\w.-]+)\.py@(?P<digits>[0-9a-f]{{{DIGITS}}}):(?P<name>[^:]+)")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Source:
 
     def stored_name(self, name: str) -> str:
         """How a class in it is called in a run."""
-        return f"{self.path.stem}.py@{self.sha256[:DIGITS]}:{name}"
+        stem = re.sub(r"[^\w.-]", "_", self.path.stem)  # what is left cannot be taken for a path or another name
+        return f"{stem}.py@{self.sha256[:DIGITS]}:{name}"
 
 
 _sources: dict[str, Source] = {}  # what was read in this process, by the stored name without the class
@@ -97,7 +98,7 @@ def named_by_user(names: str) -> str:
 
 
 def _named_by_user(name: str) -> str:
-    if ".py:" not in name:
+    if is_stored(name) or ".py:" not in name:
         return name
     path, _, class_name = name.rpartition(":")
     source = read(path)
