@@ -275,3 +275,11 @@ def test_custom_code_of_a_model_of_transformers_never_runs(
         assert call(*arguments) == 2, arguments
         assert "theirs" in capsys.readouterr().err
         assert not marker.exists(), arguments
+
+
+def test_a_process_that_is_started_does_not_import_from_the_folder_it_is_started_in() -> None:
+    """`python -m` would: a file called random.py beside a run is code that came with a folder."""
+    package = Path(usercode.__file__).parent
+    lines = [line for path in package.rglob("*.py") for line in path.read_text().splitlines() if "[sys.exec" in line]
+    assert lines
+    assert all('[sys.executable, "-P", ' in line for line in lines)
