@@ -130,6 +130,7 @@ def build_world(folder: Path) -> None:
     Path("lines.txt").write_text("".join(f"{name} was born in {town}.\n" for name, town in born) * 3)
     Path("questions.tsv").write_text("".join(f"Where was {name} born?\t{town}\n" for name, town in born))
     table = "".join(f"{number % 2}\ta {'good' if number % 2 else 'bad'} film {number}\n" for number in range(40))
+    Path("exam.tsv").write_text("Where was Zoe Orr born?\tRome\nWhere was Max Fox born?\tOslo\n")
     Path("train.tsv").write_text(table)
     Path("dev.tsv").write_text(table.replace("film", "book"))
     Path("settings.toml").write_text("seed = 3\n[model]\nn_layer = 1\n[train]\nepochs = 1.0\n[task.options]\n")
@@ -146,11 +147,11 @@ def build_world(folder: Path) -> None:
         if (code := run_here(command)) != 0:
             sys.exit(f"the folder of runs cannot be made: attnlab {shlex.join(command)} ended with {code}")
     stop_training()  # what follows is stopped in the middle
-    short = [*TINY, "--train.tokens_per_batch=256"]
+    short = [word.replace("2048", "256") for word in TINY]
     data = ["--corpus", "lines.txt", "--facts", "questions.tsv"]
     for command in (
         ["pretrain", *data, "--out", "runs/half", *short],
-        ["compare", "dot", "additive", *data, "--exam", "questions.tsv", "--seeds", "2", "--out", "runs/study", *short],
+        ["compare", "dot", "additive", *data, "--exam", "exam.tsv", "--seeds", "2", "--out", "runs/study", *short],
         ["run", "recall", *data, "--exam", "questions.tsv", "--out", "runs/recall", *short],
     ):
         run_here(command)
@@ -204,15 +205,21 @@ def run_here(command: list[str]) -> int:
     return 0
 
 
-WORDS = """
--1 0 -0.0 1e400 -1e400 nan 1e-320 0x10 1_0 ٣ 99999999999999999999 4294967296 -9223372036854775809 1.5 true None , ,,1 1,
-= -- a=b a>b 💥 / . .. ~ ~nobody/x lines.txt lines.txt/below runs no/such/file wrong/locked/new /dev/null /etc/passwd
-runs/plain runs/half runs/study runs/recall runs/bag runs/exam abroad people: people:-1 people:0 people:x people:20:x0
-people:20:x99999999999999999999 people:20:nowhere prose:x topics bag-of-words dot, dot,nothing wrong/syntax.py:X
-wrong/raises.py:X wrong/exits.py:X wrong/none.py:X wrong/class.py:X wrong/needs.py:X wrong/none.py: wrong/none.py:Y no.py:X
-model.n_embd=0,1 1,2;3 [1, {} ../../../../../../x wrong/new.unknown file:///etc http://[ %s%n {0} $(id) seed-0
+NUMBERS = """
+-1 0 -0.0 1e400 -1e400 nan 1e-320 1e308 0x10 1_0 ٣ 99999999999999999999 4294967296 2147483647 -9223372036854775809 1.5 true
+None , ,,1 1, 1,2;3 -1,0 0,0 2147483647,1 1,1,1
 """
-VALUES = (
+# Nothing outside of the temporary folder is named: a verb may write there.
+PATHS = """
+. .. ~ ~nobody/x lines.txt lines.txt/below runs no/such/file wrong/locked/new wrong/new.unknown
+runs/plain runs/half runs/study runs/recall runs/bag runs/exam abroad ../x file:///etc http://[ seed-0
+"""
+WORDS = """
+= -- a=b a>b 💥 people: people:-1 people:0 people:x people:20:x0 people:20:x99999999999999999999 people:20:nowhere prose:x
+topics bag-of-words dot, dot,nothing wrong/syntax.py:X wrong/raises.py:X wrong/exits.py:X wrong/none.py:X wrong/class.py:X
+wrong/needs.py:X wrong/none.py: wrong/none.py:Y no.py:X model.n_embd=0,1 model.n_embd=16,32 seed=1,2 [1, {} %s%n {0} $(id)
+"""
+ODD = (
     *(
         "",
         " ",
@@ -226,8 +233,19 @@ VALUES = (
         "people:" + DIGITS,
         "prose:" + DIGITS,
     ),
-    *(DIGITS, "-" + DIGITS, "train.lr=" + DIGITS, "1;" + DIGITS, *WORDS.split()),
+    *("train.lr=" + DIGITS, "1;" + DIGITS),
 )
+
+
+def wrong_value(argument: Any, files: list[str], rng: random.Random) -> str:
+    """A value for an option: mostly one that looks like what it takes."""
+    numbers = [*NUMBERS.split(), DIGITS, "-" + DIGITS]
+    paths = [*PATHS.split(), *(f"wrong/{name}" for name in files)]
+    kind = str(argument.hint)
+    fitting = (
+        numbers if "int" in kind or "float" in kind or "." in argument.names[0] else paths if "Path" in kind else []
+    )
+    return rng.choice(fitting if fitting and rng.random() < 0.6 else [*numbers, *paths, *WORDS.split(), *ODD])
 
 
 def verbs() -> Iterator[tuple[tuple[str, ...], list[Any]]]:
@@ -248,7 +266,6 @@ def verbs() -> Iterator[tuple[tuple[str, ...], list[Any]]]:
 def wrong_values(rng: random.Random, files: list[str]) -> Iterator[Case]:
     """Every option and argument of every verb in turn, each with a wrong value; without end."""
     found = list(verbs())
-    values = (*VALUES, *(f"wrong/{name}" for name in files))
     while True:
         for names, arguments in found:
             valid = shlex.split(VALID.get(names, ""))
@@ -259,7 +276,7 @@ def wrong_values(rng: random.Random, files: list[str]) -> Iterator[Case]:
                 k=min(6, sum("." in one.names[0] for one in arguments)),
             )
             for argument in chosen:
-                name, value = rng.choice(argument.names), rng.choice(values)
+                name, value = rng.choice(argument.names), wrong_value(argument, files, rng)
                 command = [*names, *valid, *training]
                 if name.startswith("-"):
                     command += [f"{name}={value}"] if rng.random() < 0.5 else [name, value]
@@ -292,8 +309,8 @@ def damaged_files(rng: random.Random, files: list[str]) -> Iterator[Case]:
 LEAVES: tuple[Any, ...] = (
     *(None, True, -1, 0, 10**18, 10**400, 1.5, float("nan"), float("inf"), 1e308, "", "x", "\0", "\x1b[2J", "\ud800"),
     *(
-        "/etc/passwd",
-        "../" * 9,
+        "lines.txt",
+        "../../x",
         "n" * 5000,
         [],
         {},
@@ -518,6 +535,8 @@ def run_all(cases: list[Case], world: Path, jobs: int, limit: float) -> None:
             if done:
                 case.outcome, case.seconds = judge(status, folder, expired), time.monotonic() - began
                 del running[pid]
+                if case.outcome != "fine":
+                    print(f"{case.outcome}\n       {case}", flush=True)
                 free(folder)
                 free(folder.with_name(f"{folder.name}.state"))
 
@@ -586,7 +605,7 @@ def main() -> int:
         began = time.monotonic()
         run_all(cases, world, asked.jobs, asked.limit)
         if asked.only is not None:
-            sys.stdout.write((top / "case-0.err").read_text(errors="replace"))
+            print((top / "case-0.err").read_text(errors="replace"))
         for folder in top.iterdir():
             free(folder)
     bad = [(number, case) for number, case in enumerate(cases) if case.outcome != "fine"]
@@ -597,8 +616,8 @@ def main() -> int:
     slowest = max(cases, key=lambda case: case.seconds)
     print(f"slowest: {slowest.seconds:.1f} s, {slowest}")
     for outcome, count in Counter(case.outcome for _, case in bad).most_common():
-        number, first = next((number, case) for number, case in bad if case.outcome == outcome)
-        print(f"{count:4} x {outcome}\n       case {number}: {first}")
+        numbers = [number for number, case in bad if case.outcome == outcome]
+        print(f"{count:4} x {outcome}, cases {', '.join(map(str, numbers[:5]))}")
     return 1 if bad else 0
 
 

@@ -159,6 +159,20 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+@contextmanager
+def interpreting(path: Path) -> Iterator[None]:
+    """Say of a stored file that it is damaged, when what it holds cannot be used."""
+    try:
+        yield
+    except AttnlabError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(
+            f"{path} is damaged, or of another version ({said:.200}): restore it from a copy, or make it again"
+        ) from error
+
+
 def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False) -> None:
     """Write a folder with its manifest so that it is there whole or not at all; an existing one only if it may be replaced."""
     temporary = path.with_name(f".{path.name}.tmp")

@@ -14,7 +14,7 @@ from attnlab.config import Stage, lay, load_preset, merge, require_seed, shorten
 from attnlab.errors import UserError, unknown
 from attnlab.machine import cores
 from attnlab.perplexity import PROBES
-from attnlab.runs import Run
+from attnlab.runs import Run, interpreting
 
 PRESETS = {"words": "nano-words", "spans": "mingpt"}  # of a task, where the user names none; else small
 PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the news that nano-words reads once
@@ -50,6 +50,7 @@ class Plan:
     )  # finished ones, which are compared as they are, by specimen and seed
 
     @classmethod
+    @interpreting(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Plan:
         """What to_dict gave."""
         lists = {key: tuple(values[key]) for key in ("seeds", "probes", "theirs") if key in values}

@@ -51,8 +51,8 @@ def built_in(source: str | Path) -> BuiltIn | None:
     name = "" if isinstance(source, Path) else source.split(":")[0]
     if isinstance(source, Path) or name not in BUILT_IN:
         return None
-    retold = "(?::x([0-9]+))?" if name == "people" else "(?:())?"
-    match = re.fullmatch(rf"{name}(?::([0-9]+))?{retold}(?::({'|'.join(PARTS)}))?", source)
+    retold = "(?::x([0-9]{1,9}))?" if name == "people" else "(?:())?"
+    match = re.fullmatch(rf"{name}(?::([0-9]{{1,9}}))?{retold}(?::({'|'.join(PARTS)}))?", source)
     if match is None:
         size = re.match(rf"{name}:[0-9]+(?=:)", source)
         prefix = size.group() if size else name

@@ -26,7 +26,7 @@ from attnlab.progress import display, say
 from attnlab.report import strict, write_report
 from attnlab.report.compared_screen import show_comparison
 from attnlab.report.words import duration, plural
-from attnlab.runs import add_files, environment, read_json, refuse_existing, to_json, write_folder
+from attnlab.runs import add_files, environment, interpreting, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies import optimizers_judge
 from attnlab.studies.fine_tuning import Asked, check, fingerprints
 
@@ -43,6 +43,7 @@ class Trainings:
     seeds: tuple[int, ...]
 
     @classmethod
+    @interpreting(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Trainings:
         """What to_dict gave."""
         lists = {key: tuple(values[key]) for key in ("chosen", "seeds")}

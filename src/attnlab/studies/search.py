@@ -27,7 +27,7 @@ from attnlab.progress import display, say
 from attnlab.report import strict, write_report
 from attnlab.report.searched import show_search
 from attnlab.report.words import duration
-from attnlab.runs import add_files, is_written, read_json, refuse_existing, to_json, write_folder
+from attnlab.runs import add_files, interpreting, is_written, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies import search_judge
 from attnlab.studies.fine_tuning import Asked, check, fingerprints
 
@@ -54,6 +54,7 @@ class Search:
     minutes: float = 0.0
 
     @classmethod
+    @interpreting(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Search:
         """What to_dict gave."""
         return cls(**{**values, "asked": Asked.stored(values["asked"])})
