@@ -193,6 +193,17 @@ def test_no_spelling_in_a_folder_counts_as_named_by_the_user(
     assert not (stranger / "marker").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["x" * 5000 + ".py:Mine", "a\0.py:Mine", "\ud800.py:Mine", ".py:", "/.py:Mine", "..py@123456789abc:X"]
+)
+def test_a_strange_name_in_a_folder_is_an_error_of_one_line(stranger: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree("old", tmp_path / "old")
+    model = json.loads((tmp_path / "old" / "model" / "config.json").read_text())["model"]
+    rewrite(tmp_path / "old" / "model" / "config.json", model={**model, "mechanism": name})
+    with pytest.raises(CheckpointError):
+        load_model(tmp_path / "old")
+
+
 def test_what_is_trusted_once_is_trusted_until_it_changes(
     stranger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

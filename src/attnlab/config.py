@@ -391,7 +391,7 @@ def code_named_in(stored: Any) -> list[str]:
     found = [name for value in stored.values() for name in code_named_in(value)]
     found += [one for key in ("mechanism", "name") for one in usercode.each(str(stored.get(key))) if ".py:" in one]
     file = stored.get("file")
-    return found + (code_named_in(read_toml(Path(file))) if isinstance(file, str) and Path(file).is_file() else [])
+    return found + (code_named_in(read_toml(Path(file))) if isinstance(file, str) and usercode.is_file(file) else [])
 
 
 def lasting_names(mechanisms: str) -> str:
