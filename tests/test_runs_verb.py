@@ -380,7 +380,7 @@ def test_exported_curves_are_those_of_the_run(here: Path, capsys: pytest.Capture
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     assert call("runs", "export", "whole", "--tensorboard", "board") == 0
-    (written,) = (here / "board/whole").iterdir()
+    (written,) = (here / "board/whole").glob("events*")
     events = [event for event in LegacyEventFileLoader(str(written)).Load() if event.summary.value]
     rows = Run(here / "runs/whole").metrics()
     assert [event.step for event in events] == [row["step"] for row in rows]

@@ -57,12 +57,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         world = ["--corpus", "people:60", "--facts", "people:60:train", *TINY, *SHORT]
         named = ["--mechanism", "mine.py:Mine", "--task.name", "mine.py:MyTask"]
         assert call("pretrain", *world, *named, "--out", "run") == 0
-        assert call("pretrain", *world, *named, "--out", "other", "--seed", "1") == 0
         assert call("export", "run", "exported") == 0
         become(patch, folder / "nobody")
     make_stopped(folder / "run", folder / "stopped")
     make_old(folder / "run", folder / "old", folder / "mine.py")
     make_studies(folder)
+    shutil.copytree(folder / "run", folder / "other", ignore=shutil.ignore_patterns("manifest.json"))
+    change(folder / "other", seed=1)
     return folder
 
 
@@ -174,6 +175,35 @@ def test_a_verb_that_shows_runs_no_code(stranger: Path, tmp_path: Path, capsys: 
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "name", ["mine.py:Mine", "./mine.py:Mine", "odd.py:mine.py:Mine", "odd.py:x.py@123456789abc:Mine"]
+)
+def test_no_spelling_in_a_folder_counts_as_named_by_the_user(
+    stranger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Even for somebody who has gone into the folder."""
+    shutil.copytree("old", tmp_path / "old")
+    monkeypatch.chdir(tmp_path / "old" / "model")
+    for file in ("mine.py", "odd.py:mine.py", "odd.py:x.py@123456789abc"):
+        shutil.copy(stranger / "mine.py", file)
+    model = json.loads(Path("config.json").read_text())["model"]
+    rewrite(Path("config.json"), model={**model, "mechanism": name})
+    with pytest.raises(UntrustedCode):
+        load_model(".")
+    assert not (stranger / "marker").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 5000 + ".py:Mine", "a\0.py:Mine", "\ud800.py:Mine", ".py:", "/.py:Mine", "..py@123456789abc:X"]
+)
+def test_a_strange_name_in_a_folder_is_an_error_of_one_line(stranger: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree("old", tmp_path / "old")
+    model = json.loads((tmp_path / "old" / "model" / "config.json").read_text())["model"]
+    rewrite(tmp_path / "old" / "model" / "config.json", model={**model, "mechanism": name})
+    with pytest.raises(CheckpointError):
+        load_model(tmp_path / "old")
+
+
 def test_what_is_trusted_once_is_trusted_until_it_changes(
     stranger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,3 +262,35 @@ def test_an_export_carries_its_code_and_asks_too(stranger: Path, tmp_path: Path)
     load("exported", trust_code=True).save_pretrained(tmp_path / "again")
     usercode._sources.clear()
     assert load(tmp_path / "again").language_model.config.mechanism.startswith("mine.py@")
+
+
+def test_custom_code_of_a_model_of_transformers_never_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even for somebody who answers every question with yes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    places = {f"Auto{kind}": "evil.Evil" for kind in ("Config", "ModelForMaskedLM", "ModelForSequenceClassification")}
+    config = {"model_type": "strange", "auto_map": {**places, "AutoTokenizer": ["evil.Evil", None]}}
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Evil", **config}))
+    marker = tmp_path / "marker"
+    (tmp_path / "theirs" / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\nclass Evil: pass\n")
+    (tmp_path / "table.tsv").write_text("text\tlabel\n" + "good\tgood\nbad\tbad\n" * 20)
+    for arguments in (
+        ["import", "theirs", "out"],
+        ["encoder", "fill", "theirs", "a <mask>"],
+        ["classify", "table.tsv", "table.tsv", "--model", "theirs", "--out", "out"],
+    ):
+        assert call(*arguments) == 2, arguments
+        assert "theirs" in capsys.readouterr().err
+        assert not marker.exists(), arguments
+
+
+def test_a_process_that_is_started_does_not_import_from_the_folder_it_is_started_in() -> None:
+    """`python -m` would: a file called random.py beside a run is code that came with a folder."""
+    package = Path(usercode.__file__).parent
+    lines = [line for path in package.rglob("*.py") for line in path.read_text().splitlines() if "[sys.exec" in line]
+    assert lines
+    assert all('[sys.executable, "-P", ' in line for line in lines)

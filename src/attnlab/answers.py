@@ -248,7 +248,7 @@ def outcomes(
     question, node = torch.arange(len(cues)), torch.zeros(len(cues), dtype=torch.int64)
     reached = torch.zeros(len(cues), dtype=torch.float64)
     empty = model.new_caches()
-    caches = empty if use_cache and all(hasattr(cache, "select") for cache in empty) else None
+    caches = empty if use_cache and empty and all(hasattr(cache, "select") for cache in empty) else None
     ids = new = cues
     while len(node):
         scores = model.head(model.hidden(new, caches=caches)[:, -1])

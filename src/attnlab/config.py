@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args, get_origin
 from attnlab import usercode
 from attnlab.errors import ConfigError, unknown
 
+LARGEST = 2**31 - 1  # of the whole numbers that are settings; seeds too, since numpy takes no larger ones
 Stage = Literal["pretrain", "finetune", "scratch"]  # scratch: questions without pretraining, the baseline
 
 
@@ -36,6 +37,9 @@ def require(condition: bool, message: str) -> None:
     """Refuse a setting that is out of range."""
     if not condition:
         raise ConfigError(message)
+
+
+MOST = {"n_layer": 1000, "n_head": 65_536, "n_embd": 65_536, "block_size": 2**20, "vocab_size": 2**24, "mlp_ratio": 64}
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,9 @@ class ModelConfig:
     attention_dropout: float = setting(-1.0, "dropout on attention weights alone; -1: the same as dropout")
 
     def __post_init__(self) -> None:
-        for name in ("n_layer", "n_head", "n_embd", "block_size", "mlp_ratio"):
-            require(getattr(self, name) >= 1, f"model.{name} must be at least 1, not {getattr(self, name)}")
-        require(self.vocab_size >= 0, f"model.vocab_size must not be negative, but is {self.vocab_size}")
+        for name, most in MOST.items():
+            value, least = getattr(self, name), 0 if name == "vocab_size" else 1
+            require(least <= value <= most, f"model.{name} must lie between {least} and {most:,}, not {value}")
         require(
             self.n_embd % self.n_head == 0,
             f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})",
@@ -93,6 +97,11 @@ class ModelConfig:
     def dropout_of_attention(self) -> float:
         """Dropout on attention weights."""
         return self.dropout if self.attention_dropout == -1 else self.attention_dropout
+
+
+def require_seed(seed: int) -> None:
+    """Refuse a seed that some generator would not take."""
+    require(0 <= seed <= LARGEST, f"seed must lie between 0 and {LARGEST}, not {shortened(seed)}")
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "tokens_per_batch", "lr", "muon_lr", "checkpoint_every", "checkpoint_minutes"):
             require(getattr(self, name) > 0, f"train.{name} must be above 0, not {getattr(self, name)}")
+        require(self.threads <= 1024, f"train.threads must be at most 1024, not {self.threads}")
         for name in ("weight_decay", "clip", "threads", "horizon", "rows_per_batch"):
             require(getattr(self, name) >= 0, f"train.{name} must not be negative, but is {getattr(self, name)}")
         for name in ("beta1", "beta2"):
@@ -163,7 +173,7 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig, metadata={"help": "training"})
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, f"seed must not be negative, but is {self.seed}")
+        require_seed(self.seed)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -229,17 +239,25 @@ def convert(value: Any, kind: Any, name: str, where: str) -> Any:
         if value in get_args(kind):
             return value
     elif kind is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             return float(value)
     elif kind is int:
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST:
             return value
     elif kind == dict[str, dict[str, Any]]:
         if isinstance(value, Mapping) and all(isinstance(inner, Mapping) for inner in value.values()):
             return {key: dict(inner) for key, inner in value.items()}
     elif isinstance(value, get_origin(kind) or kind):
         return dict(value) if isinstance(value, Mapping) else value
-    raise ConfigError(f"{where}: {name} must be {describe_type(kind)}, not {value!r}")
+    raise ConfigError(f"{where}: {name} must be {describe_type(kind)}, not {shortened(value)}")
+
+
+def shortened(value: Any) -> str:
+    """A value as a message shows it."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"a number of {value.bit_length()} bits"
+    shown = repr(value)
+    return shown if len(shown) <= 200 else f"{shown[:200]}..."
 
 
 def build(cls: type[Any], values: Mapping[str, Any], prefix: str = "", where: str = "settings") -> Any:
@@ -270,8 +288,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such settings file") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of too many digits, and tables nested too deeply
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON as plain values, whole numbers of 64 bits; whatever is wrong with it is a ValueError."""
+
+    def whole(digits: str) -> int:
+        if len(digits) > 20 or abs(int(digits)) >= 2**63:
+            raise ValueError(f"a whole number of {len(digits)} digits")
+        return int(digits)
+
+    try:
+        return json.loads(text, parse_int=whole)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def load_preset(name: str) -> dict[str, Any]:
@@ -359,7 +391,7 @@ def code_named_in(stored: Any) -> list[str]:
     found = [name for value in stored.values() for name in code_named_in(value)]
     found += [one for key in ("mechanism", "name") for one in usercode.each(str(stored.get(key))) if ".py:" in one]
     file = stored.get("file")
-    return found + (code_named_in(read_toml(Path(file))) if isinstance(file, str) and Path(file).is_file() else [])
+    return found + (code_named_in(read_toml(Path(file))) if isinstance(file, str) and usercode.is_file(file) else [])
 
 
 def lasting_names(mechanisms: str) -> str:

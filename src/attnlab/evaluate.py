@@ -51,7 +51,7 @@ def generate(
     for _ in range(min(limit, model.config.block_size - start)):
         chosen = choose(model.head(model.hidden(new, caches=caches)[:, -1]))
         ids = torch.cat([ids, chosen[:, None]], dim=1)
-        new = chosen[:, None] if use_cache else ids
+        new = ids if caches is None else chosen[:, None]
         for stop in stops:
             running &= chosen != stop
         if not running.any():

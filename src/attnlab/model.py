@@ -6,6 +6,7 @@ Nothing is ever unpickled.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 
 from attnlab import registry, usercode
 from attnlab.config import ModelConfig, require, restore_model
-from attnlab.errors import CheckpointError, ConfigError, unknown
+from attnlab.errors import CheckpointError, ConfigError, UserError, unknown
 from attnlab.mechanisms.heads import Attention
 from attnlab.runs import Run, note_without_manifest, read_bytes, read_json, refuse_models_of_transformers
 from attnlab.taps import Tap
@@ -79,6 +80,14 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
     return module
 
 
+def arguments_of(call: Callable[..., Any]) -> frozenset[str]:
+    """The names of the arguments that a module's forward, or a function, takes."""
+    try:
+        return frozenset(inspect.signature(call.forward if isinstance(call, nn.Module) else call).parameters)
+    except (TypeError, ValueError):  # a function written in C does not name its arguments
+        return frozenset()
+
+
 class MLP(nn.Module):
     """Two linear maps with an activation between."""
 
@@ -109,7 +118,8 @@ class Block(nn.Module):
     def mix(self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any) -> Float[Tensor, "B T D"]:
         """The residual stream after attention, where tokens meet."""
         x = self.hook_resid_pre(x)
-        return self.joined(x, self.attn(self.norm1(x), padding, cache))
+        given = {name: value for name, value in (("padding", padding), ("cache", cache)) if value is not None}
+        return self.joined(x, self.attn(self.norm1(x), **given))
 
     def take(
         self, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B 1 T N"], cache: Any
@@ -167,13 +177,21 @@ class LanguageModel(nn.Module):
         if self.latents is not None:
             nn.init.normal_(self.latents, std=0.02)
 
-    def new_caches(self) -> list[Any]:
-        """One empty cache a layer, for generation."""
-        caches = []
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            caches.append(block.attn.new_cache())  # type: ignore[operator]
-        return caches
+    @property
+    def takes_padding(self) -> bool:
+        """Whether every layer can hide tokens; `forward(x)` alone is enough for a mechanism that nothing is hidden from."""
+        return self.latents is not None or all("padding" in arguments_of(one) for one in self.mechanisms)
+
+    @property
+    def mechanisms(self) -> list[nn.Module]:
+        """The attention of every layer."""
+        return [block.attn for block in self.blocks if isinstance(block, Block)]
+
+    def new_caches(self) -> list[Any] | None:
+        """One empty cache per layer, for generation; None if a layer keeps none, and every text is then read whole."""
+        if not all(hasattr(one, "new_cache") and "cache" in arguments_of(one) for one in self.mechanisms):
+            return None
+        return [one.new_cache() for one in self.mechanisms]  # type: ignore[operator]
 
     def hidden(
         self,
@@ -192,6 +210,8 @@ class LanguageModel(nn.Module):
             raise ValueError(
                 f"{start + ids.shape[1]} tokens do not fit into a block of {self.config.block_size}: shorten the text"
             )
+        if padding is not None and not self.takes_padding:
+            raise UserError(f"mechanism '{self.config.mechanism}' takes no padding: read texts of one length at a time")
         x = self.hook_embed(self.tokens(ids))
         if self.positions is not None:
             places = self.positions.weight[start : start + ids.shape[1]]

@@ -37,6 +37,7 @@ except ImportError:  # no Unix, no locks
     fcntl = None  # type: ignore[assignment]
 
 from attnlab import __version__
+from attnlab.config import parse_json
 from attnlab.errors import (
     AttnlabError,
     AttnlabWarning,
@@ -96,7 +97,7 @@ def sync(folder: Path) -> None:
 
 def to_json(value: Any) -> bytes:
     """Readable JSON as it is stored."""
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -150,12 +151,26 @@ def note_without_manifest(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON table that this program wrote, or an error that says what is wrong with it."""
     try:
-        value = json.loads(read_bytes(path).decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        value = parse_json(read_bytes(path).decode("utf-8"))
+    except ValueError as error:
         raise CheckpointError(f"{path} is damaged ({error}): use an older checkpoint or train again") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is damaged (no table inside): use an older checkpoint or train again")
     return value
+
+
+@contextmanager
+def interpreting(path: Path) -> Iterator[None]:
+    """Say of a stored file that it is damaged, when what it holds cannot be used."""
+    try:
+        yield
+    except AttnlabError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(
+            f"{path} is damaged, or of another version ({said:.200}): restore it from a copy, or make it again"
+        ) from error
 
 
 def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False) -> None:
@@ -432,10 +447,10 @@ class Run:
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 if not isinstance(row["step"], int):
                     raise TypeError
-            except (ValueError, KeyError, TypeError, RecursionError):
+            except (ValueError, KeyError, TypeError):
                 if number == len(lines):
                     break
                 raise CheckpointError(

@@ -56,8 +56,8 @@ class Sources:
     @classmethod
     def read(cls, corpus: str | None, facts: str | None) -> Sources:
         """Read what is named; paths are kept absolute so that a run can go on from anywhere."""
-        text = corpora.load_corpus(corpus) if corpus else None
-        questions = corpora.load_questions(facts) if facts else ()
+        text = corpora.load_corpus(corpus) if corpus is not None else None
+        questions = corpora.load_questions(facts) if facts is not None else ()
         described = {
             "corpus": {"source": lasting(corpus), "sha256": text.sha256} if corpus and text else None,
             "facts": {"source": lasting(facts), "sha256": checksum(questions)} if facts else None,

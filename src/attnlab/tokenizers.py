@@ -127,14 +127,13 @@ class Tokenizer:
     def load(cls, path: Path) -> Tokenizer:
         """Read tokenizer.json."""
         try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} is missing: the checkpoint is incomplete") from None
+            content = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read ({error.strerror}): the checkpoint is incomplete") from None
         try:
-            backend = tokenizers.Tokenizer.from_str(text)
+            return cls(tokenizers.Tokenizer.from_str(content.decode()))
         except Exception as error:  # the library raises plain Exception
             raise CheckpointError(f"{path} cannot be read ({error}): the checkpoint is damaged") from None
-        return cls(backend)
 
     @classmethod
     def train(cls, kind: Kind, texts: Iterable[str], vocab_size: int, min_count: int = 1) -> Tokenizer:

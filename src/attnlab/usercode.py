@@ -34,7 +34,7 @@ from attnlab.terminal import printable
 
 FOLDER = "code"  # of the files that a run, model or export carries
 DIGITS = 12  # of the sha256, in names
-STORED = re.compile(rf"(?P<stem>[^/\\]+)\.py@(?P<digits>[0-9a-f]{{{DIGITS}}}):(?P<name>[^:]+)")
+STORED = re.compile(rf"(?P<stem>[\w.-]+)\.py@(?P<digits>[0-9a-f]{{{DIGITS}}}):(?P<name>[^:]+)")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Source:
 
     def stored_name(self, name: str) -> str:
         """How a class in it is called in a run."""
-        return f"{self.path.stem}.py@{self.sha256[:DIGITS]}:{name}"
+        stem = re.sub(r"[^\w.-]", "_", self.path.stem)  # what is left cannot be taken for a path or another name
+        return f"{stem}.py@{self.sha256[:DIGITS]}:{name}"
 
 
 _sources: dict[str, Source] = {}  # what was read in this process, by the stored name without the class
@@ -74,14 +75,22 @@ def each(names: str) -> list[str]:
     return [name.strip() for name in names.split(",")]
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether a path from anywhere is that of a plain file; one that the system cannot even look up is not."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
+
+
 def read(path: str | Path) -> Source:
     """A user's file."""
+    if not is_file(path):
+        raise ConfigError(f"{path}: no such file; name a class in a file as path.py:ClassName")
     try:
         return Source(Path(path).resolve(), Path(path).read_bytes())
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise ConfigError(f"{path}: no such file; name a class in a file as path.py:ClassName") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read ({getattr(error, 'strerror', error)})") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
 
 
 def keep(source: Source, name: str) -> str:
@@ -97,7 +106,7 @@ def named_by_user(names: str) -> str:
 
 
 def _named_by_user(name: str) -> str:
-    if ".py:" not in name:
+    if is_stored(name) or ".py:" not in name:
         return name
     path, _, class_name = name.rpartition(":")
     source = read(path)
@@ -115,14 +124,14 @@ def stored_in(folder: Path | None, names: str) -> str:
 
 def _stored_in(folder: Path | None, name: str) -> str:
     if found := STORED.fullmatch(name):
-        if folder is not None and (path := folder / carried_as(found)).is_file():
+        if folder is not None and is_file(path := folder / carried_as(found)):
             source = read(path)
             if not source.sha256.startswith(found["digits"]):
                 raise CheckpointError(f"{path} was changed since the model was made: restore the file")
             _sources[name.rpartition(":")[0]] = source
     elif ".py:" in name:
         path, class_name = Path(name.rpartition(":")[0]), name.rpartition(":")[2]
-        if not path.is_file():
+        if not is_file(path):
             raise CheckpointError(
                 f"{folder or 'the model'} needs class {class_name} of {path}, which is gone: put it back, or train again"
             )
@@ -175,7 +184,7 @@ def require_named(names: Iterable[str]) -> None:
     """Refuse the files that a stored plan names by path, unless they may run; a file that is gone is met later."""
     for name in names:
         path, _, class_name = name.rpartition(":")
-        if Path(path).is_file():
+        if is_file(path):
             require(keep(read(path), class_name))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -13,13 +14,18 @@ from attnlab.audit.measure import (
     Setting,
     difference,
     future_leak,
+    future_leak_at_all_cuts,
     future_share,
     gradient_leak,
     influence,
     moved,
 )
-from attnlab.audit.probes import RULER, Finding, left_padding, not_long, positions, ruler, settings, worst
+from attnlab.audit.probes import RULER, Finding, few, left_padding, not_long, positions, ruler, settings, worst
 from attnlab.audit.subject import NotTested, Subject
+
+ALL_CUTS = (
+    150  # tokens up to which all cuts are tested at every length; beyond, at the longest, to which others are held
+)
 
 
 def must_be_causal(subject: Subject) -> None:
@@ -43,12 +49,29 @@ def future(subject: Subject, lengths: Sequence[int]) -> Finding:
     """Do earlier outputs move when later tokens change?"""
     must_be_causal(subject)
     ticks = ruler(lengths)
-    chosen = [*settings(subject, lengths)]
+    chosen = [*settings(subject, few(lengths))]
     if "padding" in subject.takes:
         chosen += [
             Setting(tokens, training=mode, padded=True) for tokens in {ticks, max(lengths)} for mode in (False, True)
         ]
-    return worst(future_at(subject, one, one.tokens == ticks) for one in chosen)
+    found = [future_at(subject, one, one.tokens == ticks) for one in chosen]
+    closely = [tokens for tokens in lengths if tokens > 1 and (tokens <= ALL_CUTS or tokens == max(lengths))]
+    found += [future_at_all_cuts(subject, Setting(tokens, rows=1)) for tokens in closely]
+    return worst(found)
+
+
+def future_at_all_cuts(subject: Subject, setting: Setting) -> Finding:
+    """The same at every cut of one text."""
+    return worst_leak(future_leak_at_all_cuts(subject, setting), range(setting.tokens - 1), setting)
+
+
+def worst_leak(leaks: Tensor, cuts: Sequence[int], setting: Setting) -> Finding:
+    """The largest of the leaks (cuts T) in words."""
+    row, place = divmod(int(leaks.argmax()), setting.tokens)
+    later = f"tokens {cuts[row] + 1} and later change" if cuts[row] + 2 < setting.tokens else "the last token changes"
+    return Finding(
+        leaks.max().item(), f"output {place} moves by {leaks.max():.2g} of its range when {later} ({setting})"
+    )
 
 
 def future_at(subject: Subject, setting: Setting, by_position: bool) -> Finding:
@@ -57,10 +80,7 @@ def future_at(subject: Subject, setting: Setting, by_position: bool) -> Finding:
     if not cuts:
         return Finding(0.0, "", (0.0,) if by_position else ())
     leaks = future_leak(subject, setting, cuts)
-    row, place = divmod(int(leaks.argmax()), setting.tokens)
-    later = f"tokens {cuts[row] + 1} and later change" if cuts[row] + 2 < setting.tokens else "the last token changes"
-    says = f"output {place} moves by {leaks.max():.2g} of its range when {later} ({setting})"
-    return Finding(leaks.max().item(), says, tuple(leaks.amax(0).tolist()) if by_position else ())
+    return replace(worst_leak(leaks, cuts, setting), by_position=tuple(leaks.amax(0).tolist()) if by_position else ())
 
 
 def gradient(subject: Subject, lengths: Sequence[int]) -> Finding:
@@ -90,19 +110,21 @@ def gradient_at(subject: Subject, setting: Setting, by_position: bool) -> Findin
 
 
 def prefix(subject: Subject, lengths: Sequence[int]) -> Finding:
-    """Is the output of the beginning of a text the beginning of the output?"""
+    """Is the output of the beginning of a text the beginning of the output, in both modes and at every length?"""
     must_be_causal(subject)
+    whole = (Setting(max(lengths), training=training, rows=1 if training else 2) for training in (False, True))
+    return worst(found for setting in whole for found in prefix_at(subject, setting, lengths))
 
-    def at(setting: Setting, kept: int) -> Finding:
-        x = subject.draw(setting.rows, setting.tokens, seed=setting.seed)
-        with subject.mode(setting.training):
-            apart = difference(subject.run(x)[:, :kept], subject.run(x[:, :kept]))
-        return Finding(
-            apart, f"the outputs of the first {kept} tokens differ by {apart:.2g} when more follow ({setting})"
-        )
 
-    plain = [one for one in settings(subject, lengths) if one.norm == 1]
-    return worst(at(one, kept) for one in plain for kept in lengths if kept < one.tokens)
+def prefix_at(subject: Subject, setting: Setting, lengths: Sequence[int]) -> Iterator[Finding]:
+    """The same under given circumstances."""
+    x = subject.draw(setting.rows, setting.tokens)
+    with subject.mode(setting.training):
+        y = subject.run(x).detach()
+        for kept in (tokens for tokens in lengths if tokens < setting.tokens):
+            apart = difference(y[:, :kept], subject.run(x[:, :kept]).detach())
+            words = f"the outputs of the first {kept} tokens differ by {apart:.2g} when more follow ({setting})"
+            yield Finding(apart, words)
 
 
 def cache(subject: Subject, lengths: Sequence[int]) -> Finding:

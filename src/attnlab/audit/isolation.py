@@ -20,6 +20,8 @@ from attnlab.audit.measure import (
 from attnlab.audit.probes import RULER, Finding, left_padding, not_long, settings, worst
 from attnlab.audit.subject import NotTested, Subject
 
+CONVENTION = "padding is True at hidden tokens"
+
 
 def hidden_tokens(tokens: int, seed: int) -> Tensor:
     """Which tokens are hidden (True), in six texts: at the beginning, at the end, here and there."""
@@ -47,11 +49,12 @@ def padding_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
     hidden = hidden_tokens(setting.tokens, setting.seed)
     steps = padding_leak(subject, setting, hidden)
     place, size = int(steps.argmax()), steps.max().item()
-    yield Finding(size, f"output {place} moves by {size:.2g} of its range when hidden tokens change ({setting})")
+    words = f"output {place} moves by {size:.2g} of its range when hidden tokens change"
+    yield Finding(size, f"{words} ({CONVENTION}; {setting})")
     if setting.norm == 1 and setting.tokens <= RULER:
         with suppress(NotTested):
             share = padding_gradient(subject, setting, hidden)
-            yield Finding(share, f"a share {share:.2g} of the gradient lies on hidden tokens ({setting})")
+            yield Finding(share, f"a share {share:.2g} of the gradient lies on hidden tokens ({CONVENTION}; {setting})")
 
 
 def padding_leak(subject: Subject, setting: Setting, hidden: Tensor) -> Tensor:

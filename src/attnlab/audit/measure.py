@@ -19,6 +19,8 @@ LIMIT = 1e-6  # of a leak: rounding in float32 stays below
 SAME = 1e-5  # of two ways to the same numbers, which round differently
 SCALES = (1.0, 10.0, 0.0)  # of the tokens put in place of others; a maximum must meet larger ones
 PAIRS = 2**19  # rows x tokens x tokens that one backward pass may hold
+PAIRS_FORWARD = 2**20  # the same for a pass without gradients
+OPPOSITE = (-2.0, -3.0, -0.5)  # times a token: a change that neither an even function nor a ReLU can miss
 NUMBERS = 2**24  # rows x tokens x width that it may hold
 
 
@@ -51,10 +53,15 @@ def difference(one: Tensor, other: Tensor) -> float:
     return min((one - other).abs().max().item() / max(size, 1e-30), 2.0)
 
 
-def moved(before: Tensor, after: Tensor) -> Tensor:
-    """How far the output at every position moves (T); what was not finite before says nothing."""
+def steps_between(before: Tensor, after: Tensor) -> Tensor:
+    """How far every output moves (B T); what was not finite before says nothing."""
     steps = (after - before).abs().nan_to_num(nan=1e30, posinf=1e30).where(before.isfinite(), 0)
-    return steps.detach().amax((0, 2))
+    return steps.detach().amax(2)
+
+
+def moved(before: Tensor, after: Tensor) -> Tensor:
+    """How far the output at every position moves (T), in the text where it moves most."""
+    return steps_between(before, after).amax(0)
 
 
 def relative(steps: Tensor, freely: Tensor, size: Tensor) -> Tensor:
@@ -77,7 +84,10 @@ def replace_tokens(subject: Subject, x: Tensor, where: Tensor, setting: Setting,
 
 
 def future_leak(subject: Subject, setting: Setting, cuts: Sequence[int]) -> Tensor:
-    """How much every output moves (cuts T) when the tokens after a cut change; zero after the cut, where it may."""
+    """How much every output moves (cuts T) when the tokens after a cut change; zero after the cut, where it may.
+
+    One cut at a time: the readable reference of `future_leak_at_all_cuts`.
+    """
     x, anew = (
         subject.draw(setting.rows, setting.tokens, setting.norm, seed) for seed in (setting.seed, setting.seed + 500)
     )
@@ -92,6 +102,31 @@ def future_leak(subject: Subject, setting: Setting, cuts: Sequence[int]) -> Tens
             steps = moved(y, subject.run(changed, padding=nothing))
             leaks[row] = relative(steps, freely, size).where(~later[0], 0)
     return leaks
+
+
+def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
+    """The same for every cut of one text (T-1 T): the rows of a batch are the text with the tokens after each cut changed."""
+    tokens = setting.tokens
+    x, anew = (subject.draw(1, tokens, setting.norm, seed) for seed in (setting.seed, setting.seed + 500))
+    places = torch.arange(tokens)
+    leaks = torch.zeros(tokens - 1, tokens)
+    with subject.mode(setting.training):
+        y = subject.run(x)
+        freely, size = moved(y, subject.run(anew)), size_of(y)
+        at_once = max(1, min(PAIRS_FORWARD // tokens**2, NUMBERS // (tokens * max(subject.width, y.shape[-1]))))
+        for cuts in torch.arange(tokens - 1).split(at_once):
+            later = places > cuts[:, None]
+            steps = steps_between(y, subject.run(opposite_tokens(subject, x, cuts, later)))
+            leaks[cuts] = relative(steps, freely, size).where(~later, 0).to(leaks)
+    return leaks
+
+
+def opposite_tokens(subject: Subject, x: Tensor, cuts: Tensor, later: Tensor) -> Tensor:
+    """Copies of one text, one for each cut, in which every later token is another: turned round, or the next id."""
+    if subject.reads_ids:
+        return torch.where(later, (x + 1 + cuts[:, None] % max(1, subject.width - 1)) % subject.width, x)
+    factors = torch.tensor(OPPOSITE, dtype=x.dtype)[cuts % len(OPPOSITE)]
+    return torch.where(later[..., None], factors[:, None, None] * x, x)
 
 
 def influence(subject: Subject, x: Tensor, asked: Sequence[int], seed: int = 0) -> Tensor:

@@ -14,6 +14,7 @@ from attnlab.audit.subject import NotTested, Subject
 
 NORMS = (1.0, 0.01, 100.0)
 LONG = 150  # tokens, beyond which less is asked
+FEW = (1, 2, 7, 64, LONG)
 RULER = 64  # tokens of the text whose leak is told position by position
 
 
@@ -40,6 +41,12 @@ def worst(findings: Iterable[Finding]) -> Finding:
 def ruler(lengths: Sequence[int]) -> int:
     """The length whose leak is told position by position."""
     return max((tokens for tokens in lengths if tokens <= RULER), default=min(lengths))
+
+
+def few(lengths: Sequence[int]) -> list[int]:
+    """Some of many lengths, for what costs much or depends little on length: the nearest to each of FEW, and the longest."""
+    nearest = {max((tokens for tokens in lengths if tokens <= most), default=min(lengths)) for most in FEW}
+    return sorted({*nearest, max(lengths)})
 
 
 def not_long(lengths: Sequence[int]) -> list[int]:

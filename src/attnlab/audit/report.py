@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from attnlab.audit.probes import Finding, worst
@@ -11,6 +11,8 @@ from attnlab.audit.subject import NotTested
 
 # What a declared defect may account for: seeing what is hidden, in all its forms. NaN or shared layers are never meant.
 EXCUSED = frozenset({"future", "gradient", "prefix", "cache", "padding"})
+
+NOT_TESTED = "not tested"
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,10 @@ class Check:
     passed: bool | None
     says: str
     by_position: tuple[float, ...] = ()
+
+    def withdrawn(self, why: str) -> Check:
+        """The same question without its answer."""
+        return replace(self, value=None, passed=None, says=f"{NOT_TESTED}: {why}", by_position=())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -47,10 +53,18 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """pass, fail, or declared: a specimen that is wrong as it says it is."""
+        """pass, fail, declared (a specimen that is wrong as it says it is), or not tested: who sees the future is unknown."""
         if self.defect:
             return "declared" if self.failing and all(check.name in EXCUSED for check in self.failing) else "fail"
-        return "fail" if self.failing else "pass"
+        if self.failing:
+            return "fail"
+        # A causal subject is asked for leaks, a bidirectional one whether it sees both ways.
+        return NOT_TESTED if {"future", "both_ways"} <= self.untested.keys() else "pass"
+
+    @property
+    def untested(self) -> dict[str, str]:
+        """The checks that could not be made, and why."""
+        return {check.name: check.says.removeprefix(f"{NOT_TESTED}: ") for check in self.checks if check.passed is None}
 
     @property
     def causal_leak(self) -> float | None:
@@ -85,6 +99,7 @@ class Report:
             "verdict": self.verdict,
             "defect": self.defect,
             "faults": self.faults,
+            "untested": self.untested,
             "checks": [check.to_dict() for check in self.checks],
             "leak_by_position": self.leak_by_position,
             "lengths": list(self.lengths),
@@ -104,7 +119,7 @@ def answer(name: str, limit: float, questions: Iterable[Callable[[], Finding]]) 
         except Exception as error:  # whatever a user's module may raise
             return Check(name, None, limit, False, f"raises {one_line(error)}")
     if not found:
-        return Check(name, None, limit, None, f"not tested: {reasons[0]}")
+        return Check(name, None, limit, None, f"{NOT_TESTED}: {reasons[0]}")
     first = worst(found)
     passed = first.value <= limit
     return Check(name, first.value, limit, passed, "" if passed else first.says, first.by_position)
@@ -116,6 +131,6 @@ def one_line(error: Exception) -> str:
 
 
 def wrong(reports: Sequence[Report], named: bool) -> bool:
-    """Whether an audit must end in an error: an undeclared fault, or nothing but specimens asked for by name."""
+    """Whether an audit must end in an error: an undeclared fault, no test for leaks, or only specimens asked for by name."""
     verdicts = {report.verdict for report in reports}
-    return "fail" in verdicts or (named and verdicts == {"declared"})
+    return not verdicts.isdisjoint(("fail", NOT_TESTED)) or (named and verdicts == {"declared"})

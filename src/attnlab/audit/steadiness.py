@@ -12,15 +12,16 @@ from attnlab.audit.isolation import must_take_padding
 from attnlab.audit.measure import Setting, difference, influence
 from attnlab.audit.probes import Finding, left_padding, not_long, positions, settings, worst
 from attnlab.audit.subject import NotTested, Subject
-from attnlab.taps import Tap, capture
+from attnlab.taps import capture, taps_of
 
 
 def pattern_of(subject: Subject, x: Tensor) -> dict[str, Tensor]:
-    """The output, and the patterns that taps show, while somebody watches; nothing where there are no taps."""
+    """The output and the patterns while they are captured; nothing where no layer has a tap for its pattern."""
     module = subject.module
-    if module is None or not any(isinstance(one, Tap) for one in module.modules()):
+    taps = [] if module is None else [name for name in taps_of(module) if name.endswith("hook_pattern")]
+    if module is None or not taps:
         return {}
-    with capture(module, "hook_pattern") as seen:
+    with capture(module, taps) as seen:
         seen["output"] = subject.run(x)
     return dict(seen)
 

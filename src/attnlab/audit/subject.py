@@ -7,7 +7,6 @@ language model). Everything works on a copy, in float32 on the CPU and without d
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.errors import UserError
+from attnlab.model import arguments_of
 
 
 class NotTested(Exception):
@@ -46,11 +46,8 @@ class Subject:
     @cached_property
     def takes(self) -> frozenset[str]:
         """The names of the arguments it takes."""
-        function = self.call.forward if isinstance(self.call, nn.Module) else self.call
-        try:
-            return frozenset(inspect.signature(function).parameters)
-        except (TypeError, ValueError):  # a function written in C says nothing of its arguments
-            return frozenset()
+        # A language model passes padding on to its layers, and says whether they take it.
+        return arguments_of(self.call) - (frozenset() if getattr(self.call, "takes_padding", True) else {"padding"})
 
     @cached_property
     def embedding(self) -> nn.Embedding | None:
@@ -98,7 +95,9 @@ class Subject:
         """An empty cache, where the subject keeps one."""
         for word, maker in (("cache", "new_cache"), ("caches", "new_caches")):
             if word in self.takes and hasattr(self.module, maker):
-                return getattr(self.module, maker)()
+                cache = getattr(self.module, maker)()
+                if cache is not None:
+                    return cache
         raise NotTested("keeps no cache")
 
     @contextmanager

@@ -239,7 +239,7 @@ class Gauge:
     def glance(self, arguments: Mapping[str, Any]) -> Glance:
         """Peak memory and time of one step."""
         if self._server is None:
-            command = [sys.executable, "-m", "attnlab.bench.memory", self.maker]
+            command = [sys.executable, "-P", "-m", "attnlab.bench.memory", self.maker]
             self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._server.stdin is not None
         assert self._server.stdout is not None

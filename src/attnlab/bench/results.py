@@ -85,7 +85,7 @@ def affordable(points: Sequence[tuple[int, float]], budget: float) -> int | None
 def ratios(row: Row, bar: Row) -> list[tuple[int, float]]:
     """Time as a multiple of the bar's, at the lengths where both were measured."""
     both = [(one.tokens, one.seconds, bar.seconds(one.tokens)) for one in row.points]
-    return [(tokens, mine / its) for tokens, mine, its in both if mine is not None and its is not None]
+    return [(tokens, mine / its) for tokens, mine, its in both if mine is not None and its]
 
 
 def crossover(pairs: Sequence[tuple[int, float]], level: float = 1 - NOISE) -> float | None:

@@ -72,7 +72,8 @@ def places_of(name: str, tokenizer: PreTrainedTokenizerBase) -> int:
 
     models: Any = AutoModel  # without types
     with quietly(), plainly(name), torch.device("meta"):
-        return places(models.from_config(AutoConfig.from_pretrained(locate(name))), tokenizer)
+        config = AutoConfig.from_pretrained(locate(name), trust_remote_code=False)
+        return places(models.from_config(config), tokenizer)
 
 
 def lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[int]:

@@ -35,7 +35,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     with quietly(), plainly(name):
-        tokenizer = AutoTokenizer.from_pretrained(locate(name))
+        tokenizer = AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
     if "attention_mask" not in tokenizer.model_input_names:  # or padding would be read as text
         tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
     if tokenizer.pad_token_id is None:
@@ -53,7 +53,7 @@ def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
 
     tokenizer = load_tokenizer(name)
     with quietly(), plainly(name):
-        names = AutoConfig.from_pretrained(locate(name)).id2label
+        names = AutoConfig.from_pretrained(locate(name), trust_remote_code=False).id2label
         brought = [names[place] for place in sorted(names)]
         model, report = AutoModelForSequenceClassification.from_pretrained(
             locate(name),
@@ -64,6 +64,7 @@ def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
             ignore_mismatched_sizes=True,
             dtype=torch.float32,
             output_loading_info=True,
+            trust_remote_code=False,
         )
     missing = {*report["missing_keys"], *(key[0] for key in report.get("mismatched_keys", ()))}
     if not missing and brought != list(labels):

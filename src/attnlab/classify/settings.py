@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from attnlab.config import build, from_text, require, setting, type_hints
+from attnlab.config import build, from_text, require, require_seed, setting, type_hints
 
 Optimizer = Literal["adamw", "sgd", "adagrad", "muon"]
 Batching = Literal["grouped", "random", "fixed"]
@@ -38,11 +38,11 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         require(self.lr >= 0, f"lr must be positive, or 0 for the optimizer's own, not {self.lr:g}")
-        for name, least in (("batch_size", 1), ("epochs", 1), ("max_length", 3), ("seed", 0)):
+        for name, least in (("batch_size", 1), ("epochs", 1), ("max_length", 3)):
             require(getattr(self, name) >= least, f"{name} must be at least {least}, not {getattr(self, name)}")
         require(self.weight_decay >= 0, f"weight_decay must not be negative, but is {self.weight_decay:g}")
         require(0 <= self.warmup < 1, f"warmup must lie in [0, 1), not {self.warmup:g}")
-        require(self.seed < 2**32, f"seed must be less than 2**32, not {self.seed}")
+        require_seed(self.seed)
 
     @property
     def rate(self) -> float:

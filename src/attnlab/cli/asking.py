@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App
 from rich.text import Text
 
-from attnlab.cli.common import TrustCode, Whole, app, console, errors, indexing, show_json
+from attnlab.cli.common import Seed, TrustCode, Whole, app, console, errors, indexing, show_json
 from attnlab.config import resolve
 from attnlab.errors import UserError
 
@@ -60,7 +60,7 @@ def evaluate(
             raise UserError("--exam asks questions, --corpus and --probe measure text: give one, then the other")
         measure(folder, corpus, probe, out, trust_code, json)
         return
-    exam = exam or "people:test"
+    exam = "people:test" if exam is None else exam
     from attnlab import corpora, evaluate
     from attnlab.model import load_model
     from attnlab.runs import Run, free_name, refuse_existing, refuse_several, to_json, write_folder
@@ -92,7 +92,7 @@ def measure(
     refuse_several("a measurement")
     opened, target = Run.open(folder), out or free_name("evaluate")
     refuse_existing(target)
-    text = corpora.load_corpus(corpus) if corpus else None
+    text = corpora.load_corpus(corpus) if corpus is not None else None
     (model, tokenizer), reading = load_model(opened.model, trust_code=trust_code), stages.reading_of(opened)
     summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
     summary["probes"] = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
@@ -135,7 +135,7 @@ def generate(
     n: Whole = 5,
     temperature: float = 0.8,
     top_k: Whole = 0,
-    seed: Whole = 0,
+    seed: Seed = 0,
     longest: Whole = 100,
     trust_code: TrustCode = False,
     json: bool = False,
@@ -183,7 +183,7 @@ def corpus_show(
     task: str = "spans",
     preset: str | None = None,
     n: Whole = 5,
-    seed: Whole = 0,
+    seed: Seed = 0,
     json: bool = False,
 ) -> None:
     """Print what a task makes of the data: examples as input and target, special symbols shown.
@@ -210,7 +210,8 @@ def corpus_show(
     if n < 1:
         raise UserError(f"--n must be at least 1, not {n}")
     preset = preset or {"spans": "mingpt", "words": "nano-words"}.get(task, "small")
-    facts = facts or ("people:train" if task == "questions" and corpora.is_built_in(corpus) else None)
+    if facts is None and task == "questions" and corpora.is_built_in(corpus):
+        facts = "people:train"
     preview = stages.preview(resolve(preset, given={"task": {"name": task}}), corpus, facts, n, seed)
     if json:
         show_json(preview)

@@ -10,7 +10,7 @@ from typing import Any
 from cyclopts import App
 from rich.table import Table
 
-from attnlab.cli.common import NONE, Settings, TrustCode, Whole, app, collect, console, show_json
+from attnlab.cli.common import NONE, Seed, Settings, TrustCode, Whole, app, collect, console, show_json
 from attnlab.config import RunConfig, load_preset, preset_names, resolve, type_hints, walk
 from attnlab.errors import UserError
 
@@ -115,7 +115,7 @@ def mechanisms_show(
     std: tuple[float, ...] = (0.5, 1.0, 2.0),
     causal: bool = False,
     draws: Whole = 32,
-    seed: Whole = 0,
+    seed: Seed = 0,
     out: Path | None = None,
     trust_code: TrustCode = False,
     json: bool = False,

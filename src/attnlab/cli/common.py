@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import math
 import os
 import signal
 import sys
@@ -16,11 +17,12 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from attnlab import __version__
-from attnlab.config import RunConfig, describe_type, from_text, type_hints
+from attnlab.config import LARGEST, RunConfig, describe_type, from_text, require_seed, type_hints
 from attnlab.errors import UNEXPECTED, AttnlabError, AttnlabWarning, UserError
 from attnlab.runs import speaks
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
+LONGEST = 2000  # characters of a message, which may quote what a user gave
 console = Terminal(markup=False, emoji=False)  # what is printed is mostly the user's own text
 errors = Terminal(stderr=True, markup=False, emoji=False)
 
@@ -30,12 +32,21 @@ def as_written(name: str) -> str:
     return name
 
 
+def refuse_extremes(_kind: object, value: Any) -> None:
+    """Refuse numbers of any option that nothing could be done with: infinite ones, and whole ones beyond 32 bits."""
+    for one in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ValueError("it must be a finite number")
+        if isinstance(one, int) and abs(one) > LARGEST:
+            raise ValueError(f"it must lie between -{LARGEST} and {LARGEST}")
+
+
 app = App(
     name="attnlab",
     version=__version__,
     help="An attention laboratory: design attention with proofs, train small language models, see what they know.",
     help_format="plaintext",
-    default_parameter=Parameter(name_transform=as_written),
+    default_parameter=Parameter(name_transform=as_written, validator=refuse_extremes),
 )
 
 
@@ -77,6 +88,12 @@ def whole(_kind: object, tokens: Sequence[Any]) -> int:
     return int(tokens[0].value)
 
 
+def refuse_seed(_kind: object, value: Any) -> None:
+    """Refuse a seed that some generator would not take."""
+    if value is not None:
+        require_seed(value)
+
+
 Given: Any = given_class()
 Settings = Annotated[Given, Parameter(name="*")]
 Whole = Annotated[int, Parameter(converter=whole)]
@@ -85,9 +102,10 @@ TrustCode = Annotated[
     Parameter(
         name=("--trust-code", "--trust_code"),
         negative=(),
-        help="Run the code that a folder brings along, and trust it from now on: read it first.",
+        help="Run the code that the folder carries, and trust it from now on: read it first.",
     ),
 ]
+Seed = Annotated[Whole, Parameter(validator=refuse_seed)]
 MaxRisk = Annotated[float, Parameter(name=("--max-risk", "--max_risk"))]
 NONE = Given()
 
@@ -184,8 +202,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def refuse_unreadable(arguments: Sequence[str]) -> None:
-    """Refuse arguments that are not text, which no message, run or report could name."""
-    for one in arguments:
+    """Refuse arguments that are empty, or are not text, which no message, run or report could name."""
+    for before, one in zip(["", *arguments], arguments, strict=False):
+        option, _, value = (one if one.startswith("--") else f"{before}={one}").partition("=")
+        if not value and not (one.startswith("--") and "=" not in one):
+            where = option if option.startswith("--") else "an argument"
+            raise UserError(f"{where} is empty: give a value, or leave it out")
         if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in one):
             raise UserError(f"the argument '{one}' is not UTF-8 text: rename the file, or write the argument again")
 
@@ -212,5 +234,6 @@ def in_plain_words(message: str) -> str:
 def fail(message: str, code: int) -> None:
     """One line on standard error, and out."""
     if speaks():
-        sys.stderr.write(f"attnlab: {printable(message)}\n")
+        short = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
+        sys.stderr.write(f"attnlab: {printable(short)}\n")
     sys.exit(code)

@@ -35,10 +35,10 @@ def report(
     json
         Print the data and write nothing.
     """
-    from jinja2 import UndefinedError
+    from jinja2 import TemplateError
 
     from attnlab.report import FORMATS, strict, write_report
-    from attnlab.runs import free_name, read_json, refuse_existing
+    from attnlab.runs import free_name, interpreting, read_json, refuse_existing
 
     if not runs:
         raise UserError("a report of what? Name a study or some runs, as `attnlab runs` lists them")
@@ -54,8 +54,9 @@ def report(
         refuse_existing(out)
     folder = out or (entries[0].path if whole else free_name("report"))
     try:
-        path = write_report(result, folder, FORMATS if format == "all" else (format,))
-    except (KeyError, TypeError, AttributeError, UndefinedError) as error:
+        with interpreting(entries[0].path / "result.json"):
+            path = write_report(result, folder, FORMATS if format == "all" else (format,))
+    except TemplateError as error:
         raise UserError(f"{entries[0].path}/result.json lacks {error}: it is damaged, or of another version") from None
     console.print(f"report: {path}", soft_wrap=True)
 

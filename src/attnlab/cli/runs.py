@@ -79,14 +79,17 @@ def show(run: str, /, *, json: bool = False) -> None:
     """
     from attnlab import listing
     from attnlab.report.run_list import headline, sections
+    from attnlab.runs import interpreting
 
     entry = listing.find(run)
-    found = listing.details(entry)
+    with interpreting(entry.path):
+        found = listing.details(entry)
+        shown = sections(entry, found)
     if json:
         show_json(found)
         return
     console.print(headline(entry), soft_wrap=True)
-    for title, rows in sections(entry, found):
+    for title, rows in shown:
         table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
         for row in rows:
             table.add_row(*(Text(cell, overflow="fold") for cell in row))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from attnlab.cli.common import NONE, MaxRisk, Settings, Whole, app, collect, console, read_numbers, read_seeds
+from attnlab.cli.common import NONE, MaxRisk, Seed, Settings, Whole, app, collect, console, read_numbers, read_seeds
 from attnlab.errors import UserError
 
 # Options that only some studies take, by study.
@@ -32,7 +32,7 @@ def run(
     preset: str | None = None,
     config: Path | None = None,
     mechanism: str | None = None,
-    seed: Whole | None = None,
+    seed: Seed | None = None,
     seeds: str | None = None,
     jobs: Whole | None = None,
     track: str | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnlab.cli.common import NONE, Settings, TrustCode, Whole, app, collect, console
+from attnlab.cli.common import NONE, Seed, Settings, TrustCode, app, collect, console
 from attnlab.config import resolve
 from attnlab.errors import UserError
 from attnlab.runs import speaks
@@ -43,7 +43,7 @@ def pretrain(
     preset: str = "small",
     config: Path | None = None,
     mechanism: str | None = None,
-    seed: Whole | None = None,
+    seed: Seed | None = None,
     given: Settings = NONE,
 ) -> None:
     """Train a fresh model on a corpus.
@@ -84,7 +84,7 @@ def finetune(
     out: Path | None = None,
     preset: str | None = None,
     config: Path | None = None,
-    seed: Whole | None = None,
+    seed: Seed | None = None,
     trust_code: TrustCode = False,
     given: Settings = NONE,
 ) -> None:

@@ -42,8 +42,6 @@ from attnlab.runs import (
 
 __all__ = ["Data", "Plan", "advise", "begin", "carry_out", "check", "compare", "make_plan", "run"]
 
-AUDITED_LENGTH = 320  # or the block, where that is shorter
-
 
 def compare(
     *specimens: str, out: Path | str | None = None, console: Console | None = None, **asked: Any
@@ -115,11 +113,12 @@ def audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     found = {}
     for specimen in plan.specimens:
         model = to_be_audited(plan, folder, specimen.name)
-        report = audit.audit_module(model, length=min(AUDITED_LENGTH, model.config.block_size), name=specimen.name)
+        report = audit.audit_module(model, name=specimen.name)
         found[specimen.name] = report.to_dict()
         words = f"wrong as declared: {report.defect}" if report.verdict == "declared" else report.verdict
-        for fault in report.faults.values() if report.verdict == "fail" else ():
-            words += f"; {fault}"
+        reasons = {"fail": report.faults.values(), "not tested": [report.untested.get("future", "")]}
+        for reason in reasons.get(report.verdict, ()):
+            words += f"; {reason}"
         say(console, f"audit of {specimen.name}: {words}")
     add_files(folder, {path.name: to_json(found)})
     return found

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from attnlab import corpora, stages
 from attnlab.comparing.plan import Plan, stages_of
 from attnlab.comparing.specimens import Specimen
+from attnlab.config import code_named_in
 from attnlab.errors import UserError
 from attnlab.evaluate import cue
+from attnlab.manifest import digest
 from attnlab.model import LanguageModel
 
 FEW_WORDS = 97
@@ -84,8 +87,20 @@ def fingerprints(plan: Plan) -> dict[str, str]:
         found["exam"] = stages.checksum(corpora.load_questions(plan.exam))
     found |= {one: corpora.load_corpus(one).sha256 for one in {each.corpus for each in plan.specimens} if one}
     if not plan.runs:
-        files = [path for specimen in plan.specimens for path in specimen.files]
-        found |= {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        for one in plan.specimens:
+            found |= sums_of_files(one.file, one.given)
+    return found
+
+
+def sums_of_files(settings: str | None, given: Mapping[str, Any]) -> dict[str, str]:
+    """Checksums of the user's own files that settings are made of: the settings file, and the code that is named."""
+    named = code_named_in({"file": settings, "given": given})
+    found = {}
+    for path in [*([Path(settings)] if settings else []), *(Path(one.rpartition(":")[0]).resolve() for one in named)]:
+        try:
+            found[str(path)] = digest(path.read_bytes())
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror}), and the study needs it: restore it") from None
     return found
 
 

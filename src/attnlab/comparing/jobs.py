@@ -63,7 +63,7 @@ def start(plan: Plan, folder: Path, name: str, seed: int) -> Job:
     path = plan.path(folder, name, seed)
     log = folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.txt"
     log.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "attnlab.comparing.job", str(folder), name, str(seed), str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "attnlab.comparing.job", str(folder), name, str(seed), str(os.getpid())]
     with log.open("ab") as stream:
         # A session of its own: Ctrl-C in the terminal is for the comparison, which then asks its jobs to stop.
         process = subprocess.Popen(

@@ -10,16 +10,17 @@ from typing import Any
 
 from attnlab import corpora, stages, stats, usercode
 from attnlab.comparing.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
-from attnlab.config import Stage, lay, load_preset, merge
+from attnlab.config import Stage, lay, load_preset, merge, require_seed, shortened
 from attnlab.errors import UserError, unknown
 from attnlab.machine import cores
 from attnlab.perplexity import PROBES
-from attnlab.runs import Run
+from attnlab.runs import Run, interpreting
 
 PRESETS = {"words": "nano-words", "spans": "mingpt"}  # of a task, where the user names none; else small
 PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the news that nano-words reads once
 QUICK_EPOCHS = 2.0
 SEEDS = 3
+MOST_SEEDS = 1000
 # Fields of a plan that are taken as they are given.
 MORE = ("probes", "all_pairs", "study", "title", "question", "command", "theirs")
 
@@ -49,6 +50,7 @@ class Plan:
     )  # finished ones, which are compared as they are, by specimen and seed
 
     @classmethod
+    @interpreting(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Plan:
         """What to_dict gave."""
         lists = {key: tuple(values[key]) for key in ("seeds", "probes", "theirs") if key in values}
@@ -175,9 +177,15 @@ def make_plan(
 
 def seed_numbers(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
     """Seeds from their number, or as they are."""
-    numbers = tuple(range(seeds or 0)) if isinstance(seeds, int) else tuple(range(SEEDS) if seeds is None else seeds)
-    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+    if isinstance(seeds, int) and not 1 <= seeds <= MOST_SEEDS:
+        raise UserError(
+            f"--seeds must be a number from 1 to {MOST_SEEDS}, or seeds such as 3,4,5, not {shortened(seeds)}"
+        )
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(range(SEEDS) if seeds is None else seeds)
+    if not numbers or len(set(numbers)) < len(numbers):
         raise UserError(f"--seeds must be a number of at least 1, or different seeds such as 3,4,5, not {seeds}")
+    for one in numbers:
+        require_seed(one)
     return numbers
 
 

@@ -14,7 +14,6 @@ from attnlab import registry, stages, usercode
 from attnlab.config import (
     RunConfig,
     Stage,
-    code_named_in,
     diff,
     from_text,
     lasting_given,
@@ -67,15 +66,6 @@ class Specimen:
         if name in said or name in self.given.get(table, {}):
             return self
         return replace(self, given=merge(self.given, {table: {name: value}}))
-
-    @property
-    def files(self) -> list[Path]:
-        """The user's files that it is made of: settings, and classes of mechanisms."""
-        named = code_named_in({"file": self.file, "given": self.given})
-        return [
-            *([Path(self.file)] if self.file else []),
-            *(Path(one.rpartition(":")[0]).resolve() for one in named),
-        ]
 
     @property
     def folder(self) -> str:
@@ -241,10 +231,12 @@ def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[
     for _, config in configs:  # all at once: the jobs that open them later ask nobody
         usercode.require_all(config.model.mechanism)
     varied = only_difference(configs)
+    mechanisms = list(dict.fromkeys(config.model.mechanism for _, config in configs))
+    called = dict(zip(mechanisms, telling_names(mechanisms), strict=True))
     runs: dict[str, str] = {}
     for path, config in configs:
         value = dict(walk(config.to_dict())).get(varied)
-        name = short(str(value)) if varied == MECHANISM else f"{varied}={value}"
+        name = called[config.model.mechanism] if varied == MECHANISM else f"{varied}={value}"
         if f"{name}/{config.seed}" in runs:
             raise UserError(
                 f"{path} and {runs[f'{name}/{config.seed}']} are both {name} with seed {config.seed}: name one"

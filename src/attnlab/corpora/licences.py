@@ -16,7 +16,7 @@ LICENCES = {
 
 def licences_of(sources: Iterable[str]) -> list[str]:
     """What is known of the licences of some sources, each said once."""
-    return sorted({LICENCES.get(one.split(":")[0], OWN) if is_built_in(one) else OWN for one in sources})
+    return sorted({LICENCES.get(one.split(":")[0], OWN) if one and is_built_in(one) else OWN for one in sources})
 
 
 def shown(source: str) -> str:

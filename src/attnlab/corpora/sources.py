@@ -46,11 +46,13 @@ class BuiltIn:
 
 def built_in(source: str | Path) -> BuiltIn | None:
     """The built-in data that a source names, or None where it names a file."""
+    if not str(source).strip():
+        raise DataError("the name of the data is empty: name a file, or people or prose (built in)")
     name = "" if isinstance(source, Path) else source.split(":")[0]
     if isinstance(source, Path) or name not in BUILT_IN:
         return None
-    retold = "(?::x([0-9]+))?" if name == "people" else "(?:())?"
-    match = re.fullmatch(rf"{name}(?::([0-9]+))?{retold}(?::({'|'.join(PARTS)}))?", source)
+    retold = "(?::x([0-9]{1,9}))?" if name == "people" else "(?:())?"
+    match = re.fullmatch(rf"{name}(?::([0-9]{{1,9}}))?{retold}(?::({'|'.join(PARTS)}))?", source)
     if match is None:
         size = re.match(rf"{name}:[0-9]+(?=:)", source)
         prefix = size.group() if size else name

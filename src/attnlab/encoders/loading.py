@@ -73,6 +73,6 @@ def load(place: str, kind: str, **settings: Any) -> tuple[Any, Any]:
     import transformers
 
     with quietly(), plainly(place):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-        model = getattr(transformers, kind).from_pretrained(place, dtype="float32", **settings)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        model = getattr(transformers, kind).from_pretrained(place, dtype="float32", trust_remote_code=False, **settings)
     return tokenizer, model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from attnlab.config import require, setting
+from attnlab.config import MOST, require, require_seed, setting
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,16 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name in ("n_layer", "n_head", "n_embd", "epochs", "blocks_per_batch", "lr", "muon_lr"):
             require(getattr(self, name) > 0, f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("minutes", "weight_decay", "seed"):
+        require_seed(self.seed)
+        for name in ("minutes", "weight_decay"):
             require(getattr(self, name) >= 0, f"{name} must not be negative, but is {getattr(self, name)}")
         for name in ("hidden", "held_out"):
             require(0 < getattr(self, name) < 1, f"{name} must lie between 0 and 1, not {getattr(self, name)}")
         for name in ("dropout", "warmup"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1), not {getattr(self, name)}")
+        for name, most in MOST.items():
+            value = getattr(self, name, 0)
+            require(value <= most, f"{name} must be at most {most:,}, not {value}")
         require(self.n_embd % self.n_head == 0, f"n_embd {self.n_embd} must be a multiple of n_head {self.n_head}")
         require(self.block_size >= 8, f"block_size must be at least 8, not {self.block_size}")
         require(self.vocab_size >= 300, f"vocab_size must be at least 300 (all bytes and some), not {self.vocab_size}")

@@ -61,7 +61,7 @@ def loaded(kind: Any, folder: Path, **settings: Any) -> Any:
     """What transformers reads of a folder, its complaints on one line."""
     try:
         with quietly():
-            return kind.from_pretrained(str(folder), local_files_only=True, **settings)
+            return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
     except UserError:
         raise
     except Exception as error:  # whatever a damaged file may raise

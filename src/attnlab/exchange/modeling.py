@@ -216,6 +216,8 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         caches: list[list[Any] | None] = [group[2] for group in known] or [
             self.language_model.new_caches() if cache is not None else None for _ in beginnings
         ]
+        if cache is not None and None in caches:
+            raise UserError("a mechanism of this model keeps no cache: generate with use_cache=False")
         parts = []
         for (rows, left), kept in zip(beginnings, caches, strict=True):
             first = max(0, left - (total - asked))

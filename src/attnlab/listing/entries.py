@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -11,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnlab.config import walk
+from attnlab.config import parse_json, walk
 from attnlab.errors import AttnlabError, UserError
 from attnlab.runs import is_classifier, is_encoder, is_locked, is_written, read_json
 
@@ -240,7 +239,7 @@ def last_step(path: Path) -> dict[str, Any]:
         lines = stream.read().split(b"\n")
     for line in reversed(lines):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict) and "step" in row:

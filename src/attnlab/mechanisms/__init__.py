@@ -8,7 +8,7 @@ The contract. A mechanism is an `nn.Module` built as `Mechanism(n_embd, n_head, 
                    `select(rows)`, a cache of these rows, for going on from one text in several ways
 
 `padding` marks tokens that nobody may look at (True); a token that may look at nothing gets zeros, not NaN. With a cache, x
-holds only the new tokens.
+holds only the new tokens. `forward(x)` alone will do for a mechanism without padding and cache.
 
 Most mechanisms are an `Attention` (heads.py): they write down their `pattern`, the readable reference, and a `fast` path
 that must equal it. The docstring is the card: what it does, then "Costs:", "Cannot:", and the options under "Parameters".

@@ -86,7 +86,9 @@ def heading(one: Result) -> Column:
     """The column of a figure."""
     unit = f" ({one['unit']})" if one.get("unit") and one["unit"] != "%" else ""
     best_first = not one.get("lower_is_better", True)
-    return Column(one["title"] + unit, note=one.get("note") or "", largest_first=best_first, short=one.get("short") or "")
+    return Column(
+        one["title"] + unit, note=one.get("note") or "", largest_first=best_first, short=one.get("short") or ""
+    )
 
 
 def measured(summary: Result | None, kind: str) -> Cell:

@@ -11,7 +11,7 @@ from rich.console import Console
 from attnlab import comparing, usercode
 from attnlab.config import code_named_in
 from attnlab.errors import UserError, unknown
-from attnlab.runs import read_json
+from attnlab.runs import interpreting, read_json
 from attnlab.studies import optimizers, ready, recall, search, trust, why
 
 Recipe = Callable[[Path, dict[str, Any], Console], dict[str, Any]]
@@ -35,7 +35,10 @@ def find(name: str) -> Recipe:
 
 def resume(folder: Path, console: Console, *, trust_code: bool = False) -> dict[str, Any]:
     """Go on with a study that was stopped; code that its plan names by path runs only if the user has trusted it."""
-    plan = read_json(folder / "study.json")
+    with interpreting(folder / "study.json"):
+        stored = read_json(folder / "study.json")
+        recipe, plan = find(stored["study"]), stored["plan"]
+        named = code_named_in(plan)
     with usercode.trusting(trust_code):
-        usercode.require_named(code_named_in(plan["plan"]))
-        return find(plan["study"])(folder, plan["plan"], console)
+        usercode.require_named(named)
+        return recipe(folder, plan, console)

@@ -25,7 +25,7 @@ from attnlab.errors import UserError, unknown
 from attnlab.progress import display, say
 from attnlab.report import show_result, strict, write_report
 from attnlab.report.words import duration, plural
-from attnlab.runs import add_files, environment, read_json, refuse_existing, to_json, write_folder
+from attnlab.runs import add_files, environment, interpreting, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies import optimizers_judge
 from attnlab.studies.fine_tuning import Asked, check, fingerprints
 
@@ -42,6 +42,7 @@ class Trainings:
     seeds: tuple[int, ...]
 
     @classmethod
+    @interpreting(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Trainings:
         """What to_dict gave."""
         lists = {key: tuple(values[key]) for key in ("chosen", "seeds")}

@@ -26,7 +26,7 @@ from attnlab.errors import UserError
 from attnlab.progress import display, say
 from attnlab.report import show_result, strict, write_report
 from attnlab.report.words import duration
-from attnlab.runs import add_files, is_written, read_json, refuse_existing, to_json, write_folder
+from attnlab.runs import add_files, interpreting, is_written, read_json, refuse_existing, to_json, write_folder
 from attnlab.studies import search_judge
 from attnlab.studies.fine_tuning import Asked, check, fingerprints
 
@@ -53,6 +53,7 @@ class Search:
     minutes: float = 0.0
 
     @classmethod
+    @interpreting(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Search:
         """What to_dict gave."""
         return cls(**{**values, "asked": Asked.stored(values["asked"])})

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from attnlab import corpora, stages
+from attnlab.comparing.checks import sums_of_files
 from attnlab.config import RunConfig, Stage, lasting_given, resolve
-from attnlab.manifest import digest
 from attnlab.progress import display
 from attnlab.runs import Run
 
@@ -49,12 +49,7 @@ def fingerprints(plan: Training, *sources: str) -> dict[str, str]:
         if name := getattr(plan, key):
             of_text = key == "corpus"
             found[key] = corpora.load_corpus(name).sha256 if of_text else stages.checksum(corpora.load_questions(name))
-    mechanisms = plan.given.get("model", {}).get("mechanism", "").split(",")
-    files = [name.rpartition(":")[0] for name in mechanisms if ".py:" in name]
-    for file in (plan.file, *files):
-        if file:
-            found[file] = digest(Path(file).read_bytes())
-    return found
+    return found | sums_of_files(plan.file, plan.given)
 
 
 def train(

@@ -20,7 +20,7 @@ import numpy as np
 from attnlab import registry
 from attnlab.config import TaskConfig
 from attnlab.corpora import Corpus, Question
-from attnlab.errors import DataError
+from attnlab.errors import ConfigError, DataError
 from attnlab.tokenizers import MASK, Tokenizer
 
 
@@ -83,7 +83,10 @@ class Task(Protocol):
 def make_task(config: TaskConfig, data: TaskData) -> Task:
     """The task of this name with its options checked."""
     entry = registry.find("task", config.name)
-    task: Task = entry.build(data, **entry.check(config.options))
+    try:
+        task: Task = entry.build(data, **entry.check(config.options))
+    except TypeError as error:
+        raise ConfigError(f"task '{entry.name}' is not built as Task(data): {error}") from None
     return task
 
 
