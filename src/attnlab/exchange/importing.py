@@ -32,7 +32,7 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
     if (folder / "model").is_dir():
         raise UserError(f"{folder} is a run of attnlab already: use it as it is")
     refuse_pickled(folder)
-    config = loaded(AutoConfig, folder, trust_remote_code=False)
+    config = loaded(AutoConfig, folder)
     if config.model_type == "attnlab":
         model = whole(AttnlabForCausalLM, folder, trust_code=trust_code).language_model
     elif config.model_type == "gpt2":
@@ -42,7 +42,7 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
         raise UserError(
             f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2, and what it exported"
         )
-    tokenizer = from_transformers(loaded(AutoTokenizer, folder, trust_remote_code=False), model.config.vocab_size)
+    tokenizer = from_transformers(loaded(AutoTokenizer, folder), model.config.vocab_size)
     if tokenizer.size > model.config.vocab_size:
         raise DataError(f"{folder}: the tokenizer has {tokenizer.size} symbols, the model {model.config.vocab_size}")
     return model.eval(), tokenizer
