@@ -13,31 +13,9 @@ from attnlab.errors import AttnlabError
 
 few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
-NUMBERS = st.sampled_from(
-    [
-        "1",
-        "-0.1",
-        ".5",
-        "1e50",
-        "1e101",
-        "1e400",
-        "-1e400",
-        "1e-400",
-        "1e999999999",
-        "1e-99999999999999999999",
-        "nan",
-        "inf",
-        "snan",
-        "0e999999999",
-        "1_0",
-        "0x10",
-        "1/3",
-        "abc",
-        "--",
-        "1j",
-        "\x1b[31m",
-    ]
-) | st.just("9" * 5000)
+ODD = ["1e101", "1e400", "-1e400", "1e-400", "1e999999999", "1e-99999999999999999999", "0e999999999", "9" * 5000]
+ODD += ["nan", "inf", "snan", "1_0", "0x10", "1/3", "abc", "--", "1j", "\x1b[31m", ""]
+NUMBERS = st.sampled_from(["1", "-0.1", ".5", "1e50", *ODD])
 CELLS = st.one_of(NUMBERS, st.text(max_size=6), st.floats().map(str), st.integers().map(str))
 TEXTS = st.one_of(
     st.lists(st.lists(CELLS, max_size=4).map(",".join), max_size=4).map(";".join),

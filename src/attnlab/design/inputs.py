@@ -75,7 +75,8 @@ def _npy(path: Path, what: str) -> Any:
         raise DataError(
             f"{what}: {shown(path)} must be one array of at most {MOST:,} real numbers; save it as CSV instead"
         )
-    return np.array(found, dtype=np.float64)
+    with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, and is refused as that
+        return np.array(found, dtype=np.float64)
 
 
 def _first_line(error: Exception) -> str:

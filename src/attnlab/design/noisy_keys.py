@@ -192,14 +192,14 @@ def noise(
     """How designs for (v_a + v_b)/2 fare when the norm of key a varies: one head, equal heads, split heads, and
     `robust` ones.
     """
-    for name, count, least, most in (
+    for name, count, fewest, most in (
         ("n", n, 2, 4096),
         ("samples", samples, 1000, 10**9),
         ("heads", heads, 1, 64),
         ("seed", seed, 0, 2**63),
     ):
-        if not least <= count <= most:
-            raise UserError(f"{name} {count} is out of range; choose from {least} to {most}")
+        if not fewest <= count <= most:
+            raise UserError(f"{name} {count} is out of range; choose from {fewest} to {most}")
     mu = np.eye(n) if means is None else inputs.matrix(means, "keys").floats
     v = np.eye(len(mu)) if values is None else inputs.matrix(values, "values").floats
     inputs.pair(mu, v)

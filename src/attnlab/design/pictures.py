@@ -53,8 +53,8 @@ def design_picture(result: Result, keys: Array, values: Array) -> Figure:
     spots = _draw(axes[0], place(keys), weights, KEY, f"keys ({named})")
     query = result.query
     if query is not None and query.ndim == 1 and np.ptp(keys @ query) > 1e-6:
-        arrow = place(keys.mean(axis=0) + query) - place(keys.mean(axis=0))
-        reach = 0.55 * max(float(np.ptp(spots, axis=0).max()), 1e-9) / max(float(np.linalg.norm(arrow)), 1e-300)
+        arrow = place(query / np.abs(query).max()) - place(np.zeros_like(query))
+        reach = 0.55 * max(float(np.ptp(spots, axis=0).max()), 1e-9) / max(float(np.linalg.norm(arrow)), 1e-12)
         tail = spots.mean(axis=0)
         axes[0].annotate("", tail + arrow * reach, tail, arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6})
         axes[0].set_title(
