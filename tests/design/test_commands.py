@@ -132,7 +132,7 @@ def test_pictures_are_written_twice(capsys, tmp_path):
     [
         (["select", "--keys", "1,2;3", "--values", "1;2", "--index", "0"], "make them equal"),
         (["select", "--keys", "1,nan;3,4", "--values", "1;2", "--index", "0"], "finite number"),
-        (["select", "--keys", "", "--values", "1;2", "--index", "0"], "at least one vector"),
+        (["select", "--keys", "", "--values", "1;2", "--index", "0"], "is empty"),
         (["select", "--keys", "[]", "--values", "1;2", "--index", "0"], "at least one vector"),
         (["select", "--keys", "1;2", "--values", "1;2", "--index", "7"], "choose from 0 to 1"),
         (["select", "--keys", "1;x", "--values", "1;2", "--index", "0"], "'x' in row 2 is not a number"),
