@@ -32,7 +32,7 @@ from attnlab.report.page import page
 from attnlab.report.searched_page import search_markdown, search_page
 from attnlab.report.trusting_page import trust_markdown, trust_page
 from attnlab.report.why_page import why_markdown, why_page
-from attnlab.runs import disk, write_bytes
+from attnlab.runs import write_bytes, write_folder
 
 __all__ = ["FORMATS", "strict", "write_report"]
 
@@ -77,10 +77,12 @@ def write_report(result: Mapping[str, Any], folder: Path, formats: Sequence[str]
     Without a page among the formats it is the path of the last that was written.
     """
     by_format = writers(result)
-    written = {folder / f"report.{name}": by_format[name](result) for name in FORMATS if name in formats}
-    with disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for target, text in written.items():
-        # Half a surrogate pair can stand in JSON but not in UTF-8.
-        write_bytes(target, text.encode("utf-8", errors="replace"))
-    return list(written)[-1]
+    texts = {f"report.{name}": by_format[name](result) for name in FORMATS if name in formats}
+    # Half a surrogate pair can stand in JSON but not in UTF-8.
+    files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
+    if folder.exists():
+        for name, content in files.items():
+            write_bytes(folder / name, content)
+    else:
+        write_folder(folder, "report", files)
+    return folder / list(files)[-1]
