@@ -242,10 +242,11 @@ def wrong_value(argument: Any, files: list[str], rng: random.Random) -> str:
     numbers = [*NUMBERS.split(), DIGITS, "-" + DIGITS]
     paths = [*PATHS.split(), *(f"wrong/{name}" for name in files)]
     kind = str(argument.hint)
-    fitting = (
-        numbers if "int" in kind or "float" in kind or "." in argument.names[0] else paths if "Path" in kind else []
-    )
-    return rng.choice(fitting if fitting and rng.random() < 0.6 else [*numbers, *paths, *WORDS.split(), *ODD])
+    counted = "int" in kind or "float" in kind or "." in argument.names[0]
+    every = [*numbers, *paths, *WORDS.split(), *ODD]
+    fitting = numbers if counted else paths if "Path" in kind else every
+    odd = [*ODD, DIGITS, "99999999999999999999", "nan", "-1"]
+    return rng.choice(rng.choice((fitting, fitting, odd, every)))
 
 
 def verbs() -> Iterator[tuple[tuple[str, ...], list[Any]]]:
