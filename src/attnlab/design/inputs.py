@@ -50,15 +50,16 @@ def read_text(path: Path, where: str, fix: str) -> str:
     try:
         with path.open("rb") as file:
             found = file.read(LONGEST_FILE + 1)
-        if len(found) > LONGEST_FILE:
-            raise DataError(f"{where}{shown(path)} is larger than {LONGEST_FILE // 10**6} MB; give {fix}")
-        return found.decode("utf-8-sig")
+        text = found[:LONGEST_FILE].decode("utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{where}there is no file {shown(path)}; give {fix}") from None
     except UnicodeDecodeError:
         raise DataError(f"{where}{shown(path)} is not UTF-8 text; save it as UTF-8") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{where}{shown(path)} cannot be read ({_first_line(error)}); give {fix}") from None
+    if len(found) > LONGEST_FILE:
+        raise DataError(f"{where}{shown(path)} is larger than {LONGEST_FILE // 10**6} MB; give {fix}")
+    return text
 
 
 def _npy(path: Path, what: str) -> Any:
