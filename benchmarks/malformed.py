@@ -242,10 +242,11 @@ def wrong_value(argument: Any, files: list[str], rng: random.Random) -> str:
     numbers = [*NUMBERS.split(), DIGITS, "-" + DIGITS]
     paths = [*PATHS.split(), *(f"wrong/{name}" for name in files)]
     kind = str(argument.hint)
-    fitting = (
-        numbers if "int" in kind or "float" in kind or "." in argument.names[0] else paths if "Path" in kind else []
-    )
-    return rng.choice(fitting if fitting and rng.random() < 0.6 else [*numbers, *paths, *WORDS.split(), *ODD])
+    counted = "int" in kind or "float" in kind or "." in argument.names[0]
+    every = [*numbers, *paths, *WORDS.split(), *ODD]
+    fitting = numbers if counted else paths if "Path" in kind else every
+    odd = [*ODD, DIGITS, "99999999999999999999", "nan", "-1"]
+    return rng.choice(rng.choice((fitting, fitting, odd, every)))
 
 
 def verbs() -> Iterator[tuple[tuple[str, ...], list[Any]]]:
@@ -290,7 +291,7 @@ def damaged_files(rng: random.Random, files: list[str]) -> Iterator[Case]:
     """A file of a run, or of settings, damaged in some way, and a verb that reads it; without end."""
     while True:
         file = rng.choice(files)
-        damage = rng.choice(list(DAMAGES))
+        damage = rng.choice([*DAMAGES, *["value"] * 8])
         if file.endswith("settings.toml"):
             command = [*shlex.split(rng.choice(SETTINGS)), file]
         elif file.startswith(("sheet", "answers")):
@@ -377,7 +378,6 @@ DAMAGES: dict[str, Any] = {
     "bytes": flip,
     "insert": insert,
     "value": lambda content, rng: change_json(content, rng, remove=False),
-    "other value": lambda content, rng: change_json(content, rng, remove=False),
     "key": lambda content, rng: change_json(content, rng, remove=True),
     "whole": lambda _content, rng: rng.choice(
         (
@@ -437,7 +437,7 @@ def drop_rights() -> None:
 def stop_training() -> None:
     """End a case that has begun to train: two steps of our own, none of the others'."""
     from attnlab import train
-    from attnlab.comparing import jobs
+    from attnlab.studies.compare import jobs
 
     batches = train.Trainer._batches
 
@@ -498,7 +498,7 @@ def judge(status: int, base: Path, expired: bool) -> str:
         return f"{where}: {lines[-1][:160]}"
     if code not in (0, 1, 2, 130) or "Traceback" in said:
         return f"exit code {code}: {said.strip().splitlines()[-1] if said.strip() else ''}"
-    if code == 2 and said.count("\n") != 1:
+    if code == 2 and said.count("attnlab: ") != 1:
         return f"not one line: {said[:200]!r}"
     return "fine"
 
@@ -548,6 +548,8 @@ def make_cases(world: Path, count: int, seed: int) -> list[Case]:
     kinds = (".json", ".jsonl", ".toml", ".safetensors", ".tsv", ".txt")
     files = sorted(str(path.relative_to(world)) for path in world.rglob("*") if path.suffix in kinds and path.is_file())
     files = [file for file in files if not file.startswith("wrong")] + ["settings.toml"] * 8
+    told = ("config.json", "result.json", "study.json", "metrics.jsonl", "bag.json")
+    files += [file for file in files if file.endswith(told) and "checkpoints" not in file] * 5
     values, damages = wrong_values(rng, wrong), damaged_files(rng, files)
     return [next(damages) if number % 3 == 2 else next(values) for number in range(count)]
 

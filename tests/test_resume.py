@@ -219,3 +219,22 @@ def test_a_folder_that_looks_like_a_checkpoint_is_none(copy: Run, whole: Run) ->
     (copy.path / "checkpoints/step-backup").mkdir()
     assert same(stages.resume(copy), whole)
     assert json.loads((copy.path / MANIFEST).read_text())["kind"] == "run"
+
+
+def test_killed_while_an_old_checkpoint_is_removed(tmp_path: Path, whole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of it is no checkpoint, and goes when the run is resumed."""
+    config = resolve("small", given={**SETTINGS, "train": {**SETTINGS["train"], "checkpoint_every": 3}})
+
+    def half(path: Path, ignore_errors: bool = False) -> None:
+        if path.is_dir():
+            (path / MANIFEST).unlink()
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", half)
+        with pytest.raises(Killed):
+            stages.pretrain(config, "people:60", "people:60:train", tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    assert [one.name for one in run.checkpoints()] == ["step-000006", "step-000009"]
+    assert same(stages.resume(run), whole)
+    assert not [one for one in run.path.rglob("*") if one.name.endswith(".tmp")]

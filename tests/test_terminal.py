@@ -89,3 +89,18 @@ def test_arguments_that_are_not_text_are_refused(tmp_path: Path) -> None:
 def test_what_the_system_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("runs", "n" * 5000) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_errors_in_a_users_code_are_said_of_that_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "bad.py").write_text("def X(n_embd, n_head, block_size):\n    return 1 / 0\n")
+    (tmp_path / "three.py").write_text("def X(n_embd, n_head, block_size):\n    return 3\n")
+    assert call("mechanisms", "show", f"{tmp_path}/bad.py:X") == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"attnlab: {tmp_path}/bad.py, line 2: ZeroDivisionError")
+    assert said.count("\n") == 1
+    for verb in (("mechanisms", "show"), ("bench", "--lengths=16"), ("params", "mingpt", "--model.mechanism")):
+        assert call(*verb, f"{tmp_path}/three.py:X") == 2
+        assert "must build an nn.Module, not int" in capsys.readouterr().err

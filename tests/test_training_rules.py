@@ -21,7 +21,7 @@ from attnlab.config import RunConfig
 from attnlab.corpora import Corpus, Question
 from attnlab.evaluate import Examination
 from attnlab.runs import Run
-from attnlab.studies import recall_rows
+from attnlab.studies import recall as recall_rows
 
 WORLD, FACTS = "people:60", "people:60:train"
 
@@ -294,8 +294,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
 
 
 def test_every_row_shows_the_answers_of_its_own_run(runs: dict[str, Run]) -> None:
-    found = recall_rows.examine_all(runs, BOOK, TRAINING, EXAM)
-    assert set(found) == {row.name for row in recall_rows.ROWS} == {*OWN_RUN, "majority answer", "open book"}
+    found = recall.examine_all(runs, BOOK, TRAINING, EXAM)
+    assert set(found) == {row.name for row in recall.ROWS} == {*OWN_RUN, "majority answer", "open book"}
     assert {name: set(found[name].predictions) for name in OWN_RUN} == {name: {own} for name, own in OWN_RUN.items()}
     assert all(examination.questions == EXAM for examination in found.values())
 
@@ -305,7 +305,7 @@ def test_every_row_tells_the_time_of_its_own_run() -> None:
         name: SimpleNamespace(result={"seconds": seconds}, config={"data": {"facts": None}})
         for name, seconds in (("pretrain", 100.0), ("finetune", 20.0), ("no-pretraining", 3.0))
     }
-    rows = [recall_rows.describe_row(row, Examination(EXAM, ("York", "York")), spent) for row in recall_rows.ROWS]
+    rows = [recall.describe_row(row, Examination(EXAM, ("York", "York")), spent) for row in recall.ROWS]
     assert {row["name"]: row["seconds"] for row in rows} == {
         "pretrained + fine-tuned": 120.0,  # it had to be pretrained first
         "pretrained only": 100.0,
@@ -317,11 +317,11 @@ def test_every_row_tells_the_time_of_its_own_run() -> None:
 
 def test_the_baselines_know_the_training_answers_only(runs: dict[str, Run]) -> None:
     """Zork and Hull stand first in their lines, but only the exam knows that they are places."""
-    found = recall_rows.examine_all(runs, BOOK, TRAINING, EXAM)
+    found = recall.examine_all(runs, BOOK, TRAINING, EXAM)
     assert found["open book"].predictions == ("York", "")
     assert found["majority answer"].predictions == ("York", "York")
     taught = (*TRAINING, Question("Where was Ed Sly born?", "Hull"))
-    assert recall_rows.examine_all(runs, BOOK, taught, EXAM)["open book"].predictions == ("York", "Hull")
+    assert recall.examine_all(runs, BOOK, taught, EXAM)["open book"].predictions == ("York", "Hull")
 
 
 @pytest.mark.parametrize("epochs", [0.1, 1.25, 2.5])

@@ -32,7 +32,7 @@ _HOMES = {
     "ask": "attnlab.trust.asking",
     "sentence_losses": "attnlab.perplexity",
     "Run": "attnlab.runs",
-    "compare": "attnlab.comparing",
+    "compare": "attnlab.studies.compare",
     "audit_mechanism": "attnlab.audit",
     "audit_module": "attnlab.audit",
 }

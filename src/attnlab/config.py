@@ -263,6 +263,8 @@ def shortened(value: Any) -> str:
 def build(cls: type[Any], values: Mapping[str, Any], prefix: str = "", where: str = "settings") -> Any:
     """An instance of the dataclass `cls` from plain values, refusing what it does not know."""
     hints = type_hints(cls)
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where}: {prefix.rstrip('.') or 'settings'} must be a table, not {shortened(values)}")
     for key in values:
         if key not in hints:
             raise ConfigError(f"{where}: {unknown('setting', prefix + key, [prefix + name for name in hints])}")

@@ -19,6 +19,7 @@ import difflib
 from collections.abc import Iterable
 
 UNEXPECTED = 70  # the exit code of an error that nobody expected
+USER_MODULE = "attnlab_user_"  # how the names of modules that users wrote begin
 
 
 class AttnlabError(Exception):

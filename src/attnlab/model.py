@@ -77,6 +77,8 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
         raise ConfigError(
             f"mechanism '{entry.name}' is not built as Mechanism(n_embd, n_head, block_size): {error}"
         ) from None
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"mechanism '{entry.name}' must build an nn.Module, not {type(module).__name__}")
     return module
 
 

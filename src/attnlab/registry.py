@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from attnlab import usercode
 from attnlab.config import convert, describe_type, from_text
-from attnlab.errors import ConfigError, unknown
+from attnlab.errors import USER_MODULE, ConfigError, unknown
 
 Kind = Literal["mechanism", "task"]
 # How the weights of a mechanism relate to dot-product attention of the same queries and keys: equal to it; it over fewer
@@ -226,7 +226,7 @@ def load_file(reference: str, kind: Kind) -> Entry:
 
 def execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:
     """Run a user's file as it was read, and see what it registers; bytecode beside it is not used."""
-    module = ModuleType(f"attnlab_user_{source.path.stem}")
+    module = ModuleType(f"{USER_MODULE}{source.path.stem}")
     module.__file__ = str(source.path)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:

@@ -186,14 +186,24 @@ def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: boo
                 for name, content in sealed.items():
                     (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                     write_through(temporary / name, content)
-                if replace:
-                    shutil.rmtree(path, ignore_errors=True)
+                aside = put_aside(path) if replace else None
                 refuse_existing(path)
                 temporary.rename(path)
                 sync(path.parent)
+                if aside:
+                    shutil.rmtree(aside, ignore_errors=True)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
+
+
+def put_aside(folder: Path) -> Path:
+    """Hide a folder that is to be removed: half of one, without its manifest, must never be taken for a whole one."""
+    hidden = folder.with_name(f".{folder.name}.old.tmp")
+    shutil.rmtree(hidden, ignore_errors=True)
+    if folder.exists():
+        folder.rename(hidden)
+    return hidden
 
 
 def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] = ()) -> None:
@@ -330,7 +340,9 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    with disk(folder), (folder / name).open("ab") as stream:
+    with disk(folder):
+        stream = (folder / name).open("ab")
+    with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -485,12 +497,17 @@ class Run:
 
     def save_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
         """Write a checkpoint in a folder of its own, then drop the oldest, and later ones, which were not resumed from."""
-        folder = self.path / "checkpoints"
-        write_folder(folder / f"step-{step:06d}", "checkpoint", files, replace=True)
+        write_folder(self.path / "checkpoints" / f"step-{step:06d}", "checkpoint", files, replace=True)
+        self.tidy_checkpoints(step)
+
+    def tidy_checkpoints(self, step: int) -> None:
+        """Keep the newest checkpoints up to a step; what a killed process left of others goes too."""
         saved = self.checkpoints()
         past = [one for one in saved if step_of(one) <= step]
         for old in (*past[:-KEPT_CHECKPOINTS], *saved[len(past) :]):
-            shutil.rmtree(old)
+            put_aside(old)
+        for hidden in (self.path / "checkpoints").glob(".step-*.tmp"):
+            shutil.rmtree(hidden)
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints, oldest first."""

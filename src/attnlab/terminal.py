@@ -18,6 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from attnlab import __version__
+from attnlab.errors import UNEXPECTED, USER_MODULE
 
 # C0 without tab and newline, DEL and C1, line separators and the direction controls of Unicode, surrogates.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -43,12 +44,22 @@ class Terminal(Console):
             yield segment if harmless else Segment(printable(segment.text), segment.style)
 
 
-def unexpected(error: BaseException) -> str:
-    """One line about an error that nobody expected; its traceback is saved to a file that the line names."""
+def unexpected(error: BaseException) -> tuple[str, int]:
+    """One line about an error that nobody expected, and the exit code; its traceback is saved to a file that the line names.
+
+    An error in the code of a user's mechanism or task is said of that code.
+    """
     said = " ".join(f"{type(error).__name__}: {error}".split())
-    what = f"unexpected error ({said if len(said) < 300 else said[:300] + '...'})"
-    place = save_traceback("".join(traceback.format_exception(error)))
-    return f"{what}: please report it with its traceback, " + (f"saved in {place}" if place else "which no disk took")
+    said = said if len(said) < 300 else f"{said[:300]}..."
+    place = save_traceback("".join(traceback.format_exception(error))) or "no file, since none could be written"
+    theirs = [
+        f"{frame.f_code.co_filename}, line {line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(USER_MODULE)
+    ]
+    if theirs:
+        return f"{theirs[-1]}: {said}; the whole traceback is in {place}", 1
+    return f"unexpected error ({said}): please report it with its traceback, saved in {place}", UNEXPECTED
 
 
 def save_traceback(text: str) -> Path | None:

@@ -394,6 +394,7 @@ class Trainer:
                 "processes": self.ranks.world,
                 "peak_memory": memory_held("VmHWM"),  # of this process, with all that it has loaded
             }
+            self.run.tidy_checkpoints(self.step)
             write_folder(self.run.path / "model", "model", model_files(self.model, self.tokenizer), replace=True)
             add_files(self.run.path, {"result.json": to_json(result)}, existing=["metrics.jsonl"])
         self.ranks.wait()

@@ -132,7 +132,7 @@ def test_pictures_are_written_twice(capsys, tmp_path):
     [
         (["select", "--keys", "1,2;3", "--values", "1;2", "--index", "0"], "make them equal"),
         (["select", "--keys", "1,nan;3,4", "--values", "1;2", "--index", "0"], "finite number"),
-        (["select", "--keys", "", "--values", "1;2", "--index", "0"], "at least one vector"),
+        (["select", "--keys", "", "--values", "1;2", "--index", "0"], "is empty"),
         (["select", "--keys", "[]", "--values", "1;2", "--index", "0"], "at least one vector"),
         (["select", "--keys", "1;2", "--values", "1;2", "--index", "7"], "choose from 0 to 1"),
         (["select", "--keys", "1;x", "--values", "1;2", "--index", "0"], "'x' in row 2 is not a number"),
@@ -157,6 +157,22 @@ def test_mistakes_are_one_line_and_exit_2(capsys, arguments, words):
     assert out == ""
     assert err.count("\n") == 1
     assert words in err
+
+
+def test_a_picture_that_cannot_be_written_is_one_line(capsys, tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    given = ("select", "--keys", "1;0", "--values", "1;0", "--index", 0, "--picture", tmp_path / "file" / "a.png")
+    code, _, err = run(capsys, *given)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "cannot be written" in err
+
+
+def test_json_and_statement_name_the_reading(capsys, files):
+    for kind, words in (("csv", "keys as the decimals written"), ("npy", "keys as binary float64 values")):
+        given = ("--keys", files / f"K.{kind}", "--values", files / f"V.{kind}")
+        found = run_json(capsys, "reach", *given, "--target", "9,9,9")
+        assert words == found["reading"] == found["certificate"]["reading"]
+        assert words in found["statement"]
 
 
 def test_check_exits_1_when_a_task_fails(capsys, tmp_path):
@@ -193,7 +209,10 @@ LONG = ";".join(["0.123456,0.654321,0.111111"] * 60)
         ("--keys", "[[1" + "0" * 400 + "]]", "--values", "[[1]]"),
         ("--keys", "[[1" + "0" * 5000 + "]]", "--values", "[[1]]"),
         ("--keys", "[" * 100_000, "--values", "[[1]]"),
-        *(("--keys", f"{x};1", "--values", "1;0") for x in ("1e308", "1e200", "1e-320")),
+        *(("--keys", f"{x};1", "--values", "1;0") for x in ("1e308", "1e200", "1e-320", "1e-999999999", "9" * 5000)),
+        *(("--keys", "0;1", "--values", "1;0", "--tolerance", x) for x in ("1e-320", "nan", "1e400", "x")),
+        *(("--keys", "0;1", "--values", "1;0", "--index", x) for x in ("0.9", "1.0", "1e0", "1_0", "9" * 5000)),
+        *(("--keys", "0;1", "--values", "1;0", "--index", "0", "--picture", x) for x in ("/", ".", "a.pdf")),
         *(("--keys", "0;1;2", "--values", "1,0;0,1;0,0", "--index", 1, "--seconds", x) for x in ("nan", "-5")),
     ],
 )

@@ -67,7 +67,7 @@ def test_no_text_escapes(text):
         assert all(isinstance(x, Fraction) for x in evaluate(text, NAMES).flat)
 
 
-@pytest.mark.parametrize("text", ["^".join(["K"] * 30), "[" + ",".join(["B"] * 3) + "]", "B ^ K", "B_t @ B", "c + c_t"])
+@pytest.mark.parametrize("text", ["^".join(["K"] * 9), "[" + ",".join(["B"] * 3) + "]", "B ^ K", "B_t @ B", "c + c_t"])
 def test_nothing_grows_beyond_a_million_numbers(text):
     shapes = {"K": (3, 2), "B": (1, 400_000), "c": (1001, 1)}
     with pytest.raises(UserError, match="stay below"):

@@ -77,10 +77,10 @@ def test_histograms_are_shares(found):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"n": 1}, "two keys"),
+        ({"n": 1}, "choose from 2"),
         ({"indices": (0, 1, 2)}, "name two"),
-        ({"alpha": -1.0}, "non-negative"),
-        ({"samples": 5}, "too few"),
+        ({"alpha": -1.0}, "choose from 0"),
+        ({"samples": 5}, "choose from 1000"),
     ],
 )
 def test_mistakes(settings, words):

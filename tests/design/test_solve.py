@@ -169,6 +169,7 @@ def test_text_means_decimals_and_arrays_mean_binary_values():
         assert words in result.to_dict()["reading"]
     assert collinear.certificate["reading"] == collinear.reading
     assert verify(collinear.certificate, written, np.eye(3).tolist(), [0, 1, 0], 0.01) > 0.6
+    assert verify(collinear.certificate, keys, np.eye(3).tolist(), [0, 1, 0], 0.01) > 0.6  # in the reading it names
     with pytest.raises(NotAProof):
-        verify(collinear.certificate, keys, np.eye(3).tolist(), [0, 1, 0], 0.01)
+        verify(collinear.certificate, keys, np.eye(3).tolist(), [0, 1, 0], 0.01, reading="binary")
     assert np.abs(softmax(np.array(keys) @ apart.query) - [0, 1, 0]).max() <= apart.bound

@@ -1,10 +1,13 @@
 """No verdict is wrong: solved is true in float64, impossible is proved exactly and no query contradicts it."""
 
+from decimal import Decimal
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.design import blend, reach, select, verify
+from attnlab.design import blend, mark, reach, select, verify
 from attnlab.design.attention import softmax
 
 
@@ -115,3 +118,39 @@ def test_hardly_anything_is_undecided():
     assert statuses.count("undecided") <= 3
     assert statuses.count("solved") > 20
     assert statuses.count("impossible") > 20
+
+
+def typed(seed):
+    """Small decimals as people type them, half of the keys on a segment: 2 to 5 keys, their values, and which to copy."""
+    rng = np.random.default_rng([99, seed])
+    n, d, m = int(rng.integers(2, 6)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    step = Decimal(["0.1", "0.05", "0.01"][seed % 3])
+    keys = [[int(rng.integers(-3, 4)) * step for _ in range(d)] for _ in range(n)]
+    if rng.random() < 0.5:
+        shares = [Decimal(int(rng.integers(0, 11))) / 10 for _ in range(n)]
+        keys[2:] = [[w * x + (1 - w) * y for x, y in zip(*keys[:2], strict=True)] for w in shares[2:]]
+    values = [[Decimal(int(rng.integers(-9, 10))) / 10 for _ in range(m)] for _ in range(n)]
+    return keys, values, int(rng.integers(n))
+
+
+@pytest.mark.parametrize("seed", [262, *range(24)])  # 262: an error that is exactly the tolerance
+def test_solver_verifier_and_checker_agree_about_decimals(tmp_path, seed):
+    keys, values, j = typed(seed)
+    tolerance = Decimal("0.05")
+    result = select(keys, values, j, tolerance=tolerance)
+    numbers = [str([[float(x) for x in row] for row in rows]) for rows in (keys, values)]
+    sheet = f'keys = {numbers[0]}\nvalues = {numbers[1]}\n[[task]]\nname = "t"\nask = "select"\nindex = {j}\n'
+    (tmp_path / "s.toml").write_text(sheet, encoding="utf-8")
+
+    def passes(answer):
+        (tmp_path / "a.toml").write_text(f"t = {answer}", encoding="utf-8")
+        return mark(tmp_path / "s.toml", tmp_path / "a.toml").passed
+
+    assert result.status != "undecided"
+    solved = result.status == "solved"
+    assert (passes(result.query.tolist()), passes('"impossible"')) == (solved, not solved)
+    if not solved:
+        assert verify(result.certificate, keys, values, values[j], tolerance) > tolerance
+        rng = np.random.default_rng(seed)
+        tries = [result.query * 10.0 ** rng.uniform(-1, 20) + rng.normal(size=len(keys[0])) for _ in range(10)]
+        assert not any(passes(query.tolist()) for query in tries)

@@ -72,7 +72,8 @@ def test_runs_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "leaky (declared defect)" in html
     assert "62.5 %" in found.text
     assert "512.0 MB" in found.text
-    assert sorted(path.name for path in (here / "report-1").iterdir()) == ["report.html", "report.json", "report.md"]
+    files = ["manifest.json", "report.html", "report.json", "report.md"]
+    assert sorted(path.name for path in (here / "report-1").iterdir()) == files
     assert not re.search(r"https?:|url\(", html)
 
 
@@ -99,7 +100,7 @@ def test_one_run_alone_makes_no_claim_about_others(here: Path) -> None:
     found, _ = page(here / "report-1")
     assert "One run: how much another seed would change" in found.text
     assert "Where they differ" not in found.text
-    assert [path.name for path in (here / "report-1").iterdir()] == ["report.html"]
+    assert {path.name for path in (here / "report-1").iterdir()} == {"manifest.json", "report.html"}
 
 
 def test_a_comparison_is_written_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from attnlab.report.trusting_page import trust_markdown, trust_page
 
 from attnlab import stats
 from attnlab.corpora import Question
-from attnlab.studies.trust_measures import Asked, curve, describe_group, separation
+from attnlab.studies.trust import Asked, curve, describe_group, separation
 
 
 def group(name: str, confidence: list[float], right: list[bool], verdict: str) -> Asked:

@@ -12,8 +12,8 @@ from attnlab import stages, studies, train
 from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.errors import CheckpointError, DataError, Interrupted, OutputExists, UserError
 from attnlab.runs import Run
-from attnlab.studies import recall, recall_rows
-from attnlab.studies.lessons import parted
+from attnlab.studies import recall
+from attnlab.studies.recall import parted
 
 GIVEN: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
@@ -33,7 +33,7 @@ def test_the_whole_story(tmp_path: Path, console: Console) -> None:
     folder, exam = tmp_path / "study", load_questions("people:60:test")
     assert json.loads((folder / "result.json").read_text())["rows"] == result["rows"]
     assert len((folder / "predictions.txt").read_text().split("\n")) == len(exam) + 1
-    assert [row["name"] for row in result["rows"]] == [row.name for row in recall_rows.ROWS]
+    assert [row["name"] for row in result["rows"]] == [row.name for row in recall.ROWS]
     for row in result["rows"]:
         assert row["questions"] == len(exam)
         assert 0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1
@@ -123,8 +123,8 @@ def test_questions_about_strangers_are_counted_and_long_answers_cut(tmp_path: Pa
     with (tmp_path / "out.txt").open("w") as stream:
         recall.begin(plan, tmp_path / "study", Console(file=stream, width=100))
     assert "note: 1 of 37 questions name nobody" in (tmp_path / "out.txt").read_text()
-    assert recall_rows.short("x" * 31) == "x" * 29 + "…"
-    assert recall_rows.short("x" * 30) == "x" * 30
+    assert recall.short("x" * 31) == "x" * 29 + "…"
+    assert recall.short("x" * 30) == "x" * 30
 
 
 def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, console: Console) -> None:
@@ -154,8 +154,8 @@ def test_the_quick_world_is_remembered(tmp_path: Path, console: Console) -> None
     """Pretraining is worth it: far above the same model without, which is near the majority answer."""
     plan = recall.Plan("people:300", "people:300:train", "people:300:test", preset="quick", quick=True)
     rows = {row["name"]: row for row in recall.begin(plan, tmp_path / "study", console)["rows"]}
-    assert rows[recall_rows.MAIN]["low"] > rows["no pretraining"]["high"]
-    assert rows[recall_rows.MAIN]["accuracy"] > 0.5
+    assert rows[recall.MAIN]["low"] > rows["no pretraining"]["high"]
+    assert rows[recall.MAIN]["accuracy"] > 0.5
     assert abs(rows["no pretraining"]["accuracy"] - rows["majority answer"]["accuracy"]) < 0.1
 
 
@@ -184,7 +184,7 @@ def test_the_assisted_track_reads_first_and_says_so(tmp_path: Path, console: Con
     sources = {name: Run.open(folder / name).config["data"]["facts"]["source"] for name in result["runs"]}
     assert sources["pretrain"].endswith("taught.tsv")
     assert sources["no-pretraining"].endswith("train.tsv")  # else it would be told what the corpus says
-    assert [row["name"] for row in result["rows"]] == [*(row.name for row in recall_rows.ROWS), recall_rows.READER]
+    assert [row["name"] for row in result["rows"]] == [*(row.name for row in recall.ROWS), recall.READER]
     known = {item.answer for item in taught}
     assert set((folder / "predictions.txt").read_text().split("\n")[:-1]) <= known
     assert result["calibration"] is None

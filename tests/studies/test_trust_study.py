@@ -18,7 +18,7 @@ from attnlab.corpora.index import index_corpus
 from attnlab.errors import DataError, Interrupted, OutputExists, UserError
 from attnlab.runs import Run
 from attnlab.studies import trust
-from attnlab.studies.trust_measures import BINS, Asked, curve, describe_group, fallback, histogram, separation
+from attnlab.studies.trust import BINS, Asked, curve, describe_group, fallback, histogram, separation
 from attnlab.trust import calibration_of
 
 GIVEN: dict[str, Any] = {

@@ -9,9 +9,6 @@ import pytest
 from rich.console import Console
 
 from attnlab import stages, studies, train
-from attnlab.comparing import Plan
-from attnlab.comparing.checks import refuse_changes
-from attnlab.comparing.job import work
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus
 from attnlab.corpora.library import Corpus
@@ -20,9 +17,11 @@ from attnlab.model import load_model
 from attnlab.report import write_report
 from attnlab.runs import Run, read_json
 from attnlab.studies import why
-from attnlab.studies.why_judge import PAIRS, beginnings, by_heart, judge, roles, share
+from attnlab.studies.compare import Plan
+from attnlab.studies.compare.job import work
+from attnlab.studies.study import refuse_changes
+from attnlab.studies.why import PAIRS, beginnings, by_heart, explain, judge, roles, share, verdict
 from attnlab.studies.why_plan import READ_LINES, Cell, cells_of, grid
-from attnlab.studies.why_words import explain, verdict
 from verbs import call
 
 SMALL: dict[str, Any] = {

@@ -129,6 +129,8 @@ def build(case: Case) -> nn.Module:
         module: nn.Module = entry.build(case.n_embd, case.n_head, case.tokens, **arguments, **entry.check(options))
     except TypeError as error:
         raise ConfigError(f"{entry.name} is not built as Mechanism(n_embd, n_head, block_size): {error}") from None
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{entry.name} must build an nn.Module, not {type(module).__name__}")
     return module.train()
 
 

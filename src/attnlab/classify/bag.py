@@ -20,7 +20,6 @@ from attnlab.errors import DataError
 from attnlab.runs import write_bytes, write_json
 from attnlab.stages import Show
 
-NAME = "bag-of-words"
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
 FOLDS = 5
 MOST_ROUNDS = 1000

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.classify import bag
 from attnlab.classify.models import PACKAGES, load_tokenizer, places
-from attnlab.classify.settings import FineTuning
+from attnlab.classify.settings import BAG_OF_WORDS, FineTuning
 from attnlab.corpora.labelled import Tables
 from attnlab.encoders.loading import plainly, quietly
 from attnlab.encoders.places import locate, need_extra
@@ -30,8 +29,8 @@ MEANINGS = {
 
 def explain_batch(name: str, tables: Tables, settings: FineTuning) -> dict[str, Any]:
     """The first batch of the training table, tensor by tensor, and what padding costs in the whole table."""
-    if name == bag.NAME:
-        raise UserError(f"{bag.NAME} has no tokenizer and no batches: explain those of an encoder, with --model")
+    if name == BAG_OF_WORDS:
+        raise UserError(f"{BAG_OF_WORDS} has no tokenizer and no batches: explain those of an encoder, with --model")
     need_extra(*PACKAGES)
     tokenizer = load_tokenizer(name)
     limit = min(settings.max_length, places_of(name, tokenizer))
@@ -72,8 +71,7 @@ def places_of(name: str, tokenizer: PreTrainedTokenizerBase) -> int:
 
     models: Any = AutoModel  # without types
     with quietly(), plainly(name), torch.device("meta"):
-        config = AutoConfig.from_pretrained(locate(name), trust_remote_code=False)
-        return places(models.from_config(config), tokenizer)
+        return places(models.from_config(AutoConfig.from_pretrained(locate(name), trust_remote_code=False)), tokenizer)
 
 
 def lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnlab.encoders.loading import plainly, quietly
+from attnlab.encoders.loading import plainly, quietly, reached
 from attnlab.encoders.places import locate
 from attnlab.errors import UserError
 
@@ -32,10 +32,11 @@ class Encoder:
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model, one that can pad."""
+    place = reached(locate(name))
     from transformers import AutoTokenizer
 
     with quietly(), plainly(name):
-        tokenizer = AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     if "attention_mask" not in tokenizer.model_input_names:  # or padding would be read as text
         tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
     if tokenizer.pad_token_id is None:
@@ -48,10 +49,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
     """A tokenizer and a model with a new head, whose labels have the user's names."""
+    tokenizer = load_tokenizer(name)
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    tokenizer = load_tokenizer(name)
     with quietly(), plainly(name):
         names = AutoConfig.from_pretrained(locate(name), trust_remote_code=False).id2label
         brought = [names[place] for place in sorted(names)]
@@ -64,6 +65,7 @@ def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
             ignore_mismatched_sizes=True,
             dtype=torch.float32,
             output_loading_info=True,
+            use_safetensors=True,
             trust_remote_code=False,
         )
     missing = {*report["missing_keys"], *(key[0] for key in report.get("mismatched_keys", ()))}

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from attnlab.config import build, from_text, require, require_seed, setting, type_hints
 
+BAG_OF_WORDS = "bag-of-words"  # instead of an encoder
+
 Optimizer = Literal["adamw", "sgd", "adagrad", "muon"]
 Batching = Literal["grouped", "random", "fixed"]
 

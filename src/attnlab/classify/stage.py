@@ -14,7 +14,7 @@ from attnlab.classify import bag
 from attnlab.classify.models import PACKAGES
 from attnlab.classify.outcome import Epoch, Outcome
 from attnlab.classify.results import make_result, predictions
-from attnlab.classify.settings import FineTuning
+from attnlab.classify.settings import BAG_OF_WORDS, FineTuning
 from attnlab.corpora.labelled import Tables
 from attnlab.encoders.places import need_extra
 from attnlab.errors import Interrupted
@@ -40,7 +40,7 @@ def fine_tune(
     if folder is not None:
         with disk(folder):
             folder.mkdir(parents=True, exist_ok=True)
-    if model == bag.NAME:
+    if model == BAG_OF_WORDS:
         return bag.run(tables, settings, folder, show)
     from attnlab.classify import trainer
 

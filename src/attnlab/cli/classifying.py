@@ -80,8 +80,16 @@ def classify(
     """
     from dataclasses import asdict
 
-    from attnlab.classify import bag, batches, describe_tables, make_classifier
-    from attnlab.classify.settings import from_given
+    from attnlab.classify.settings import BAG_OF_WORDS, from_given
+    from attnlab.encoders.loading import reached
+    from attnlab.encoders.places import locate
+
+    if model is None:
+        raise UserError("with which model? Add --model bag-of-words, minilm, roberta-base or a folder")
+    if model != BAG_OF_WORDS:
+        reached(locate(model))  # before torch and transformers are imported, which takes seconds
+
+    from attnlab.classify import batches, describe_tables, make_classifier
     from attnlab.corpora import labelled
     from attnlab.progress import display
     from attnlab.report import show_result
@@ -90,12 +98,10 @@ def classify(
     from attnlab.runs import free_name, refuse_existing, refuse_several
 
     refuse_several("a classification")
-    if model is None:
-        raise UserError("with which model? Add --model bag-of-words, minilm, roberta-base or a folder")
     settings = from_given(asdict(given))
     useless = [name for name, value in asdict(given).items() if value is not None and name != "seed"]
-    if model == bag.NAME and useless:
-        raise UserError(f"{bag.NAME} has no epochs and no optimizer: leave --{useless[0]} out")
+    if model == BAG_OF_WORDS and useless:
+        raise UserError(f"{BAG_OF_WORDS} has no epochs and no optimizer: leave --{useless[0]} out")
     if (train is None) != (dev is None) or (train is None and (test or labels or column)):
         raise UserError(
             "classify takes a table to learn from and one to choose on: TRAIN DEV; without files, none at all"

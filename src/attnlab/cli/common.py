@@ -18,7 +18,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from attnlab import __version__
 from attnlab.config import LARGEST, RunConfig, describe_type, from_text, require_seed, type_hints
-from attnlab.errors import UNEXPECTED, AttnlabError, AttnlabWarning, UserError
+from attnlab.errors import AttnlabError, AttnlabWarning, UserError
 from attnlab.runs import speaks
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
@@ -198,7 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.strerror:  # the system's own reason, nearly always about a path
             fail(f"{error.filename or 'the system'}: {error.strerror}; choose another file or folder", 1)
-        fail(unexpected(error), UNEXPECTED)
+        fail(*unexpected(error))
 
 
 def refuse_unreadable(arguments: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from attnlab.cli.common import NONE, Settings, TrustCode, Whole, app, collect, c
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
-    from attnlab.comparing import Plan
+    from attnlab.studies.compare import Plan
 
 
 @app.command
@@ -84,7 +84,8 @@ def compare(
     json
         Print the result for programs.
     """
-    from attnlab import comparing, runs
+    from attnlab import runs
+    from attnlab.studies import compare as comparing
 
     runs.refuse_several("a comparison")
     if difference is not None and not plan:
@@ -116,7 +117,7 @@ def compare(
 
 def tell_plan(made: Plan, difference: float | None, json: bool) -> None:
     """What a comparison would do and could find."""
-    from attnlab import comparing
+    from attnlab.studies import compare as comparing
 
     comparing.check(made)
     lines = comparing.advise(made, difference)

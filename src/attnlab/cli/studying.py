@@ -100,7 +100,10 @@ def run(
     quick
         A smaller world: the same story in a minute or two, of comparisons and why in a few.
     """
-    from attnlab import comparing, runs, studies
+    from attnlab import runs, studies
+    from attnlab.studies import compare as comparing
+    from attnlab.studies import recall, trust, why
+    from attnlab.studies.compare.ready import ready_plan
 
     runs.refuse_several("a study")
     studies.find(study)
@@ -122,20 +125,20 @@ def run(
     single: dict[str, Any] = {"preset": preset or usual(study, corpus, quick), "file": str(config) if config else None}
     if study == "recall":
         about = recall_data(corpus, facts, exam, quick, track or "pure", held_out)
-        studies.recall.begin(studies.recall.Plan(**about, **single, **shared), folder, console)
+        recall.begin(recall.Plan(**about, **single, **shared), folder, console)
     elif study == "trust":
         about = trust_data(corpus, facts, exam, quick)
         risk = 0.1 if max_risk is None else max_risk
-        studies.trust.begin(studies.trust.Plan(**about, max_risk=risk, **single, **shared), folder, console)
+        trust.begin(trust.Plan(**about, max_risk=risk, **single, **shared), folder, console)
     elif study == "why":
         numbers: dict[str, Any] = {
             "forms": read_numbers(forms, "forms"),
             "exposures": read_numbers(exposures, "exposures"),
         }
-        studies.why.begin(studies.why.make_plan(world=corpus, **numbers, **several, **shared), folder, console)
+        why.begin(why.make_plan(world=corpus, **numbers, **several, **shared), folder, console)
     else:
         data = comparing.Data(corpus, dev, facts, exam)
-        comparing.begin(studies.ready.ready_plan(study, data, **several, **shared), folder, console)
+        comparing.begin(ready_plan(study, data, **several, **shared), folder, console)
 
 
 def refuse_others(study: str, named: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.design.exact import PRECISIONS, Rows, binary, dot, error_of_weights, read_as
+from attnlab.design.exact import PRECISIONS, Rows, binary, dot, error_of_weights, rational, read_as
 
 Array = NDArray[np.float64]
 Scale = Literal["none", "sqrt"]
@@ -115,8 +115,18 @@ class Problem:
             error = max(map(abs, off))
             if not error - give <= tolerance < error + give:
                 break
-        limit = error + give
-        return Judged(error - give <= tolerance, off, float(np.nextafter(float(limit), np.inf)) if limit else 0.0)
+        limit = float(error + give)
+        return Judged(
+            error - give <= tolerance, off, limit if limit >= error + give else float(np.nextafter(limit, np.inf))
+        )
+
+    def certified(self, query: Array) -> float | None:
+        """An upper bound on the exact error where that is within the tolerance, for the floats of the query as well as
+        for the decimals that they are printed as.
+        """
+        readings = ([Fraction(x) for x in query.tolist()], [rational(x) for x in query])
+        judged = [self.judge(reading) for reading in readings]
+        return max(one.bound for one in judged) if all(one.within for one in judged) else None
 
     def query(self, z: Array) -> Array:
         """The query for the keys that a query for `points` stands for."""
@@ -141,8 +151,8 @@ class Problem:
 
     def measured(self, query: Array) -> dict[str, float]:
         """The error as a program meets it, in float32 and in float64."""
-        single = [np.asarray(x, dtype=np.float32) for x in (self.keys, self.values, query)]
         with np.errstate(over="ignore", invalid="ignore"):
+            single = [np.asarray(x, dtype=np.float32) for x in (self.keys, self.values, query)]
             scores = np.float32(self.factor) * (single[0] @ single[2])
             raised = np.exp(scores - scores.max())
             output = (raised / raised.sum()) @ single[1]

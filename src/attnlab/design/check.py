@@ -67,8 +67,7 @@ def _shown(given: Any) -> str:
         return "a list" if isinstance(given, list) else "a table"
     if isinstance(given, int) and abs(given) > inputs.LARGEST:
         return "a number of more than 100 digits"
-    text = ascii(given) if isinstance(given, str) else str(given)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return f"'{inputs.shown(given)}'" if isinstance(given, str) else inputs.shown(given)
 
 
 @dataclass(frozen=True)
@@ -128,9 +127,11 @@ class Task:
         self.name = str(own.get("name", self.name))
         self.ask = own.get("ask")
         if self.ask not in ASKS:
-            raise UserError(f"{self.name}: " + unknown("ask", _shown(self.ask or ""), ASKS))
+            raise UserError(f"{self.name}: " + unknown("ask", inputs.shown(self.ask or ""), ASKS))
         if extra := set(own) - COMMON - ASKS[self.ask][1]:
-            raise UserError(f"{self.name}: " + unknown("setting", _shown(sorted(extra)[0]), COMMON | ASKS[self.ask][1]))
+            raise UserError(
+                f"{self.name}: " + unknown("setting", inputs.shown(sorted(extra)[0]), COMMON | ASKS[self.ask][1])
+            )
         for needed in NEEDED.get(str(self.ask), ()):
             if needed not in own:
                 raise UserError(f"{self.name}: '{needed}' is missing; a task that asks {self.ask} needs it")
@@ -424,7 +425,7 @@ def mark(sheet: Path, answers: Path) -> Marks:
     let = _table(given, "let", answers)
     for name in given:
         if name not in known and name != "let":
-            raise UserError(f"{answers.name}: " + unknown("task", name if name.isprintable() else ascii(name), known))
+            raise UserError(f"{answers.name}: " + unknown("task", inputs.shown(name), known))
     return Marks(
         str(asked.get("title", sheet.stem)),
         tuple(_one(task, given.get(task.name), let) for task in tasks),

@@ -296,12 +296,12 @@ def check(
 
 
 def _indices(text: str) -> list[int]:
-    from attnlab.design.inputs import whole
+    from attnlab.design.inputs import shown, whole
 
     try:
         return [whole(part) for part in text.split(",")]
     except ValueError:
-        raise UserError(f"indices '{text}' must be whole numbers with commas, such as 0,1") from None
+        raise UserError(f"indices '{shown(text)}' must be whole numbers with commas, such as 0,1") from None
 
 
 def _show(result: Result | Noise, as_json: bool, picture: Path | None = None, data: Any = None) -> None:
@@ -322,12 +322,7 @@ def _show(result: Result | Noise, as_json: bool, picture: Path | None = None, da
 def _draw(result: Any, picture: Path, data: Any) -> list[Path]:
     from attnlab.design import pictures
     from attnlab.design.noisy_keys import Noise
-    from attnlab.errors import StorageError
 
+    pictures.picture_files(picture)
     figure = pictures.noise_picture(result) if isinstance(result, Noise) else pictures.design_picture(result, *data)
-    try:
-        return pictures.save(figure, picture)
-    except OSError as error:
-        raise StorageError(
-            f"the picture {picture} cannot be written ({error.strerror}); choose another place"
-        ) from None
+    return pictures.save(figure, picture)

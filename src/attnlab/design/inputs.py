@@ -41,8 +41,8 @@ def _raw(source: str, what: str) -> Any:
         return _npy(path, what)
     text = read_text(path, f"{what}: ", "a CSV, NPY or JSON file, or write it out as '1,0;0,1'")
     if path.suffix.lower() == ".json":
-        return _json(text, f"{what}: {source}")
-    return _lines(text.splitlines(), f"{what}: {source}")
+        return _json(text, f"{what}: {shown(source)}")
+    return _lines(text.splitlines(), f"{what}: {shown(source)}")
 
 
 def read_text(path: Path, where: str, fix: str) -> str:
@@ -50,15 +50,16 @@ def read_text(path: Path, where: str, fix: str) -> str:
     try:
         with path.open("rb") as file:
             found = file.read(LONGEST_FILE + 1)
-        if len(found) > LONGEST_FILE:
-            raise DataError(f"{where}{path} is larger than {LONGEST_FILE // 10**6} MB; give {fix}")
-        return found.decode("utf-8-sig")
+        text = found[:LONGEST_FILE].decode("utf-8-sig")
     except FileNotFoundError:
-        raise DataError(f"{where}there is no file {path}; give {fix}") from None
+        raise DataError(f"{where}there is no file {shown(path)}; give {fix}") from None
     except UnicodeDecodeError:
-        raise DataError(f"{where}{path} is not UTF-8 text; save it as UTF-8") from None
+        raise DataError(f"{where}{shown(path)} is not UTF-8 text; save it as UTF-8") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{where}{path} cannot be read ({_first_line(error)}); give {fix}") from None
+        raise DataError(f"{where}{shown(path)} cannot be read ({_first_line(error)}); give {fix}") from None
+    if len(found) > LONGEST_FILE:
+        raise DataError(f"{where}{shown(path)} is larger than {LONGEST_FILE // 10**6} MB; give {fix}")
+    return text
 
 
 def _npy(path: Path, what: str) -> Any:
@@ -66,18 +67,21 @@ def _npy(path: Path, what: str) -> Any:
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{what}: there is no file {path}; give a CSV, NPY or JSON file") from None
+        raise DataError(f"{what}: there is no file {shown(path)}; give a CSV, NPY or JSON file") from None
     except Exception as error:  # numpy evaluates the header, and a forged one raises almost anything
         raise DataError(
-            f"{what}: {path} cannot be read ({_first_line(error)}); save it as CSV with one vector per row"
+            f"{what}: {shown(path)} cannot be read ({_first_line(error)}); save it as CSV with one vector per row"
         ) from None
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf" or found.size > MOST:
-        raise DataError(f"{what}: {path} must be one array of at most {MOST:,} real numbers; save it as CSV instead")
-    return np.array(found, dtype=np.float64)
+        raise DataError(
+            f"{what}: {shown(path)} must be one array of at most {MOST:,} real numbers; save it as CSV instead"
+        )
+    with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, and is refused as that
+        return np.array(found, dtype=np.float64)
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return shown((str(error).splitlines() or [type(error).__name__])[0], 120)
 
 
 def _is_file(path: Path) -> bool:
@@ -113,14 +117,17 @@ def _lines(lines: Sequence[str], what: str) -> list[list[Decimal]]:
                 row.append(decimal(cell.strip()))
             except ValueError as error:
                 raise DataError(
-                    f"{what}: '{_short(cell)}' in row {place} {error}; rows are numbers with commas, no header"
+                    f"{what}: '{shown(cell)}' in row {place} {error}; rows are numbers with commas, no header"
                 ) from None
         rows.append(row)
     return rows
 
 
-def _short(cell: str) -> str:
-    return cell.strip() if len(cell) <= 40 else cell.strip()[:37] + "..."
+def shown(text: object, most: int = 60) -> str:
+    """What was given, as one short line for a message."""
+    line = str(text)[: most + 1].strip()
+    line = line if line.isprintable() else ascii(line)[1:-1]
+    return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def matrix(data: Data, what: str, *, free_rows: bool = False) -> Rows:
@@ -220,16 +227,17 @@ def problem(keys: Rows, values: Rows, target: Rows, tolerance: Fraction, scale: 
 def whole(text: str) -> int:
     """A whole number from text, and nothing that merely rounds to one."""
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
-        raise ValueError(f"'{_short(text)}' is not a whole number")
+        raise ValueError(f"'{shown(text)}' is not a whole number")
     return int(text)
 
 
 def index(j: int, n: int) -> int:
     """A row number."""
-    if isinstance(j, bool) or not (isinstance(j, int | float | np.number) and float(j).is_integer()):
-        raise UserError(f"index {j} is not a whole number; choose from 0 to {n - 1}")
+    whole = isinstance(j, int | np.integer) or (isinstance(j, float | np.floating) and float(j).is_integer())
+    if isinstance(j, bool) or not whole:
+        raise UserError(f"index {shown(j)} is not a whole number; choose from 0 to {n - 1}")
     if not 0 <= j < n:
-        raise UserError(f"index {j} is out of range: there are {n} keys; choose from 0 to {n - 1}")
+        raise UserError(f"index {shown(j, 20)} is out of range: there are {n} keys; choose from 0 to {n - 1}")
     return int(j)
 
 

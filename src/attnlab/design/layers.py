@@ -97,9 +97,9 @@ def layer(
 def _equal_rows(task: Task) -> Result | None:
     for a, i in enumerate(task.rows):
         for b, j in enumerate(task.rows[:a]):
-            if (task.x[i] != task.x[j]).any():
-                continue
             apart = float(np.abs(task.y[a] - task.y[b]).max())
+            if (task.x[i] != task.x[j]).any() or apart < task.tolerance:
+                continue
             certificate = {"type": "equal_rows", "rows": [j, i], "difference": apart}
             if splits_equal_rows(certificate, task.tokens.exact, task.wanted.exact, task.exact_tolerance):
                 said = (

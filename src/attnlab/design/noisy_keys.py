@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CHUNK = 50_000
 BINS = 80
 NEAR = 0.9  # a weight from here on is "near" a value
+LOUDEST = 1e6  # of strengths and variances
 FAR = 4.0  # standard errors beyond which simulation and closed form do not agree
 FAIL = 0.25  # the blend has failed when the weight on v_a leaves [1/4, 3/4]
 
@@ -191,19 +192,25 @@ def noise(
     """How designs for (v_a + v_b)/2 fare when the norm of key a varies: one head, equal heads, split heads, and
     `robust` ones.
     """
-    if n < 2:
-        raise UserError(f"n {n} is too small; two keys are needed to blend two values")
+    for name, count, fewest, most in (
+        ("n", n, 2, 4096),
+        ("samples", samples, 1000, 10**9),
+        ("heads", heads, 1, 64),
+        ("seed", seed, 0, 2**63),
+    ):
+        if not fewest <= count <= most:
+            raise UserError(f"{name} {count} is out of range; choose from {fewest} to {most}")
     mu = np.eye(n) if means is None else inputs.matrix(means, "keys").floats
     v = np.eye(len(mu)) if values is None else inputs.matrix(values, "values").floats
     inputs.pair(mu, v)
     pair = inputs.indices(indices, len(mu))
     if len(pair) != 2:
         raise UserError(f"{len(pair)} indices are given; name two keys, such as 0,1")
-    for name, value, least in (("alpha", alpha, 0.0), ("varying", varying, 0.0), ("strength", strength, 1e-300)):
-        if not (np.isfinite(value) and value >= least):
-            raise UserError(f"{name} {value:g} must be a {'positive' if least else 'non-negative'} number")
-    if samples < 1000 or heads < 1:
-        raise UserError(f"{samples} samples and {heads} heads are too few; give at least 1000 samples and 1 head")
+    for name, value, least in (("alpha", alpha, 0.0), ("varying", varying, 0.0), ("strength", strength, 1 / LOUDEST)):
+        if not least <= value <= LOUDEST:
+            raise UserError(f"{name} {value:g} is out of range; choose from {least:g} to {LOUDEST:g}")
+    if max(float(np.abs(mu).max()) ** 2 * strength * mu.shape[1], float(np.abs(v).max()) ** 2) > 1e30:
+        raise UserError("keys, values or strength are too large to simulate; scale them to sizes near 1")
     stretch = np.zeros(len(mu))
     stretch[pair[0]] = varying
     keys = Keys(mu, float(alpha), stretch, factor(inputs.scale(scale), mu.shape[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from attnlab.design.attention import Array
 from attnlab.design.noisy_keys import BINS, Noise
 from attnlab.design.results import Result, at_least, number
+from attnlab.errors import StorageError, UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,15 +19,27 @@ if TYPE_CHECKING:
 INK, SOFT, KEY, VALUE, OUT = "#222222", "#c9ccd1", "#2f6db5", "#d0781e", "#b3261e"
 
 
+def picture_files(path: Path) -> list[Path]:
+    """Where a picture goes: PNG and SVG beside each other, whichever of the two was named."""
+    if path.suffix.lower() not in ("", ".png", ".svg"):
+        raise UserError(f"the picture {path} must end in .png or .svg; both are written")
+    if not path.name or os.path.isdir(path):  # noqa: PTH112 - a name that is too long is no folder, and no error yet
+        raise UserError(f"the picture {path} is a folder; name a file, such as {path / 'picture.png'}")
+    return [path.with_suffix(".png"), path.with_suffix(".svg")]
+
+
 def save(figure: Figure, path: Path) -> list[Path]:
-    """The figure as PNG and as SVG beside it, whatever suffix was given."""
+    """The figure as PNG and as SVG."""
     import matplotlib as mpl
 
-    paths = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context({"svg.hashsalt": "attnlab"}):
-        for each in paths:
-            figure.savefig(each, dpi=160, metadata={"Date": None} if each.suffix == ".svg" else None)
+    paths = picture_files(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with mpl.rc_context({"svg.hashsalt": "attnlab"}):
+            for each in paths:
+                figure.savefig(each, dpi=160, metadata={"Date": None} if each.suffix == ".svg" else None)
+    except OSError as error:
+        raise StorageError(f"the picture {path} cannot be written ({error.strerror}); choose another place") from None
     return paths
 
 
@@ -39,8 +53,8 @@ def design_picture(result: Result, keys: Array, values: Array) -> Figure:
     spots = _draw(axes[0], place(keys), weights, KEY, f"keys ({named})")
     query = result.query
     if query is not None and query.ndim == 1 and np.ptp(keys @ query) > 1e-6:
-        arrow = place(keys.mean(axis=0) + query) - place(keys.mean(axis=0))
-        reach = 0.55 * max(float(np.ptp(spots, axis=0).max()), 1e-9) / max(float(np.linalg.norm(arrow)), 1e-300)
+        arrow = place(query / np.abs(query).max()) - place(np.zeros_like(query))
+        reach = 0.55 * max(float(np.ptp(spots, axis=0).max()), 1e-9) / max(float(np.linalg.norm(arrow)), 1e-12)
         tail = spots.mean(axis=0)
         axes[0].annotate("", tail + arrow * reach, tail, arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6})
         axes[0].set_title(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import lcm
+from math import ceil, lcm, log2
 
 import numpy as np
 
 from attnlab.design.attention import Array, Problem, softmax
-from attnlab.design.exact import dot, rational
+from attnlab.design.exact import dot
 
 
 def starts(problem: Problem, count: int, seed: int = 0) -> Array:
@@ -113,13 +113,12 @@ def through_rounding(problem: Problem, j: int) -> tuple[Array, float] | None:
                 continue
             far = float(np.abs(problem.values - problem.target).max())
             margin = 2.0 + np.log(max(len(keys) * far / problem.tolerance, 1.0))
-            power = int(np.ceil(np.log2(margin / problem.factor) - np.log2(lead.numerator) + np.log2(lead.denominator)))
+            power = ceil(log2(margin / problem.factor) - log2(lead.numerator) + log2(lead.denominator))
             query = np.ldexp(np.array(direction, dtype=np.float64), min(power, 300))
-            if _without_rounding(problem.keys, query):
-                readings = ([Fraction(x) for x in query.tolist()], [rational(x) for x in query])
-                judged = [problem.judge(reading) for reading in readings]
-                if all(one.within for one in judged) and problem.error(query) <= problem.tolerance:
-                    return query, max(one.bound for one in judged)
+            if _without_rounding(problem.keys, query) and problem.error(query) <= problem.tolerance:
+                bound = problem.certified(query)
+                if bound is not None:
+                    return query, bound
     return None
 
 

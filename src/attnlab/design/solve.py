@@ -108,12 +108,12 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
     """The first of: zero, the construction, the descent, the proof."""
     seconds = inputs.seconds(seconds)
     zero = np.zeros(problem.keys.shape[1])
-    if _good(problem, zero, problem.guaranteed(zero)):
+    if _good(problem, zero, _bound(problem, zero)):
         said = (
             "The query 0 weighs every key equally, whatever the keys are: the mean of all values is within the "
             "tolerance."
         )
-        return _result(problem, task, "solved", said, zero, chosen)
+        return _result(problem, task, "solved", said, zero, chosen, _bound(problem, zero))
     if chosen is None or w is None:
         return _searched(problem, task, None, _near(problem.values, problem.target), seconds)
     for share in (1 - 1e-6, 0.99, 0.7):
@@ -138,18 +138,18 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
         more = {"least_divergence": float(wanted[chosen] @ logs), "nearest_weights": weights}
     best = problem.query(descend(problem, np.vstack([nearest, starts(problem, _starts(problem, 24))])))
     proof = Refutation(0.0, None)
-    if not _good(problem, best, problem.guaranteed(best)):
+    if not _good(problem, best, _bound(problem, best)):
         refuter = Refuter(problem, seconds)
         proof = refuter.run()
         if proof.certificate is None:
             longer = problem.query(descend(problem, starts(problem, _starts(problem, 120), seed=1), steps=200))
             best = min(best, longer, key=problem.error)
-            if not _good(problem, best, problem.guaranteed(best)):
+            if not _good(problem, best, _bound(problem, best)):
                 proof, best = by_cases(refuter, proof, best, seconds)
-    if _good(problem, best, problem.guaranteed(best)):
-        bound = at_most(problem.guaranteed(best))
-        said = f"Found by descent: in exact arithmetic the output is within {bound} of what was wanted."
-        return _result(problem, task, "solved", said, best, chosen, more=more)
+    bound = _bound(problem, best)
+    if _good(problem, best, bound):
+        said = f"Found by descent: in exact arithmetic the output is within {at_most(bound)} of what was wanted."
+        return _result(problem, task, "solved", said, best, chosen, bound, more=more)
     proved = None if proof.certificate is None else _proved(problem, proof.certificate, problem.exact.tolerance)
     if proved is not None:
         if chosen is not None and len(chosen) == 1 and (proof.certificate or {}).get("radius") is not None:
@@ -275,7 +275,16 @@ def _starts(problem: Problem, most: int) -> int:
 
 def _good(problem: Problem, query: Array, bound: float) -> bool:
     """Proved and measured."""
-    return bound <= problem.tolerance and problem.error(query) <= problem.tolerance
+    return bound <= problem.tolerance and problem.error(query) <= problem.tolerance * (1 + 1e-12)
+
+
+def _bound(problem: Problem, query: Array) -> float:
+    """What is guaranteed for the query: in exact arithmetic where what rounding may have done is all that is missing."""
+    bound = problem.guaranteed(query)
+    if bound > problem.tolerance and problem.error(query) <= problem.tolerance * (1 + 1e-12):
+        exact = problem.certified(query)
+        bound = bound if exact is None else min(exact, problem.tolerance)
+    return bound
 
 
 def _proved(problem: Problem, certificate: dict[str, Any], tolerance: Fraction | float) -> float | None:

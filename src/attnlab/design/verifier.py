@@ -2,9 +2,9 @@
 solver.
 
 It reads the certificate as a program would receive it (plain lists, numbers and strings such as "1/3") together with
-the problem, and either returns the bound that is proved or says what fails. Numbers are exactly what they are: a
-float its binary value, text such as "0.1", a Decimal or a Fraction what is written. The only inexact step is the
-logarithm, whose error the judge bounds and counts against the certificate.
+the problem, and either returns the bound that is proved or says what fails. Text such as "0.1", Decimal
+and Fraction are what is written; a float is its binary value, or the decimal that it is printed as where that is the
+reading. The only inexact step is the logarithm, whose error the judge bounds and counts against the certificate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 Number = float | str | Fraction  # or a Decimal
 Rows = Sequence[Sequence[Number]]
@@ -30,16 +30,36 @@ class NotAProof(Exception):
 
 
 def verify(
-    certificate: Mapping[str, Any], keys: Rows, values: Rows, target: Sequence[Number], tolerance: Number
+    certificate: Mapping[str, Any],
+    keys: Rows,
+    values: Rows,
+    target: Sequence[Number],
+    tolerance: Number,
+    *,
+    reading: Literal["decimal", "binary"] | None = None,
 ) -> Fraction:
     """The proved lower bound on the maximum-norm error of every query.
 
-    With a "radius" in the certificate the proof is about the queries with |scale · q| <= radius.
+    With a "radius" in the certificate the proof is about the queries with |scale · q| <= radius. Floats are read as the
+    certificate says its numbers were, unless a reading is asked for; text, Decimal and Fraction are what they are.
     """
     try:
-        return _judged(certificate, keys, _matrix(values), [_exact(x) for x in target], _exact(tolerance))
+        for_keys, for_values = (reading == "decimal",) * 2 if reading else _readings(certificate.get("reading"))
+        k, (y, (eps,)) = _given(keys, for_keys), _given([target, [tolerance]], for_values)
+        return _judged(certificate, k, _given(values, for_values), y, eps)
     except MALFORMED as error:
         raise _malformed(error) from None
+
+
+def _readings(said: str | None) -> tuple[bool, bool]:
+    """Whether keys, and whether values, are the decimals that their floats are printed as."""
+    keys = said is not None and said.startswith("keys as the decimals written")
+    return keys, (keys if said is None or "values as" not in said else "values as the decimals written" in said)
+
+
+def _given(rows: Rows, decimal: bool) -> Matrix:
+    """The numbers of the problem."""
+    return [[Fraction(repr(float(x))) if decimal and isinstance(x, float) else _exact(x) for x in row] for row in rows]
 
 
 def _malformed(error: Exception) -> NotAProof:
@@ -74,6 +94,8 @@ def _judged(certificate: Mapping[str, Any], keys: Rows, v: Matrix, y: list[Fract
 
 
 def _exact(x: Number) -> Fraction:
+    if isinstance(x, Fraction):
+        return x
     if not isinstance(x, str):
         return Fraction(x) if hasattr(x, "as_integer_ratio") else Fraction(float(x))
     if "e" in x.lower():
@@ -311,7 +333,8 @@ def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, toleranc
     """Whether two equal inputs are asked for outputs more than twice the tolerance apart."""
     i, j = (int(r) for r in certificate["rows"])
     apart = max(abs(_exact(a) - _exact(b)) for a, b in zip(y[i], y[j], strict=True))
-    return _matrix(x)[i] == _matrix(x)[j] and apart > 2 * _exact(tolerance)
+    one, other = _matrix([x[i], x[j]])
+    return one == other and apart > 2 * _exact(tolerance)
 
 
 def outside_range(certificate: Mapping[str, Any], mixed: Rows, y: Rows) -> Fraction:

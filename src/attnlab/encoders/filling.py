@@ -22,8 +22,6 @@ def fill(name: str, text: str, top: int = 5) -> list[Filling]:
     """The likeliest pieces for every `<mask>` of a text, each place with the others still hidden."""
     need_extra()
     folder = locate(name)
-    import torch
-
     from attnlab.encoders.loading import load
 
     tokenizer, (model, about) = load(folder, "AutoModelForMaskedLM", output_loading_info=True)
@@ -35,6 +33,8 @@ def fill(name: str, text: str, top: int = 5) -> list[Filling]:
     asked = text.replace("<mask>", mask)
     if mask not in asked:
         raise UserError("nothing is hidden: put <mask> where a word is to be found, such as 'The film is <mask> .'")
+    import torch
+
     batch = tokenizer(asked, return_tensors="pt", truncation=True)
     with torch.no_grad():
         shares = model.eval()(**batch).logits[0].softmax(dim=-1)

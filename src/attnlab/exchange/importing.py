@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel
 from attnlab import usercode
 from attnlab.config import RunConfig, TaskConfig, TokenizerConfig
 from attnlab.encoders.loading import quietly
+from attnlab.encoders.places import refuse_pickled
 from attnlab.errors import DataError, UserError
 from attnlab.exchange.gpt2 import from_gpt2, settings_of
 from attnlab.exchange.modeling import AttnlabForCausalLM
@@ -30,6 +31,7 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
         raise DataError(f"{folder} has no config.json: name a folder that save_pretrained wrote")
     if (folder / "model").is_dir():
         raise UserError(f"{folder} is a run of attnlab already: use it as it is")
+    refuse_pickled(folder)
     config = loaded(AutoConfig, folder)
     if config.model_type == "attnlab":
         model = whole(AttnlabForCausalLM, folder, trust_code=trust_code).language_model
@@ -48,7 +50,9 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
 
 def whole(kind: Any, folder: Path, **settings: Any) -> Any:
     """The model of a folder with every weight from its files: transformers draws what is missing, and only warns."""
-    model, report = loaded(kind, folder, dtype=torch.float32, output_loading_info=True, **settings)
+    model, report = loaded(
+        kind, folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **settings
+    )
     if report["missing_keys"]:
         raise DataError(
             f"{folder} lacks {len(report['missing_keys'])} of its weights, first {min(report['missing_keys'])}: copy or save"

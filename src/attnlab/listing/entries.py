@@ -12,10 +12,13 @@ from typing import Any
 
 from attnlab.config import parse_json, walk
 from attnlab.errors import AttnlabError, UserError
+from attnlab.manifest import NAME as MANIFEST
 from attnlab.runs import is_classifier, is_encoder, is_locked, is_written, read_json
 
 OURS = ("run", "study", "classifier", "encoder", "output")  # kinds that this program made, and may take away
-REPORT = frozenset({"report.html", "report.md", "report.json"})  # a folder with nothing else in it is a report
+REPORT = frozenset(
+    {"report.html", "report.md", "report.json", MANIFEST}
+)  # a folder with nothing else in it is a report
 DEPTH = 3  # folders between a study and its runs
 TAIL = 4096  # bytes at the end of a file of metrics that surely hold its last step
 

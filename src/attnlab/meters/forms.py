@@ -68,6 +68,8 @@ def build(
         module: nn.Module = entry.build(n_embd, n_head, block_size, **given, **(options or {}))
     except TypeError as error:
         raise ConfigError(f"{entry.name} is not built as Mechanism(n_embd, n_head, block_size): {error}") from None
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{entry.name} must build an nn.Module, not {type(module).__name__}")
     return module.eval()
 
 

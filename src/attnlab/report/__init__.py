@@ -21,7 +21,7 @@ from attnlab.report import classification, comparison, recall, runs, screen, sea
 from attnlab.report.document import Document, as_json, strict
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
-from attnlab.runs import disk, write_bytes
+from attnlab.runs import write_bytes, write_folder
 
 __all__ = ["FORMATS", "document_of", "show_result", "strict", "write_report"]
 
@@ -76,10 +76,12 @@ def files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
 
 def write_report(result: Mapping[str, Any], folder: Path, formats: Sequence[str] = ("md", "html")) -> Path:
     """Write the report of a result into a folder; the path of the page, or of the last file without one."""
-    written = files_of(document_of(result), formats)
-    with disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, text in written.items():
-        # Half a surrogate pair can occur in JSON but not in UTF-8.
-        write_bytes(folder / name, text.encode("utf-8", errors="replace"))
-    return folder / list(written)[-1]
+    # Half a surrogate pair can occur in JSON but not in UTF-8.
+    texts = files_of(document_of(result), formats)
+    files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
+    if folder.exists():
+        for name, content in files.items():
+            write_bytes(folder / name, content)
+    else:
+        write_folder(folder, "report", files)
+    return folder / list(files)[-1]

@@ -25,6 +25,7 @@ from attnlab.report.document import (
     Head,
     Heads,
     Mark,
+    Notice,
     Piece,
     Section,
     Table,
@@ -381,6 +382,13 @@ def data_facts(world: Result) -> Facts:
     return Facts("Data", pairs)
 
 
+def asked_before(world: Result) -> list[Notice]:
+    """A warning where exam questions were training questions too."""
+    asked = world.get("asked_before")
+    words = f"{count(asked)} of them asked in training; their answers may be known by heart." if asked else ""
+    return [Notice(f"{plural(world['exam_questions'], 'exam question')}:", words)] if asked else []
+
+
 def document(result: Result) -> Document:
     """The whole report."""
     calibration, runs = result.get("calibration"), result["runs"]
@@ -400,7 +408,7 @@ def document(result: Result) -> Document:
         title=result["title"],
         lead=[outcome(result["rows"], result["world"])],
         sections=sections,
-        notices=[QUICK] if result["world"].get("quick") else [],
+        notices=[*([QUICK] if result["world"].get("quick") else []), *asked_before(result["world"])],
         about=finished(result),
         command=result["command"],
         footer="The raw numbers are in result.json.",

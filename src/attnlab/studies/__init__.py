@@ -1,44 +1,44 @@
-"""Whole experiments as recipes: plan, train, examine, report. A study is a folder; stopped, it goes on where it was."""
+"""Whole experiments: a typed plan, a check, training, a verdict, a report. A study is a folder, and can be resumed.
+
+study      what all studies have in common
+recall, trust, why                studies that train models of their own
+compare    specimens that differ in one thing; ready comparisons
+optimizers, search                studies of fine-tuning
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from attnlab import comparing, usercode
+from attnlab import usercode
 from attnlab.config import code_named_in
 from attnlab.errors import UserError, unknown
 from attnlab.runs import interpreting, read_json
-from attnlab.studies import optimizers, ready, recall, search, trust, why
+from attnlab.studies.study import Result, Study
 
-Recipe = Callable[[Path, dict[str, Any], Console], dict[str, Any]]
-
-STUDIES: dict[str, Recipe] = {
-    "optimizers": optimizers.run,
-    "recall": recall.run,
-    "search": search.run,
-    "trust": trust.run,
-    "why": why.run,
-    **dict.fromkeys(("compare", *ready.READY), comparing.run),
-}
+COMPARISONS = ("compare", "additive-vs-dot", "shared-projections", "masking", "efficient")
+MODULES = {name: f"attnlab.studies.{name}" for name in ("recall", "trust", "why", "optimizers", "search")}
+MODULES |= dict.fromkeys(COMPARISONS, "attnlab.studies.compare")
 
 
-def find(name: str) -> Recipe:
-    """The recipe of this name."""
-    if name not in STUDIES:
-        raise UserError(unknown("study", name, STUDIES))
-    return STUDIES[name]
+def find(name: str) -> Study[Any]:
+    """The study of this name; only its own module is imported."""
+    if name not in MODULES:
+        raise UserError(unknown("study", name, MODULES))
+    study: Study[Any] = importlib.import_module(MODULES[name]).STUDY
+    return study
 
 
-def resume(folder: Path, console: Console, *, trust_code: bool = False) -> dict[str, Any]:
-    """Go on with a study that was stopped; code that its plan names by path runs only if the user has trusted it."""
+def resume(folder: Path, console: Console, *, trust_code: bool = False) -> Result:
+    """Resume a study; code that its plan names by path runs only if the user has trusted it."""
     with interpreting(folder / "study.json"):
         stored = read_json(folder / "study.json")
-        recipe, plan = find(stored["study"]), stored["plan"]
+        study, plan = find(stored["study"]), stored["plan"]
         named = code_named_in(plan)
     with usercode.trusting(trust_code):
         usercode.require_named(named)
-        return recipe(folder, plan, console)
+        return study.resume(folder, plan, console)

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from attnlab.classify import FineTuning, bag
+from attnlab.classify import FineTuning
 from attnlab.classify.models import PACKAGES, load_encoder
 from attnlab.classify.results import short_name
-from attnlab.classify.settings import from_given
+from attnlab.classify.settings import BAG_OF_WORDS, from_given
 from attnlab.corpora.labelled import Column, Tables, built_in_tables, read_tables
 from attnlab.encoders.places import locate, need_extra
 from attnlab.errors import UserError
@@ -63,8 +63,8 @@ class Asked:
 
 def check(asked: Asked, tables: Tables, why_no_bag: str, packages: tuple[str, ...] = PACKAGES) -> None:
     """Find mistakes before a folder is made: packages that are missing, a model that cannot be loaded."""
-    if asked.model == bag.NAME:
-        raise UserError(f"{bag.NAME} {why_no_bag}: name an encoder, or leave the option out")
+    if asked.model == BAG_OF_WORDS:
+        raise UserError(f"{BAG_OF_WORDS} {why_no_bag}: name an encoder, or leave the option out")
     need_extra(*packages)
     load_encoder(asked.model, tables.labels)
 

@@ -16,20 +16,20 @@ from typing import Any
 from rich.console import Console
 
 from attnlab.classify import RATES, FineTuning, Outcome, fine_tune
-from attnlab.comparing import Plan, carry_out
-from attnlab.comparing.checks import refuse_changes
-from attnlab.comparing.plan import seed_numbers
-from attnlab.comparing.specimens import Specimen
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError, unknown
 from attnlab.progress import display, say
-from attnlab.report import show_result, strict, write_report
+from attnlab.report import strict
 from attnlab.report.words import duration, plural
-from attnlab.runs import add_files, environment, interpreting, read_json, refuse_existing, to_json, write_folder
+from attnlab.runs import environment, interpreting, to_json, write_folder
 from attnlab.studies import optimizers_judge
+from attnlab.studies.compare import Plan
+from attnlab.studies.compare.plan import seed_numbers
+from attnlab.studies.compare.specimens import Specimen
 from attnlab.studies.fine_tuning import Asked, check, fingerprints
+from attnlab.studies.study import Study
 
-__all__ = ["Trainings", "begin", "make_plan", "run"]
+__all__ = ["STUDY", "Trainings", "begin", "make_plan"]
 
 
 @dataclass(frozen=True)
@@ -107,29 +107,21 @@ def make_plan(asked: Asked, optimizers: str, seeds: int | Sequence[int] | None =
     return Trainings(asked.lasting(), rates, chosen, seed_numbers(seeds))
 
 
-def begin(plan: Trainings, folder: Path, console: Console) -> dict[str, Any]:
-    """A new study in a new folder; mistakes are found before the folder is made."""
-    refuse_existing(folder)
-    tables = plan.tables()
-    check(plan.asked, tables, "has no optimizer to choose")
-    study = {"study": "optimizers", "plan": plan.to_dict(), "fingerprints": fingerprints(plan.asked, tables)}
-    write_folder(folder, "study", {"study.json": to_json(study)})
-    return run(folder, plan.to_dict(), console)
+def check_plan(plan: Trainings) -> None:
+    """Find mistakes before anything is trained."""
+    check(plan.asked, plan.tables(), "has no optimizer to choose")
 
 
-def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, Any]:
-    """Go on with the study."""
-    return carry_out(folder, lambda: conclude(folder, Trainings.stored(stored), console), show_result, console)
+def sums(plan: Trainings) -> dict[str, str]:
+    """Checksums of the tables and the model."""
+    return fingerprints(plan.asked, plan.tables())
 
 
 def conclude(folder: Path, plan: Trainings, console: Console) -> dict[str, Any]:
     """Train what is not trained yet, judge, and write the result and the report."""
     tables = plan.tables()
-    refuse_changes(read_json(folder / "study.json")["fingerprints"], fingerprints(plan.asked, tables))
     train_all(folder, plan, tables, console)
     result: dict[str, Any] = strict(optimizers_judge.judge(plan, folder, tables))
-    write_report(result, folder)
-    add_files(folder, {"result.json": to_json(result)})
     return result
 
 
@@ -180,3 +172,7 @@ def keep(path: Path, settings: FineTuning, outcome: Outcome) -> None:
         "right.csv": "".join(f"{line}\n" for line in ("right", *map(int, outcome.right))).encode(),
     }
     write_folder(path, "training", files)
+
+
+STUDY = Study(Trainings.stored, check_plan, sums, conclude, lambda _: "optimizers")
+begin = STUDY.begin

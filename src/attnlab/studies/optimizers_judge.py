@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnlab.classify.stage import versions
-from attnlab.comparing.figures import Figure
-from attnlab.comparing.judge import compare_all, pair, spread_of
-from attnlab.comparing.records import Record, notes_on
 from attnlab.corpora.labelled import Tables
 from attnlab.report.words import percent, plural
 from attnlab.runs import Run, environment
+from attnlab.studies.compare.figures import Figure
+from attnlab.studies.compare.judge import compare_all, pair, spread_of
+from attnlab.studies.compare.records import Record, notes_on
 from attnlab.studies.fine_tuning import data_of
 
 if TYPE_CHECKING:

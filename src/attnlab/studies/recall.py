@@ -11,31 +11,31 @@ every other document, and the answer is chosen among all answers that occur in t
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from rich.console import Console
 
 from attnlab import corpora, stages
-from attnlab.comparing import carry_out
-from attnlab.comparing.checks import refuse_changes
+from attnlab.answers import AnswerTrie, answer_distribution
 from attnlab.config import Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
-from attnlab.evaluate import Examination, cue
+from attnlab.evaluate import Examination, cue, examine, majority
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
-from attnlab.report import show_result, write_report
-from attnlab.runs import Run, add_files, environment, read_json, refuse_existing, to_json, write_folder
-from attnlab.studies.lessons import Lessons, prepare
-from attnlab.studies.recall_rows import HELPED, MAIN, ROWS, describe_row, examine_all, examine_helped
-from attnlab.studies.training import Training, describe_run, fingerprints, invite, lasting, train
+from attnlab.runs import Run, add_files, environment, verify, write_folder
+from attnlab.studies.study import Study, Training, describe_run, fingerprints, suggest_question, train
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import calibrate
+from attnlab.trust.candidates import candidates
 
 SOURCES = ("corpus", "facts", "exam", "calibration")  # fields of the plan that name data
 SHOWN = 12  # right and wrong answers in the report
@@ -57,16 +57,6 @@ class Plan(Training):
     track: str = "pure"
     held_out: int = 0  # training questions kept back, to calibrate with
     calibration: str | None = None  # or questions from elsewhere for that
-
-
-def begin(plan: Plan, folder: Path, console: Console) -> dict[str, Any]:
-    """A new study in a new folder; mistakes in data and settings are found before the folder is made."""
-    refuse_existing(folder)
-    plan = lasting(plan, *SOURCES)
-    check(plan)
-    study = {"study": "recall", "plan": asdict(plan), "fingerprints": fingerprints(plan, *SOURCES)}
-    write_folder(folder, "study", {"study.json": to_json(study)})
-    return run(folder, asdict(plan), console)
 
 
 def check(plan: Plan) -> None:
@@ -93,16 +83,8 @@ def check(plan: Plan) -> None:
         cue(tokenizer, item.question, config.model.block_size, number)
 
 
-def run(folder: Path, stored: dict[str, Any], console: Console) -> dict[str, Any]:
-    """Go on with the study."""
-    result = carry_out(folder, lambda: conclude(folder, Plan(**stored), console), show_result, console)
-    invite(folder, result["answers"]["example"], console)
-    return result
-
-
 def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     """Train what is not trained, examine everything, and write the result and the report."""
-    refuse_changes(read_json(folder / "study.json").get("fingerprints", {}), fingerprints(plan, *SOURCES))
     corpus = corpora.load_corpus(plan.corpus)
     lessons = learn_from(plan, corpus, folder)
     facts, exam = corpora.load_questions(lessons.asked), corpora.load_questions(plan.exam)
@@ -144,8 +126,6 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     }
     training = sum(one.result["seconds"] for one in runs.values())
     result["seconds"] = round(training + time.perf_counter() - began, 1)
-    write_report(result, folder)
-    add_files(folder, {"result.json": to_json(result)})
     return result
 
 
@@ -239,3 +219,175 @@ def look(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) -
 def lines_of(examination: Examination) -> bytes:
     """One prediction a line."""
     return "".join(prediction + "\n" for prediction in examination.predictions).encode()
+
+
+SURE = 0.5  # the least probability of an answer that is taught
+FOLDER, TRAIN, HELD_OUT, TAUGHT = "questions", "train.tsv", "held-out.tsv", "taught.tsv"
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """Where each part of the questions is found."""
+
+    asked: str
+    """The training questions, without those kept back."""
+    taught: str
+    """What the model is trained on: the same, and in the assisted track those that the reader wrote."""
+    held_out: str | None
+    """What it is calibrated with, never trained on."""
+
+
+def parted(
+    corpus: Corpus, facts: Sequence[Question], held_out: int, seed: int
+) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
+    """The questions to train with and the `held_out` that are kept back, both in their order.
+
+    Kept back are only those about somebody that no other question is about, as the others would be half known.
+    """
+    whom = [tuple(corpora.documents_about(corpus, item.question)) or item.question for item in facts]
+    times = Counter(whom)
+    single = [place for place, one in enumerate(whom) if times[one] == 1]
+    kept = {single[pick] for pick in np.random.default_rng(seed).permutation(len(single))[:held_out].tolist()}
+    first, second = (
+        tuple(item for place, item in enumerate(facts) if (place in kept) == side) for side in (False, True)
+    )
+    return first, second
+
+
+def written(corpus: Corpus, asked: Sequence[Question], seed: int) -> tuple[Question, ...]:
+    """What the reader writes about documents that no training question is about.
+
+    Where it is not sure the line mostly does not say it, and the model guesses better than a reader from what else it knows.
+    """
+    return tuple(one.question for one in Reader.train(corpus, asked, seed).write(at_least=SURE))
+
+
+def prepare(
+    corpus: Corpus, facts: str, folder: Path, *, held_out: int, calibration: str | None, assisted: bool, seed: int
+) -> Lessons:
+    """The questions of a study, written down where they are not the user's own files already."""
+    if not held_out and not assisted:
+        return Lessons(facts, facts, calibration)
+    target = folder / FOLDER
+    if not target.exists():
+        asked, kept = parted(corpus, corpora.load_questions(facts), held_out, seed)
+        files = {TRAIN: asked, **({HELD_OUT: kept} if held_out else {})}
+        if assisted:
+            files[TAUGHT] = (*asked, *written(corpus, asked, seed))
+        lines = {name: "".join(line + "\n" for line in corpora.as_table(part)) for name, part in files.items()}
+        write_folder(target, "questions", {name: text.encode() for name, text in lines.items()})
+    verify(target)
+    return Lessons(
+        str(target / TRAIN),
+        str(target / (TAUGHT if assisted else TRAIN)),
+        str(target / HELD_OUT) if held_out else calibration,
+    )
+
+
+FLOOR = 1e-4  # beginnings of answers less likely than this are not read on
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant: its name, the run behind it if any, and how the report speaks of it."""
+
+    name: str
+    run: str | None
+    note: str
+    subject: str
+    role: str = ""
+
+
+MAIN, READER = "pretrained + fine-tuned", "own reader, open book"
+ROWS = (
+    Row(MAIN, "finetune", "read every document, then answered the training questions", "the pretrained model"),
+    Row(
+        "pretrained only",
+        "pretrain",
+        "read every document{mixed}",
+        "the pretrained model, not fine-tuned,",
+    ),
+    Row(
+        "no pretraining",
+        "no-pretraining",
+        "the same model on the training questions alone",
+        "the same model without pretraining",
+        "control",
+    ),
+    Row("majority answer", None, "always the commonest training answer", "always saying {commonest}", "baseline"),
+    Row("open book", None, "looks the line up and takes the first known place in it", "a reader with the book open"),
+)
+HELPED = Row(
+    READER, None, "looks the line up and reads it as it learned to from the training questions", "its own reader"
+)
+
+
+def examine_all(
+    runs: dict[str, Run], corpus: Corpus, facts: tuple[Question, ...], exam: tuple[Question, ...]
+) -> dict[str, Examination]:
+    """Every model and every baseline on the same questions, by the name of its row."""
+    found = {row.name: examine(*load_model(runs[row.run].model), exam) for row in ROWS if row.run}
+    places = {item.answer for item in facts if item.answer is not None}
+    found["majority answer"] = majority(facts, exam)
+    found["open book"] = Examination(exam, tuple(corpora.open_book(corpus, places, q.question) or "" for q in exam))
+    return found
+
+
+def examine_helped(
+    final: Run, lessons: Lessons, corpus: Corpus, exam: tuple[Question, ...], seed: int
+) -> dict[str, Examination]:
+    """In the assisted track: the final model choosing among the answers of its training, and the reader by itself."""
+    reader = Reader.train(corpus, corpora.load_questions(lessons.asked), seed)
+    known = [bool(corpora.documents_about(corpus, item.question)) for item in exam]
+    read = tuple(reader.read(q.question).text if seen else "" for q, seen in zip(exam, known, strict=True))
+    return {
+        MAIN: choose(*load_model(final.model), corpora.load_questions(lessons.taught), exam),
+        READER: Examination(exam, read),
+    }
+
+
+def choose(
+    model: LanguageModel, tokenizer: Tokenizer, taught: tuple[Question, ...], exam: tuple[Question, ...]
+) -> Examination:
+    """The likeliest of all answers of training that fit the block, scored whole; where none reaches the floor, without one."""
+    asked = [item.question for item in exam]
+    room = model.config.block_size - max(len(cue(tokenizer, question, model.config.block_size)) for question in asked)
+    answers = candidates(tokenizer, taught, lambda: ())
+    trie = AnswerTrie(tokenizer, [answer for answer in answers if len(tokenizer.encode(answer)) <= room])
+    found = answer_distribution(model, tokenizer, asked, trie, floor=FLOOR).best()
+    for place, (_, probability) in enumerate(found):
+        if probability < FLOOR:
+            found[place] = answer_distribution(model, tokenizer, [asked[place]], trie).best()[0]
+    return Examination(exam, tuple(answer for answer, _ in found))
+
+
+def describe_row(row: Row, examination: Examination, runs: dict[str, Run]) -> dict[str, Any]:
+    """One line of the table."""
+    summary = examination.summary()
+    seconds = runs[row.run].result["seconds"] if row.run else None
+    if row.run == "finetune":
+        seconds += runs["pretrain"].result["seconds"]
+    mixed = ", with the training questions among them" if runs["pretrain"].config["data"]["facts"] else ""
+    words = {
+        "note": row.note.replace("{mixed}", mixed),
+        "subject": row.subject.replace("{commonest}", short(summary["commonest_prediction"])),
+        "kind": "model" if row.run else "baseline",
+    }
+    return {**asdict(row), **words, "seconds": seconds, **summary}
+
+
+def short(answer: str) -> str:
+    """An answer in a table; a model that has learned nothing may write on and on."""
+    return answer if len(answer) <= 30 else answer[:29] + "…"
+
+
+STUDY = Study(
+    lambda stored: Plan(**stored),
+    check,
+    lambda plan: fingerprints(plan, SOURCES),
+    conclude,
+    lambda _: "recall",
+    SOURCES,
+    epilogue=lambda folder, result, console: suggest_question(folder, result["answers"]["example"], console),
+)
+begin = STUDY.begin

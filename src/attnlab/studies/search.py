@@ -19,18 +19,17 @@ from rich.console import Console
 
 from attnlab.classify import Epoch, FineTuning, Outcome, fine_tune, make_classifier
 from attnlab.classify.models import PACKAGES
-from attnlab.comparing import carry_out
-from attnlab.comparing.checks import refuse_changes
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
 from attnlab.progress import display, say
-from attnlab.report import show_result, strict, write_report
+from attnlab.report import strict
 from attnlab.report.words import duration
-from attnlab.runs import add_files, interpreting, is_written, read_json, refuse_existing, to_json, write_folder
+from attnlab.runs import add_files, interpreting, is_written, read_json, to_json, write_folder
 from attnlab.studies import search_judge
 from attnlab.studies.fine_tuning import Asked, check, fingerprints
+from attnlab.studies.study import Study
 
-__all__ = ["Search", "begin", "make_plan", "run"]
+__all__ = ["STUDY", "Search", "begin", "make_plan"]
 
 TRIALS = 12  # where the user says neither their number nor a time
 BATCHES = (16, 32, 64)
@@ -94,25 +93,19 @@ def make_plan(asked: Asked, trials: int | None = None, minutes: float | None = N
     return Search(asked.lasting(), trials or (0 if minutes else TRIALS), minutes or 0.0)
 
 
-def begin(plan: Search, folder: Path, console: Console) -> dict[str, Any]:
-    """A new search in a new folder; mistakes are found before the folder is made."""
-    refuse_existing(folder)
-    tables = plan.asked.tables()
-    check(plan.asked, tables, "chooses its strength by itself", (*PACKAGES, "optuna"))
-    study = {"study": "search", "plan": plan.to_dict(), "fingerprints": fingerprints(plan.asked, tables)}
-    write_folder(folder, "study", {"study.json": to_json(study)})
-    return run(folder, plan.to_dict(), console)
+def check_plan(plan: Search) -> None:
+    """Find mistakes before anything is trained."""
+    check(plan.asked, plan.asked.tables(), "chooses its strength by itself", (*PACKAGES, "optuna"))
 
 
-def run(folder: Path, stored: Mapping[str, Any], console: Console) -> dict[str, Any]:
-    """Go on with the search."""
-    return carry_out(folder, lambda: conclude(folder, Search.stored(stored), console), show_result, console)
+def sums(plan: Search) -> dict[str, str]:
+    """Checksums of the tables and the model."""
+    return fingerprints(plan.asked, plan.asked.tables())
 
 
 def conclude(folder: Path, plan: Search, console: Console) -> dict[str, Any]:
     """Try what the budget allows, train the best once more, and write the result and the report."""
     tables = plan.asked.tables()
-    refuse_changes(read_json(folder / "study.json")["fingerprints"], fingerprints(plan.asked, tables))
     trials = try_all(folder, plan, replace(tables, test=None), console)
     best = search_judge.best_of(trials)
     settings = settings_of(plan, best["params"])
@@ -123,8 +116,7 @@ def conclude(folder: Path, plan: Search, console: Console) -> dict[str, Any]:
             make_classifier(plan.asked.model, tables, settings, folder / "best", show, plan.asked.command)
     result: dict[str, Any] = strict(search_judge.judge(plan, trials, read_json(kept), tables))
     lines = "".join(f"{line}\n" for line in search_judge.as_lines(trials))
-    write_report(result, folder)
-    add_files(folder, {"trials.tsv": lines.encode(), "result.json": to_json(result)})
+    add_files(folder, {"trials.tsv": lines.encode()})
     return result
 
 
@@ -252,3 +244,7 @@ def rebuilt(plan: Search, trials: list[dict[str, Any]]) -> Any:
         given = plan.asked.settings
         study.enqueue_trial({"batch_size": given.batch_size, "lr": given.rate, "epochs": given.epochs})
     return study
+
+
+STUDY = Study(Search.stored, check_plan, sums, conclude, lambda _: "search")
+begin = STUDY.begin

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnlab import corpora
-from attnlab.comparing import Plan
-from attnlab.comparing.plan import seed_numbers
-from attnlab.comparing.specimens import Specimen
 from attnlab.config import lasting_given, merge
 from attnlab.errors import UserError
 from attnlab.machine import cores
+from attnlab.studies.compare.plan import Plan, seed_numbers
+from attnlab.studies.compare.specimens import Specimen
 
 Way = Literal["nothing", "lines", "views"]
 

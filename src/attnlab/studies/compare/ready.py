@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnlab import corpora, registry
-from attnlab.comparing import Data, Plan, make_plan
 from attnlab.config import merge
 from attnlab.errors import UserError
+from attnlab.studies.compare.plan import Data, Plan, make_plan
 
 
 @dataclass(frozen=True)

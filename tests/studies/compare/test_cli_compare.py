@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from attnlab import corpora
-from attnlab.comparing import Data
 from attnlab.runs import read_json
-from attnlab.studies import ready
+from attnlab.studies.compare import Data, ready
 from verbs import call
 
 TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "--model.block_size", "64"]

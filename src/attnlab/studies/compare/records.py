@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import stages
-from attnlab.comparing.figures import figures
-from attnlab.comparing.plan import Plan
-from attnlab.comparing.specimens import different
 from attnlab.config import walk
 from attnlab.errors import UserError
 from attnlab.perplexity import SentenceLosses
 from attnlab.runs import Run, lineage, read_bytes, read_json
+from attnlab.studies.compare.figures import figures
+from attnlab.studies.compare.plan import Plan
+from attnlab.studies.compare.specimens import different
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,32 @@
-"""A comparison as it is asked for: specimens, seeds, data, and the order of the runs. Nothing is trained here."""
+"""A comparison as it is asked for: specimens, seeds, data, the order of the runs, and mistakes. Nothing is trained here."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from attnlab import corpora, stages, stats, usercode
-from attnlab.comparing.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
 from attnlab.config import Stage, lay, load_preset, merge, require_seed, shortened
 from attnlab.errors import UserError, unknown
+from attnlab.evaluate import cue
 from attnlab.machine import cores
+from attnlab.model import LanguageModel
 from attnlab.perplexity import PROBES
 from attnlab.runs import Run, interpreting
+from attnlab.studies.compare.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
+from attnlab.studies.study import sums_of_files
 
 PRESETS = {"words": "nano-words", "spans": "mingpt"}  # of a task, where the user names none; else small
 PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the news that nano-words reads once
 QUICK_EPOCHS = 2.0
 SEEDS = 3
 MOST_SEEDS = 1000
+FEW_WORDS = 97  # of a model that is only tried
 # Fields of a plan that are taken as they are given.
 MORE = ("probes", "all_pairs", "study", "title", "question", "command", "theirs")
 
@@ -149,7 +155,7 @@ def make_plan(
         if name not in MORE:
             raise UserError(unknown("argument", name, (*MORE, *inspect.signature(make_plan).parameters)))
     if jobs < 0:
-        raise UserError(f"--jobs must be at least 1, or 0 for one a core, not {jobs}")
+        raise UserError(f"--jobs must be at least 1, or 0 for one per core, not {jobs}")
     if any(map(is_run, names)):
         asked = {"task": task, "vary": vary, "preset": preset, "config": config, "seeds": seeds, "quick": quick}
         refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
@@ -253,3 +259,77 @@ def advise(plan: Plan, difference: float | None = None) -> list[str]:
         ]
     assert plan.exam is not None
     return stats.advice(questions=len(corpora.load_questions(plan.exam)), difference=difference, **told)
+
+
+# Mistakes, and what could change
+
+
+def check(plan: Plan) -> None:
+    """Find mistakes before anything is trained: settings of every specimen and stage, data, questions that are too long."""
+    sources = stages.Sources.read(plan.corpus, plan.facts)
+    exam = corpora.load_questions(plan.exam) if plan.exam else ()
+    if plan.exam and any(item.answer is None for item in exam):
+        raise UserError(f"{plan.exam} has questions without answers: a comparison needs them all")
+    seen, asked = seen_before(plan)
+    if seen == asked:
+        raise UserError(
+            f"all of {plan.dev or plan.exam} is in what is learned from: measure on text or questions that are not"
+        )
+    if plan.runs:
+        return
+    config = plan.specimens[0].settings(plan.seeds[0])
+    tokenizer = stages.learn_tokenizer(config, sources)
+    for number, item in enumerate(exam, start=1):
+        cue(tokenizer, item.question, config.model.block_size, number)
+    for specimen in plan.specimens:
+        for stage in stages_of(specimen, plan):
+            stages.rehearse(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
+        try_once(specimen, plan.seeds[0])
+
+
+def try_once(specimen: Specimen, seed: int) -> None:
+    """Have a specimen's model read two words, so that a class that cannot is found before an hour is spent."""
+    model = small_model(specimen, seed)
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, 2, dtype=torch.long))
+    except Exception as error:  # whatever a user's class may raise
+        raise UserError(
+            f"{specimen.name} cannot read a text: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from None
+
+
+def small_model(specimen: Specimen, seed: int) -> LanguageModel:
+    """A fresh model of a specimen with few words: what is asked of it before training does not depend on the vocabulary."""
+    config = specimen.settings(seed).model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LanguageModel(replace(config, vocab_size=FEW_WORDS, zero_init=False))
+
+
+def seen_before(plan: Plan) -> tuple[int, int]:
+    """How many of the sentences or questions that are measured were learned from, and of how many."""
+    if plan.words:
+        assert plan.dev is not None
+        known = set(corpora.load_corpus(plan.corpus).lines) if plan.corpus else set()
+        measured: Sequence[str] = corpora.load_corpus(plan.dev).lines
+    else:
+        assert plan.exam is not None
+        known = {item.question for item in corpora.load_questions(plan.facts)} if plan.facts else set()
+        measured = [item.question for item in corpora.load_questions(plan.exam)]
+    return sum(one in known for one in measured), len(measured)
+
+
+def fingerprints(plan: Plan) -> dict[str, str]:
+    """Checksums of everything that a comparison is made of and that could change under it: data, the user's own files."""
+    learned = stages.Sources.read(plan.corpus, plan.facts).described
+    found = {key: entry["sha256"] for key, entry in learned.items() if entry}
+    if plan.dev:
+        found["dev"] = corpora.load_corpus(plan.dev).sha256
+    if plan.exam:
+        found["exam"] = stages.checksum(corpora.load_questions(plan.exam))
+    found |= {one: corpora.load_corpus(one).sha256 for one in {each.corpus for each in plan.specimens} if one}
+    if not plan.runs:
+        for one in plan.specimens:
+            found |= sums_of_files(one.file, one.given)
+    return found

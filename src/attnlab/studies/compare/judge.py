@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import corpora, stages, stats
-from attnlab.comparing import explain
-from attnlab.comparing.checks import seen_before
-from attnlab.comparing.figures import Figure, Kind, figures
-from attnlab.comparing.plan import Plan
-from attnlab.comparing.records import Record, notes_on, read_records
 from attnlab.config import walk
 from attnlab.errors import UserError
 from attnlab.runs import Run, environment, lineage
 from attnlab.stats.perplexity import exp_or_none
+from attnlab.studies.compare import explain
+from attnlab.studies.compare.figures import Figure, Kind, figures
+from attnlab.studies.compare.plan import Plan, seen_before
+from attnlab.studies.compare.records import Record, notes_on, read_records
 
 AHEAD = 0.005  # relative change of perplexity, read whole and word by word, that rounding cannot make
 CURVE = ("step", "tokens", "loss", "seconds")  # of every step

@@ -1,6 +1,6 @@
 """One run of a comparison in a process of its own, so that its peak memory is its own: trained, or gone on with; measured.
 
-python -m attnlab.comparing.job FOLDER SPECIMEN SEED PARENT
+python -m attnlab.studies.compare.job FOLDER SPECIMEN SEED PARENT
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 from attnlab import stages
-from attnlab.comparing.checks import fingerprints, refuse_changes
-from attnlab.comparing.measure import measure
-from attnlab.comparing.plan import Plan, stages_of
-from attnlab.errors import UNEXPECTED, AttnlabError
+from attnlab.errors import AttnlabError
 from attnlab.machine import end_with_parent
 from attnlab.runs import Run, is_written, locked, read_json
+from attnlab.studies.compare.measure import measure
+from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
+from attnlab.studies.study import refuse_changes
 from attnlab.terminal import unexpected
 
 
@@ -76,8 +76,9 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        sys.stderr.write(f"{unexpected(error)}\n")
-        return UNEXPECTED
+        line, code = unexpected(error)
+        sys.stderr.write(f"{line}\n")
+        return code
     return 0
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from attnlab import corpora, perplexity, stages
-from attnlab.comparing.plan import Plan
 from attnlab.corpora import Question
 from attnlab.english import split_words
 from attnlab.evaluate import cue, examine, sample
@@ -22,6 +21,7 @@ from attnlab.flops import flops_per_token
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
 from attnlab.runs import Run, to_json, write_folder
+from attnlab.studies.compare.plan import Plan
 from attnlab.tokenizers import UNKNOWN, Tokenizer
 
 SAMPLES, SHOWN = 20, 6  # texts that a model writes, the same draws for all; and those that are kept

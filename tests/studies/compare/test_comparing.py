@@ -16,14 +16,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from attnlab import comparing, corpora, perplexity, stats
-from attnlab.comparing.measure import quality, some
-from attnlab.comparing.records import read_records
+from attnlab import corpora, perplexity, stats
 from attnlab.config import ModelConfig
 from attnlab.errors import AttnlabError, UserError
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
 from attnlab.runs import Run, locked, read_json
+from attnlab.studies import compare as comparing
+from attnlab.studies.compare.measure import quality, some
+from attnlab.studies.compare.records import read_records
 from attnlab.tokenizers import Tokenizer
 from verbs import reseal
 
@@ -110,7 +111,7 @@ def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
     shutil.rmtree(folder / "measured" / "dot" / "seed-1")
     shutil.rmtree(folder / "dot" / "seed-0" / "checkpoints", ignore_errors=True)
     before = (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns
-    again = comparing.run(folder, plan.to_dict(), Console(quiet=True))
+    again = comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
     assert (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns == before
     values = [[one["values"]["dev_token_perplexity"] for one in r["specimens"]] for r in (again, compared[1])]
     assert values[0] == values[1]
@@ -120,7 +121,7 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path) -> 
     folder = tmp_path / "study"
     slow = {**small, "train": {**small["train"], "epochs": 40.0}}
     code = (
-        "from attnlab import comparing; from attnlab.errors import Interrupted\n"
+        "from attnlab.studies import compare as comparing; from attnlab.errors import Interrupted\n"
         f"try: comparing.compare('dot', 'linear', seeds=1, jobs=2, out={str(folder)!r}, corpus='prose:400:train',"
         f" dev='prose:400:dev', task='words', given={slow!r})\n"
         "except Interrupted as error: print(error)"
@@ -139,7 +140,7 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path) -> 
     assert stopped.checkpoints()
     # A shorter way to the end than the forty epochs that were asked for.
     shorten(folder)
-    result = comparing.run(folder, read_json(folder / "study.json")["plan"], Console(quiet=True))
+    result = comparing.STUDY.resume(folder, read_json(folder / "study.json")["plan"], Console(quiet=True))
     assert [one["name"] for one in result["specimens"]] == ["dot", "linear"]
     assert result["comparisons"][0]["test"] == "for new sentences, with this one seed"
 
@@ -155,7 +156,7 @@ def test_a_run_that_is_removed_is_trained_again(compared: Compared, tmp_path: Pa
     folder, plan = copied(compared, tmp_path)
     (folder / "result.json").unlink()
     shutil.rmtree(folder / "dot" / "seed-1")
-    again = comparing.run(folder, plan.to_dict(), Console(quiet=True))
+    again = comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
     assert Run.open(folder / "dot" / "seed-1").complete
     # The same seed gives the same numbers.
     assert again["comparisons"][0]["p"] == compared[1]["comparisons"][0]["p"]
@@ -169,13 +170,13 @@ def test_what_changed_since_the_beginning_is_refused(compared: Compared, tmp_pat
     (folder / "study.json").write_text(json.dumps(stored))
     reseal(folder)
     with pytest.raises(UserError, match="dev changed since this study began"):
-        comparing.run(folder, plan.to_dict(), Console(quiet=True))
+        comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
 
 
 def test_two_at_once_on_one_folder_are_refused(compared: Compared, tmp_path: Path) -> None:
     folder, plan = copied(compared, tmp_path)
     with locked(folder), pytest.raises(UserError, match="is being written by another process"):
-        comparing.run(folder, plan.to_dict(), Console(quiet=True))
+        comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
 
 
 def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_a_job_that_fails_says_why(compared: Compared, tmp_path: Path) -> None:
     shutil.rmtree(folder / "measured" / "dot" / "seed-1")
     (folder / "dot" / "seed-1" / "model" / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(AttnlabError, match="1 of 6 runs failed, the first dot, seed 1: .*logs.* tries again"):
-        comparing.run(folder, plan.to_dict(), Console(quiet=True))
+        comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
 
 
 def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from attnlab import comparing
 from attnlab.runs import read_json
+from attnlab.studies import compare as comparing
 
 SMALL: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 64},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.comparing import explain
+from attnlab.studies.compare import explain
 
 
 def ratio(value: float, p: float = 0.001) -> dict[str, float]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.comparing import Data, Plan, advise, check, make_plan
-from attnlab.comparing.checks import fingerprints, refuse_changes, seen_before
 from attnlab.errors import ConfigError, UserError
+from attnlab.studies.compare import Data, Plan, advise, check, make_plan
+from attnlab.studies.compare.plan import fingerprints, seen_before
+from attnlab.studies.study import refuse_changes
 
 
 def test_mechanisms_differ_in_the_mechanism_only() -> None:

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from attnlab import comparing, stats
-from attnlab.comparing.judge import judge
+from attnlab import stats
 from attnlab.errors import UserError
 from attnlab.model import FORMAT
 from attnlab.perplexity import SentenceLosses
+from attnlab.studies import compare as comparing
+from attnlab.studies.compare.judge import judge
 
 SENTENCES = 40
 QUESTIONS = 45

@@ -15,11 +15,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from attnlab.comparing.plan import Plan
 from attnlab.errors import AttnlabError, Interrupted
 from attnlab.listing.entries import last_step
 from attnlab.progress import say
 from attnlab.runs import is_written, read_json
+from attnlab.studies.compare.plan import Plan
 
 PAUSE = 0.2  # seconds between two looks at the processes
 INTERRUPTED = 130  # the code of a job that was asked to stop, and saved its state
@@ -63,7 +63,16 @@ def start(plan: Plan, folder: Path, name: str, seed: int) -> Job:
     path = plan.path(folder, name, seed)
     log = folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.txt"
     log.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-P", "-m", "attnlab.comparing.job", str(folder), name, str(seed), str(os.getpid())]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "attnlab.studies.compare.job",
+        str(folder),
+        name,
+        str(seed),
+        str(os.getpid()),
+    ]
     with log.open("ab") as stream:
         # A session of its own: Ctrl-C in the terminal is for the comparison, which then asks its jobs to stop.
         process = subprocess.Popen(

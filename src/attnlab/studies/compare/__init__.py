@@ -1,0 +1,77 @@
+"""Compare mechanisms, or any one setting, so that the result can be cited.
+
+    plan      specimens that differ in one thing, seeds, data (specimens, ready)
+    jobs      the runs, several at a time and in turn, each in a process of its own (job, measure)
+    records   finished runs, read; those that do not belong together are refused
+    judge     figures with intervals, tests, Holm's correction (figures)
+    explain   verdicts, and what a leak is worth, in sentences made from the numbers
+
+Every specimen is audited first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attnlab import audit
+from attnlab.model import LanguageModel, load_model
+from attnlab.progress import say
+from attnlab.runs import Run, add_files, free_name, is_written, read_json, to_json
+from attnlab.studies.compare.jobs import train_all
+from attnlab.studies.compare.judge import judge
+from attnlab.studies.compare.plan import Data, Plan, advise, check, fingerprints, make_plan, small_model
+from attnlab.studies.study import Result, Study
+
+__all__ = ["STUDY", "Data", "Plan", "advise", "begin", "check", "compare", "make_plan"]
+
+
+def compare(*specimens: str, out: Path | str | None = None, console: Console | None = None, **asked: Any) -> Result:
+    """Compare specimens by name, silently unless there is a console; `asked` as in make_plan, and data as texts by name.
+
+    attnlab.compare("dot", "additive", task="words", seeds=3)["verdict"]
+    """
+    data = Data(**{key: asked.pop(key) for key in ("corpus", "dev", "facts", "exam") if key in asked})
+    named = {key: value for key, value in asdict(data).items() if value} | asked
+    said = [*map(repr, specimens), *(f"{key}={value!r}" for key, value in named.items())]
+    plan = make_plan(specimens, data=data, **{"command": f"attnlab.compare({', '.join(said)})", **asked})
+    return begin(plan, Path(out) if out else free_name("compare"), console or Console(quiet=True))
+
+
+def conclude(folder: Path, plan: Plan, console: Console) -> Result:
+    """Audit, train, measure, judge."""
+    audits = audit_all(folder, plan, console)
+    train_all(plan, folder, console)
+    return judge(plan, folder, audits)
+
+
+def audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
+    """The audit of every specimen's model, before anything is trained; done once."""
+    path = folder / "audits.json"
+    if is_written(path):
+        return read_json(path)
+    found = {}
+    for specimen in plan.specimens:
+        report = audit.audit_module(model_to_audit(plan, folder, specimen.name), name=specimen.name)
+        found[specimen.name] = report.to_dict()
+        words = f"wrong as declared: {report.defect}" if report.verdict == "declared" else report.verdict
+        reasons = {"fail": report.faults.values(), "not tested": [report.untested.get("future", "")]}
+        for reason in reasons.get(report.verdict, ()):
+            words += f"; {reason}"
+        say(console, f"audit of {specimen.name}: {words}")
+    add_files(folder, {path.name: to_json(found)})
+    return found
+
+
+def model_to_audit(plan: Plan, folder: Path, name: str) -> LanguageModel:
+    """The model of a specimen: of a finished run its own, else a fresh one with few words."""
+    if plan.runs:
+        return load_model(Run.open(plan.path(folder, name, plan.seeds[0])).model)[0]
+    return small_model(plan.find(name), plan.seeds[0])
+
+
+STUDY = Study(Plan.stored, check, fingerprints, conclude, lambda plan: plan.study, ("corpus", "dev", "facts", "exam"))
+begin = STUDY.begin
