@@ -65,6 +65,13 @@ def heads(attention: Mapping[str, Any]) -> list[Head]:
     ]
 
 
+def left_out(attention: Mapping[str, Any]) -> str:
+    """The layers that have no weights over tokens, as a sentence; empty if there are none."""
+    numbers = [str(layer) for layer, patterns in enumerate(attention["patterns"], start=1) if not patterns]
+    several = "s" * (len(numbers) > 1)
+    return f"Layer{several} {', '.join(numbers)} left out: no weights of tokens on tokens there." if numbers else ""
+
+
 def adds_up(every: Sequence[Head]) -> bool:
     """Whether every row of weights adds up to one, as far as three decimals tell; not all mechanisms do that."""
     return all(abs(sum(row) - 1) <= 0.001 * (1 + len(row)) for head in every for row in head.pattern)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnlab.report.answers import shown, tally
-from attnlab.report.attention import answer_row, first_to_show, heads
+from attnlab.report.attention import answer_row, first_to_show, heads, left_out
 from attnlab.report.confidence import certified, confidence_facts
 from attnlab.report.outcome import outcome
 from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain
@@ -86,7 +86,7 @@ def attention_lines(attention: Mapping[str, Any] | None) -> Iterator[str]:
     head = first_to_show(heads(attention), answer_row(attention["tokens"]))
     yield "## The attention of one answer"
     asked = f"“{safe(attention['question'])}” – {safe(attention['answer'])}."
-    yield f"{asked} {head.name.capitalize()}: {safe(head.sentence)}"
+    yield f"{asked} {head.name.capitalize()}: {safe(head.sentence)} {left_out(attention)}".rstrip()
 
 
 def facts(pairs: Iterable[tuple[str, str]], heading: tuple[str, str]) -> str:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from attnlab.report import words
 from attnlab.report.answers import shown, tally
-from attnlab.report.attention import adds_up, answer_row, heads, visible
+from attnlab.report.attention import adds_up, answer_row, heads, left_out, visible
 from attnlab.report.charts import WIDTH, Axis, Bar, bar_chart, line_chart
 from attnlab.report.confidence import certified, confidence_facts
 from attnlab.report.curves import loss_curve
@@ -115,6 +115,7 @@ def attention_part(attention: Mapping[str, Any] | None) -> dict[str, Any] | None
         "answer": attention["answer"],
         "viewer": viewer(every, tokens, row, min(24.0, 560 / len(tokens)), {}),
         "adds_up": adds_up(every),
+        "left_out": left_out(attention),
     }
 
 
