@@ -14,7 +14,17 @@ from torch.nn import functional as F
 
 import attnlab
 from attnlab import cli, registry
-from attnlab.audit import CHECKS, Report, audit_any, audit_mechanism, audit_module, beyond_rounding, influence, wrong
+from attnlab.audit import (
+    CHECKS,
+    LONGEST,
+    Report,
+    audit_any,
+    audit_mechanism,
+    audit_module,
+    beyond_rounding,
+    influence,
+    wrong,
+)
 from attnlab.audit.measure import Setting, future_leak, future_leak_at_all_cuts, opposite_tokens
 from attnlab.audit.report import answer
 from attnlab.audit.subject import NotTested, Subject
@@ -788,7 +798,8 @@ def test_the_door_has_both_names() -> None:
     assert attnlab.audit_module is audit_module
 
 
+@pytest.mark.parametrize("length", [150, pytest.param(LONGEST, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", registry.names("mechanism"))
-def test_every_mechanism_of_ours_is_as_it_says(name: str) -> None:
-    report = audit_mechanism(name)
+def test_every_mechanism_of_ours_is_as_it_says(name: str, length: int) -> None:
+    report = audit_mechanism(name, length=length)
     assert report.verdict == ("declared" if registry.find("mechanism", name).defect else "pass"), report.faults

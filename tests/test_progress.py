@@ -47,14 +47,19 @@ def test_the_meter_smooths_the_loss() -> None:
     assert after([step(1, 0.0, 4.0, 100, 1.0)]).loss == 4.0
     meter = after([step(1, 0.0, 4.0, 100, 1.0), step(2, 0.25, 2.0, 600, 3.0), step(3, 0.5, 1.0, 1100, 5.0)])
     assert SMOOTHING == 0.95
-    assert meter.loss == pytest.approx(0.95 * (0.95 * 4.0 + 0.05 * 2.0) + 0.05 * 1.0)
+    assert meter.loss == pytest.approx((0.95**2 * 4.0 + 0.95 * 2.0 + 1.0) / (0.95**2 + 0.95 + 1))
+
+
+def test_the_first_loss_weighs_no_more_than_the_others() -> None:
+    fallen = [step(1, 0.0, 10.0, 100, 1.0), *(step(n, n / 30, 2.0, 100 * n, float(n)) for n in range(2, 21))]
+    assert 2.0 < after(fallen).loss < 2.4  # of 8 above, 0.95^19 / (1 + 0.95 + ... + 0.95^19) is left
 
 
 def test_the_meter_tells_rate_and_time_left() -> None:
     meter = after([step(1, 0.0, 4.0, 100, 1.0), step(2, 0.25, 2.0, 600, 3.0)])
     assert meter.tokens_per_second == pytest.approx(500 / 2)
     assert meter.left == pytest.approx(2 * 0.75 / 0.25)
-    assert str(meter) == "loss 3.900  250 tokens/s  0:06 left"
+    assert str(meter) == "loss 2.974  250 tokens/s  0:06 left"
     meter.update(step(3, 0.5, 2.0, 2_100, 5.0))
     assert meter.tokens_per_second == pytest.approx(2_000 / 4)
     assert meter.left == pytest.approx(4 * 0.5 / 0.5)

@@ -86,7 +86,7 @@ def test_too_small_vocabularies_name_the_fix() -> None:
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(CheckpointError, match="missing"):
+    with pytest.raises(CheckpointError, match="incomplete"):
         Tokenizer.load(path)
     path.write_text('{"version": 1')
     with pytest.raises(CheckpointError, match="damaged"):

@@ -173,13 +173,18 @@ def with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
     return ids
 
 
+def is_over_tokens(pattern: Tensor, tokens: int) -> bool:
+    """Whether a pattern holds weights of tokens on tokens, and not those of latents or slots."""
+    # Weights over as many slots as there happen to be tokens give themselves away: a model never looks ahead.
+    return pattern.shape[-2:] == (tokens, tokens) and not pattern.triu(1).any()
+
+
 def layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Layer:
     """The pattern of a layer, or its influence where there are no weights of tokens on those before them."""
     tap = f"blocks.{number}.attn.hook_pattern"
     names = [name.strip() for name in model.config.mechanism.split(",")]
     name, tokens = names[number % len(names)], seen["hook_embed"].shape[1]
-    # Weights over as many slots as there happen to be tokens give themselves away: a model never looks ahead.
-    if tap in seen and seen[tap].shape[-2:] == (tokens, tokens) and not seen[tap].triu(1).any():
+    if tap in seen and is_over_tokens(seen[tap], tokens):
         return Layer(tap, name, "pattern", seen[tap][0])
     block = model.blocks[number]
     assert isinstance(block, Block)

@@ -34,14 +34,17 @@ class Meter:
 
     def __init__(self) -> None:
         self.loss = self.tokens_per_second = self.left = 0.0
+        self._total = self._weight = 0.0  # of the losses, the last weighing most
         self._first: Step | None = None
 
     def update(self, step: Step) -> None:
         """Take one step in."""
+        self._total = SMOOTHING * self._total + step.loss
+        self._weight = SMOOTHING * self._weight + 1
+        self.loss = self._total / self._weight  # without the division the first losses would weigh too much
         if self._first is None:
-            self._first, self.loss = step, step.loss
+            self._first = step
             return
-        self.loss = SMOOTHING * self.loss + (1 - SMOOTHING) * step.loss
         seconds = max(step.seconds - self._first.seconds, 1e-9)
         self.tokens_per_second = (step.tokens - self._first.tokens) / seconds
         done = max(step.progress - self._first.progress, 1e-9)

@@ -289,7 +289,8 @@ def older(path: Path) -> None:
     ("pattern", "damage"),
     [
         *((pattern, damage) for pattern in ("*.store", "*.idx", "*.term", "meta.json") for damage in (cut, flip, Path.unlink)),
-        *(("about.json", damage) for damage in (cut, Path.unlink, older)),
+        *((name, damage) for name in ("about.json", "manifest.json") for damage in (cut, flip, Path.unlink)),
+        ("about.json", older),
     ],
 )  # fmt: skip
 def test_a_damaged_or_outdated_index_is_built_anew(cache: Path, pattern: str, damage: Callable[[Path], None]) -> None:
@@ -318,6 +319,26 @@ def test_a_large_index_damaged_inside_is_built_anew_or_says_so(monkeypatch: pyte
     with monkeypatch.context() as patch, pytest.raises(StorageError, match="is damaged: remove that folder"):
         patch.setattr(opened, "_searcher", Broken())
         opened.find("Ann Lee")
+
+
+def test_a_flipped_bit_of_a_large_index_is_found_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "CHECKED", 0)
+    folder = index_corpus(NASTY).folder
+    assert not index_corpus(NASTY, verify=True).built
+    for place in range(len(indexing.files_of(folder))):
+        path = indexing.files_of(folder)[place]  # a rebuilt index has other names
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        replace(path, bytes(data))
+        again = index_corpus(NASTY, verify=True)
+        assert again.built
+        agree(again, NASTY)
+
+
+@pytest.mark.parametrize("forged", ["/tmp/forged", "../" * 20 + "forged", "A" * 64, "", 7, None])
+def test_only_a_checksum_becomes_the_place_of_an_index(forged: str) -> None:
+    with pytest.raises(DataError, match="is no sha256: the run's config.json is damaged or was edited"):
+        indexing.place_of(forged)
 
 
 class Broken:

@@ -78,3 +78,8 @@ def test_outputs_outside_the_range_of_the_weights():
 def test_mistakes(x, y, more, words):
     with pytest.raises(UserError, match=words):
         layer(x, y, **more)
+
+
+def test_sizes_at_the_end_of_the_floats_get_a_verdict():
+    result = layer([[1e-99, 0], [0, 1e-99]], [[1e99, 0], [0, 1e99]], weights=np.eye(2))
+    assert result.status == "undecided"

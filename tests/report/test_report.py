@@ -175,6 +175,13 @@ def test_a_mechanism_without_patterns_has_no_attention_part(
     assert len(page.all("script")) == 1
 
 
+def test_a_layer_without_weights_over_tokens_is_left_out_and_named(result: Result, tmp_path: Path) -> None:
+    result["attention"]["patterns"][0] = []
+    page, text = report(result, tmp_path)
+    for shown in (page.text, text):
+        assert "Layer 1 left out: no weights of tokens on tokens there." in " ".join(shown.split())
+
+
 def test_rows_that_do_not_add_up_are_not_said_to(result: Result, tmp_path: Path) -> None:
     assert "adds up to 100 %" in report(result, tmp_path)[0].text
     result["attention"]["patterns"][1][2][3][0] += 0.2

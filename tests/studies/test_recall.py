@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from attnlab import stages, studies, train
+from attnlab.config import preset_names
 from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.errors import CheckpointError, DataError, Interrupted, OutputExists, UserError
 from attnlab.runs import Run
@@ -245,3 +246,23 @@ def test_a_study_is_resumed_only_as_it_was_begun(
     exam.write_text("Where was Hank Aaron born?\tBoston\n")
     with pytest.raises(UserError, match="exam changed since this study began"):
         studies.resume(tmp_path / "study", console)
+
+
+SMALL = {"model": {"n_layer": 2, "n_head": 2, "n_embd": 16}, "train": {"epochs": 0.05}}
+
+
+def small_plan(preset: str) -> recall.Plan:
+    return replace(PLAN, corpus="people:20", facts="people:20:train", exam="people:20:test", preset=preset, given=SMALL)
+
+
+@pytest.mark.parametrize("preset", sorted({*preset_names()} - {"nano-words"}))
+def test_every_preset_runs_through_the_study(preset: str, tmp_path: Path, console: Console) -> None:
+    result = recall.begin(small_plan(preset), tmp_path / "study", console)
+    assert (tmp_path / "study" / "report.html").is_file()
+    assert (result["attention"] is None) == (preset == "mingpt-perceiver")  # its layers weigh latents, not tokens
+
+
+def test_a_preset_of_words_is_refused_before_training(tmp_path: Path, console: Console) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]+$"):
+        recall.begin(small_plan("nano-words"), tmp_path / "study", console)
+    assert not (tmp_path / "study").exists()

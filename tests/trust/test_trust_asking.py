@@ -218,6 +218,20 @@ def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_pat
     assert "a run that is gone" in attnlab.ask(tuned, HELD_OUT[0].question).words
 
 
+def test_a_checksum_that_is_a_path_leads_to_no_index(tiny_files: tuple[Run, Path], tmp_path: Path) -> None:
+    run, _ = tiny_files
+    index = look_up(run).index
+    assert index is not None
+    forged = tmp_path / "forged"
+    shutil.copytree(index.folder, forged)
+    config = {**run.config, "data": {**run.config["data"], "corpus": {"source": "gone.txt", "sha256": str(forged)}}}
+    (run.path / "config.json").write_bytes(to_json(config))
+    reseal(run.path)
+    looked = look_up(Run(run.path))
+    assert looked.index is None
+    assert "is no sha256: the run's config.json is damaged or was edited" in looked.note
+
+
 def test_a_corpus_that_is_gone_or_changed_is_said(tiny_files: tuple[Run, Path]) -> None:
     run, corpus = tiny_files
     assert look_up(run).index is not None

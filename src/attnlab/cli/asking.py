@@ -244,21 +244,25 @@ def tell_words(words: dict[str, Any], symbols: int) -> None:
         console.print(f"   over 100 {beyond:7,}")
 
 
-def open_index(corpus: str) -> Index:
+def open_index(corpus: str, verify: bool = False) -> Index:
     """The index of a corpus; that it is built, which happens once, is said on standard error."""
     from attnlab.corpora.index import index_corpus
 
     started = perf_counter()
     with indexing() as progress:
-        index = index_corpus(corpus, progress=progress)
+        index = index_corpus(corpus, progress=progress, verify=verify)
     if index.built:
         said = f"indexed {len(index):,} lines in {perf_counter() - started:.1f} s, once: {index.folder}"
         errors.print(said, soft_wrap=True)
+    elif verify:
+        errors.print(f"every file of the index has its checksum: {index.folder}", soft_wrap=True)
     return index
 
 
 @corpus_app.command(name="find")
-def corpus_find(name: str, /, *, corpus: str = "people", n: Whole = 5, json: bool = False) -> None:
+def corpus_find(
+    name: str, /, *, corpus: str = "people", n: Whole = 5, verify: bool = False, json: bool = False
+) -> None:
     """Print the lines about a name; where there are none, the names most like it. The first time an index is built.
 
     Parameters
@@ -269,6 +273,8 @@ def corpus_find(name: str, /, *, corpus: str = "people", n: Whole = 5, json: boo
         Text, one document a line: a file, or people (built in).
     n
         How many names.
+    verify
+        Check every byte of the index first, and build it again if it is damaged.
     json
         Print for programs.
     """
@@ -276,7 +282,7 @@ def corpus_find(name: str, /, *, corpus: str = "people", n: Whole = 5, json: boo
         raise UserError(f"--n must be at least 1, not {n}")
     if not name.strip():
         raise UserError("the name is empty: write one, such as 'Hank Aaron'")
-    index = open_index(corpus)
+    index = open_index(corpus, verify)
     lines = index.find(name.strip())
     nearest = () if lines else index.nearest(name, n)
     if json:

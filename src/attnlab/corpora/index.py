@@ -164,9 +164,9 @@ def refuse_none(n: int) -> None:
         raise UserError(f"n must be at least 1, not {n}")
 
 
-def opened(sha256: str, lines: Lines, size: int, folder: Path | None, progress: Progress | None) -> Index:
+def opened(sha256: str, lines: Lines, size: int, folder: Path | None, progress: Progress | None, verify: bool) -> Index:
     """The index of these lines, built if there is none or if the one there cannot be read."""
-    place, built = keep(sha256, lines, size, folder, progress)
+    place, built = keep(sha256, lines, size, folder, progress, verify)
     try:
         return Index(place, built)
     except StorageError:
@@ -174,15 +174,18 @@ def opened(sha256: str, lines: Lines, size: int, folder: Path | None, progress: 
         return Index(*keep(sha256, lines, size, folder, progress))
 
 
-def index_corpus(corpus: Corpus | str | Path, folder: Path | None = None, progress: Progress | None = None) -> Index:
+def index_corpus(
+    corpus: Corpus | str | Path, folder: Path | None = None, progress: Progress | None = None, verify: bool = False
+) -> Index:
     """The index of a corpus: a file, built-in data by its name, or lines in memory; built if there is none yet.
 
-    `folder` is where indexes are kept (default: the cache); `progress` hears the share that is done.
+    `folder` is where indexes are kept (default: the cache); `progress` hears the share that is done. With `verify` every
+    file of an index is compared with its checksum, and a damaged index is built again; small ones are always verified.
     """
     if isinstance(corpus, Corpus) or is_built_in(corpus):
         loaded = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
         size = sum(len(line.encode()) + 1 for line in loaded.lines)
-        return opened(loaded.sha256, lambda: loaded.lines, size, folder, progress)
+        return opened(loaded.sha256, lambda: loaded.lines, size, folder, progress, verify)
     path, lines = Path(corpus), partial(lines_of, corpus)
     sha256 = fingerprint_of(path, lines, folder)
-    return opened(sha256, lines, path.stat().st_size, folder, progress)
+    return opened(sha256, lines, path.stat().st_size, folder, progress, verify)

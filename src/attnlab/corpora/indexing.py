@@ -3,6 +3,7 @@
     ~/.cache/attnlab/indexes/      or the folder named by ATTNLAB_CACHE, or one of the caller's own
       6f1c0a.../                   by the checksum of the lines: text fields of tantivy, the lines themselves
         about.json                 what was indexed, by which version, and every file with its size
+        manifest.json              the sha256 of every file
       known/                       checksums of files that were read before, as long as the files stay as they are
 
 Why apart from index.py: nobody who asks needs to know it. One process builds at a time; others wait and find it done. It must
@@ -18,7 +19,6 @@ import re
 import shutil
 import time
 import unicodedata
-import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,15 +27,19 @@ from typing import Any
 
 import tantivy
 
+from attnlab import manifest
 from attnlab.corpora.library import fingerprint, normal, title_of
 from attnlab.errors import AttnlabError, DataError, StorageError
 from attnlab.machine import cache_folder, writable
 
 ENGINE = importlib.metadata.version("tantivy")
-FORMAT = 1  # another number where what is stored changes: older indexes are then built anew
+ABOUT, KIND = "about.json", "index"
+FORMAT = 2  # another number where what is stored changes: older indexes are then built anew
 MEMORY = 80_000_000  # bytes for the words not yet on disk
 REMEMBERED = 2**20  # headings; of one that comes again soon the name is indexed once
-CHECKED = 2**26  # bytes of an index up to which every byte is checked when it is opened, not the sizes alone
+CHECKED = (
+    2**26
+)  # bytes of an index up to which every file is hashed when it is opened; of others the sizes are compared
 RECENT = 2.0  # seconds; a file changed just now may change again within one tick of its clock
 LINES_A_REPORT = 5_000
 
@@ -125,34 +129,35 @@ def fill(writer: tantivy.IndexWriter, lines: Iterable[str], report: Callable[[in
     return {"sha256": digest.hexdigest(), "lines": number, "longest": longest}
 
 
-def checksum(path: Path) -> int:
-    """A quick checksum of a file, read in pieces."""
-    value = 0
-    with path.open("rb") as stream:
-        while piece := stream.read(2**20):
-            value = zlib.crc32(piece, value)
-    return value
-
-
 def files_of(folder: Path) -> list[Path]:
-    """The files of an index that must stay as they are."""
-    return sorted(one for one in folder.iterdir() if one.name != "about.json" and one.suffix != ".lock")
+    """The files of the search engine, which must stay as they are."""
+    ours = (ABOUT, manifest.NAME)
+    return sorted(one for one in folder.iterdir() if one.name not in ours and one.suffix != ".lock")
 
 
-def about(folder: Path) -> dict[str, Any]:
-    """What an index says about itself, or nothing where there is none that can be used."""
+def hash_of(path: Path) -> str:
+    """The sha256 of a file, which need not fit into memory."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def about(folder: Path, verify: bool = False) -> dict[str, Any]:
+    """What an index says about itself, or nothing where there is none that can be used; `verify` reads every byte of it."""
     try:
-        told = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        listed = manifest.Manifest.read(folder)
+        if listed is None or listed.kind != KIND or hash_of(folder / ABOUT) != listed.files[ABOUT]:
+            return {}
+        told = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         if (told["format"], told["tantivy"]) != (FORMAT, ENGINE):
             return {}
         sizes = {one.name: one.stat().st_size for one in files_of(folder)}
-        if sizes != {name: size for name, (size, _) in told["files"].items()}:
+        if sizes != told["sizes"]:
             return {}
-        small = sum(sizes.values()) <= CHECKED
-        if small and any(checksum(folder / name) != sum_ for name, (_, sum_) in told["files"].items()):
+        every = verify or sum(sizes.values()) <= CHECKED
+        if every and any(hash_of(folder / name) != listed.files[name] for name in sizes):
             return {}
         return told
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (AttnlabError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 
@@ -177,9 +182,11 @@ def make(target: Path, lines: Iterable[str], expected: str, report: Callable[[in
         told = build(lines, temporary, report)
         if told["sha256"] != expected:
             raise DataError("the corpus was changed while it was being indexed: try again when it is complete")
-        files = {one.name: (one.stat().st_size, checksum(one)) for one in files_of(temporary)}
-        versions = {"format": FORMAT, "tantivy": ENGINE}
-        (temporary / "about.json").write_text(json.dumps({**versions, **told, "files": files}), encoding="utf-8")
+        files = files_of(temporary)
+        told |= {"format": FORMAT, "tantivy": ENGINE, "sizes": {one.name: one.stat().st_size for one in files}}
+        (temporary / ABOUT).write_text(json.dumps(told), encoding="utf-8")
+        hashes = {one.name: hash_of(one) for one in (*files, temporary / ABOUT)}
+        (temporary / manifest.NAME).write_bytes(manifest.Manifest(KIND, hashes).to_bytes())
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     except AttnlabError:
@@ -199,17 +206,31 @@ def home(folder: Path | None) -> Path:
     return cache_folder() / "indexes" if folder is None else folder
 
 
+def place_of(sha256: str, folder: Path | None = None) -> Path:
+    """The folder of the index of lines with this checksum; the only place where a checksum becomes a path."""
+    if not manifest.is_digest(sha256):
+        raise DataError(
+            f"the checksum of the corpus, {str(sha256)[:80]!r}, is no sha256: the run's config.json is damaged or was edited"
+        )
+    return home(folder) / sha256[:32]
+
+
 def keep(
-    sha256: str, lines: Lines, size: int, folder: Path | None = None, progress: Progress | None = None
+    sha256: str,
+    lines: Lines,
+    size: int,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    verify: bool = False,
 ) -> tuple[Path, bool]:
     """The folder of the index of these lines, and whether it was built just now: only then are they read."""
-    kept = home(folder) / sha256[:32]
-    if about(kept):
+    kept = place_of(sha256, folder)
+    if about(kept, verify):
         return kept, False
     place = writable(kept.parent)
     target = place / kept.name
     with alone(place):
-        if about(target):
+        if about(target, verify):
             return target, False
         for left in place.glob(".index-*.tmp"):  # by a process that was killed, since no other builds now
             shutil.rmtree(left, ignore_errors=True)

@@ -182,6 +182,7 @@ def settle(
         moved = moved + np.linalg.pinv(rows / unit, rcond=1e-11) @ (miss / unit[:, 0])
     near = [rational(x) if g else Fraction(0) for x, g in zip(moved, guess, strict=True)]
     left = [sum((x * c[r] for x, c in zip(near, columns, strict=True)), -b) for r, b in enumerate(right)]
-    near[-1] -= left[-1] / columns[-1][-1]
+    if columns[-1][-1]:
+        near[-1] -= left[-1] / columns[-1][-1]
     left = [sum((x * c[r] for x, c in zip(near, columns, strict=True)), -b) for r, b in enumerate(right)]
     return near, float(np.linalg.norm([float(x) for x in left]))

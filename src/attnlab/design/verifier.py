@@ -340,6 +340,8 @@ def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, toleranc
 def outside_range(certificate: Mapping[str, Any], mixed: Rows, y: Rows) -> Fraction:
     """u with u·(W X) = 0: whatever the value matrix, some wanted output is missed by |u·Y| / |u|_1."""
     u = [_exact(x) for x in certificate["vector"]]
+    if not any(u):
+        raise NotAProof("the vector is zero")
     rows = _matrix(mixed)
     if any(sum((a * row[c] for a, row in zip(u, rows, strict=True)), Fraction(0)) for c in range(len(rows[0]))):
         raise NotAProof("the vector does not cancel the attended inputs")

@@ -254,6 +254,13 @@ def heads_of(attention: Result) -> list[Head]:
     ]
 
 
+def left_out(attention: Result) -> str:
+    """The layers that have no weights over tokens, as a sentence; empty if there are none."""
+    numbers = [str(layer) for layer, patterns in enumerate(attention["patterns"], start=1) if not patterns]
+    several = "s" * (len(numbers) > 1)
+    return f" Layer{several} {', '.join(numbers)} left out: no weights of tokens on tokens there." if numbers else ""
+
+
 def sums_to_one(heads: Sequence[Head]) -> bool:
     """Whether every row of weights sums to one, as far as three decimals tell; not all mechanisms' rows do."""
     return all(abs(sum(row) - 1) <= 0.001 * (1 + len(row)) for head in heads for row in head.pattern)
@@ -268,7 +275,7 @@ def attention_section(attention: Result | None) -> list[Section]:
         f"“{attention['question']}” – {attention['answer']}. Each row is a token, each cell in it how much that token looks at"
         f" an earlier one or at itself{'; a row sums to 100 %' if sums_to_one(heads) else ''}. The answer is chosen in the"
         " outlined row, and “·” is a space. Shown first is the head that looks hardest at one token there; each small picture"
-        " is a head to choose."
+        f" is a head to choose.{left_out(attention)}"
     )
     block = Heads(tokens, heads, answer_row([visible(token) for token in tokens]), min(24.0, 560 / len(tokens)))
     return section("Attention of one answer", Text([words]), block)

@@ -28,6 +28,7 @@ from attnlab.config import Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
 from attnlab.evaluate import Examination, cue, examine, majority
+from attnlab.look import is_over_tokens
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
 from attnlab.runs import Run, add_files, environment, verify, write_folder
@@ -197,7 +198,7 @@ def pick_answers(examination: Examination, corpus: Corpus) -> dict[str, list[dic
 
 @torch.inference_mode()
 def look(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) -> dict[str, Any] | None:
-    """The attention patterns of one answer: of the first right one, or the first."""
+    """The attention patterns of one answer, the first right one or the first; a layer without weights over tokens has none."""
     index = examination.right.index(True) if examination.answered and any(examination.right) else 0
     question, prediction = examination.questions[index].question, examination.predictions[index]
     ids = [*cue(tokenizer, question, model.config.block_size), *tokenizer.encode(prediction)]
@@ -207,12 +208,15 @@ def look(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) -
             model(torch.tensor([ids]))
     except RuntimeError:
         return None  # a mechanism without a pattern
-    patterns = [seen[name][0] for name in sorted(seen, key=lambda name: int(name.split(".")[1]))]
+    taps = [seen.get(f"blocks.{layer}.attn.hook_pattern") for layer in range(model.config.n_layer)]
+    patterns = [one[0].tolist() if one is not None and is_over_tokens(one, len(ids)) else [] for one in taps]
+    if not any(patterns):
+        return None
     return {
         "question": question,
         "answer": prediction,
         "tokens": [tokenizer.piece(token) for token in ids],
-        "patterns": [[[[round(w, 3) for w in row] for row in head] for head in one.tolist()] for one in patterns],
+        "patterns": [[[[round(w, 3) for w in row] for row in head] for head in one] for one in patterns],
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from attnlab import corpora, stages
 from attnlab.corpora import Question
 from attnlab.corpora.index import Index, index_corpus
-from attnlab.corpora.indexing import Progress, home
+from attnlab.corpora.indexing import Progress, place_of
 from attnlab.corpora.sources import lines_of
 from attnlab.errors import CheckpointError, DataError, StorageError
 from attnlab.runs import Run, lineage
@@ -74,5 +74,5 @@ def look_up(run: Run, progress: Progress | None = None) -> Lookup:
 def kept(sha256: str) -> Index | None:
     """The index of lines with this checksum, if it was built before: then no file need be read."""
     with suppress(StorageError, CheckpointError):
-        return Index(home(None) / sha256[:32])
+        return Index(place_of(sha256))
     return None

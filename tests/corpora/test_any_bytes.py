@@ -1,0 +1,97 @@
+"""Readers of text, tables, indexes and tokenizers given anything: success or an AttnlabError, never anything else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attnlab.corpora import Corpus, load_corpus, load_questions
+from attnlab.corpora.index import Index, index_corpus
+from attnlab.corpora.labelled import read_tables
+from attnlab.errors import AttnlabError
+from attnlab.tokenizers import Tokenizer
+
+FEW = settings(max_examples=80, suppress_health_check=list(HealthCheck))
+TABLE = "".join(f"{'pos' if n % 2 else 'neg'}\tIt was film {n} .\n" for n in range(8)).encode()
+CORPUS = "Ann Lee. Lee was born in Zürich .\n\nBo Ek. Ek was born in Malmö .\r\n".encode()
+TOKENIZERS = [Tokenizer.train(kind, ["Ann Lee was born"], 270).backend.to_str().encode() for kind in ("bpe", "char")]
+PIECES = [
+    b"\t",
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\0",
+    b'"',
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"[" * 500,
+    b"9" * 5000,
+    b"-1",
+    b"{}",
+]
+
+
+@st.composite
+def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
+    """A valid file that was cut, or in which some bytes were replaced or put in."""
+    data = valid[: draw(st.integers(0, len(valid)))] if draw(st.booleans()) else valid
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(data)))
+        piece = draw(st.sampled_from(PIECES) | st.binary(max_size=4))
+        data = data[:at] + piece + data[at + draw(st.integers(0, 3)) :]
+    return data
+
+
+def try_out(reader: Callable[[], object]) -> None:
+    """A reader succeeds, or refuses what it was given."""
+    with suppress(AttnlabError):
+        reader()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("any")
+
+
+@FEW
+@given(data=st.binary(max_size=100) | damaged(TABLE) | damaged(CORPUS))
+def test_readers_of_text(folder: Path, data: bytes) -> None:
+    path = folder / "any.tsv"
+    path.write_bytes(data)
+    (folder / "good.tsv").write_bytes(TABLE)
+    for reader in (load_corpus, load_questions):
+        try_out(partial(reader, path))
+    try_out(lambda: read_tables(path, path))
+    try_out(lambda: read_tables(folder / "good.tsv", path))
+
+
+@FEW
+@given(data=st.binary(max_size=100) | st.sampled_from(TOKENIZERS).flatmap(damaged))
+def test_tokenizers(folder: Path, data: bytes) -> None:
+    path = folder / "tokenizer.json"
+    path.write_bytes(data)
+    with suppress(AttnlabError):
+        Tokenizer.load(path).encode("Ann Lee was born")
+
+
+@settings(FEW, max_examples=40)
+@given(st.data())
+def test_indexes(folder: Path, data: st.DataObject) -> None:
+    """Any file of an index is damaged: the index is refused, or still answers as before."""
+    kept = folder / "kept"
+    lines = Corpus("lines", ("Ann Lee. Lee was born in York .", "Bo Ek. Ek was born in Bath ."))
+    place = index_corpus(lines, kept).folder
+    copy = folder / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(place, copy)
+    path = data.draw(st.sampled_from(sorted(copy.iterdir())))
+    path.write_bytes(data.draw(damaged(path.read_bytes())))
+    with suppress(AttnlabError):
+        assert Index(copy).find("Bo Ek")[0].text == lines.lines[1]
