@@ -15,8 +15,8 @@ from attnlab.model import (
     LanguageModel,
     count_parameters,
     load_model,
+    meta_model,
     model_files,
-    on_paper,
     to_bytes,
 )
 from attnlab.runs import write_folder
@@ -28,14 +28,14 @@ TEXT = ["Hank Aaron was born in Mobile ."]
 
 
 def test_the_presets_have_the_sizes_they_promise() -> None:
-    mingpt = count_parameters(on_paper(resolve("mingpt").model))
+    mingpt = count_parameters(meta_model(resolve("mingpt").model))
     assert sum(mingpt.values()) == 3_323_392
     assert mingpt["positions"] == 128 * 256
     assert mingpt["head"] == 256 * 256
-    perceiver = count_parameters(on_paper(resolve("mingpt-perceiver").model))
+    perceiver = count_parameters(meta_model(resolve("mingpt-perceiver").model))
     assert sum(perceiver.values()) == 3_339_776
     assert perceiver["latents"] == 64 * 256
-    assert sum(count_parameters(on_paper(resolve("small").model)).values()) <= 3_400_000
+    assert sum(count_parameters(meta_model(resolve("small").model)).values()) <= 3_400_000
 
 
 def test_parts_add_up_to_all_parameters(tiny: RunConfig) -> None:
@@ -117,7 +117,7 @@ def test_latents_read_everything_and_nothing_of_the_future(padded: bool) -> None
 )
 def test_a_bottleneck_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        on_paper(resolve("mingpt-perceiver", given={"model": given}).model)
+        meta_model(resolve("mingpt-perceiver", given={"model": given}).model)
 
 
 def test_zero_initialised_projections_start_as_the_identity() -> None:
@@ -144,12 +144,12 @@ def test_wanted_tokens_are_computed_as_if_all_were(n_layer: int) -> None:
 
 
 def test_mechanisms_are_tiled_over_layers_and_unknown_ones_refused() -> None:
-    model = on_paper(ModelConfig(n_layer=3, mechanism="dot, dot"))
+    model = meta_model(ModelConfig(n_layer=3, mechanism="dot, dot"))
     assert len(model.blocks) == 3
     with pytest.raises(ConfigError, match="did you mean dot"):
-        on_paper(ModelConfig(mechanism="dott"))
+        meta_model(ModelConfig(mechanism="dott"))
     with pytest.raises(ConfigError, match="which model.mechanism does not use"):
-        on_paper(ModelConfig(options={"sliding": {"window": 3}}))
+        meta_model(ModelConfig(options={"sliding": {"window": 3}}))
 
 
 def test_too_long_a_text_is_refused(tiny: RunConfig) -> None:

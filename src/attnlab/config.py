@@ -94,6 +94,11 @@ class ModelConfig:
         )
 
     @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The names of the attention mechanisms, which are tiled over the layers."""
+        return tuple(name.strip() for name in self.mechanism.split(","))
+
+    @property
     def dropout_of_attention(self) -> float:
         """Dropout on attention weights."""
         return self.dropout if self.attention_dropout == -1 else self.attention_dropout
@@ -398,8 +403,7 @@ def code_named_in(stored: Any) -> list[str]:
 
 def lasting_names(mechanisms: str) -> str:
     """Mechanism names with the paths of users' files made absolute, so that a saved model finds them from anywhere."""
-    names = [name.strip() for name in mechanisms.split(",")]
-    return ",".join(str(Path(name).resolve()) if ".py:" in name else name for name in names)
+    return ",".join(str(Path(name).resolve()) if ".py:" in name else name for name in usercode.each(mechanisms))
 
 
 def lasting_given(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def is_over_tokens(pattern: Tensor, tokens: int) -> bool:
 def layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Layer:
     """The pattern of a layer, or its influence where there are no weights of tokens on those before them."""
     tap = f"blocks.{number}.attn.hook_pattern"
-    names = [name.strip() for name in model.config.mechanism.split(",")]
+    names = model.config.mechanisms
     name, tokens = names[number % len(names)], seen["hook_embed"].shape[1]
     if tap in seen and is_over_tokens(seen[tap], tokens):
         return Layer(tap, name, "pattern", seen[tap][0])

@@ -46,7 +46,7 @@ def make_norm(kind: str, width: int) -> nn.Module:
 
 def make_attention(config: ModelConfig, layer: int) -> nn.Module:
     """The mechanism of a layer; several names are tiled over the layers."""
-    entries = [registry.find("mechanism", name.strip()) for name in config.mechanism.split(",")]
+    entries = [registry.find("mechanism", name) for name in config.mechanisms]
     if len(entries) > config.n_layer:
         raise ConfigError(
             f"{len(entries)} mechanisms for {config.n_layer} layers: name fewer, or set --model.n_layer {len(entries)}"
@@ -62,23 +62,15 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
         raise ConfigError(f"mechanism '{entry.name}' cannot be causal, and a language model must not see the future")
     if config.positions == "rotary" and not entry.accepts("rotary"):
         raise ConfigError(f"mechanism '{entry.name}' has no rotary positions: set --model.positions learned")
-    shared = {
-        "causal": True,
-        "rotary": config.positions == "rotary",
-        "qk_norm": config.qk_norm,
-        "bias": config.bias,
-        "dropout": config.dropout_of_attention,
-    }
-    arguments = {name: value for name, value in shared.items() if entry.accepts(name)}
-    arguments |= entry.check(config.options.get(entry.short_name, {}))
-    try:
-        module: nn.Module = entry.build(config.n_embd, config.n_head, config.block_size, **arguments)
-    except TypeError as error:
-        raise ConfigError(
-            f"mechanism '{entry.name}' is not built as Mechanism(n_embd, n_head, block_size): {error}"
-        ) from None
-    if not isinstance(module, nn.Module):
-        raise ConfigError(f"mechanism '{entry.name}' must build an nn.Module, not {type(module).__name__}")
+    module: nn.Module = entry.make(
+        (config.n_embd, config.n_head, config.block_size),
+        config.options.get(entry.short_name, {}),
+        causal=True,
+        rotary=config.positions == "rotary",
+        qk_norm=config.qk_norm,
+        bias=config.bias,
+        dropout=config.dropout_of_attention,
+    )
     return module
 
 
@@ -117,33 +109,61 @@ class Block(nn.Module):
         self.hook_resid_pre, self.hook_resid_mid, self.hook_resid_post = Tap(), Tap(), Tap()
         self.hook_attn_out, self.hook_mlp_out = Tap(), Tap()
 
-    def mix(self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any) -> Float[Tensor, "B T D"]:
-        """The residual stream after attention, where tokens meet."""
+    def attend(
+        self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
+    ) -> Float[Tensor, "B T D"]:
+        """Add what attention brings from other tokens."""
         x = self.hook_resid_pre(x)
         given = {name: value for name, value in (("padding", padding), ("cache", cache)) if value is not None}
-        return self.joined(x, self.attn(self.norm1(x), **given))
+        return self._add(x, self.attn(self.norm1(x), **given))
 
-    def take(
+    def cross_attend(
         self, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B 1 T N"], cache: Any
     ) -> Float[Tensor, "B T D"]:
-        """The residual stream after attention to another one."""
+        """Add what attention brings from another sequence."""
         assert isinstance(self.attn, Attention)
         x = self.hook_resid_pre(x)
-        return self.joined(x, self.attn.across(self.norm1(x), self.norm1(source), mask, cache))
+        return self._add(x, self.attn.across(self.norm1(x), self.norm1(source), mask, cache))
 
-    def joined(self, x: Float[Tensor, "B T D"], mixed: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """The residual stream with what attention adds."""
-        return self.hook_resid_mid(x + self.hook_attn_out(self.dropout(mixed)))
+    def _add(self, x: Tensor, attended: Tensor) -> Tensor:
+        return self.hook_resid_mid(x + self.hook_attn_out(self.dropout(attended)))
 
-    def digest(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        """The residual stream after the MLP, which sees each token by itself."""
+    def feed_forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """Add the MLP, which sees each token by itself."""
         return self.hook_resid_post(x + self.hook_mlp_out(self.dropout(self.mlp(self.norm2(x)))))
 
     def forward(
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
     ) -> Float[Tensor, "B T D"]:
         """The residual stream after this block."""
-        return self.digest(self.mix(x, padding, cache))
+        return self.feed_forward(self.attend(x, padding, cache))
+
+
+def attend_through_latents(
+    blocks: Sequence[Block],
+    latents: Float[Tensor, "L D"],
+    x: Float[Tensor, "B T D"],
+    padding: Bool[Tensor, "B S"] | None,
+    caches: Sequence[Any],
+    share: int,
+) -> Float[Tensor, "B T D"]:
+    """A Perceiver's stack up to its last attention: the first block reads tokens into latents, the last reads them back.
+
+    A latent has a `share` of the block, and reads all tokens up to the end of it; a token reads the latents whose share ends
+    with it or before. So nothing comes from the future, and the latents of a text that is being generated stay as they are.
+    """
+    first, *middle, last = blocks
+    start = caches[0].length if caches[0] is not None else 0
+    end = start + x.shape[1]
+    ends = torch.arange(1, end // share + 1) * share  # how many tokens each latent has read
+    reads = (torch.arange(end) < ends[start // share :, None])[None, None]
+    if padding is not None:
+        reads = reads & ~padding[:, None, None, :]
+    y = latents[start // share : end // share].expand(len(x), -1, -1)
+    y = first.feed_forward(first.cross_attend(y, x, reads, caches[0]))
+    for block, cache in zip(middle, caches[1:-1], strict=True):
+        y = block(y, None, cache) if y.shape[1] else y
+    return last.cross_attend(x, y, (ends <= torch.arange(start + 1, end + 1)[:, None])[None, None], caches[-1])
 
 
 class LanguageModel(nn.Module):
@@ -220,45 +240,15 @@ class LanguageModel(nn.Module):
             x = x + self.hook_pos_embed(places.expand(len(ids), -1, -1))
         x = self.dropout(x)
         kept = list(caches) if caches else [None] * len(self.blocks)
-        x = self.through_tokens(x, padding, kept) if self.latents is None else self.through_latents(x, padding, kept)
-        last = self.blocks[-1]
-        assert isinstance(last, Block)
-        return self.hook_final(self.norm(last.digest(x if wanted is None else x[wanted])))
-
-    def through_tokens(
-        self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, caches: list[Any]
-    ) -> Float[Tensor, "B T D"]:
-        """The residual stream after the last attention."""
-        *first, last = self.blocks
-        assert isinstance(last, Block)
-        for block, cache in zip(first, caches[:-1], strict=True):
-            x = block(x, padding, cache)
-        return last.mix(x, padding, caches[-1])
-
-    def through_latents(
-        self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, caches: list[Any]
-    ) -> Float[Tensor, "B T D"]:
-        """The same with a bottleneck: the first layer reads tokens into latents, the last reads latents into tokens.
-
-        A latent has a share of the block, and reads all tokens up to the end of it; a token reads the latents whose share
-        ends with it or before. So nothing comes from the future, and the latents of a text under way stay as they are.
-        """
-        assert self.latents is not None
-        first, *middle, last = self.blocks
-        assert isinstance(first, Block)
-        assert isinstance(last, Block)
-        share = self.config.block_size // self.config.bottleneck
-        start = caches[0].length if caches[0] is not None else 0
-        end = start + x.shape[1]
-        ends = torch.arange(1, end // share + 1) * share  # how many tokens each latent has read
-        reads = (torch.arange(end) < ends[start // share :, None])[None, None]
-        if padding is not None:
-            reads = reads & ~padding[:, None, None, :]
-        y = self.latents[start // share : end // share].expand(len(x), -1, -1)
-        y = first.digest(first.take(y, x, reads, caches[0]))
-        for block, cache in zip(middle, caches[1:-1], strict=True):
-            y = block(y, None, cache) if y.shape[1] else y
-        return last.take(x, y, (ends <= torch.arange(start + 1, end + 1)[:, None])[None, None], caches[-1])
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        if self.latents is None:
+            for block, cache in zip(blocks[:-1], kept[:-1], strict=True):
+                x = block(x, padding, cache)
+            x = blocks[-1].attend(x, padding, kept[-1])
+        else:
+            share = self.config.block_size // self.config.bottleneck
+            x = attend_through_latents(blocks, self.latents, x, padding, kept, share)
+        return self.hook_final(self.norm(blocks[-1].feed_forward(x if wanted is None else x[wanted])))
 
     def forward(
         self,
@@ -270,7 +260,7 @@ class LanguageModel(nn.Module):
         return self.head(self.hidden(ids, padding, caches))
 
 
-def on_paper(config: ModelConfig) -> LanguageModel:
+def meta_model(config: ModelConfig) -> LanguageModel:
     """A model without memory for its weights: enough to count them."""
     with torch.device("meta"):
         return LanguageModel(config)

@@ -140,6 +140,20 @@ class Entry:
         open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
         return name in parameters or (open_ended and name in SHARED)
 
+    def make(self, sizes: tuple[int, int, int], options: Mapping[str, Any] | None = None, **shared: Any) -> Any:
+        """Build a mechanism of (n_embd, n_head, block_size), with its options and what it accepts of the `shared` facts."""
+        arguments = {name: value for name, value in shared.items() if self.accepts(name)} | self.check(options or {})
+        try:
+            module = self.build(*sizes, **arguments)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a user's class may raise
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(f"{self.name} cannot be built as Mechanism(n_embd, n_head, block_size): {said}") from None
+        if not callable(getattr(module, "forward", None)):
+            raise ConfigError(f"{self.name} must build an nn.Module, not {type(module).__name__}")
+        return module
+
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with their types made right, or an error naming the nearest ones."""
         known, hints = self.options, self.hints()

@@ -18,7 +18,7 @@ from attnlab.config import ModelConfig, RunConfig, Stage, restore
 from attnlab.corpora import Corpus, Question
 from attnlab.english import split_words
 from attnlab.errors import CheckpointError, ConfigError, DataError
-from attnlab.model import FORMAT, LanguageModel, load_model, on_paper
+from attnlab.model import FORMAT, LanguageModel, load_model, meta_model
 from attnlab.runs import Run, free_name, locked, note_without_manifest, refuse_existing
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
@@ -157,7 +157,7 @@ def reading_of(run: Run) -> dict[str, Any]:
 
 def rehearse(config: RunConfig, sources: Sources, tokenizer: Tokenizer) -> None:
     """Find the mistakes that training would find, without training: in the model's and the task's settings, in the data."""
-    on_paper(fitted(config, tokenizer))
+    meta_model(fitted(config, tokenizer))
     make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
 
 
@@ -294,7 +294,7 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
         f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {tokenizer.size:,},"
         f" threads {torch.get_num_threads()}{shared}"
     )
-    for name in dict.fromkeys(part.strip() for part in config.model.mechanism.split(",")):
+    for name in dict.fromkeys(config.model.mechanisms):
         if defect := registry.find("mechanism", name).defect:
             show.line(f"{name} is wrong on purpose, do not believe its loss: {defect}")
     return Trainer(run, model, tokenizer, task, config, ranks)

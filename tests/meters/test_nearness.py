@@ -112,7 +112,7 @@ def errors_of(kind: str, directions: str, features: int, source: Source, draws: 
         torch.manual_seed(number)
         q, k, v = source.draw(number)
         module = make(entry, source, {"kind": kind, "directions": directions, "features": features})
-        errors.append(relative(module.look(q, k, v, None), ops.attention_pattern(q, k, None) @ v))
+        errors.append(relative(module.dispatch(q, k, v, None), ops.attention_pattern(q, k, None) @ v))
     return torch.stack(errors)
 
 

@@ -148,9 +148,9 @@ def test_preview_counts_words_and_lengths() -> None:
 
 
 def test_the_preset_is_the_reports_model() -> None:
-    from attnlab.model import count_parameters, on_paper
+    from attnlab.model import count_parameters, meta_model
 
-    parts = count_parameters(on_paper(resolve("nano-words").model))
+    parts = count_parameters(meta_model(resolve("nano-words").model))
     assert sum(parts.values()) - parts["head"] == 26_604 * 48 + 1024 * 48 + 3 * (12 * 48**2 + 13 * 48) + 2 * 48
     with pytest.raises(ConfigError, match="follows from a corpus, and here is none"):
-        on_paper(resolve("nano-words", given={"model": {"vocab_size": 0}}).model)
+        meta_model(resolve("nano-words", given={"model": {"vocab_size": 0}}).model)

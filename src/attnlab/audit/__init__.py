@@ -154,7 +154,7 @@ def audit_module(
         raise UserError(f"length must be at least 1, not {length}")
     if isinstance(module, LanguageModel):
         n_embd, vocab_size, length = None, module.config.vocab_size, min(length, module.config.block_size)
-        entries = [registry.find("mechanism", one.strip()) for one in module.config.mechanism.split(",")]
+        entries = [registry.find("mechanism", one) for one in module.config.mechanisms]
         defect = "; ".join(dict.fromkeys(entry.defect for entry in entries if entry.defect))
     width = n_embd or vocab_size
     if width is None:

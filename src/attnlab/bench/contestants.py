@@ -142,7 +142,7 @@ def lends_its_core(module: nn.Module) -> bool:
 def has_two_paths(module: nn.Module) -> bool:
     """Whether there is a fast path beside the reference."""
     if isinstance(module, Attention) and type(module).forward is Attention.forward:
-        return type(module).fast is not Attention.fast or type(module).look is not Attention.look
+        return type(module).fast is not Attention.fast or type(module).dispatch is not Attention.dispatch
     return isinstance(getattr(module, "hook_pattern", None), Tap)
 
 
@@ -242,7 +242,7 @@ def core(case: Case, inputs: Inputs) -> Work:
         shapes = [(one.shape[1], one.shape[3]) for one in module.heads(torch.zeros(1, 1, case.n_embd))]
     outside = {id(one) for part in (module.heads, module.out) for one in part.parameters()}
     learned = [one for one in module.parameters() if id(one) not in outside and one.requires_grad]
-    average = module.look if case.path == "fast" else module.reference
+    average = module.dispatch if case.path == "fast" else module.reference
     return on_heads(case, inputs, partial(average, padding=None), shapes, learned)
 
 

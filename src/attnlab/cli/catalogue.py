@@ -44,10 +44,10 @@ def params(
         Print for programs.
     """
     from attnlab.flops import Flops, flops_per_token
-    from attnlab.model import LanguageModel, count_parameters, on_paper
+    from attnlab.model import LanguageModel, count_parameters, meta_model
 
     model = resolve(preset, "pretrain", config, collect(given, None, None)).model
-    parts = count_parameters(on_paper(model))
+    parts = count_parameters(meta_model(model))
     tokens, flops = model.block_size if length is None else length, dict[str, Flops]()
     if length is not None or sum(parts.values()) <= HEAVY:
         real = LanguageModel(model)

@@ -162,7 +162,7 @@ def read(
     asked, seen = q.shape[2], k.shape[2]
     groups = list(by_beginning(hidden, len(q), seen))
     if not show and len(groups) == 1 and len(groups[0][0]) == len(q) and groups[0][1] == 0:
-        return layer.look(q, k, v, hidden), None
+        return layer.dispatch(q, k, v, hidden), None
     z = q.new_zeros(*q.shape[:3], v.shape[-1])
     pattern = q.new_zeros(*q.shape[:3], seen) if show else None
     for rows, left in groups:
@@ -172,7 +172,7 @@ def read(
         some = None if hidden is None else hidden[rows, left:]
         watching: Watching = capture(layer, "hook_pattern") if show else nullcontext({})
         with watching as weights:
-            found = layer.look(
+            found = layer.dispatch(
                 q[rows, :, first:],
                 k[rows, :, left:],
                 v[rows, :, left:],

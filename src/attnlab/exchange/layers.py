@@ -97,7 +97,7 @@ def without_projections(choice: Choice, layer: Attention, query: Tensor) -> Atte
     one = torch.zeros_like(query[:1, :, :1])
     try:
         with torch.no_grad():
-            layer.eval().look(one, one, one, None)
+            layer.eval().dispatch(one, one, one, None)
     except TypeError:
         raise UserError(
             f"{choice.name} needs the query projection of its layer for more than the tokens' queries, and that belongs to the"

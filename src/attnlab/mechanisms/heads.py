@@ -173,7 +173,7 @@ class Attention(nn.Module):
                 "a cache is for generation, and a bidirectional layer cannot generate: call it without one"
             )
         q, k, v = self.tapped(*self.heads(x, start))
-        return self.finish(self.look(q, k, v, padding) if cache is None else self.go_on(q, k, v, padding, cache))
+        return self.finish(self.dispatch(q, k, v, padding) if cache is None else self.decode_step(q, k, v, padding, cache))
 
     def across(
         self,
@@ -197,12 +197,12 @@ class Attention(nn.Module):
         """The heads' averages side by side, projected."""
         return self.out(self.hook_z(z.transpose(1, 2)).flatten(2))
 
-    def go_on(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: Any) -> Tensor:
+    def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: Any) -> Tensor:
         """The averages for new tokens, the others being in the cache."""
         k, v = cache.append(k, v)
-        return self.look(q, k, v, None if padding is None else padding[:, -k.shape[2] :])
+        return self.dispatch(q, k, v, None if padding is None else padding[:, -k.shape[2] :])
 
-    def look(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def dispatch(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The averages, by the readable path when somebody watches or the text is under way."""
         if self.hook_pattern.watched or q.shape[2] != k.shape[2]:
             return self.reference(q, k, v, padding)

@@ -44,7 +44,7 @@ class Linear(Attention):
         q, k = log_features(q), hide(log_features(k), padding)
         return prefix_attention(q, k, v)[0] if self.causal else pooled_attention(q, k, v)
 
-    def go_on(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: StateCache) -> Tensor:
+    def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: StateCache) -> Tensor:
         """The averages for new tokens, the others being summed up."""
         hidden = None if padding is None else padding[:, -k.shape[2] :]
         z, state = prefix_attention(log_features(q), hide(log_features(k), hidden), v, cache.state)

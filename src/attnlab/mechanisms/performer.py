@@ -94,10 +94,10 @@ class Performer(Attention):
                 count, width = self.directions.shape
                 self.directions = draw_directions(count, width, self.orthogonal)
 
-    def look(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def dispatch(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The averages, after new directions where it is time for them."""
         self.prepare()
-        return super().look(q, k, v, padding)
+        return super().dispatch(q, k, v, padding)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The features as logarithms, and as signs where they are not positive."""
@@ -137,7 +137,7 @@ class Performer(Attention):
             return prefix_attention(log_q, log_k, v, signs=signs)[0]
         return pooled_attention(log_q, log_k, v, signs)
 
-    def go_on(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: StateCache) -> Tensor:
+    def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: StateCache) -> Tensor:
         """The averages for new tokens, the others being summed up."""
         (log_q, signs_q), (log_k, signs_k) = self.features(q), self.features(k)
         signs = None if signs_q is None or signs_k is None else (signs_q, signs_k)

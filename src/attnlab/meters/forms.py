@@ -119,7 +119,7 @@ def work(entry: Entry, source: Source, setting: Setting) -> float:
     )  # every weight is seen, and none rounds away
     if entry.weights == "sparse":  # at a few hundred tokens the fast path may look at all pairs, since that is faster
         with capture(module, "hook_pattern") as seen:
-            module.look(*blank, None)
+            module.dispatch(*blank, None)
         pairs = source.tokens**2 if source.mask is None else int(source.mask.sum())
         return int((seen["hook_pattern"] > 0).sum()) / (source.heads * pairs)
     with Counter() as exact:

@@ -166,7 +166,7 @@ def look(entry: Entry, source: Source, setting: Setting, drawn: Drawn, luck: Luc
     with chance("mechanism", *luck):
         module = make(entry, source, setting.options)
     with capture(module, "hook_pattern") as seen:
-        z = module.look(*drawn, None)
+        z = module.dispatch(*drawn, None)
     return z, seen["hook_pattern"]
 
 

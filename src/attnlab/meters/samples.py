@@ -134,7 +134,7 @@ def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Sour
 
 def mechanisms_of(model: LanguageModel) -> list[str]:
     """The names of a model's mechanisms."""
-    return [name.strip() for name in model.config.mechanism.split(",")]
+    return list(model.config.mechanisms)
 
 
 def corpus_of(run: Run) -> tuple[str, ...]:
