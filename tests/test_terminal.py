@@ -91,6 +91,13 @@ def test_what_the_system_refuses_is_one_line(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_message_is_one_short_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("settings", "a\nb" + "n" * 9000) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert len(said) < 2100
+
+
 def test_errors_in_a_users_code_are_said_of_that_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -286,7 +286,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or an error that says what is wrong with it."""
     try:
         return dict(load_tensors(read_bytes(path)))
-    except SafetensorError as error:
+    except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError) as error:  # headers say anything
         raise CheckpointError(
             f"{path} is truncated or damaged ({error}): use an older checkpoint or train again"
         ) from None

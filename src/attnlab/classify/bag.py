@@ -7,7 +7,6 @@ validation table is as new to it as to anybody. Kept as numbers and a list of wo
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 from attnlab.classify.outcome import Outcome, Scored, Trial
 from attnlab.classify.settings import FineTuning
 from attnlab.corpora.labelled import LabelledTable, Tables
-from attnlab.errors import DataError
-from attnlab.runs import write_bytes, write_json
+from attnlab.errors import CheckpointError, DataError
+from attnlab.runs import interpreting, read_bytes, read_json, write_bytes, write_json
 from attnlab.stages import Show
 
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
@@ -54,11 +53,16 @@ class Bag:
     @classmethod
     def load(cls, folder: Path) -> Bag:
         """Read one that was saved."""
-        from safetensors.numpy import load_file
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
 
-        stored = json.loads((folder / "bag.json").read_text(encoding="utf-8"))
-        numbers = load_file(folder / "bag.safetensors")
-        return cls(stored["labels"], stored["words"], numbers["rarity"], numbers["weights"], numbers["offsets"])
+        stored = read_json(folder / "bag.json")
+        try:
+            with interpreting(folder):
+                numbers = load(read_bytes(folder / "bag.safetensors"))
+                return cls(stored["labels"], stored["words"], numbers["rarity"], numbers["weights"], numbers["offsets"])
+        except SafetensorError as error:
+            raise CheckpointError(f"{folder / 'bag.safetensors'} is damaged ({error}): make it again") from None
 
 
 def fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from attnlab.cli.common import Whole, app, console, show_json
+from attnlab.terminal import printable
 
 
 @app.command
@@ -91,7 +92,8 @@ def bench(
 
 def tell(what: str) -> None:
     """Say on standard error what is going on; on a terminal the next word takes its place."""
-    sys.stderr.write(f"\r\x1b[K{what}" if sys.stderr.isatty() else f"{what}\n")
+    said = printable(what)
+    sys.stderr.write(f"\r\x1b[K{said}" if sys.stderr.isatty() else f"{said}\n")
     sys.stderr.flush()
 
 

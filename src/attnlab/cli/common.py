@@ -235,5 +235,6 @@ def fail(message: str, code: int) -> None:
     """One line on standard error, and out."""
     if speaks():
         short = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
-        sys.stderr.write(f"attnlab: {printable(short)}\n")
+        line = printable(short).replace("\n", "\\n")
+        sys.stderr.write(f"attnlab: {line}\n")
     sys.exit(code)
