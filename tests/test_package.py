@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cyclopts.exceptions import MissingArgumentError
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -18,13 +20,28 @@ from attnlab import cli
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def commands() -> list[str]:
-    """Every attnlab command in the README's shell blocks."""
-    blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", README, flags=re.DOTALL)
+def commands(page: Path) -> list[str]:
+    """Every attnlab command in the shell blocks of a page."""
+    blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").split("\n")
     return [line.split("  #")[0].strip() for line in lines if re.match(r"(\S*/)?attnlab |torchrun ", line)]
+
+
+def mentions(page: Path) -> list[str]:
+    """Every attnlab command in the running text of a page; arguments may be left out there."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    codes = [" ".join(code.split()) for code in re.findall(r"`(attnlab [^`]+)`", text)]
+    return [code for code in codes if "..." not in code and "|" not in code]
+
+
+def understood(command: str) -> bool:
+    words = shlex.split(command)
+    if words[0] == "torchrun":
+        words = words[words.index("attnlab") :]
+    return callable(cli.app.parse_args(words[1:], exit_on_error=False, print_error=False)[0])
 
 
 def test_every_public_name_is_there_and_strangers_are_not() -> None:
@@ -39,18 +56,26 @@ def test_importing_is_instant() -> None:
     subprocess.run([sys.executable, "-c", "import sys, attnlab; assert 'torch' not in sys.modules"], check=True)
 
 
-@pytest.mark.parametrize("command", commands())
-def test_the_readmes_commands_are_understood(command: str) -> None:
-    words = shlex.split(command)
-    if words[0] == "torchrun":
-        words = words[words.index("attnlab") :]
-    function, _, _ = cli.app.parse_args(words[1:], exit_on_error=False, print_error=False)
-    assert callable(function)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_the_documents_are_understood(page: Path) -> None:
+    assert all(understood(command) for command in commands(page))
+    for command in mentions(page):
+        with contextlib.suppress(MissingArgumentError):
+            assert understood(command), command
 
 
-def test_the_readme_has_commands_and_no_blanks() -> None:
-    assert len(commands()) >= 8
+def test_the_readme_is_short_and_the_guide_has_the_commands() -> None:
+    assert len(README.splitlines()) <= 120
+    assert len(commands(ROOT / "README.md")) >= 8
+    assert len(commands(ROOT / "docs/guide.md")) >= 50
     assert not re.search(r"@[A-Z]+@|TODO|XXX", README)
+
+
+def test_the_prose_of_the_documents_is_wrapped_at_100_columns() -> None:
+    for page in PAGES:
+        prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        if page.name != "mechanisms.md":  # generated
+            assert not [line for line in prose.split("\n") if len(line) > 100 and line[0] != "|"], page.name
 
 
 def test_the_readmes_python_runs(
