@@ -16,7 +16,6 @@ import torch
 from attnlab import corpora, registry, usercode
 from attnlab.config import ModelConfig, RunConfig, Stage, restore
 from attnlab.corpora import Corpus, Question
-from attnlab.english import split_words
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.model import FORMAT, LanguageModel, load_model, meta_model
 from attnlab.runs import Run, free_name, locked, note_without_manifest, refuse_existing
@@ -24,6 +23,7 @@ from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
 from attnlab.train import Ranks, Step, Trainer, choose_threads, keep_memory, process_group
+from attnlab.word_split import split_words
 
 Announce = Callable[[str], None]
 

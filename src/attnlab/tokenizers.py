@@ -19,8 +19,8 @@ from typing import Literal
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from attnlab.english import split_words
 from attnlab.errors import CheckpointError, ConfigError
+from attnlab.word_split import split_words
 
 Kind = Literal["char", "bpe", "word"]
 

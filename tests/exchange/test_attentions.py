@@ -11,7 +11,7 @@ import pytest
 import torch
 from exchanged import stored, tiny_model, tiny_tokenizer
 
-from attnlab.attentions import attentions_of, circuits_of
+from attnlab.look import attentions_of, circuits_of
 from attnlab.runs import Run, add_files, write_folder
 from attnlab.taps import capture
 from verbs import call
@@ -72,7 +72,7 @@ def test_the_verb_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_nobody_imports_transformers_by_chance(tmp_path: Path) -> None:
-    code = "import sys, attnlab.cli, attnlab.attentions; assert 'transformers' not in sys.modules"
+    code = "import sys, attnlab.cli, attnlab.look; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from attnlab import studies
-from attnlab.answers import AnswerDistribution
 from attnlab.corpora import Corpus, Question, load_questions
 from attnlab.corpora.index import index_corpus
 from attnlab.errors import DataError, Interrupted, OutputExists, UserError
@@ -20,6 +19,7 @@ from attnlab.runs import Run
 from attnlab.studies import trust
 from attnlab.studies.trust import BINS, Asked, curve, describe_group, fallback, histogram, separation
 from attnlab.trust import calibration_of
+from attnlab.trust.answers import AnswerDistribution
 
 GIVEN: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from attnlab import stages, stats
-from attnlab.answers import AnswerDistribution
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.model import LanguageModel, load_model
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import calibrate, calibration_of
+from attnlab.trust.answers import AnswerDistribution
 from attnlab.trust.familiar import Forms, familiarity
 
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 48, "block_size": 64, "vocab_size": 400}

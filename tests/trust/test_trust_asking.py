@@ -12,7 +12,6 @@ import pytest
 
 import attnlab
 from attnlab import corpora, stages, stats, trust
-from attnlab.answers import AnswerTrie, answer_distribution
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.corpora.evidence import name_in
@@ -21,6 +20,7 @@ from attnlab.model import load_model
 from attnlab.runs import Run, lineage, to_json
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import Witness, calibration_of, usual_questions
+from attnlab.trust.answers import AnswerTrie, answer_distribution
 from attnlab.trust.candidates import candidates, form_of, kinds, of_kind
 from attnlab.trust.familiar import familiarity
 from attnlab.trust.read import facts_of, look_up

@@ -83,7 +83,7 @@ def export_attention(
     question
         The text is a question: ask it as in training, with ⁇ behind it.
     """
-    from attnlab.attentions import as_json
+    from attnlab.look import as_json
     from attnlab.model import load_model
     from attnlab.runs import Run, refuse_existing, write_json
 

@@ -19,8 +19,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from attnlab.english import split_sentences
 from attnlab.errors import DataError
+from attnlab.word_split import split_sentences
 
 # Not everywhere a part of Python, or not English.
 LEFT_OUT = frozenset(

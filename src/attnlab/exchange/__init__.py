@@ -16,12 +16,12 @@ try:
 except ImportError:
     raise UserError("transformers is not installed, and exchange needs it: pip install 'attnlab[hf]'") from None
 
-from attnlab.attentions import attentions_of, circuits_of
 from attnlab.exchange.attention import equip, register, register_all
 from attnlab.exchange.exporting import export
 from attnlab.exchange.importing import import_model, read_folder
 from attnlab.exchange.modeling import AttnlabConfig, AttnlabForCausalLM
 from attnlab.exchange.symbols import AttnlabWordTokenizer
+from attnlab.look import attentions_of, circuits_of
 
 AutoConfig.register(AttnlabConfig.model_type, AttnlabConfig, exist_ok=True)
 AutoModelForCausalLM.register(AttnlabConfig, AttnlabForCausalLM, exist_ok=True)

@@ -17,10 +17,10 @@ import tokenizers
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from attnlab.english import split_words
 from attnlab.errors import UserError
 from attnlab.runs import to_json
 from attnlab.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer
+from attnlab.word_split import split_words
 
 KIND = "attnlab_kind"  # in tokenizer_config.json: what the tokenizer was in attnlab
 NEVER = (*range(0xFF, 0xF4, -1), 0xC1, 0xC0)  # bytes that UTF-8 has no use for

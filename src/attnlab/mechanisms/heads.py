@@ -173,7 +173,9 @@ class Attention(nn.Module):
                 "a cache is for generation, and a bidirectional layer cannot generate: call it without one"
             )
         q, k, v = self.tapped(*self.heads(x, start))
-        return self.finish(self.dispatch(q, k, v, padding) if cache is None else self.decode_step(q, k, v, padding, cache))
+        return self.finish(
+            self.dispatch(q, k, v, padding) if cache is None else self.decode_step(q, k, v, padding, cache)
+        )
 
     def across(
         self,

@@ -23,7 +23,6 @@ import torch
 from rich.console import Console
 
 from attnlab import corpora, stages
-from attnlab.answers import AnswerTrie, answer_distribution
 from attnlab.config import Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
@@ -36,6 +35,7 @@ from attnlab.studies.study import Study, Training, describe_run, fingerprints, s
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import calibrate
+from attnlab.trust.answers import AnswerTrie, answer_distribution
 from attnlab.trust.candidates import candidates
 
 SOURCES = ("corpus", "facts", "exam", "calibration")  # fields of the plan that name data

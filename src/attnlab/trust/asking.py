@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from attnlab import stats
-from attnlab.answers import AnswerDistribution, AnswerTrie, answer_distribution
 from attnlab.corpora.evidence import Evidence, evidence, name_in
 from attnlab.corpora.indexing import Progress
 from attnlab.errors import DataError, UserError
 from attnlab.evaluate import top_answers
 from attnlab.model import load_model
 from attnlab.runs import Run
+from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution
 from attnlab.trust.calibrating import FLOOR, calibration_of, opened
 from attnlab.trust.candidates import candidates, kinds, of_kind
 from attnlab.trust.familiar import Forms, familiarity

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from attnlab import stats
-from attnlab.answers import AnswerDistribution, AnswerTrie, answer_distribution
 from attnlab.corpora import Corpus, Question, is_built_in
 from attnlab.corpora.index import Index
 from attnlab.corpora.indexing import Progress
@@ -30,6 +29,7 @@ from attnlab.runs import Run, add_files, is_written, lineage, locked, read_json,
 from attnlab.stages import stored_config
 from attnlab.tasks.recall import Strangers
 from attnlab.tokenizers import Tokenizer
+from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution
 from attnlab.trust.candidates import candidates
 from attnlab.trust.familiar import Forms, familiarity
 from attnlab.trust.read import entries, facts_of, lines_read, look_up

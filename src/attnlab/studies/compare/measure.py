@@ -15,7 +15,6 @@ import torch
 
 from attnlab import corpora, perplexity, stages
 from attnlab.corpora import Question
-from attnlab.english import split_words
 from attnlab.evaluate import cue, examine, sample
 from attnlab.flops import flops_per_token
 from attnlab.model import LanguageModel, load_model
@@ -23,6 +22,7 @@ from attnlab.perplexity import SentenceLosses
 from attnlab.runs import Run, to_json, write_folder
 from attnlab.studies.compare.plan import Plan
 from attnlab.tokenizers import UNKNOWN, Tokenizer
+from attnlab.word_split import split_words
 
 SAMPLES, SHOWN = 20, 6  # texts that a model writes, the same draws for all; and those that are kept
 DISTINCT = 400  # words among which different ones are counted: in more of them, the share is smaller

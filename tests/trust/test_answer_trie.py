@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnlab.studies.recall_rows import choose
 
-from attnlab import answers, corpora, evaluate, registry, stages, stats
-from attnlab.answers import AnswerDistribution, AnswerTrie, answer_distribution
+from attnlab import corpora, evaluate, registry, stages, stats
 from attnlab.config import resolve
 from attnlab.errors import DataError, UserError
 from attnlab.model import LanguageModel, load_model
-from attnlab.studies.recall_rows import choose
 from attnlab.tokenizers import Tokenizer
+from attnlab.trust import answers
+from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution
 
 FACTS = corpora.load_questions("people:60:train")
 UNSEEN = corpora.load_questions("people:60:test")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.english import split_sentences, split_words
+from attnlab.word_split import split_sentences, split_words
 
 
 @pytest.mark.parametrize(
