@@ -186,7 +186,7 @@ def test_mistakes_in_files(capsys: pytest.CaptureFixture[str], here: Path) -> No
     [
         ("def broken(:", "cannot be loaded: SyntaxError"),
         ("import surely_not_installed", "cannot be loaded: ModuleNotFoundError"),
-        ("class Mine:\n    def __init__(self, width, *, rotary=True): pass", "is not built as Mechanism"),
+        ("class Mine:\n    def __init__(self, width, *, rotary=True): pass", "cannot be built as Mechanism"),
     ],
 )
 def test_mistakes_in_a_users_mechanism(

@@ -61,7 +61,7 @@ def test_evaluate_probes_alone(
 
 
 def test_generate(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("generate", trained, "The", "--n", "3", "--seed", "1", "--longest", "20", "--json") == 0
+    assert call("generate", trained, "The", "--n", "3", "--seed", "1", "--max-new-tokens", "20", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert len(shown["samples"]) == 3
     assert all(text.startswith("The ") and len(text.split()) <= 21 for text in shown["samples"])

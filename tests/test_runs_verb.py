@@ -248,7 +248,7 @@ def test_show(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "instead of 256" in text
     assert "checkpoints/" in text or "model/" in text
     assert call("runs", "show", "runs/halved") == 0
-    assert "go on with: attnlab resume runs/halved" in capsys.readouterr().out
+    assert "resume it with: attnlab resume runs/halved" in capsys.readouterr().out
     for name in ("study-1", "damaged", "pictures", "linked", "empty"):
         assert call("runs", "show", name) == 0
     fails(capsys, "did you mean whole", "show", "whle")

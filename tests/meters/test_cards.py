@@ -54,9 +54,9 @@ def test_the_command_on_a_card_is_understood_and_builds_a_model(entry: registry.
     function, bound, _ = cli.app.parse_args(
         shlex.split(card(entry)["usage"])[1:], exit_on_error=False, print_error=False
     )
-    assert function is cli.training.pretrain
-    given: dict[str, Any] = cli.training.collect(
-        bound.arguments.get("given", cli.training.NONE), bound.arguments["mechanism"], None
+    assert function is cli.train.pretrain
+    given: dict[str, Any] = cli.train.collect(
+        bound.arguments.get("given", cli.train.NONE), bound.arguments["mechanism"], None
     )
     config = resolve("small", given=given)
     assert config.model.mechanism == entry.name

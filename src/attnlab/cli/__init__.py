@@ -1,17 +1,14 @@
-"""The command line: verbs of a few lines each, no logic. Heavy libraries are imported inside the verbs that need them.
+"""The command line: commands of a few lines each, no logic. Heavy libraries are imported inside the commands.
 
-A file in this folder is a group of verbs; all are found, none is named here.
+One module per group of commands; `options` declares what they share.
 """
 
-import importlib
-import pkgutil
-
-from attnlab.cli.common import app, main
+from attnlab.cli import compare, data, examine, huggingface, measure, runs, train  # noqa: F401  (they register commands)
+from attnlab.cli.common import DESIGN, app, main
 from attnlab.design.commands import check, design
 
-for _verbs in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_verbs.name}")
+design.group = (DESIGN,)
 app.command(design)
-app.command(check)
+app.command(check, group=DESIGN)
 
 __all__ = ["app", "main"]

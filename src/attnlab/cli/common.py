@@ -1,4 +1,4 @@
-"""What the verbs share: the application, the screen, settings given by hand, and the way out."""
+"""What the commands share: the application, the terminal, and how errors end it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,21 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field, fields, is_dataclass, make_dataclass
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError, UnusedCliTokensError
 
 from attnlab import __version__
-from attnlab.config import LARGEST, RunConfig, describe_type, from_text, require_seed, type_hints
-from attnlab.errors import AttnlabError, AttnlabWarning, UserError
+from attnlab.config import LARGEST
+from attnlab.errors import AttnlabError, AttnlabWarning, UserError, unknown
 from attnlab.runs import speaks
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
 LONGEST = 2000  # characters of a message, which may quote what a user gave
+RENAMED = {"--longest": "--max-new-tokens"}  # options under their old names
 console = Terminal(markup=False, emoji=False)  # what is printed is mostly the user's own text
 errors = Terminal(stderr=True, markup=False, emoji=False)
-
-
-def as_written(name: str) -> str:
-    """Option names as they stand in the code and in settings files."""
-    return name
 
 
 def refuse_extremes(_kind: object, value: Any) -> None:
@@ -41,115 +36,34 @@ def refuse_extremes(_kind: object, value: Any) -> None:
             raise ValueError(f"it must lie between -{LARGEST} and {LARGEST}")
 
 
+def _shown_default(value: Any) -> str | None:
+    """A default as help shows it: nothing for flags and for what is worked out."""
+    if value is None or value is False or value == "":
+        return None
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 app = App(
     name="attnlab",
     version=__version__,
-    help="An attention laboratory: design attention with proofs, train small language models, see what they know.",
+    help="""Design attention with proofs, train small language models, and measure what they know.
+
+Commands to try first:
+  attnlab run --quick           train on 300 people, then ask about them: about a minute
+  attnlab design tour           solve attention backwards, step by step
+  attnlab compare dot additive  train two mechanisms with three seeds each and test the difference""",
     help_format="plaintext",
-    default_parameter=Parameter(name_transform=as_written, validator=refuse_extremes),
+    default_parameter=Parameter(negative=(), show_default=_shown_default, validator=refuse_extremes),
 )
-
-
-def settings_class(cls: type[Any], defaults: bool = False) -> type[Any]:
-    """A settings class as command-line options: every one optional, taken as text and read by the settings' own rules.
-
-    With `defaults` the help says them: where no preset has others.
-    """
-    entries: list[tuple[str, Any, Any]] = []
-    for one in fields(cls):
-        kind = type_hints(cls)[one.name]
-        if is_dataclass(kind) and isinstance(kind, type):
-            nested = settings_class(kind)
-            group = Group(f"{one.metadata['help'].capitalize()} settings (a file given by --config has the same names)")
-            entries.append((one.name, Annotated[nested, Parameter(group=group)], field(default=nested())))
-        else:
-            text: Any = {dict[str, Any]: dict[str, str], dict[str, dict[str, Any]]: dict[str, dict[str, str]]}.get(
-                kind, str
-            )
-            meaning = one.metadata["help"] + ("" if text is not str or kind is str else f" ({describe_type(kind)})")
-            meaning += f" [default: {one.default}]" if defaults else ""
-            entries.append((one.name, Annotated[text | None, Parameter(help=meaning)], field(default=None)))
-    made = make_dataclass(f"{cls.__name__}Given", entries, frozen=True)
-    made.__module__ = __name__  # cyclopts takes a class of module `types` for a built-in
-    return made
-
-
-def given_class() -> type[Any]:
-    """The settings that any training verb takes by hand, beside --preset and --seed."""
-    made = settings_class(RunConfig)
-    chosen = [one for one in fields(made) if one.name not in ("preset", "seed")]
-    given = make_dataclass("Given", [(one.name, one.type, field(default=one.default)) for one in chosen], frozen=True)
-    given.__module__ = __name__
-    return given
-
-
-def whole(_kind: object, tokens: Sequence[Any]) -> int:
-    """A whole number, and nothing that merely rounds to one."""
-    return int(tokens[0].value)
-
-
-def refuse_seed(_kind: object, value: Any) -> None:
-    """Refuse a seed that some generator would not take."""
-    if value is not None:
-        require_seed(value)
-
-
-Given: Any = given_class()
-Settings = Annotated[Given, Parameter(name="*")]
-Whole = Annotated[int, Parameter(converter=whole)]
-TrustCode = Annotated[
-    bool,
-    Parameter(
-        name=("--trust-code", "--trust_code"),
-        negative=(),
-        help="Run the code that the folder carries, and trust it from now on: read it first.",
-    ),
-]
-Seed = Annotated[Whole, Parameter(validator=refuse_seed)]
-MaxRisk = Annotated[float, Parameter(name=("--max-risk", "--max_risk"))]
-NONE = Given()
-
-
-def collect(given: Any, mechanism: str | None, seed: int | None) -> dict[str, Any]:
-    """What was really given, as nested settings of the right types."""
-
-    def read(cls: type[Any], values: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for one in fields(values):
-            kind, value = type_hints(cls)[one.name], getattr(values, one.name)
-            if is_dataclass(value):
-                found[one.name] = read(kind, value)
-            elif value is not None:
-                found[one.name] = from_text(value, kind)
-        return {key: value for key, value in found.items() if value != {}}
-
-    values = read(RunConfig, given)
-    if mechanism is not None:
-        values.setdefault("model", {})["mechanism"] = mechanism
-    if seed is not None:
-        values["seed"] = seed
-    return values
-
-
-def read_seeds(text: str) -> int | list[int]:
-    """A number of seeds, or the seeds themselves."""
-    try:
-        numbers = [int(one) for one in text.split(",")]
-    except ValueError:
-        raise UserError(f"--seeds takes a number, or seeds such as 3,4,5, not '{text}'") from None
-    return numbers if "," in text else numbers[0]
-
-
-def read_numbers(text: str | None, name: str) -> list[int] | None:
-    """Whole numbers joined by commas, if there are any."""
-    try:
-        return [int(one) for one in text.split(",")] if text is not None else None
-    except ValueError:
-        raise UserError(f"--{name} takes numbers such as 1,2,4, not '{text}'") from None
+TRAIN, DESIGN, MEASURE, COMPARE, HUGGING_FACE, DATA, HELP = (
+    Group(name, sort_key=place)
+    for place, name in enumerate(("Train", "Design", "Measure", "Compare", "Hugging Face", "Data", "Help"))
+)
+app["--help"].group = app["--version"].group = HELP
 
 
 def show_json(value: Any) -> None:
-    """Print for programs."""
+    """Print JSON."""
     sys.stdout.write(printable_json(json_module.dumps(value, ensure_ascii=False, indent=1)) + "\n")
 
 
@@ -184,14 +98,15 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets the rest
     try:
-        refuse_unreadable(sys.argv[1:] if arguments is None else arguments)
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        given = sys.argv[1:] if arguments is None else arguments
+        refuse_unreadable(given)
+        app(respell(given), exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        fail(in_plain_words(" ".join(str(error).split())), 2)
+        fail(in_plain_words(error), 2)
     except AttnlabError as error:
         fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        fail("stopped; a run that was under way goes on with: attnlab resume FOLDER", 130)
+        fail("stopped; continue an unfinished run with: attnlab resume FOLDER", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
@@ -199,6 +114,21 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(error, OSError) and error.strerror:  # the system's own reason, nearly always about a path
             fail(f"{error.filename or 'the system'}: {error.strerror}; choose another file or folder", 1)
         fail(*unexpected(error))
+
+
+def respell(arguments: Sequence[str]) -> list[str]:
+    """Arguments with options in their shown spelling: underscores and old names are accepted too."""
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    return [*(_respell(one) if one.startswith("--") else one for one in arguments[:end]), *arguments[end:]]
+
+
+def _respell(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    if "." not in name:
+        name = name.replace("_", "-")
+    elif ".options." not in name:  # a setting, written as in files
+        name = "--" + name[2:].replace("-", "_")
+    return RENAMED.get(name, name) + equals + value
 
 
 def refuse_unreadable(arguments: Sequence[str]) -> None:
@@ -223,12 +153,31 @@ def show_warning(message: Warning | str, category: type[Warning], *where: Any, *
 _show_warning = warnings.showwarning
 
 
-def in_plain_words(message: str) -> str:
+def in_plain_words(error: CycloptsError) -> str:
     """What the parser says, for people who do not know parsers."""
-    if message.startswith("Unused Tokens: "):
-        words = message.removeprefix("Unused Tokens: ").rstrip(".")
-        return f"{words} is too much here: see --help; several mechanisms or lengths are joined by commas"
-    return message
+    chain = tuple(error.command_chain or ())
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        first, commands = error.unused_tokens[0], _commands(error.app)
+        if first in commands:
+            return f"unexpected argument: {first}; write it first: attnlab {' '.join(chain)} {first}"
+        if commands:
+            return unknown("command", first, commands)
+        return f"unexpected argument: {first}; see --help; join several mechanisms or lengths by commas"
+    if isinstance(error, UnknownOptionError) and chain[:1] == ("run",):
+        option = error.token.keyword or ""
+        studies = app["run"]
+        takers = [name for name in _commands(studies) if option in _options(studies[name])]
+        if takers:
+            return f"{option} is for {', '.join(takers)}, not for {(*chain, 'recall')[1]}: leave it out"
+    return " ".join(str(error).split())
+
+
+def _commands(group: App | None) -> list[str]:
+    return [name for name in group or () if not name.startswith("-")]
+
+
+def _options(command: App) -> set[str]:
+    return {name for argument in command.assemble_argument_collection() for name in argument.names}
 
 
 def fail(message: str, code: int) -> None:

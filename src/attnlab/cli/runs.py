@@ -1,50 +1,46 @@
-"""The verb that keeps order among runs: runs, with show, delete and export."""
+"""Commands about what was run: runs, with show, delete and export; and report."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from attnlab.cli.common import app, console, show_json
-from attnlab.errors import UserError
+from attnlab.cli.common import COMPARE, app, console, show_json
+from attnlab.cli.options import Json, Out, about, default
+from attnlab.errors import AttnlabError, UserError
 
-runs_app = App(name="runs", help="List what was run, find it by any setting, show it, delete it.")
+if TYPE_CHECKING:
+    from attnlab.listing import Entry
+
+WHOLE = ("study", "classifier")  # kinds whose result is a report of its own
+
+runs_app = App(name="runs", help="List runs and studies, find them by any setting, show or delete them.", group=COMPARE)
 app.command(runs_app)
+
+RunName = Annotated[str, about("Folder, or name in ./runs.")]
 
 
 @runs_app.default
 def runs(
-    folder: Path = Path("runs"),
+    folder: Annotated[Path, about("Folder that holds the runs.")] = Path("runs"),
     /,
     *,
-    filter: list[str] | None = None,
-    sort: str = "when",
-    reverse: bool = False,
-    all: bool = False,
-    json: bool = False,
+    filter: Annotated[list[str] | None, about("Condition, such as mechanism=dot; repeatable.")] = None,
+    sort: Annotated[str, about("Column or setting to sort by.")] = "when",
+    reverse: Annotated[bool, about("Sort in descending order.")] = False,
+    all: Annotated[bool, about("Also list the runs inside studies.")] = False,
+    json: Annotated[Json, about("Print JSON, with all settings.")] = False,
 ) -> None:
     """List runs and studies, the newest last.
 
-    Parameters
-    ----------
-    folder
-        Where they lie.
-    filter
-        A condition such as mechanism=dot, train.lr>=0.001, name=recall-* or state!=complete; may be given several times.
-        Any column and any setting will do, by its dotted name or the last part of it; quote < and >.
-    sort
-        Column or setting to sort by.
-    reverse
-        Largest first.
-    all
-        Also the runs inside studies.
-    json
-        Print for programs, with all settings.
+    --filter takes any column and any setting, by its dotted name or the last part of it:
+    mechanism=dot, 'train.lr>=0.001', name=recall-*, state!=complete.
     """
     from attnlab import listing
     from attnlab.report.run_list import table_of
@@ -67,16 +63,8 @@ def runs(
 
 
 @runs_app.command
-def show(run: str, /, *, json: bool = False) -> None:
-    """Show one run or study: settings, differences from its preset, results, files.
-
-    Parameters
-    ----------
-    run
-        Its folder, or its name in ./runs.
-    json
-        Print for programs.
-    """
+def show(run: RunName, /, *, json: Json = False) -> None:
+    """Show one run or study: settings, differences from its preset, results, files."""
     from attnlab import listing
     from attnlab.report.run_list import headline, sections
     from attnlab.runs import interpreting
@@ -96,20 +84,15 @@ def show(run: str, /, *, json: bool = False) -> None:
         console.print()
         console.print(table)
     if entry.state == "stopped":
-        console.print(f"\ngo on with: attnlab resume {shlex.quote(str(entry.path))}", soft_wrap=True)
+        console.print(f"\nresume it with: attnlab resume {shlex.quote(str(entry.path))}", soft_wrap=True)
 
 
 @runs_app.command
-def delete(*folders: str, yes: bool = False) -> None:
-    """Delete runs and studies, after asking.
-
-    Parameters
-    ----------
-    folders
-        Their folders, or their names in ./runs. What attnlab has not made, is damaged or is a link is refused.
-    yes
-        Do not ask; for scripts.
-    """
+def delete(
+    *folders: Annotated[str, about("Folders, or names in ./runs.")],
+    yes: Annotated[bool, about("Do not ask, for scripts.")] = False,
+) -> None:
+    """Delete runs and studies, after asking; links and what attnlab has not written are refused."""
     from attnlab import listing
     from attnlab.report.words import sized
 
@@ -126,27 +109,19 @@ def delete(*folders: str, yes: bool = False) -> None:
         reasons = "".join(f"; {reason}" for reason in listing.leans_on(entry, around))
         counts = f"{files:,} file{'' if files == 1 else 's'}, {sized(size)}"
         console.print(f"{entry.path}  ({entry.what}, {counts}{reasons})", soft_wrap=True)
-    if not yes and not agreed(
+    if not yes and not _agreed(
         f"Delete {'this' if len(chosen) == 1 else f'these {len(chosen)}'}, {sized(total)}? [y/N] "
     ):
         console.print("nothing was deleted")
         return
     for entry in chosen:
         listing.delete(entry.path)
-    console.print(f"deleted: {sized(total)} are free")
+    console.print(f"deleted: {sized(total)} freed")
 
 
 @runs_app.command
-def export(run: str, /, *, tensorboard: Path) -> None:
-    """Write the curves of a run, or of all runs of a study, for another program to show.
-
-    Parameters
-    ----------
-    run
-        Its folder, or its name in ./runs.
-    tensorboard
-        Folder for TensorBoard's event files, one folder a run; then: tensorboard --logdir DIR.
-    """
+def export(run: RunName, /, *, tensorboard: Annotated[Path, about("Folder for TensorBoard's event files.")]) -> None:
+    """Export the curves of a run, or of all runs of a study, one folder per run."""
     from attnlab import listing
     from attnlab.report.events import write_events
 
@@ -164,10 +139,93 @@ def export(run: str, /, *, tensorboard: Path) -> None:
         console.print(f"written: {write_events(one.path, tensorboard / name)}", soft_wrap=True)
 
 
-def agreed(question: str) -> bool:
-    """Whether the person at the terminal says yes; no answer is a no."""
+def _agreed(question: str) -> bool:
     try:
         return input(question).strip().lower() in ("y", "yes")
     except EOFError:
         console.print()
         return False
+
+
+@app.command(group=COMPARE)
+def report(
+    *runs: Annotated[str, about("One study, comparison or classification, or runs: folders, or names in ./runs.")],
+    out: Annotated[Out | None, default("the study's own folder; for runs runs/report-N")] = None,
+    format: Annotated[Literal["html", "md", "json", "csv", "latex", "all"], about("Format to write.")] = "all",
+    json: Annotated[Json, about("Print JSON and write nothing.")] = False,
+) -> None:
+    """Write the report of a study, comparison or classification again, or of runs side by side."""
+    from jinja2 import TemplateError
+
+    from attnlab.report import FORMATS, strict, write_report
+    from attnlab.runs import free_name, interpreting, read_json, refuse_existing
+
+    if not runs:
+        raise UserError("a report of what? Name a study or some runs, as `attnlab runs` lists them")
+    entries = _chosen(runs)
+    whole = len(entries) == 1 and entries[0].kind in WHOLE and entries[0].state == "complete"
+    result = read_json(entries[0].path / "result.json") if whole else _side_by_side(entries, runs)
+    if whole and not any(isinstance(value, list | dict) for value in result.values()):
+        raise UserError(f"{entries[0].path}/result.json holds no result: it is damaged, or of another version")
+    if json:
+        show_json(strict(result))
+        return
+    if out is not None:
+        refuse_existing(out)
+    folder = out or (entries[0].path if whole else free_name("report"))
+    try:
+        with interpreting(entries[0].path / "result.json"):
+            path = write_report(result, folder, FORMATS if format == "all" else (format,))
+    except TemplateError as error:
+        raise UserError(f"{entries[0].path}/result.json lacks {error}: it is damaged, or of another version") from None
+    console.print(f"report: {path}", soft_wrap=True)
+
+
+def _chosen(names: tuple[str, ...]) -> list[Entry]:
+    """The runs and studies of these names; what is neither, or damaged, is refused."""
+    from attnlab import listing
+
+    entries = []
+    for name in dict.fromkeys(names):
+        entry = listing.find(name)
+        if entry.kind == "link":
+            entry = listing.read(entry.path.resolve())
+        if entry.kind == "encoder":
+            raise UserError(
+                f"{name} is an encoder, which has no curves to show: {entry.path / 'README.md'} tells about it"
+            )
+        if entry.kind not in ("run", *WHOLE):
+            raise UserError(f"{name} is neither a run nor a study ({entry.note or entry.what}): see `attnlab runs`")
+        entries.append(entry)
+    return entries
+
+
+def _side_by_side(entries: list[Entry], names: tuple[str, ...]) -> dict[str, Any]:
+    """The runs with those inside studies, as the report takes them."""
+    from attnlab.report.runs import gather
+
+    alone = [one for one in entries if one.kind in WHOLE and one.state == "complete" and not one.runs]
+    if alone:
+        raise UserError(f"{alone[0].path} has no runs to lay beside others: name it alone, and it is written again")
+    inner = [one for entry in entries for one in (entry.runs if entry.kind == "study" else (entry,))]
+    runs = [one for one in inner if one.kind == "run"]
+    if not runs:
+        raise UserError(f"{', '.join(names)} has no runs yet: go on with `attnlab resume {shlex.quote(names[0])}`")
+    stopped = [one for one in entries if one.kind == "study" and one.state != "complete"]
+    note = "; ".join(
+        f"the study {one.name} is not finished: attnlab resume {shlex.quote(str(one.path))}" for one in stopped
+    )
+    return gather(runs, shlex.join(["attnlab", "report", *names]), _defects(runs), note[:1].upper() + note[1:])
+
+
+def _defects(runs: list[Entry]) -> dict[str, str]:
+    """The defects that mechanisms declare; of users' files nothing is known, since a report runs nobody's code."""
+    from attnlab import registry
+
+    found = {}
+    for name in {name for one in runs for name in (one.mechanism or "").split(",") if name and ":" not in name}:
+        try:
+            found[name] = registry.find("mechanism", name).defect
+        except AttnlabError:
+            continue  # a mechanism of another version
+    return found

@@ -56,10 +56,10 @@ def test_a_plan_trains_nothing(
         (["compare", "dot", "nosuch"], "nosuch"),
         (["compare", "dot", "additive", "--seeds", "many"], "--seeds takes a number"),
         (["compare", "small", "mingpt"], "settings"),
-        (["run", "masking", "--seed", "1"], "several seeds"),
-        (["run", "masking", "--mechanism", "dot"], "chooses its mechanisms"),
-        (["run", "recall", "--seeds", "3"], "is for why, comparisons"),
-        (["run", "nosuch"], "unknown study"),
+        (["run", "masking", "--seed", "1"], "--seed is for recall, trust, not for masking"),
+        (["run", "masking", "--model.mechanism", "dot"], "chooses its mechanisms"),
+        (["run", "recall", "--seeds", "3"], "is for why, additive-vs-dot"),
+        (["run", "nosuch"], "unknown command 'nosuch': choose from"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

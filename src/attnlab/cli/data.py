@@ -1,0 +1,130 @@
+"""Commands about data: corpus show, find and export."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App
+from rich.text import Text
+
+from attnlab.cli.common import DATA, app, console, errors, indexing, show_json
+from attnlab.cli.options import Corpus, Facts, Json, Preset, Seed, Whole, about, at_least_one, default
+from attnlab.config import resolve
+from attnlab.errors import UserError
+
+if TYPE_CHECKING:
+    from attnlab.corpora.index import Index
+
+corpus_app = App(
+    name="corpus", help="Show data as a task sees it, find a name, or export the built-in data.", group=DATA
+)
+app.command(corpus_app)
+
+BuiltIn = Annotated[str, about("people, people:300, people:x4 (four sentence forms each), or prose.")]
+
+
+@corpus_app.command(name="show")
+def corpus_show(
+    *,
+    corpus: Annotated[Corpus, about("Text, one document per line: a file, people, people:300:x4 or prose.")] = "people",
+    facts: Facts | None = None,
+    task: Annotated[str, about("Task: spans, recall, questions or words.")] = "spans",
+    preset: Annotated[
+        Preset | None, about("Preset of the tokenizer."), default("mingpt, nano-words or small, by task")
+    ] = None,
+    n: Annotated[Whole, about("Number of examples.")] = 5,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Show the examples that a task makes of the data, as input and target."""
+    from attnlab import corpora, stages
+
+    at_least_one("n", n)
+    preset = preset or {"spans": "mingpt", "words": "nano-words"}.get(task, "small")
+    if facts is None and task == "questions" and corpora.is_built_in(corpus):
+        facts = "people:train"
+    preview = stages.preview(resolve(preset, given={"task": {"name": task}}), corpus, facts, n, seed)
+    if json:
+        show_json(preview)
+        return
+    console.print(
+        f"{preview['documents']:,} documents, {preview['characters']:,} characters, {preview['symbols']:,} symbols;"
+        f" {preview['examples_per_epoch']:,} examples and {preview['tokens_per_epoch']:,} tokens an epoch",
+    )
+    if "words" in preview:
+        _tell_words(preview["words"], preview["symbols"])
+    for pair in preview["examples"]:
+        console.print(Text.assemble(("input   ", "bold"), pair["input"]), soft_wrap=True)
+        console.print(Text.assemble(("target  ", "bold"), pair["target"], "\n"), soft_wrap=True)
+
+
+def _tell_words(words: dict[str, Any], symbols: int) -> None:
+    console.print(
+        f"{words['sentences']:,} sentences, {words['tokens']:,} tokens, {words['distinct']:,} distinct words; {symbols:,}"
+        f" known with the special ones, {100 * words['unknown_share']:.1f} % of the tokens unknown",
+    )
+    console.print("words in a sentence:")
+    most = max(bar["sentences"] for bar in words["lengths"])
+    for bar in words["lengths"]:
+        if bar["to"] <= 100:
+            drawn = "█" * round(50 * bar["sentences"] / most)
+            console.print(f"{bar['from']:5}-{bar['to']:<4} {bar['sentences']:8,}  {drawn}".rstrip())
+    beyond = sum(bar["sentences"] for bar in words["lengths"] if bar["to"] > 100)
+    if beyond:
+        console.print(f"   over 100 {beyond:7,}")
+
+
+def _open_index(corpus: str, verify: bool) -> Index:
+    """The index of a corpus; that it is built, which happens once, is said on standard error."""
+    from attnlab.corpora.index import index_corpus
+
+    started = perf_counter()
+    with indexing() as progress:
+        index = index_corpus(corpus, progress=progress, verify=verify)
+    if index.built:
+        said = f"indexed {len(index):,} lines in {perf_counter() - started:.1f} s, once: {index.folder}"
+        errors.print(said, soft_wrap=True)
+    elif verify:
+        errors.print(f"every file of the index has its checksum: {index.folder}", soft_wrap=True)
+    return index
+
+
+@corpus_app.command(name="find")
+def corpus_find(
+    name: Annotated[str, about("Name that a line starts with, such as 'Hank Aaron'.")],
+    /,
+    *,
+    corpus: Annotated[Corpus, about("Text, one document per line: a file, or people.")] = "people",
+    n: Annotated[Whole, about("Number of similar names.")] = 5,
+    verify: Annotated[bool, about("Check every byte of the index first, and rebuild it if damaged.")] = False,
+    json: Json = False,
+) -> None:
+    """Print the lines about a name, or the most similar names; builds an index the first time."""
+    at_least_one("n", n)
+    if not name.strip():
+        raise UserError("the name is empty: write one, such as 'Hank Aaron'")
+    index = _open_index(corpus, verify)
+    lines = index.find(name.strip())
+    nearest = () if lines else index.nearest(name, n)
+    if json:
+        found = {"lines": [asdict(line) for line in lines], "nearest": [asdict(one) for one in nearest]}
+        show_json({"name": name, "corpus": corpus, **found})
+        return
+    for line in lines:
+        console.print(line.text, soft_wrap=True)
+    if not lines:
+        console.print(f"no line is about exactly '{name}'" + ("; the nearest names:" if nearest else ", nor like it"))
+    for one in nearest:
+        console.print(f"{100 * one.similarity:5.0f} %  {one.name}", soft_wrap=True)
+
+
+@corpus_app.command(name="export")
+def corpus_export(folder: Annotated[Path, about("Folder to write.")], /, *, corpus: BuiltIn = "people") -> None:
+    """Write the built-in data as files: corpus.txt and train, dev and test."""
+    from attnlab import corpora
+
+    for path in corpora.export(corpus, folder):
+        console.print(str(path))

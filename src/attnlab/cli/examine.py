@@ -1,0 +1,308 @@
+"""Commands that ask a trained model: evaluate, ask, calibrate, generate, look."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from attnlab.cli.common import MEASURE, app, console, indexing, show_json
+from attnlab.cli.options import (
+    AsQuestion,
+    Exam,
+    Folder,
+    Json,
+    MaxRisk,
+    Out,
+    Probe,
+    Seed,
+    TrustCode,
+    Whole,
+    about,
+    at_least_one,
+    default,
+)
+from attnlab.errors import UserError
+
+if TYPE_CHECKING:
+    from attnlab.trust import Answer
+
+
+@app.command(group=MEASURE)
+def evaluate(
+    folder: Folder,
+    /,
+    *,
+    exam: Annotated[Exam | None, default("people:test")] = None,
+    corpus: Annotated[str | None, about("Text to measure on, one sentence per line: a file, or prose:dev.")] = None,
+    probe: Probe | None = None,
+    out: Annotated[Out | None, default("runs/evaluate-N")] = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Test a run on questions, or measure its loss on text.
+
+    Questions: greedy answers, exact match, one prediction per line in OUT/predictions.txt.
+    Text (--corpus): the loss of each sentence in OUT/losses.csv, and two perplexities: the mean over
+    sentences of exp(mean loss), as in the course reports, and exp(mean loss of all tokens).
+    """
+    if corpus is not None or probe:
+        if exam is not None:
+            raise UserError("--exam asks questions, --corpus and --probe measure text: give one, then the other")
+        _measure(folder, corpus, probe, out, trust_code, json)
+        return
+    exam = "people:test" if exam is None else exam
+    from attnlab import corpora, evaluate
+    from attnlab.model import load_model
+    from attnlab.runs import Run, free_name, refuse_existing, refuse_several, to_json, write_folder
+
+    refuse_several("an examination")
+    opened, target = Run.open(folder), out or free_name("evaluate")
+    refuse_existing(target)
+    model, tokenizer = load_model(opened.model, trust_code=trust_code)
+    examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
+    summary = {"run": str(folder), "exam": exam, **examination.summary()}
+    predictions = "".join(line + "\n" for line in examination.predictions)
+    write_folder(target, "evaluation", {"predictions.txt": predictions.encode(), "result.json": to_json(summary)})
+    if json:
+        show_json({**summary, "out": str(target)})
+        return
+    console.print(examination.sentence())
+    console.print(f"commonest answer: {summary['commonest_prediction']} ({100 * summary['commonest_share']:.1f} %)")
+    console.print(f"predictions: {target / 'predictions.txt'}", soft_wrap=True)
+
+
+def _measure(
+    folder: Path, corpus: str | None, probes: list[str] | None, out: Path | None, trust_code: bool, json: bool
+) -> None:
+    from attnlab import corpora, perplexity, stages
+    from attnlab.model import load_model
+    from attnlab.runs import Run, free_name, refuse_existing, refuse_several, to_json, write_folder
+
+    refuse_several("a measurement")
+    opened, target = Run.open(folder), out or free_name("evaluate")
+    refuse_existing(target)
+    text = corpora.load_corpus(corpus) if corpus is not None else None
+    (model, tokenizer), reading = load_model(opened.model, trust_code=trust_code), stages.reading_of(opened)
+    summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
+    summary["probes"] = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
+    files = {}
+    if text is not None:
+        measured = perplexity.sentence_losses(model, tokenizer, text.lines, **reading)
+        summary |= {"sha256": text.sha256, "seen": stages.seen(opened, text), **measured.summary()}
+        files["losses.csv"] = measured.to_csv()
+    write_folder(target, "evaluation", {**files, "result.json": to_json(summary)})
+    if json:
+        show_json({**summary, "out": str(target)})
+        return
+    _tell_measured(summary)
+    console.print(f"written: {target}", soft_wrap=True)
+
+
+def _tell_measured(summary: dict[str, Any]) -> None:
+    if summary["corpus"] is not None:
+        console.print(
+            f"{summary['sentences']:,} sentences, {summary['tokens']:,} tokens"
+            f" ({100 * summary['unknown_share']:.1f} % unknown): loss {summary['loss']:.3f}\n"
+            f"token perplexity     {summary['token_perplexity']:10,.1f}   exp(mean loss of a token)\n"
+            f"sentence perplexity  {summary['sentence_perplexity']:10,.1f}   mean of exp(a sentence's mean loss)",
+        )
+        if summary["seen"]:
+            console.print(f"({summary['seen']:,} of these sentences were in its training text)")
+    for one in summary["probes"]:
+        console.print(
+            f"loss {one['loss']:6.3f}  perplexity {one['perplexity']:10,.1f}  {one['sentence']}", soft_wrap=True
+        )
+
+
+@app.command(group=MEASURE)
+def ask(
+    folder: Folder,
+    question: Annotated[str, about("Question, phrased like the training questions.")],
+    /,
+    *,
+    max_risk: MaxRisk = 0.1,
+    top: Annotated[Whole, about("Number of answers to show.")] = 5,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Ask a run one question: an answer with a probability and a verdict, or no answer.
+
+    recalled and supported  confident, and the line it read about the name says so
+    inferred                confident; the line does not say so, and names no other answer of that kind
+    contradicts its source  confident; the line does not say so, and names another
+    guess                   not confident
+    never seen              no line that it read is about the name
+
+    After `attnlab calibrate` it answers only if the risk is at most --max-risk.
+    """
+    if not question.strip():
+        raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
+    at_least_one("top", top)
+    if not 0 < max_risk < 1:
+        raise UserError(f"--max-risk must lie between 0 and 1, such as 0.1, not {max_risk:g}")
+    from attnlab.trust import Witness
+
+    with indexing() as progress:
+        witness = Witness(folder, progress, trust_code=trust_code)
+    answer = witness.answer(question, max_risk, top)
+    if json:
+        likeliest = [{"answer": said, "probability": share} for said, share in answer.alternatives]
+        documents = list(answer.lines) if answer.looked_up else None
+        show_json({**asdict(answer), "answers": likeliest, "documents": documents})
+        return
+    _tell_answer(answer)
+
+
+def _tell_answer(answer: Answer) -> None:
+    from attnlab.trust.verdict import GUESS, UNSEEN, percent
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, highlight=False)
+
+    sure = percent(answer.probability)
+    if answer.abstains and answer.verdict in (GUESS, UNSEEN):
+        say(f"no answer: {answer.verdict} (it would have said {answer.answer}, {sure})")
+    elif answer.abstains:
+        say(f"no answer at this risk (it would have said {answer.answer}, {sure}: {answer.verdict})")
+    else:
+        say(f"{answer.answer}: {answer.verdict} ({sure})")
+    if answer.quote:
+        say(f"  read: {answer.quote}")
+    for reason in answer.reasons:
+        say(f"  {reason}")
+    if answer.nearest:
+        say("  the nearest names that it knows, and what it says of them:")
+        for one in answer.nearest:
+            say(f"  {100 * one.similarity:5.0f} %  {one.name}" + (f": {one.answer}" if one.answer else ""))
+    say("likeliest:")
+    for said, share in answer.alternatives:
+        say(f"{percent(share):>9}  {said}")
+    say(f"{percent(max(0.0, 1 - sum(share for _, share in answer.alternatives))):>9}  (anything else, or nothing)")
+    if answer.rule not in answer.reasons:
+        say(answer.rule)
+
+
+@app.command(group=MEASURE)
+def calibrate(
+    folder: Folder,
+    /,
+    *,
+    questions: Annotated[
+        str | None, about("Held-out questions, QUESTION<TAB>ANSWER per line."), default("people:dev")
+    ] = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Measure how far a run's confidence can be trusted, and store it in the run for `attnlab ask`.
+
+    Takes a few hundred questions that the run was not trained on, about names that it read. Half of
+    them choose a temperature and thresholds; the other half certify what the thresholds promise.
+    """
+    from attnlab import corpora, trust
+    from attnlab.runs import Run, refuse_several
+
+    refuse_several("a calibration")
+    opened = Run.open(folder)
+    source = questions or trust.usual_questions(opened)
+    with indexing() as progress:
+        found = trust.calibrate(opened, corpora.load_questions(source), progress, trust_code=trust_code)
+    summary = {"run": str(folder), "source": source, **found.summary()}
+    if json:
+        show_json(summary)
+        return
+    _tell_calibration(summary)
+
+
+def _tell_calibration(summary: dict[str, Any]) -> None:
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, highlight=False)
+
+    right, low, high = (100 * summary[key] for key in ("accuracy", "low", "high"))
+    say(
+        f"{summary['questions']:,} questions that it was not trained on, {summary['candidates']:,} answers to choose"
+        f" from: {right:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
+    )
+    if summary["strangers"]:
+        say(f"left out: {summary['strangers']:,} that name nobody that a line it read is about")
+    before, after, perfect = (100 * summary[key] for key in ("ece_before", "ece_after", "ece_if_calibrated"))
+    say(
+        f"temperature {summary['temperature']:.3f}: calibration error {before:.1f} % before, {after:.1f} % after"
+        f" (by chance alone about {perfect:.1f} %)"
+    )
+    if summary["note"]:
+        say(f"note: {summary['note']}")
+    if summary["auroc"]:
+        area, low, high = (summary["auroc"][key] for key in ("value", "low", "high"))
+        span = f" ({low:.3f} to {high:.3f})" if low is not None else ""
+        say(f"its confidence tells right from wrong answers: AUROC {area:.3f}{span}, where 0.5 is chance")
+    for rule in summary["rules"]:
+        say(f"\nat most {100 * rule['max_risk']:.0f} % wrong: {rule['words']}")
+    say(f"\nkept in the run; ask it: attnlab ask {shlex.quote(summary['run'])} 'QUESTION' --max-risk 0.1")
+
+
+@app.command(group=MEASURE)
+def generate(
+    folder: Folder,
+    prompt: Annotated[str, about("Start of the texts; models of words need none.")] = "",
+    /,
+    *,
+    n: Annotated[Whole, about("Number of texts.")] = 5,
+    temperature: Annotated[float, about("Below 1 favours likely tokens; 0 always takes the likeliest.")] = 0.8,
+    top_k: Annotated[Whole, about("Sample from the likeliest tokens only, so many; 0: from all.")] = 0,
+    seed: Seed = 0,
+    max_new_tokens: Annotated[Whole, about("Maximum new tokens per text.")] = 100,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Sample texts from a run's model."""
+    from attnlab import evaluate
+    from attnlab.model import load_model
+    from attnlab.runs import Run
+
+    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)
+    texts = evaluate.sample(
+        model, tokenizer, prompt, n, temperature=temperature, top_k=top_k, seed=seed, limit=max_new_tokens
+    )
+    if json:
+        settings = {"temperature": temperature, "top_k": top_k, "seed": seed}
+        show_json({"run": str(folder), "prompt": prompt, **settings, "samples": texts})
+        return
+    for text in texts:
+        console.print(text, soft_wrap=True)
+
+
+@app.command(group=MEASURE)
+def look(
+    folder: Folder,
+    text: Annotated[str, about("Text to read; the symbols ⁇ and □ stand for themselves.")],
+    /,
+    *,
+    question: AsQuestion = False,
+    out: Annotated[Out | None, default("runs/look-N")] = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Show where every head looks as a model reads a text: OUT/look.html and OUT/patterns.png."""
+    from attnlab import look
+    from attnlab.model import load_model
+    from attnlab.runs import Run, free_name, refuse_existing, refuse_several, write_folder
+
+    refuse_several("a look")
+    opened, target = Run.open(folder), out or free_name("look")
+    refuse_existing(target)
+    view = look.look(*load_model(opened.model, trust_code=trust_code), text, question=question)
+    command = shlex.join(["attnlab", "look", str(folder), text, *(["--question"] if question else [])])
+    write_folder(target, "look", look.files(view, str(folder), command))
+    page, picture = target / "look.html", target / "patterns.png"
+    if json:
+        show_json({"run": str(folder), **view.summary(), "page": str(page), "picture": str(picture)})
+        return
+    for guess in view.next:
+        console.print(f"{100 * guess.probability:5.1f} %  {guess.token!r}")
+    unread = [str(number) for number, layer in enumerate(view.layers, start=1) if layer.kind == "influence"]
+    if unread:
+        console.print(f"(no pattern in layer {', '.join(unread)}: its influence is shown instead)")
+    console.print(f"page: {page}", soft_wrap=True)
+    console.print(f"picture: {picture}", soft_wrap=True)

@@ -1,0 +1,299 @@
+"""Commands that need transformers: classify, encoder, export, import and export-attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Group, Parameter
+
+from attnlab.classify.settings import FineTuning
+from attnlab.cli.common import HUGGING_FACE, app, console, errors, show_json
+from attnlab.cli.options import (
+    AsQuestion,
+    Folder,
+    Json,
+    Out,
+    Seeds,
+    TrustCode,
+    Whole,
+    about,
+    at_least_one,
+    default,
+    read_seeds,
+    settings_class,
+    typed_command,
+)
+from attnlab.config import build, from_text, type_hints
+from attnlab.encoders.settings import EncoderConfig
+from attnlab.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+encoder_app = App(
+    name="encoder", help="Pretrain a small RoBERTa on your own text, and see what it fills in.", group=HUGGING_FACE
+)
+app.command(encoder_app)
+
+LITTLE = 0.3  # nats below a guess by frequency alone: the first thing that any context teaches
+TRAINING = Group("Training")
+GivenTuning: Any = settings_class(FineTuning)
+GivenEncoder: Any = settings_class(EncoderConfig)
+NO_TUNING, NO_ENCODER = GivenTuning(), GivenEncoder()
+
+
+@app.command(group=HUGGING_FACE)
+def classify(
+    train: Annotated[Path | None, about("Table to learn from.")] = None,
+    dev: Annotated[Path | None, about("Table to choose the best epoch on.")] = None,
+    /,
+    *,
+    model: Annotated[
+        str | None, about("Model of the hub such as roberta-base, a folder, minilm, or bag-of-words.")
+    ] = None,
+    test: Annotated[Path | None, about("Table to measure once, when everything is chosen.")] = None,
+    out: Annotated[Out | None, default("runs/classify-N")] = None,
+    labels: Annotated[str | None, about("Names for labels, such as 1=positive,0=negative.")] = None,
+    column: Annotated[Literal["label-first", "text-first"] | None, about("Place of the label.")] = None,
+    explain_batch: Annotated[bool, about("Train nothing: show the first batch, and count padding and cuts.")] = False,
+    optimizers: Annotated[str | None, about("Compare optimizers, such as adamw,sgd,muon or adamw=3e-5,sgd.")] = None,
+    seeds: Annotated[Seeds | None, about("With --optimizers: trainings of each, or their seeds: 3,4,5.")] = None,
+    search: Annotated[bool, about("Search batch sizes, rates and epochs, and keep the best model.")] = False,
+    trials: Annotated[
+        Whole | None, about("With --search: maximum trials."), default("12, or none with --minutes")
+    ] = None,
+    minutes: Annotated[float | None, about("With --search: start no new trial after so many minutes.")] = None,
+    json: Json = False,
+    given: Annotated[GivenTuning, Parameter(name="*", group=TRAINING)] = NO_TUNING,
+) -> None:
+    """Fine-tune a pretrained encoder to classify texts, keep its best epoch, and measure it.
+
+    Tables hold one label and one text per line, with a tab between them, in either order.
+    Without files: sentences of the Python documentation by topic.
+    """
+    from attnlab.classify.settings import BAG_OF_WORDS, from_given
+    from attnlab.encoders.loading import reached
+    from attnlab.encoders.places import locate
+
+    if model is None:
+        raise UserError("with which model? Add --model bag-of-words, minilm, roberta-base or a folder")
+    if model != BAG_OF_WORDS:
+        reached(locate(model))  # before torch and transformers are imported, which takes seconds
+
+    from attnlab.classify import batches, describe_tables, make_classifier
+    from attnlab.corpora import labelled
+    from attnlab.progress import display
+    from attnlab.report import show_result
+    from attnlab.report.batch import tell_batch
+    from attnlab.report.classification import tell_tables
+    from attnlab.runs import free_name, refuse_existing, refuse_several
+
+    refuse_several("a classification")
+    settings = from_given(asdict(given))
+    useless = [name for name, value in asdict(given).items() if value is not None and name != "seed"]
+    if model == BAG_OF_WORDS and useless:
+        raise UserError(f"{BAG_OF_WORDS} has no epochs and no optimizer: leave --{useless[0].replace('_', '-')} out")
+    if (train is None) != (dev is None) or (train is None and (test or labels or column)):
+        raise UserError(
+            "classify takes a table to learn from and one to choose on: TRAIN DEV; without files, none at all"
+        )
+    names = labelled.parse_names(labels)
+    tables = labelled.read_tables(train, dev, test, column, names) if train and dev else labelled.built_in_tables()
+    files = (str(path) if path else None for path in (train, dev, test))
+    asked = (model, settings, *files, column, names, typed_command())
+    study = _make_study(asked, optimizers, seeds, search, trials, minutes)
+    target, shown = out or free_name(study[0] if study else "classify"), errors if json else console
+    if not explain_batch:
+        refuse_existing(target)
+    tell_tables(describe_tables(tables), shown)
+    if explain_batch:
+        found = batches.explain_batch(model, tables, settings)
+        show_json(found) if json else tell_batch(found, shown)
+        return
+    if study:
+        found = study[1](target, shown)
+        if json:
+            show_json(found)
+        return
+    with display("classify", shown) as show:
+        result = make_classifier(model, tables, settings, target, show, typed_command())
+    if json:
+        show_json(result)
+        return
+    show_result(result, shown)
+    shown.print(f"report: {target / 'report.html'}", soft_wrap=True)
+
+
+def _make_study(
+    asked: tuple[Any, ...],
+    optimizers: str | None,
+    seeds: str | None,
+    search: bool,
+    trials: int | None,
+    minutes: float | None,
+) -> tuple[str, Callable[[Path, Console], dict[str, Any]]] | None:
+    """The study that is asked for instead of one training, if any, by its name; wrong options are refused."""
+    if seeds is not None and optimizers is None:
+        raise UserError("--seeds goes with --optimizers; one training has --seed")
+    if not search and (trials is not None or minutes is not None):
+        raise UserError("--trials and --minutes go with --search: they are its budget")
+    if search and optimizers is not None:
+        raise UserError(
+            "--search tunes one optimizer, named by --optimizer: search for each, then compare with --optimizers"
+        )
+    if not search and optimizers is None:
+        return None
+    from functools import partial
+
+    from attnlab.studies import fine_tuning
+    from attnlab.studies import optimizers as optimizing
+    from attnlab.studies import search as searching
+
+    wanted = fine_tuning.Asked(*asked)
+    if search:
+        return "search", partial(searching.begin, searching.make_plan(wanted, trials, minutes))
+    assert optimizers is not None
+    plan = optimizing.make_plan(wanted, optimizers, read_seeds(seeds))
+    return "optimizers", partial(optimizing.begin, plan)
+
+
+@encoder_app.command(name="pretrain")
+def pretrain_encoder(
+    *corpus: Annotated[str, about("Text files, tables with labels, prose or people."), default("prose")],
+    out: Annotated[Out | None, default("runs/encoder-N")] = None,
+    json: Json = False,
+    given: Annotated[GivenEncoder, Parameter(name="*", group=TRAINING)] = NO_ENCODER,
+) -> None:
+    """Pretrain a small RoBERTa by predicting masked tokens; transformers loads the folder.
+
+    Text files hold one text per line. Of tables only the text is read.
+    """
+    from attnlab.encoders import pretrain
+    from attnlab.progress import display
+    from attnlab.runs import free_name
+    from attnlab.stages import QUIET
+
+    values = {one.name: getattr(given, one.name) for one in fields(given) if getattr(given, one.name) is not None}
+    kinds = type_hints(EncoderConfig)
+    config = build(EncoderConfig, {name: from_text(value, kinds[name]) for name, value in values.items()})
+    folder, names = out or free_name("encoder"), corpus or ("prose",)
+    if json:
+        show_json(pretrain(names, folder, config, QUIET))
+        return
+    with display("encoder", console) as show:
+        result = pretrain(names, folder, config, show)
+    last, guess = result["history"][-1], result["unigram"]
+    console.print(
+        f"{result['parameters']:,} parameters, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
+        f" ({result['tokens_per_second']:,} tokens/s): {last['accuracy']:.1%} of hidden tokens found, loss"
+        f" {last['loss']:.3f} (by frequency alone {guess['accuracy']:.1%}, {guess['loss']:.3f}): {folder}",
+        soft_wrap=True,
+    )
+    if last["loss"] > guess["loss"] - LITTLE:
+        console.print(
+            "it has learned little from the context yet: give it more --minutes, or a smaller size", soft_wrap=True
+        )
+
+
+@encoder_app.command(name="fill")
+def fill_in(
+    encoder: Annotated[str, about("Folder of an encoder, or a masked language model of the hub.")],
+    text: Annotated[str, about("Text with one or more <mask>.")],
+    /,
+    *,
+    top: Annotated[Whole, about("Number of tokens to show per mask.")] = 5,
+    json: Json = False,
+) -> None:
+    """Show what an encoder fills in for each <mask>, with probabilities."""
+    at_least_one("top", top)
+    from attnlab.encoders import fill
+
+    fillings = fill(encoder, text, top)
+    if json:
+        show_json([asdict(one) for one in fillings])
+        return
+    for number, one in enumerate(fillings):
+        if number and one.place != fillings[number - 1].place:
+            console.print()
+        console.print(f"{one.probability:7.1%}  {one.piece:<16}{one.text}", highlight=False, soft_wrap=True)
+
+
+@app.command(group=HUGGING_FACE)
+def export(
+    source: Annotated[Path, about("Run, or model folder.")],
+    folder: Annotated[Path, about("Folder to write; must not exist.")],
+    /,
+    *,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Export a model as a folder that transformers loads, with a model card.
+
+    A mingpt with dot-product attention is written as a GPT-2; others load after
+    `import attnlab.exchange`. Needs transformers: pip install 'attnlab[hf]'.
+    """
+    from attnlab.exchange import export
+    from attnlab.runs import refuse_several
+
+    refuse_several("an export")
+    written = export(source, folder, trust_code=trust_code)
+    if json:
+        show_json(written)
+        return
+    how = "import attnlab.exchange, then " if written["needs_attnlab"] else ""
+    console.print(f"{written['parameters']:,} parameters in the layout of {written['layout']}")
+    console.print(f"load it in Python: {how}AutoModelForCausalLM.from_pretrained({str(folder)!r})", soft_wrap=True)
+    console.print(f"model card: {folder / 'README.md'}", soft_wrap=True)
+
+
+@app.command(name="import", group=HUGGING_FACE)
+def import_(
+    source: Annotated[Path, about("Folder with config.json, weights and tokenizer.")],
+    out: Annotated[Path, about("Run folder to write; must not exist.")],
+    /,
+    *,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Import a GPT-2 folder, or one that export wrote, as a run.
+
+    Scores and token ids stay equal; what attnlab's model cannot represent is refused.
+    Needs transformers: pip install 'attnlab[hf]'.
+    """
+    from attnlab.exchange import import_model
+    from attnlab.runs import refuse_several
+
+    refuse_several("an import")
+    run = import_model(source, out, trust_code=trust_code)
+    if json:
+        show_json({"run": str(run.path), **run.result})
+        return
+    console.print(f"{run.result['parameters']:,} parameters")
+    console.print(f"run folder: {run.path}", soft_wrap=True)
+
+
+@app.command(name="export-attention", group=HUGGING_FACE)
+def export_attention(
+    folder: Folder,
+    text: Annotated[str, about("Text to read; the symbols ⁇ and □ stand for themselves.")],
+    file: Annotated[Path, about("JSON file to write; must not exist.")],
+    /,
+    *,
+    question: AsQuestion = False,
+    trust_code: TrustCode = False,
+) -> None:
+    """Export attention as JSON: tokens, and weights as [layer][head][destination][source].
+
+    bertviz and circuitsvis draw it: see docs/exchange.md. attnlab's own page is `attnlab look`.
+    """
+    from attnlab.look import as_json
+    from attnlab.model import load_model
+    from attnlab.runs import Run, refuse_existing, write_json
+
+    refuse_existing(file)
+    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)
+    write_json(file, as_json(model, tokenizer, text, question=question))
+    console.print(f"written: {file}", soft_wrap=True)

@@ -1,0 +1,401 @@
+"""Commands that measure mechanisms and models: audit, bench, params, mechanisms."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
+
+from attnlab.cli.common import DESIGN, MEASURE, app, console, errors, show_json
+from attnlab.cli.options import (
+    NONE,
+    SETTINGS_HINT,
+    Config,
+    Folder,
+    Json,
+    Out,
+    Preset,
+    Seed,
+    Settings,
+    TrustCode,
+    Whole,
+    about,
+    at_least_one,
+    collect,
+    default,
+)
+from attnlab.config import resolve
+from attnlab.errors import UserError
+from attnlab.terminal import printable
+
+if TYPE_CHECKING:
+    from attnlab.audit import Check, Report
+
+HEAVY = 2**28  # parameters of a model that is not built just to count its FLOPs, unless a length is given
+
+# Columns of the table, short enough for 80 letters, and the checks behind each.
+CHECKS = {
+    "leak": ("future", "gradient", "prefix"),
+    "cache": ("cache",),
+    "both": ("both_ways",),
+    "pad": ("padding",),
+    "batch": ("batch",),
+    "modes": ("train_eval",),
+    "again": ("repeat",),
+    "sane": ("responds", "masked", "large"),
+    "wires": ("wiring",),
+}
+STYLES = {"pass": "green", "declared": "yellow", "fail": "bold red", "not tested": "bold yellow"}
+
+BY_DESIGN = ("has no bidirectional form", "may see the future")  # reasons that need no mention
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send what audited code prints, from Python or from C, to standard error: standard output is for the report."""
+    flush_c = ctypes.CDLL(None).fflush
+    sys.stdout.flush()
+    flush_c(None)
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        flush_c(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@app.command(group=MEASURE)
+def audit(
+    *names: Annotated[str, about("Mechanisms, path.py:Class, presets or run folders."), default("all mechanisms")],
+    n_embd: Annotated[Whole, about("Width of the mechanisms that are built.")] = 32,
+    n_head: Annotated[Whole, about("Number of their heads.")] = 2,
+    length: Annotated[Whole, about("Longest text in tokens, and their block size.")] = 513,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Test mechanisms, classes in files, presets and runs for leaks and other faults.
+
+    A column says ok, the size of the fault, or - where it was not tested:
+      leak   does the past see the future, by changed tokens, by gradients, or by a longer text?
+      cache  is a text the same piece by piece?
+      both   does the bidirectional form see the future?
+      pad    do hidden tokens (padding is True) change others?
+      batch  do the texts of a batch influence each other?
+      modes  do train() and eval() differ?
+      again  do two calls differ, or one that is watched?
+      sane   are all numbers finite, with all tokens hidden or with large ones?
+      wires  do layers share weights?
+    A class must be causal, unless it is registered with @mechanism("name", causal=False).
+    Every cut between past and future is tested at lengths up to 150 and at the longest; other
+    lengths, around powers of two, are compared with the longest. No audit from outside finds a fault
+    that shows only after thousands of calls, at lengths that were not tried, or for rare inputs.
+    Exit code 1 if a fault is found that is not a declared defect, if leaks could not be tested (the
+    verdict is "not tested"), or if only specimens with declared defects were named.
+    """
+    from attnlab import registry
+    from attnlab.audit import audit_any, wrong
+
+    if length < 4:
+        raise UserError(f"--length must be at least 4, not {length}: leaks are tested at several lengths")
+    asked = names or tuple(registry.names("mechanism"))
+    reports = []
+    for name in asked:
+        with errors.status(f"auditing {name}"), _stdout_to_stderr():
+            reports.append(audit_any(name, n_embd=n_embd, n_head=n_head, length=length, trust_code=trust_code))
+    if json:
+        show_json([report.to_dict() for report in reports])
+    else:
+        _show(reports)
+    if wrong(reports, named=bool(names)):
+        raise SystemExit(1)
+
+
+def _show(reports: list[Report]) -> None:
+    """The table, and below it what is wrong in words."""
+    table = Table("name", *CHECKS, "verdict", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in table.columns:
+        column.no_wrap = column.header != "name"
+        column.min_width = 5
+    table.columns[0].overflow, table.columns[0].max_width = "fold", 17
+    for report in reports:
+        by_name = {check.name: check for check in report.checks}
+        cells = [_cell([by_name[name] for name in names if name in by_name]) for names in CHECKS.values()]
+        table.add_row(report.name, *cells, Text(report.verdict, STYLES[report.verdict]))
+    console.print(table)
+    for report in reports:
+        _explain(report)
+
+
+def _explain(report: Report) -> None:
+    """What is wrong with one, in words."""
+    untested: dict[str, list[str]] = {}
+    for name, why in report.untested.items():
+        untested.setdefault(why, []).append(name)
+    lines = [*report.faults.items()]
+    lines += [("not tested", f"{', '.join(names)}: {why}") for why, names in untested.items() if why not in BY_DESIGN]
+    lines += [("note", note) for note in report.notes]
+    if not lines:
+        return
+    declared = f", declared: {report.defect}" if report.verdict == "declared" else ""
+    console.print(Text.assemble("\n", (report.name, STYLES[report.verdict]), declared))
+    grid = Table.grid("check", "says", padding=(0, 2, 0, 0))
+    for name, says in lines:
+        grid.add_row(f"  {name}", says)
+    console.print(grid)
+
+
+def _cell(checks: list[Check]) -> Text:
+    """What the checks of a column found, in a few letters."""
+    failing = [check for check in checks if check.passed is False]
+    if failing:
+        sizes = [check.value for check in failing if check.value is not None]
+        return Text(f"{max(sizes):.1g}" if sizes else "error", "red")
+    return Text("ok", "green") if any(check.passed for check in checks) else Text("-", "dim")
+
+
+@app.command(group=MEASURE)
+def bench(
+    *names: Annotated[str, about("Mechanisms, sliding:window=128, or path.py:Class."), default("all")],
+    lengths: Annotated[str, about("Text lengths in tokens.")] = "512,1024,2048,4096,8192,16384",
+    batch: Annotated[Whole, about("Texts per batch.")] = 1,
+    n_head: Annotated[Whole, about("Number of heads.")] = 8,
+    n_embd: Annotated[Whole, about("Width of all heads together.")] = 256,
+    causal: Annotated[bool, about("Look back only, or both ways."), Parameter(negative="--bidirectional")] = True,
+    whole: Annotated[bool, about("Time whole modules with their projections, not the attention alone.")] = False,
+    references: Annotated[bool, about("Also time the references."), Parameter(negative="--no-references")] = True,
+    threads: Annotated[Whole, about("Processor threads.")] = 1,
+    rounds: Annotated[Whole, about("Maximum runs of each; the shortest time counts.")] = 7,
+    seconds: Annotated[float, about("Skip lengths at which one run takes longer, in seconds.")] = 15.0,
+    memory_limit: Annotated[
+        float | None, about("Skip lengths that need more, in GB."), default("half of what is free")
+    ] = None,
+    reach: Annotated[str | None, about("Find the longest text within 1GB, 10s or 1GB,10s instead.")] = None,
+    out: Out | None = None,
+    json: Json = False,
+) -> None:
+    """Measure time and peak memory of mechanisms, forward + backward, beside torch's fused attention.
+
+    All mechanisms run in turns in one process, and times are multiples of SDPA's. Memory is measured
+    in child processes (Linux).
+    """
+    from attnlab.bench import measure
+    from attnlab.bench import reach as find
+    from attnlab.bench.contestants import Case, contestants
+    from attnlab.runs import refuse_existing, refuse_several
+
+    refuse_several("a benchmark")
+    if out is not None:
+        refuse_existing(out)
+    memory = measure.spare_memory() if memory_limit is None else 1e9 * memory_limit
+    limits = measure.Limits(seconds, memory, rounds, threads).checked()
+    like = Case("", whole=whole, batch=batch, n_head=n_head, n_embd=n_embd, causal=causal).checked()
+    if reach is None:
+        tokens = measure.read_lengths(lengths)
+        cases, refused = contestants(names, like, references)
+        _show_bench(measure.measure(cases, tokens, limits, refused, _tell), out, json)
+    else:
+        budgets = find.read_budgets(reach)
+        cases, _ = contestants(names, like, references=False)
+        _show_reach(find.reach(cases, budgets, limits, _tell), out, json)
+
+
+def _tell(what: str) -> None:
+    """Say on standard error what is going on; on a terminal the next word takes its place."""
+    said = printable(what)
+    sys.stderr.write(f"\r\x1b[K{said}" if sys.stderr.isatty() else f"{said}\n")
+    sys.stderr.flush()
+
+
+def _show_bench(result: Any, out: Path | None, json: bool) -> None:
+    """Print a benchmark, and write it down if asked."""
+    from attnlab.bench import results
+    from attnlab.bench.pictures import bench_picture
+
+    _tell("")
+    if out is not None:
+        _write(out, "bench", results.to_dict(result), results.to_markdown(result), bench_picture(result))
+    if json:
+        show_json({**results.to_dict(result), "out": None if out is None else str(out)})
+        return
+    console.print(results.headline(result))
+    _show_table(results.time_table(result))
+    if result.setting["memory_measured"]:
+        _show_table(results.memory_table(result))
+    else:
+        console.print("Peak memory is not measured on this system (Linux can).")
+    for line in results.notes(result):
+        console.print(line)
+    if out is not None:
+        console.print(f"written: {out}", soft_wrap=True)
+
+
+def _show_reach(found: Any, out: Path | None, json: bool) -> None:
+    """Print how far budgets go, and write it down if asked."""
+    from attnlab.bench import reach
+    from attnlab.bench.pictures import reach_picture
+
+    _tell("")
+    if out is not None:
+        _write(out, "reach", reach.to_dict(found), reach.to_markdown(found), reach_picture(found))
+    if json:
+        show_json({**reach.to_dict(found), "out": None if out is None else str(out)})
+        return
+    console.print(reach.headline(found))
+    for one in found.reaches:
+        _show_table(reach.table(one))
+    if out is not None:
+        console.print(f"written: {out}", soft_wrap=True)
+
+
+def _show_table(rows: list[list[str]]) -> None:
+    """A table with its numbers to the right."""
+    head, *body = rows
+    table = Table(*head)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in body:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _write(out: Path, stem: str, data: dict[str, Any], text: str, figure: Any) -> None:
+    """The folder of a measurement."""
+    from attnlab.bench.pictures import files
+    from attnlab.runs import to_json, write_folder
+
+    write_folder(out, "bench", {f"{stem}.json": to_json(data), f"{stem}.md": text.encode(), **files(figure, stem)})
+
+
+@app.command(group=MEASURE, help_epilogue=SETTINGS_HINT)
+def params(
+    preset: Preset = "small",
+    /,
+    *,
+    length: Annotated[Whole | None, about("Length of the text in tokens."), default("the block size")] = None,
+    config: Config | None = None,
+    json: Json = False,
+    given: Settings = NONE,
+) -> None:
+    """Count the parameters of a preset by part, and its FLOPs per token.
+
+    FLOPs are counted by running the model once: two per computed multiply-add, masked or not.
+    Training counts forward and backward, without the optimizer.
+    """
+    from attnlab.flops import Flops, flops_per_token
+    from attnlab.model import LanguageModel, count_parameters, meta_model
+
+    model = resolve(preset, "pretrain", config, collect(given)).model
+    parts = count_parameters(meta_model(model))
+    tokens, flops = model.block_size if length is None else length, dict[str, Flops]()
+    if length is not None or sum(parts.values()) <= HEAVY:
+        real = LanguageModel(model)
+        flops = {way: flops_per_token(real, tokens, training=way == "training") for way in ("forward", "training")}
+    if json:
+        counted = {"length": tokens, **{way: one.to_dict() for way, one in flops.items()}} if flops else None
+        show_json({"preset": preset, "parts": parts, "total": sum(parts.values()), "flops_per_token": counted})
+        return
+    table = Table("part", "parameters", *(f"FLOPs per token, {way}" for way in flops), title=preset)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for part, count in parts.items():
+        table.add_row(part, f"{count:,}", *(_shown(one.to_dict().get(part.lower())) for one in flops.values()))
+    if any(one.other for one in flops.values()):
+        table.add_row("other", "", *(_shown(one.other) for one in flops.values()))
+    table.add_section()
+    table.add_row("total", f"{sum(parts.values()):,}", *(_shown(one.total) for one in flops.values()), style="bold")
+    console.print(table)
+    if flops:
+        console.print(f"FLOPs per token in a text of {tokens:,} tokens")
+    else:
+        console.print("too large to build by default: --length N counts its FLOPs, in a text of N tokens")
+
+
+def _shown(flops: float | None) -> str:
+    """A number of FLOPs, or nothing."""
+    return f"{flops:,.0f}" if flops else ""
+
+
+mechanisms_app = App(name="mechanisms", help="List the attention mechanisms, or show one of them.", group=DESIGN)
+app.command(mechanisms_app)
+
+
+@mechanisms_app.default
+def mechanisms(
+    *, json: Json = False, markdown: Annotated[bool, about("Print the page docs/mechanisms.md.")] = False
+) -> None:
+    """List the attention mechanisms."""
+    from attnlab import meters
+    from attnlab.meters.screen import show_list
+
+    entries = meters.entries()
+    if markdown:
+        sys.stdout.write(meters.page())
+    elif json:
+        keys = ("name", "card", "paper", "cost", "causal", "defect", "weights", "knobs")
+        show_json([{key: getattr(entry, key) for key in keys} for entry in entries])
+    else:
+        show_list(entries, console)
+
+
+@mechanisms_app.command(name="show")
+def mechanisms_show(
+    name: Annotated[str, about("Mechanism, or path.py:Class.")],
+    /,
+    *,
+    error: Annotated[bool, about("Measure the distance from exact attention.")] = False,
+    run: Annotated[Folder | None, about("Take queries, keys and values from this run.")] = None,
+    std: Annotated[tuple[float, ...], about("Standard deviations of random queries and keys.")] = (0.5, 1.0, 2.0),
+    causal: Annotated[bool, about("Measure the causal form, as always with --run.")] = False,
+    draws: Annotated[Whole, about("Number of random draws.")] = 32,
+    seed: Seed = 0,
+    out: Out | None = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Show the card of a mechanism; with --error, measure how far it is from exact attention.
+
+    The error compares the same queries, keys and values, for the options that trade cost for accuracy,
+    and always beside the trivial answer, the mean of the values.
+    """
+    from attnlab import meters, registry
+    from attnlab.meters import screen
+    from attnlab.runs import refuse_existing, write_folder
+
+    entry = registry.find("mechanism", name)
+    at_least_one("draws", draws)
+    if run and not error:
+        raise UserError("--run says where the queries and keys of --error come from: add --error")
+    if out:
+        refuse_existing(out)
+    found = None
+    if error:
+        source = (
+            meters.run_source(run, seed, trust_code=trust_code)
+            if run
+            else meters.random_source(std, causal=causal, seed=seed)
+        )
+        found = meters.examine(entry, source, draws, seed)
+    if out:
+        write_folder(out, "approximation", meters.pattern_files(entry) | (found.files() if found else {}))
+    if json:
+        written = sorted(str(path) for path in out.iterdir()) if out else []
+        show_json({**meters.card(entry), "error": found.to_dict() if found else None, "files": written})
+        return
+    if found is None:
+        screen.show_card(meters.card(entry), console)
+    else:
+        screen.show_findings(found, console)
+    if out:
+        console.print(f"written: {out}", soft_wrap=True)

@@ -1,0 +1,148 @@
+"""Options that several commands share, each declared once with its help; and settings given by hand."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import field, fields, is_dataclass, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_origin
+
+from cyclopts import Parameter
+
+from attnlab.config import RunConfig, from_text, require_seed, type_hints
+from attnlab.errors import UserError
+
+SETTINGS_HINT = "Any setting can be given as --model.n_head 4; `attnlab settings` lists them."
+
+
+def about(text: str) -> Parameter:
+    """The help of an option."""
+    return Parameter(help=text)
+
+
+def default(text: str) -> Parameter:
+    """What help shows as the default of an option that the command works out."""
+    return Parameter(show_default=text)
+
+
+def _whole(_kind: object, tokens: Sequence[Any]) -> int:
+    """A whole number, and nothing that merely rounds to one."""
+    return int(tokens[0].value)
+
+
+def _refuse_seed(_kind: object, value: Any) -> None:
+    """Refuse a seed that some generator would not take."""
+    if value is not None:
+        require_seed(value)
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
+
+Folder = Annotated[Path, about("Run folder.")]
+Corpus = Annotated[str, about("Text to train on, one document per line: a file, or people, prose:train.")]
+Dev = Annotated[str, about("Held-out text to measure on: a file, or prose:dev.")]
+Facts = Annotated[str, about("Training questions, QUESTION<TAB>ANSWER per line: a file, or people:train.")]
+Exam = Annotated[str, about("Test questions, with or without answers: a file, or people:test.")]
+Probe = Annotated[list[str], about("Sentence to show with its loss; repeatable."), default("4 of the course reports")]
+Out = Annotated[Path, about("Folder to write; must not exist.")]
+Preset = Annotated[str, about("Preset that the settings start from.")]
+Config = Annotated[Path, about("TOML file that overrides the preset.")]
+Mechanism = Annotated[str, about("Attention mechanism; short for --model.mechanism.")]
+Seed = Annotated[Whole, Parameter(validator=_refuse_seed), about("Seed of all random choices.")]
+Seeds = Annotated[str, about("Number of runs of each, or their seeds, such as 3,4,5."), default("3")]
+Jobs = Annotated[Whole, about("Runs at a time; 1 gives undisturbed times."), default("one per core")]
+Quick = Annotated[bool, about("Use less data: the same study in a few minutes.")]
+MaxRisk = Annotated[float, about("Largest share of answers that may be wrong.")]
+AsQuestion = Annotated[bool, about("Ask the text as a question, as in training.")]
+Json = Annotated[bool, about("Print JSON.")]
+TrustCode = Annotated[bool, about("Run the code that the folder carries, and trust it from now on; read it first.")]
+
+
+def settings_class(cls: type[Any]) -> type[Any]:
+    """A settings class as options: all optional, taken as text and read by the rules of the settings themselves."""
+    entries: list[tuple[str, Any, Any]] = []
+    for one in fields(cls):
+        kind = type_hints(cls)[one.name]
+        if is_dataclass(kind) and isinstance(kind, type):
+            nested = settings_class(kind)
+            entries.append((one.name, nested, field(default=nested())))
+            continue
+        text: Any = {dict[str, Any]: dict[str, str], dict[str, dict[str, Any]]: dict[str, dict[str, str]]}.get(
+            kind, str
+        )
+        meaning: str = one.metadata["help"]
+        shown = Parameter(
+            help=f"{meaning[:1].upper()}{meaning[1:]}.",
+            metavar="CHOICE" if get_origin(kind) is Literal else getattr(kind, "__name__", "str").upper(),
+            show_default=str(one.default),
+        )
+        entries.append((one.name, Annotated[text | None, shown], field(default=None)))
+    made = make_dataclass(f"{cls.__name__}Given", entries, frozen=True)
+    made.__module__ = __name__  # cyclopts takes a class of module `types` for a built-in
+    return made
+
+
+def _run_settings() -> type[Any]:
+    """The settings that any training command takes by hand, beside --preset and --seed."""
+    chosen = [one for one in fields(settings_class(RunConfig)) if one.name not in ("preset", "seed")]
+    made = make_dataclass("Given", [(one.name, one.type, field(default=one.default)) for one in chosen], frozen=True)
+    made.__module__ = __name__
+    return made
+
+
+Given: Any = _run_settings()
+Settings = Annotated[Given, Parameter(name="*", show=False, name_transform=lambda name: name)]
+NONE = Given()
+
+
+def collect(given: Any, mechanism: str | None = None, seed: int | None = None) -> dict[str, Any]:
+    """What was really given, as nested settings of the right types."""
+
+    def read(cls: type[Any], values: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for one in fields(values):
+            kind, value = type_hints(cls)[one.name], getattr(values, one.name)
+            if is_dataclass(value):
+                found[one.name] = read(kind, value)
+            elif value is not None:
+                found[one.name] = from_text(value, kind)
+        return {key: value for key, value in found.items() if value != {}}
+
+    values = read(RunConfig, given)
+    if mechanism is not None:
+        values.setdefault("model", {})["mechanism"] = mechanism
+    if seed is not None:
+        values["seed"] = seed
+    return values
+
+
+def read_seeds(text: str | None) -> int | list[int] | None:
+    """A number of seeds, or the seeds themselves."""
+    if not text:
+        return None
+    try:
+        numbers = [int(one) for one in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds takes a number, or seeds such as 3,4,5, not '{text}'") from None
+    return numbers if "," in text else numbers[0]
+
+
+def read_numbers(text: str | None, name: str) -> list[int] | None:
+    """Whole numbers joined by commas, if there are any."""
+    try:
+        return [int(one) for one in text.split(",")] if text is not None else None
+    except ValueError:
+        raise UserError(f"--{name} takes numbers such as 1,2,4, not '{text}'") from None
+
+
+def at_least_one(name: str, value: int) -> None:
+    """Refuse a count below 1."""
+    if value < 1:
+        raise UserError(f"--{name} must be at least 1, not {value}")
+
+
+def typed_command() -> str:
+    """The command as it was typed, for reports."""
+    return "attnlab " + shlex.join(sys.argv[1:])

@@ -1,0 +1,378 @@
+"""Commands that train: run with its studies, pretrain, finetune, resume; and the list of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App
+from rich.table import Table
+
+from attnlab.cli.common import TRAIN, app, console, show_json
+from attnlab.cli.options import (
+    NONE,
+    SETTINGS_HINT,
+    Config,
+    Corpus,
+    Dev,
+    Exam,
+    Facts,
+    Jobs,
+    Json,
+    MaxRisk,
+    Mechanism,
+    Out,
+    Preset,
+    Quick,
+    Seed,
+    Seeds,
+    Settings,
+    TrustCode,
+    Whole,
+    about,
+    collect,
+    default,
+    read_numbers,
+    read_seeds,
+    typed_command,
+)
+from attnlab.config import RunConfig, load_preset, preset_names, resolve, type_hints, walk
+from attnlab.errors import UserError
+from attnlab.runs import speaks
+
+run_app = App(
+    name="run",
+    help="""Run a whole study and write its report; without a name: recall, whose options follow.
+
+--config may hold tables [finetune.train] and [scratch.train] for the trainings after pretraining.""",
+    group=TRAIN,
+    help_epilogue=SETTINGS_HINT,
+)
+app.command(run_app)
+
+COMPARISONS = {
+    "additive-vs-dot": "Compare additive with dot-product attention on sentences.",
+    "shared-projections": "Compare one projection for queries and keys, or for all three, with separate ones.",
+    "masking": "Test a mask of zeros after the softmax: its gain is a leak.",
+}
+
+
+@run_app.default
+def recall(
+    *,
+    corpus: Corpus | None = None,
+    facts: Facts | None = None,
+    exam: Exam | None = None,
+    track: Annotated[str, about("pure: the model answers alone; assisted: a reader writes more questions.")] = "pure",
+    held_out: Annotated[
+        Whole | None, about("Training questions kept for calibration."), default("a tenth of a file")
+    ] = None,
+    quick: Quick = False,
+    out: Annotated[Out | None, default("runs/recall-N")] = None,
+    preset: Annotated[Preset | None, default("small; recall for files")] = None,
+    config: Config | None = None,
+    mechanism: Mechanism | None = None,
+    seed: Seed | None = None,
+    given: Settings = NONE,
+) -> None:
+    """Test what a small model remembers of what it read; by default of the built-in people."""
+    from attnlab.studies import recall
+
+    data = _recall_data(corpus, facts, exam, quick, track, held_out)
+    about_it = _one_model("small" if corpus is None else "recall", preset, config, quick, given, mechanism, seed)
+    recall.begin(recall.Plan(**data, **about_it), _target("recall", out), console)
+
+
+run_app.command(recall)
+
+
+@run_app.command
+def trust(
+    *,
+    corpus: Corpus | None = None,
+    facts: Facts | None = None,
+    exam: Exam | None = None,
+    max_risk: MaxRisk = 0.1,
+    quick: Quick = False,
+    out: Annotated[Out | None, default("runs/trust-N")] = None,
+    preset: Annotated[Preset | None, default("recall")] = None,
+    config: Config | None = None,
+    mechanism: Mechanism | None = None,
+    seed: Seed | None = None,
+    given: Settings = NONE,
+) -> None:
+    """Test whether a model knows what it does not know: documents are withheld, names are invented.
+
+    Without --exam two fifths of a file of facts are set aside, to calibrate and to test.
+    """
+    from attnlab.studies import trust
+
+    data = _trust_data(corpus, facts, exam, quick)
+    about_it = _one_model("recall", preset, config, quick, given, mechanism, seed)
+    trust.begin(trust.Plan(**data, max_risk=max_risk, **about_it), _target("trust", out), console)
+
+
+@run_app.command
+def why(
+    *,
+    corpus: Annotated[Corpus | None, about("Built-in people, such as people:300.")] = None,
+    forms: Annotated[str | None, about("Numbers of sentence forms per person."), default("1,2,4,8")] = None,
+    exposures: Annotated[str | None, about("Numbers of times that each person is read."), default("8,24,48")] = None,
+    quick: Quick = False,
+    out: Annotated[Out | None, default("runs/why-N")] = None,
+    preset: Annotated[Preset | None, default("reader")] = None,
+    config: Config | None = None,
+    mechanism: Mechanism | None = None,
+    seeds: Seeds | None = None,
+    jobs: Jobs = 0,
+    given: Settings = NONE,
+) -> None:
+    """Test why reading helps: correct answers by number of exposures and of sentence forms."""
+    from attnlab.studies import why
+
+    plan = why.make_plan(
+        world=corpus,
+        forms=read_numbers(forms, "forms"),
+        exposures=read_numbers(exposures, "exposures"),
+        **_several_models(preset, config, seeds, jobs, quick, collect(given, mechanism)),
+    )
+    why.begin(plan, _target("why", out), console)
+
+
+def _add_comparison(name: str, text: str) -> None:
+    """Register a ready comparison on sentences."""
+
+    def compare_on_sentences(
+        *,
+        corpus: Corpus | None = None,
+        dev: Dev | None = None,
+        quick: Quick = False,
+        out: Annotated[Out | None, default("runs/STUDY-N")] = None,
+        preset: Annotated[Preset | None, default("nano-words")] = None,
+        config: Config | None = None,
+        seeds: Seeds | None = None,
+        jobs: Jobs = 0,
+        given: Settings = NONE,
+    ) -> None:
+        _compare(
+            name, (corpus, dev, None, None), out, _several_models(preset, config, seeds, jobs, quick, collect(given))
+        )
+
+    run_app.command(compare_on_sentences, name=name, help=text)
+
+
+for _name, _text in COMPARISONS.items():
+    _add_comparison(_name, _text)
+
+
+@run_app.command
+def efficient(
+    *,
+    corpus: Corpus | None = None,
+    facts: Facts | None = None,
+    exam: Exam | None = None,
+    quick: Quick = False,
+    out: Annotated[Out | None, default("runs/efficient-N")] = None,
+    preset: Annotated[Preset | None, default("quick")] = None,
+    config: Config | None = None,
+    seeds: Seeds | None = None,
+    jobs: Jobs = 0,
+    given: Settings = NONE,
+) -> None:
+    """Compare what every mechanism remembers, with its time and memory."""
+    settings = _several_models(preset, config, seeds, jobs, quick, collect(given))
+    _compare("efficient", (corpus, None, facts, exam), out, settings)
+
+
+def _target(study: str, out: Path | None) -> Path:
+    from attnlab import runs
+
+    runs.refuse_several("a study")
+    return out or runs.free_name(study)
+
+
+def _compare(study: str, data: tuple[str | None, ...], out: Path | None, settings: Mapping[str, Any]) -> None:
+    from attnlab.studies import compare
+    from attnlab.studies.compare.ready import ready_plan
+
+    folder = _target(study, out)
+    compare.begin(ready_plan(study, compare.Data(*data), **settings), folder, console)
+
+
+def _one_model(
+    usual: str,
+    preset: str | None,
+    config: Path | None,
+    quick: bool,
+    given: Any,
+    mechanism: str | None,
+    seed: int | None,
+) -> dict[str, Any]:
+    """What the plans of recall and trust take beside their data."""
+    return {
+        "preset": preset or ("quick" if quick else usual),
+        "file": str(config) if config else None,
+        "given": collect(given, mechanism, seed),
+        "quick": quick,
+        "command": typed_command(),
+    }
+
+
+def _several_models(
+    preset: str | None, config: Path | None, seeds: str | None, jobs: int, quick: bool, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the plans of several seeds take beside their data."""
+    return {
+        "preset": preset,
+        "config": config,
+        "seeds": read_seeds(seeds),
+        "jobs": jobs,
+        "given": given,
+        "quick": quick,
+        "command": typed_command(),
+    }
+
+
+def _recall_data(
+    corpus: str | None, facts: str | None, exam: str | None, quick: bool, track: str, held_out: int | None
+) -> dict[str, Any]:
+    """What recall is about: the user's three files, a tenth of whose questions calibrates, or the built-in people."""
+    from attnlab import corpora
+
+    if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
+        raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
+    if corpus is not None and facts is not None:
+        usually = 0 if track == "assisted" else len(corpora.load_questions(facts)) // 10
+        kept = usually if held_out is None else held_out
+        return {"corpus": corpus, "facts": facts, "exam": exam, "track": track, "held_out": kept}
+    world = "people:300" if quick else "people"
+    parts = {"facts": f"{world}:train", "exam": f"{world}:test", "calibration": f"{world}:dev"}
+    return {"corpus": world, **parts, "track": track, "held_out": held_out or 0}
+
+
+def _trust_data(corpus: str | None, facts: str | None, exam: str | None, quick: bool) -> dict[str, Any]:
+    """What trust is about: the user's files, whose facts are split if there is no exam, or the built-in people."""
+    if (corpus is None) != (facts is None) or (corpus is None and exam is not None):
+        raise UserError("--corpus and --facts go together: give both, or none for the built-in people")
+    if corpus is not None:
+        return {"corpus": corpus, "facts": facts, "calibration": None, "known": exam}
+    world = "people:600" if quick else "people"
+    parts = {"facts": f"{world}:train", "calibration": f"{world}:dev", "known": f"{world}:test"}
+    return {"corpus": world, **parts, "withheld": 60 if quick else 200}
+
+
+@app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
+def pretrain(
+    *,
+    corpus: Corpus = "people",
+    facts: Annotated[
+        Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line (task recall).")
+    ] = None,
+    out: Annotated[Out | None, default("runs/pretrain-PRESET-N")] = None,
+    preset: Preset = "small",
+    config: Config | None = None,
+    mechanism: Mechanism | None = None,
+    seed: Seed | None = None,
+    given: Settings = NONE,
+) -> None:
+    """Train a new model on a corpus."""
+    from attnlab import stages
+    from attnlab.progress import display
+
+    settings = resolve(preset, "pretrain", config, collect(given, mechanism, seed))
+    with display("pretrain", console) as show:
+        done = stages.pretrain(settings, corpus, facts, out, show)
+    _tell(done)
+
+
+@app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
+def finetune(
+    base: Annotated[Path | None, about("Pretrained run to start from.")] = None,
+    /,
+    *,
+    facts: Facts = "people:train",
+    corpus: Annotated[Corpus | None, about("Text for the tokenizer if there is no run to start from.")] = None,
+    out: Annotated[Out | None, default("runs/finetune-PRESET-N")] = None,
+    preset: Annotated[Preset | None, default("that of the run, or small")] = None,
+    config: Config | None = None,
+    seed: Seed | None = None,
+    trust_code: TrustCode = False,
+    given: Settings = NONE,
+) -> None:
+    """Train on questions, from a pretrained run or from scratch."""
+    from attnlab import stages
+    from attnlab.progress import display
+    from attnlab.runs import Run
+
+    start = Run.open(base) if base else None
+    preset = preset or (start.config["config"]["preset"] if start else "small")
+    values = collect(given, None, seed)
+    if start and "model" in values:
+        raise UserError("the model comes from the run: leave out --model settings, or pretrain another run with them")
+    settings = resolve(preset, "finetune" if start else "scratch", config, values)
+    with display("finetune", console) as show:
+        done = stages.finetune(settings, start, facts, corpus, out, show, trust_code=trust_code)
+    _tell(done)
+
+
+def _tell(done: Any) -> None:
+    if speaks():
+        result = done.result
+        console.print(
+            f"{result['steps']:,} steps, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
+            f" ({result['tokens_per_second']:,} tokens/s), loss {result['final_loss']:.3f}: {done.path}",
+        )
+
+
+@app.command(group=TRAIN)
+def resume(folder: Annotated[Path, about("Folder of the run or study.")], /, *, trust_code: TrustCode = False) -> None:
+    """Resume a run or a study that was stopped or killed."""
+    from attnlab import stages, studies
+    from attnlab.progress import display
+    from attnlab.runs import Run, refuse_several
+
+    if (folder / "study.json").is_file():
+        refuse_several("a study")
+        studies.resume(folder, console, trust_code=trust_code)
+        return
+    opened = Run.open(folder)
+    with display(folder.name, console) as show:
+        stages.resume(opened, show, trust_code=trust_code)
+    console.print(f"done: {folder}")
+
+
+@app.command(group=TRAIN)
+def settings(preset: Annotated[str, about("Preset to show.")] = "small", /, *, json: Json = False) -> None:
+    """List every setting with its meaning and its value in a preset."""
+    values = resolve(preset).to_dict()
+    if json:
+        show_json(values)
+        return
+    from attnlab import registry
+
+    meanings = dict(_meanings(RunConfig))
+    for option in registry.find("task", values["task"]["name"]).described():
+        values["task"]["options"].setdefault(option.name, option.default)
+        meanings[f"task.options.{option.name}"] = option.meaning
+    stages = load_preset(preset)
+    table = Table("setting", preset, "meaning")
+    special = {stage: dict(walk(stages.get(stage, {}))) for stage in ("finetune", "scratch")}
+    for name, value in walk(values):
+        other = "".join(f"\n{stage}: {special[stage][name]}" for stage in special if name in special[stage])
+        table.add_row(name, str(value) + other, meanings.get(name, ""))
+    console.print(table)
+    console.print(f"presets: {', '.join(preset_names())}")
+
+
+def _meanings(cls: type[Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Every setting's dotted name and meaning."""
+    found: list[tuple[str, str]] = []
+    for one in fields(cls):
+        kind = type_hints(cls)[one.name]
+        if is_dataclass(kind) and isinstance(kind, type):
+            found += _meanings(kind, f"{prefix}{one.name}.")
+        else:
+            found.append((prefix + one.name, one.metadata["help"]))
+    return found
