@@ -22,21 +22,15 @@ RATES: dict[str, float] = {"adamw": 5e-5, "sgd": 1e-2, "adagrad": 5e-4, "muon": 
 class FineTuning:
     """How a pretrained encoder is fine-tuned."""
 
-    optimizer: Optimizer = setting(
-        "adamw", "adamw, sgd (momentum 0.9), adagrad, or muon for matrices with adamw beside it"
-    )
-    lr: float = setting(
-        0.0, f"peak learning rate; 0: {', '.join(f'{rate:g} for {name}' for name, rate in RATES.items())}"
-    )
-    batch_size: int = setting(64, "texts in a batch")
-    epochs: int = setting(10, "passes over the training table; the best on validation is kept")
-    max_length: int = setting(512, "longest text in tokens, special tokens included; what is beyond is cut off")
-    batching: Batching = setting(
-        "grouped", "texts of similar length in a batch; random: any; fixed: any, and all padded to max_length"
-    )
+    optimizer: Optimizer = setting("adamw", "optimizer: adamw, sgd (momentum 0.9), adagrad or muon")
+    lr: float = setting(0.0, "peak learning rate; 0: the default of the optimizer")
+    batch_size: int = setting(64, "texts per batch")
+    epochs: int = setting(10, "passes over the training table; the best is kept")
+    max_length: int = setting(512, "maximum tokens per text; longer texts are truncated")
+    batching: Batching = setting("grouped", "batches: grouped (by length), random or fixed")
     weight_decay: float = setting(0.0, "weight decay of matrices")
-    warmup: float = setting(0.0, "share of the run in which the rate rises from zero; then it falls to zero in a line")
-    seed: int = setting(0, "seed of the new weights, of dropout and of the order")
+    warmup: float = setting(0.0, "share of the steps in which the rate rises from zero")
+    seed: int = setting(0, "seed of new weights, dropout and order")
 
     def __post_init__(self) -> None:
         require(self.lr >= 0, f"lr must be positive, or 0 for the optimizer's own, not {self.lr:g}")

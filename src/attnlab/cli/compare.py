@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 @app.command(group=COMPARE, help_epilogue=SETTINGS_HINT)
 def compare(
     *specimens: Annotated[str, about("What to compare; the first is the baseline.")],
-    task: Annotated[str | None, about("words, recall, spans or questions."), default("that of the preset")] = None,
+    task: Annotated[
+        str | None, about("Task: words, recall, spans or questions."), default("that of the preset")
+    ] = None,
     seeds: Seeds | None = None,
     vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None,
     corpus: Corpus | None = None,
@@ -47,7 +49,7 @@ def compare(
     exam: Annotated[Exam | None, about("Test questions with answers: a file, or people:dev.")] = None,
     probe: Probe | None = None,
     out: Annotated[Out | None, default("runs/compare-N")] = None,
-    preset: Annotated[Preset | None, default("nano-words, mingpt or small, by task")] = None,
+    preset: Annotated[Preset | None, default("that of the task")] = None,
     config: Config | None = None,
     mechanism: Annotated[Mechanism | None, about("Attention mechanism of all, for --vary.")] = None,
     jobs: Jobs = 0,

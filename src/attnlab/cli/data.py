@@ -23,13 +23,13 @@ corpus_app = App(
 )
 app.command(corpus_app)
 
-BuiltIn = Annotated[str, about("people, people:300, people:x4 (four sentence forms each), or prose.")]
+BuiltIn = Annotated[str, about("Data: people, people:300, people:x4 (four forms) or prose.")]
 
 
 @corpus_app.command(name="show")
 def corpus_show(
     *,
-    corpus: Annotated[Corpus, about("Text, one document per line: a file, people, people:300:x4 or prose.")] = "people",
+    corpus: Annotated[Corpus, about("Text, one document per line: a file, people:300:x4 or prose.")] = "people",
     facts: Facts | None = None,
     task: Annotated[str, about("Task: spans, recall, questions or words.")] = "spans",
     preset: Annotated[

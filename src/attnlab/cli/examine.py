@@ -34,7 +34,7 @@ def evaluate(
     folder: Folder,
     /,
     *,
-    exam: Annotated[Exam | None, default("people:test")] = None,
+    exam: Annotated[Exam | None, about("Test questions, with or without answers."), default("people:test")] = None,
     corpus: Annotated[str | None, about("Text to measure on, one sentence per line: a file, or prose:dev.")] = None,
     probe: Probe | None = None,
     out: Annotated[Out | None, default("runs/evaluate-N")] = None,
@@ -195,10 +195,11 @@ def calibrate(
     trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
-    """Measure how far a run's confidence can be trusted, and store it in the run for `attnlab ask`.
+    """Measure how far a run's confidence can be trusted, for `attnlab ask`.
 
     Takes a few hundred questions that the run was not trained on, about names that it read. Half of
     them choose a temperature and thresholds; the other half certify what the thresholds promise.
+    The result is stored in the run.
     """
     from attnlab import corpora, trust
     from attnlab.runs import Run, refuse_several
@@ -249,7 +250,7 @@ def generate(
     /,
     *,
     n: Annotated[Whole, about("Number of texts.")] = 5,
-    temperature: Annotated[float, about("Below 1 favours likely tokens; 0 always takes the likeliest.")] = 0.8,
+    temperature: Annotated[float, about("Sampling temperature; 0 takes the likeliest token.")] = 0.8,
     top_k: Annotated[Whole, about("Sample from the likeliest tokens only, so many; 0: from all.")] = 0,
     seed: Seed = 0,
     max_new_tokens: Annotated[Whole, about("Maximum new tokens per text.")] = 100,
@@ -284,7 +285,9 @@ def look(
     trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
-    """Show where every head looks as a model reads a text: OUT/look.html and OUT/patterns.png."""
+    """Show where every head looks as a model reads a text.
+
+    Writes OUT/look.html and OUT/patterns.png."""
     from attnlab import look
     from attnlab.model import load_model
     from attnlab.runs import Run, free_name, refuse_existing, refuse_several, write_folder

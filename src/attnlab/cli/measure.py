@@ -173,22 +173,22 @@ def bench(
     n_head: Annotated[Whole, about("Number of heads.")] = 8,
     n_embd: Annotated[Whole, about("Width of all heads together.")] = 256,
     causal: Annotated[bool, about("Look back only, or both ways."), Parameter(negative="--bidirectional")] = True,
-    whole: Annotated[bool, about("Time whole modules with their projections, not the attention alone.")] = False,
+    whole: Annotated[bool, about("Time whole modules, with their projections.")] = False,
     references: Annotated[bool, about("Also time the references."), Parameter(negative="--no-references")] = True,
     threads: Annotated[Whole, about("Processor threads.")] = 1,
     rounds: Annotated[Whole, about("Maximum runs of each; the shortest time counts.")] = 7,
-    seconds: Annotated[float, about("Skip lengths at which one run takes longer, in seconds.")] = 15.0,
+    seconds: Annotated[float, about("Skip lengths that take longer, in seconds per run.")] = 15.0,
     memory_limit: Annotated[
-        float | None, about("Skip lengths that need more, in GB."), default("half of what is free")
+        float | None, about("Skip lengths that need more GB."), default("half the free memory")
     ] = None,
     reach: Annotated[str | None, about("Find the longest text within 1GB, 10s or 1GB,10s instead.")] = None,
     out: Out | None = None,
     json: Json = False,
 ) -> None:
-    """Measure time and peak memory of mechanisms, forward + backward, beside torch's fused attention.
+    """Measure time and peak memory of mechanisms beside torch's fused attention.
 
-    All mechanisms run in turns in one process, and times are multiples of SDPA's. Memory is measured
-    in child processes (Linux).
+    Times are of forward and backward, as multiples of SDPA's; all mechanisms run in turns in one
+    process. Memory is measured in child processes (Linux).
     """
     from attnlab.bench import measure
     from attnlab.bench import reach as find

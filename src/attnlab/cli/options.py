@@ -41,11 +41,11 @@ def _refuse_seed(_kind: object, value: Any) -> None:
 Whole = Annotated[int, Parameter(converter=_whole)]
 
 Folder = Annotated[Path, about("Run folder.")]
-Corpus = Annotated[str, about("Text to train on, one document per line: a file, or people, prose:train.")]
+Corpus = Annotated[str, about("Text to train on, one document per line: a file, people or prose:train.")]
 Dev = Annotated[str, about("Held-out text to measure on: a file, or prose:dev.")]
-Facts = Annotated[str, about("Training questions, QUESTION<TAB>ANSWER per line: a file, or people:train.")]
+Facts = Annotated[str, about("Training questions, QUESTION<TAB>ANSWER per line; or people:train.")]
 Exam = Annotated[str, about("Test questions, with or without answers: a file, or people:test.")]
-Probe = Annotated[list[str], about("Sentence to show with its loss; repeatable."), default("4 of the course reports")]
+Probe = Annotated[list[str], about("Sentence to show with its loss; repeatable."), default("four sentences")]
 Out = Annotated[Path, about("Folder to write; must not exist.")]
 Preset = Annotated[str, about("Preset that the settings start from.")]
 Config = Annotated[Path, about("TOML file that overrides the preset.")]
@@ -57,7 +57,7 @@ Quick = Annotated[bool, about("Use less data: the same study in a few minutes.")
 MaxRisk = Annotated[float, about("Largest share of answers that may be wrong.")]
 AsQuestion = Annotated[bool, about("Ask the text as a question, as in training.")]
 Json = Annotated[bool, about("Print JSON.")]
-TrustCode = Annotated[bool, about("Run the code that the folder carries, and trust it from now on; read it first.")]
+TrustCode = Annotated[bool, about("Run the code in the folder, and trust it from now on; read it first.")]
 
 
 def settings_class(cls: type[Any]) -> type[Any]:

@@ -92,7 +92,9 @@ def delete(
     *folders: Annotated[str, about("Folders, or names in ./runs.")],
     yes: Annotated[bool, about("Do not ask, for scripts.")] = False,
 ) -> None:
-    """Delete runs and studies, after asking; links and what attnlab has not written are refused."""
+    """Delete runs and studies, after asking.
+
+    Links, and folders that attnlab has not written, are refused."""
     from attnlab import listing
     from attnlab.report.words import sized
 
@@ -150,11 +152,11 @@ def _agreed(question: str) -> bool:
 @app.command(group=COMPARE)
 def report(
     *runs: Annotated[str, about("One study, comparison or classification, or runs: folders, or names in ./runs.")],
-    out: Annotated[Out | None, default("the study's own folder; for runs runs/report-N")] = None,
+    out: Annotated[Out | None, default("the study, or runs/report-N")] = None,
     format: Annotated[Literal["html", "md", "json", "csv", "latex", "all"], about("Format to write.")] = "all",
     json: Annotated[Json, about("Print JSON and write nothing.")] = False,
 ) -> None:
-    """Write the report of a study, comparison or classification again, or of runs side by side."""
+    """Write the report of a study again, or of runs side by side."""
     from jinja2 import TemplateError
 
     from attnlab.report import FORMATS, strict, write_report

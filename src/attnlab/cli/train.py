@@ -44,9 +44,10 @@ from attnlab.runs import speaks
 
 run_app = App(
     name="run",
-    help="""Run a whole study and write its report; without a name: recall, whose options follow.
+    help="""Run a whole study and write its report; without a name, recall.
 
---config may hold tables [finetune.train] and [scratch.train] for the trainings after pretraining.""",
+The options below are those of recall. Settings given as options are those of pretraining; a file
+given by --config may hold tables [finetune.train] and [scratch.train] for the other trainings.""",
     group=TRAIN,
     help_epilogue=SETTINGS_HINT,
 )
@@ -54,7 +55,7 @@ app.command(run_app)
 
 COMPARISONS = {
     "additive-vs-dot": "Compare additive with dot-product attention on sentences.",
-    "shared-projections": "Compare one projection for queries and keys, or for all three, with separate ones.",
+    "shared-projections": "Compare shared projections of queries, keys and values with separate ones.",
     "masking": "Test a mask of zeros after the softmax: its gain is a leak.",
 }
 
@@ -65,7 +66,7 @@ def recall(
     corpus: Corpus | None = None,
     facts: Facts | None = None,
     exam: Exam | None = None,
-    track: Annotated[str, about("pure: the model answers alone; assisted: a reader writes more questions.")] = "pure",
+    track: Annotated[str, about("Track: pure (the model alone) or assisted (by a reader).")] = "pure",
     held_out: Annotated[
         Whole | None, about("Training questions kept for calibration."), default("a tenth of a file")
     ] = None,
@@ -77,7 +78,9 @@ def recall(
     seed: Seed | None = None,
     given: Settings = NONE,
 ) -> None:
-    """Test what a small model remembers of what it read; by default of the built-in people."""
+    """Test what a small model remembers of what it read.
+
+    Without files: of the built-in people."""
     from attnlab.studies import recall
 
     data = _recall_data(corpus, facts, exam, quick, track, held_out)
@@ -103,8 +106,9 @@ def trust(
     seed: Seed | None = None,
     given: Settings = NONE,
 ) -> None:
-    """Test whether a model knows what it does not know: documents are withheld, names are invented.
+    """Test whether a model knows what it does not know.
 
+    Documents are withheld from it, and names invented.
     Without --exam two fifths of a file of facts are set aside, to calibrate and to test.
     """
     from attnlab.studies import trust
@@ -129,7 +133,7 @@ def why(
     jobs: Jobs = 0,
     given: Settings = NONE,
 ) -> None:
-    """Test why reading helps: correct answers by number of exposures and of sentence forms."""
+    """Test why reading helps: accuracy by number of exposures and sentence forms."""
     from attnlab.studies import why
 
     plan = why.make_plan(
@@ -266,10 +270,8 @@ def _trust_data(corpus: str | None, facts: str | None, exam: str | None, quick: 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
 def pretrain(
     *,
-    corpus: Corpus = "people",
-    facts: Annotated[
-        Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line (task recall).")
-    ] = None,
+    corpus: Annotated[Corpus, about("Text, one document per line: a file, people or prose.")] = "people",
+    facts: Annotated[Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line.")] = None,
     out: Annotated[Out | None, default("runs/pretrain-PRESET-N")] = None,
     preset: Preset = "small",
     config: Config | None = None,
@@ -292,7 +294,7 @@ def finetune(
     base: Annotated[Path | None, about("Pretrained run to start from.")] = None,
     /,
     *,
-    facts: Facts = "people:train",
+    facts: Annotated[Facts, about("Training questions, QUESTION<TAB>ANSWER per line.")] = "people:train",
     corpus: Annotated[Corpus | None, about("Text for the tokenizer if there is no run to start from.")] = None,
     out: Annotated[Out | None, default("runs/finetune-PRESET-N")] = None,
     preset: Annotated[Preset | None, default("that of the run, or small")] = None,

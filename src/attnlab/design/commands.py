@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 design = App(
     name="design",
-    help=(
-        "Solve attention backwards: a query or matrices for the output you want, with a bound, or a proof that "
-        "there are none."
-    ),
+    help=("Solve attention backwards: a query for the output you want, or a proof of none."),
     default_parameter=Parameter(name_transform=lambda name: name.replace("_", "-"), negative=()),
 )
 
@@ -54,16 +51,16 @@ def _count(words: str) -> Parameter:
     return Parameter(help=words, converter=_whole, allow_leading_hyphen=True)
 
 
-FILE = "a CSV, NPY or JSON file, or written out as '1,0;0,1'"
-Keys = Annotated[str, _text(f"One key a row: {FILE}.")]
-Values = Annotated[str, _text("One value a row, as many as keys.")]
-Target = Annotated[str, _text("The output wanted, such as 1,0,0.")]
-Indices = Annotated[str | None, _text("Which values, such as 0,1; all when left out.")]
-Tolerance = Annotated[Decimal, _number("How far any coordinate of the output may be off.")]
-Scales = Annotated[Literal["none", "sqrt"], Parameter(help="sqrt divides scores by the square root of the width.")]
-Json = Annotated[bool, Parameter(help="Print one JSON object.")]
-Seconds = Annotated[float, Parameter(help="Computing time allowed for a proof of impossibility.")]
-Picture = Annotated[Path | None, Parameter(help="Write a picture, as PNG and as SVG.")]
+FILE = "CSV, NPY or JSON file, or '1,0;0,1'"
+Keys = Annotated[str, _text(f"One key per row: {FILE}.")]
+Values = Annotated[str, _text("One value per row, as many as keys.")]
+Target = Annotated[str, _text("Output wanted, such as 1,0,0.")]
+Indices = Annotated[str | None, _text("Indices of the values, such as 0,1; all by default.")]
+Tolerance = Annotated[Decimal, _number("Maximum error of any output coordinate.")]
+Scales = Annotated[Literal["none", "sqrt"], Parameter(help="Scaling of scores by the width.")]
+Json = Annotated[bool, Parameter(help="Print JSON.")]
+Seconds = Annotated[float, Parameter(help="Time limit in seconds for a proof of impossibility.")]
+Picture = Annotated[Path | None, Parameter(help="Write a picture, as PNG and SVG.")]
 
 
 @design.command
@@ -71,14 +68,14 @@ def select(
     *,
     keys: Keys,
     values: Values,
-    index: Annotated[int | None, _count("Which value, counted from 0.")] = None,
+    index: Annotated[int | None, _count("Index of the value, from 0; all by default.")] = None,
     tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     seconds: Seconds = 5.0,
     json: Json = False,
     picture: Picture = None,
 ) -> None:
-    """A query that copies one value; without --index, one query for every value."""
+    """Find a query that copies one value, or one query for each value."""
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
@@ -96,14 +93,14 @@ def blend(
     keys: Keys,
     values: Values,
     indices: Indices = None,
-    weights: Annotated[str | None, _text("Their weights, such as .3,.7; equal when left out.")] = None,
+    weights: Annotated[str | None, _text("Their weights, such as .3,.7; equal by default.")] = None,
     tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     seconds: Seconds = 5.0,
     json: Json = False,
     picture: Picture = None,
 ) -> None:
-    """A query that mixes some values with given weights and ignores the others."""
+    """Find a query that mixes some values with given weights and ignores the others."""
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
@@ -128,7 +125,7 @@ def average(
     json: Json = False,
     picture: Picture = None,
 ) -> None:
-    """A query for the plain average of some values, or of all: `blend` with equal weights."""
+    """Find a query for the average of some values, or of all."""
     blend(keys=keys, values=values, indices=indices, tolerance=tolerance, scale=scale, json=json, picture=picture)
 
 
@@ -138,14 +135,14 @@ def reach(
     keys: Keys,
     values: Values,
     target: Target,
-    query: Annotated[str | None, _text("Do not search; say how near this query comes.")] = None,
+    query: Annotated[str | None, _text("Do not search; measure how close this query comes.")] = None,
     tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     seconds: Seconds = 5.0,
     json: Json = False,
     picture: Picture = None,
 ) -> None:
-    """A query whose output is any point you name."""
+    """Find a query whose output is any point you name."""
     from attnlab.design import inputs, solve
 
     k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
@@ -161,14 +158,12 @@ def reach(
 @design.command
 def project(
     *,
-    keep: Annotated[str, _text("A basis of the subspace of v_a, one vector a row.")],
-    forget: Annotated[str, _text("A basis of the subspace of v_b, one vector a row.")],
-    tolerance: Annotated[Decimal, _number("How far any coordinate of M times a basis vector may be off.")] = Decimal(
-        "1e-6"
-    ),
+    keep: Annotated[str, _text("Basis of the subspace of v_a, one vector per row.")],
+    forget: Annotated[str, _text("Basis of the subspace of v_b, one vector per row.")],
+    tolerance: Annotated[Decimal, _number("Maximum error of any coordinate of M times a vector.")] = Decimal("1e-6"),
     json: Json = False,
 ) -> None:
-    """The matrix that extracts v_a from v_a + v_b."""
+    """Find the matrix that extracts v_a from v_a + v_b."""
     from attnlab.design import inputs
     from attnlab.design.projection import project as solve_project
 
@@ -178,15 +173,15 @@ def project(
 @design.command
 def layer(
     *,
-    tokens: Annotated[str, _text("One input a row.")],
-    outputs: Annotated[str, _text("One wanted output a row; a row of nan is free.")],
-    weights: Annotated[str | None, _text("The attention weights to use; chosen when left out.")] = None,
-    width: Annotated[int | None, _count("Width of the head; the rank of the scores when left out.")] = None,
+    tokens: Annotated[str, _text("One input per row.")],
+    outputs: Annotated[str, _text("One output per row; a row of nan is free.")],
+    weights: Annotated[str | None, _text("Attention weights to use; chosen by default.")] = None,
+    width: Annotated[int | None, _count("Width of the head; by default the rank of the scores.")] = None,
     tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     json: Json = False,
 ) -> None:
-    """W_Q, W_K and W_V of a head whose self-attention gives the outputs you want."""
+    """Find W_Q, W_K and W_V of a head whose self-attention gives the outputs you want."""
     from attnlab.design import inputs
     from attnlab.design.layers import layer as solve_layer
 
@@ -200,10 +195,10 @@ def edit_key(
     *,
     keys: Keys,
     values: Values,
-    query: Annotated[str, _text("The query that stays as it is.")],
-    index: Annotated[int, _count("The key to change, counted from 0.")],
-    target: Annotated[str | None, _text("The output wanted; the key's own value when left out.")] = None,
-    norm: Annotated[float | None, Parameter(help="The norm that the new key must have.")] = None,
+    query: Annotated[str, _text("Query that stays fixed.")],
+    index: Annotated[int, _count("Index of the key to change, from 0.")],
+    target: Annotated[str | None, _text("Output wanted; by default the value of the key.")] = None,
+    norm: Annotated[float | None, Parameter(help="Norm of the new key.")] = None,
     tolerance: Tolerance = Decimal("0.01"),
     scale: Scales = "none",
     json: Json = False,
@@ -225,22 +220,22 @@ def edit_key(
 @design.command
 def noise(
     *,
-    keys: Annotated[str | None, _text("Mean keys, one a row; n orthonormal ones when left out.")] = None,
-    values: Annotated[str | None, _text("One value a key; orthonormal ones when left out.")] = None,
-    indices: Annotated[str, _text("The two values to average; the norm of the first key varies.")] = "0,1",
-    n: Annotated[int, _count("How many keys, when none are given.")] = 10,
-    strength: Annotated[float, Parameter(help="The length C of the queries.")] = 10.0,
-    alpha: Annotated[float, Parameter(help="Variance of every key in every direction.")] = 1e-6,
+    keys: Annotated[str | None, _text("Mean keys, one per row; orthonormal by default.")] = None,
+    values: Annotated[str | None, _text("One value per key; orthonormal by default.")] = None,
+    indices: Annotated[str, _text("Two values to average; the first key's norm varies.")] = "0,1",
+    n: Annotated[int, _count("Number of keys, if none are given.")] = 10,
+    strength: Annotated[float, Parameter(help="Norm C of the queries.")] = 10.0,
+    alpha: Annotated[float, Parameter(help="Variance of each key in each direction.")] = 1e-6,
     varying: Annotated[float, Parameter(help="Variance of the first key along itself.")] = 0.5,
-    samples: Annotated[int, _count("How many draws.")] = 1_000_000,
+    samples: Annotated[int, _count("Number of draws.")] = 1_000_000,
     robust: Annotated[bool, Parameter(help="Also fit queries to the noise.")] = False,
-    heads: Annotated[int, _count("Heads of the robust design.")] = 2,
-    seed: Annotated[int, _count("Of the random numbers.")] = 0,
+    heads: Annotated[int, _count("Number of heads of the robust design.")] = 2,
+    seed: Annotated[int, _count("Seed of all random choices.")] = 0,
     scale: Scales = "none",
     json: Json = False,
     picture: Picture = None,
 ) -> None:
-    """What noise on the keys does to a blend of two values: one head, two equal heads, two split heads."""
+    """Simulate noise on the keys of a blend: one head, two equal or two split heads."""
     from attnlab.design import inputs
     from attnlab.design.noisy_keys import noise as simulate_noise
 
@@ -252,20 +247,23 @@ def noise(
 
 
 @design.command
-def tour(*, step: Annotated[str | None, Parameter(help="One step only, such as A3.")] = None) -> None:
-    """Walk through everything the solver does, each step with the command that repeats it."""
+def tour(*, step: Annotated[str | None, Parameter(help="Show one step only, such as A3.")] = None) -> None:
+    """Show everything the solver does, each step with the command that repeats it."""
     from attnlab.design.tour import walk
 
     walk(step)
 
 
 def check(
-    sheet: Annotated[Path, Parameter(help="The teacher's TOML file.")],
-    answers: Annotated[Path, Parameter(help="The student's TOML file.")],
+    sheet: Annotated[Path, Parameter(help="TOML file with the tasks.")],
+    answers: Annotated[Path, Parameter(help="TOML file with the answers.")],
     *,
-    json: Annotated[bool, Parameter(help="Print one JSON object.", negative=())] = False,
+    json: Annotated[bool, Parameter(help="Print JSON.", negative=())] = False,
 ) -> None:
-    """Mark an answer file: whatever has the property that the sheet asks for passes; exit code 1 when a task fails."""
+    """Grade an answer file.
+
+    An answer passes if it has the property that the sheet asks for. Exit code 1 if a task fails.
+    """
     from attnlab.design.check import mark
 
     marks = mark(sheet, answers)

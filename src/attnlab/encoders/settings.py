@@ -12,23 +12,23 @@ from attnlab.config import MOST, require, require_seed, setting
 class EncoderConfig:
     """A small RoBERTa, and how it is pretrained."""
 
-    n_layer: int = setting(3, "layers")
-    n_head: int = setting(4, "attention heads a layer")
-    n_embd: int = setting(256, "width")
-    block_size: int = setting(128, "longest text in tokens, and the length of the pieces it is trained on")
-    vocab_size: int = setting(8000, "byte-pair pieces, special ones included")
-    dropout: float = setting(0.1, "dropout of the finished encoder, for fine-tuning; pretraining uses none")
-    hidden: float = setting(0.3, "share of tokens that are hidden in training; validation always hides 15 %")
+    n_layer: int = setting(3, "number of layers")
+    n_head: int = setting(4, "attention heads per layer")
+    n_embd: int = setting(256, "width of the residual stream")
+    block_size: int = setting(128, "maximum tokens per text")
+    vocab_size: int = setting(8000, "byte-pair tokens, special ones included")
+    dropout: float = setting(0.1, "dropout for later fine-tuning; pretraining uses none")
+    hidden: float = setting(0.3, "share of masked tokens in training; 15 % in validation")
     epochs: float = setting(5.0, "passes over the corpus")
-    minutes: float = setting(0.0, "end after so many minutes, with the learning rate come down by then; 0: no limit")
-    blocks_per_batch: int = setting(16, "blocks in a batch")
-    optimizer: Literal["muon", "adamw"] = setting("muon", "Muon for matrices with AdamW for the rest, or AdamW alone")
+    minutes: float = setting(0.0, "time limit in minutes; 0: none")
+    blocks_per_batch: int = setting(16, "blocks per batch")
+    optimizer: Literal["muon", "adamw"] = setting("muon", "optimizer: muon (AdamW for vectors) or adamw")
     lr: float = setting(2e-3, "learning rate of AdamW")
     muon_lr: float = setting(0.02, "learning rate of Muon")
     weight_decay: float = setting(0.01, "weight decay of matrices")
-    warmup: float = setting(0.05, "share of the run in which the rate rises from zero")
-    held_out: float = setting(0.02, "share of the texts that are kept for validation")
-    seed: int = setting(0, "seed of weights, order and what is hidden")
+    warmup: float = setting(0.05, "share of the steps in which the rate rises from zero")
+    held_out: float = setting(0.02, "share of the texts held out for validation")
+    seed: int = setting(0, "seed of weights, order and masks")
 
     def __post_init__(self) -> None:
         for name in ("n_layer", "n_head", "n_embd", "epochs", "blocks_per_batch", "lr", "muon_lr"):
