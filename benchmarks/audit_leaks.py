@@ -19,7 +19,7 @@ from birthplaces import option
 from torch import Tensor, nn
 
 from attnlab import registry
-from attnlab.audit import LONGEST, audit_mechanism, audit_module
+from attnlab.measure.audit import LONGEST, audit_mechanism, audit_module
 
 WIDTH = 16
 KINDS = {"linear": lambda x: x, "no gradient": lambda x: x.detach().round(), "relu": torch.relu}

@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from attnlab import registry
-from attnlab.bench import contestants, results
-from attnlab.bench.contestants import NAIVE, SDPA, Case, Inputs, split_options, work_of
-from attnlab.bench.measure import Limits, measure, read_lengths, spare_memory
-from attnlab.bench.results import Result
+from attnlab.measure.bench import contestants, results
+from attnlab.measure.bench.contestants import NAIVE, SDPA, Case, Inputs, split_options, work_of
+from attnlab.measure.bench.results import Result
+from attnlab.measure.bench.timing import Limits, measure, read_lengths, spare_memory
 
 MAKER = f"{Path(__file__).resolve().with_name('peers.py')}:prepare_fields"
 LENGTHS = "512,2048,8192,16384"

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.bench import contestants
-from attnlab.bench.contestants import Case, Inputs, Work, on_heads, on_stream
+from attnlab.measure.bench import contestants
+from attnlab.measure.bench.contestants import Case, Inputs, Work, on_heads, on_stream
 
 BLOCK, RANDOM = 64, 3  # of BigBird
 WINDOW = 128

@@ -33,8 +33,8 @@ _HOMES = {
     "sentence_losses": "attnlab.perplexity",
     "Run": "attnlab.runs",
     "compare": "attnlab.studies.compare",
-    "audit_mechanism": "attnlab.audit",
-    "audit_module": "attnlab.audit",
+    "audit_mechanism": "attnlab.measure.audit",
+    "audit_module": "attnlab.measure.audit",
 }
 
 __all__ = ["__version__", *_HOMES]

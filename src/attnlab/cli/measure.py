@@ -37,7 +37,7 @@ from attnlab.errors import UserError
 from attnlab.terminal import printable
 
 if TYPE_CHECKING:
-    from attnlab.audit import Check, Report
+    from attnlab.measure.audit import Check, Report
 
 HEAVY = 2**28  # parameters of a model that is not built just to count its FLOPs, unless a length is given
 
@@ -105,7 +105,7 @@ def audit(
     verdict is "not tested"), or if only specimens with declared defects were named.
     """
     from attnlab import registry
-    from attnlab.audit import audit_any, wrong
+    from attnlab.measure.audit import audit_any, wrong
 
     if length < 4:
         raise UserError(f"--length must be at least 4, not {length}: leaks are tested at several lengths")
@@ -190,21 +190,21 @@ def bench(
     Times are of forward and backward, as multiples of SDPA's; all mechanisms run in turns in one
     process. Memory is measured in child processes (Linux).
     """
-    from attnlab.bench import measure
-    from attnlab.bench import reach as find
-    from attnlab.bench.contestants import Case, contestants
+    from attnlab.measure.bench import reach as find
+    from attnlab.measure.bench import timing
+    from attnlab.measure.bench.contestants import Case, contestants
     from attnlab.runs import refuse_existing, refuse_several
 
     refuse_several("a benchmark")
     if out is not None:
         refuse_existing(out)
-    memory = measure.spare_memory() if memory_limit is None else 1e9 * memory_limit
-    limits = measure.Limits(seconds, memory, rounds, threads).checked()
+    memory = timing.spare_memory() if memory_limit is None else 1e9 * memory_limit
+    limits = timing.Limits(seconds, memory, rounds, threads).checked()
     like = Case("", whole=whole, batch=batch, n_head=n_head, n_embd=n_embd, causal=causal).checked()
     if reach is None:
-        tokens = measure.read_lengths(lengths)
+        tokens = timing.read_lengths(lengths)
         cases, refused = contestants(names, like, references)
-        _show_bench(measure.measure(cases, tokens, limits, refused, _tell), out, json)
+        _show_bench(timing.measure(cases, tokens, limits, refused, _tell), out, json)
     else:
         budgets = find.read_budgets(reach)
         cases, _ = contestants(names, like, references=False)
@@ -220,8 +220,8 @@ def _tell(what: str) -> None:
 
 def _show_bench(result: Any, out: Path | None, json: bool) -> None:
     """Print a benchmark, and write it down if asked."""
-    from attnlab.bench import results
-    from attnlab.bench.pictures import bench_picture
+    from attnlab.measure.bench import results
+    from attnlab.measure.bench.pictures import bench_picture
 
     _tell("")
     if out is not None:
@@ -243,8 +243,8 @@ def _show_bench(result: Any, out: Path | None, json: bool) -> None:
 
 def _show_reach(found: Any, out: Path | None, json: bool) -> None:
     """Print how far budgets go, and write it down if asked."""
-    from attnlab.bench import reach
-    from attnlab.bench.pictures import reach_picture
+    from attnlab.measure.bench import reach
+    from attnlab.measure.bench.pictures import reach_picture
 
     _tell("")
     if out is not None:
@@ -272,7 +272,7 @@ def _show_table(rows: list[list[str]]) -> None:
 
 def _write(out: Path, stem: str, data: dict[str, Any], text: str, figure: Any) -> None:
     """The folder of a measurement."""
-    from attnlab.bench.pictures import files
+    from attnlab.measure.bench.pictures import files
     from attnlab.runs import to_json, write_folder
 
     write_folder(out, "bench", {f"{stem}.json": to_json(data), f"{stem}.md": text.encode(), **files(figure, stem)})
@@ -336,12 +336,12 @@ def mechanisms(
     *, json: Json = False, markdown: Annotated[bool, about("Print the page docs/mechanisms.md.")] = False
 ) -> None:
     """List the attention mechanisms."""
-    from attnlab import meters
-    from attnlab.meters.screen import show_list
+    from attnlab.measure import approximation
+    from attnlab.measure.approximation.screen import show_list
 
-    entries = meters.entries()
+    entries = approximation.entries()
     if markdown:
-        sys.stdout.write(meters.page())
+        sys.stdout.write(approximation.page())
     elif json:
         keys = ("name", "card", "paper", "cost", "causal", "defect", "weights", "knobs")
         show_json([{key: getattr(entry, key) for key in keys} for entry in entries])
@@ -369,8 +369,9 @@ def mechanisms_show(
     The error compares the same queries, keys and values, for the options that trade cost for accuracy,
     and always beside the trivial answer, the mean of the values.
     """
-    from attnlab import meters, registry
-    from attnlab.meters import screen
+    from attnlab import registry
+    from attnlab.measure import approximation
+    from attnlab.measure.approximation import screen
     from attnlab.runs import refuse_existing, write_folder
 
     entry = registry.find("mechanism", name)
@@ -382,19 +383,19 @@ def mechanisms_show(
     found = None
     if error:
         source = (
-            meters.run_source(run, seed, trust_code=trust_code)
+            approximation.run_source(run, seed, trust_code=trust_code)
             if run
-            else meters.random_source(std, causal=causal, seed=seed)
+            else approximation.random_source(std, causal=causal, seed=seed)
         )
-        found = meters.examine(entry, source, draws, seed)
+        found = approximation.examine(entry, source, draws, seed)
     if out:
-        write_folder(out, "approximation", meters.pattern_files(entry) | (found.files() if found else {}))
+        write_folder(out, "approximation", approximation.pattern_files(entry) | (found.files() if found else {}))
     if json:
         written = sorted(str(path) for path in out.iterdir()) if out else []
-        show_json({**meters.card(entry), "error": found.to_dict() if found else None, "files": written})
+        show_json({**approximation.card(entry), "error": found.to_dict() if found else None, "files": written})
         return
     if found is None:
-        screen.show_card(meters.card(entry), console)
+        screen.show_card(approximation.card(entry), console)
     else:
         screen.show_findings(found, console)
     if out:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from attnlab import audit
+from attnlab.measure import audit
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import say
 from attnlab.runs import Run, add_files, free_name, is_written, read_json, to_json

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnlab.audit.measure import LIMIT
+from attnlab.measure.audit.leaks import LIMIT
 
 ALPHA = 0.05
 

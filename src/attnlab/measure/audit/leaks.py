@@ -1,0 +1,174 @@
+"""Sizes of a leak, as pure functions of a subject: by changing tokens, and by gradients.
+
+The size of a leak lies between 0 and 1. What a change moves is compared with what redrawing the whole input moves, so that
+neither small inputs nor a large constant in the output hide a leak; of a gradient it is the share of tokens that nobody may
+see. What is within rounding of the outputs is no leak, and then the size is told relative to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnlab.measure.audit.subject import NotTested, Subject
+
+LIMIT = 1e-6  # of a leak: rounding in float32 stays below
+SAME = 1e-5  # of two ways to the same numbers, which round differently
+SCALES = (1.0, 10.0, 0.0)  # of the tokens put in place of others; a maximum must meet larger ones
+PAIRS = 2**19  # rows x tokens x tokens that one backward pass may hold
+PAIRS_FORWARD = 2**20  # the same for a pass without gradients
+OPPOSITE = (-2.0, -3.0, -0.5)  # times a token: a change that neither an even function nor a ReLU can miss
+NUMBERS = 2**24  # rows x tokens x width that it may hold
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Under which circumstances something is measured."""
+
+    tokens: int
+    norm: float = 1.0
+    training: bool = False
+    rows: int = 2
+    seed: int = 0
+    padded: bool = False  # whether padding is given, though it hides nothing: that may lead along another path
+
+    def __str__(self) -> str:
+        scale = "" if self.norm == 1 else f", inputs x {self.norm:g}"
+        padded = ", padding given" if self.padded else ""
+        return f"{self.tokens} tokens{scale}{padded}, {'train()' if self.training else 'eval()'}"
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """The largest distance between two tensors, relative to the largest number in them; 1 where only one is finite."""
+    both = one.isfinite() & other.isfinite()
+    if (one.isfinite() != other.isfinite()).any():
+        return 1.0
+    one, other = one.where(both, 0), other.where(both, 0)
+    if not one.numel():
+        return 0.0
+    size = max(one.abs().max().item(), other.abs().max().item())
+    return min((one - other).abs().max().item() / max(size, 1e-30), 2.0)
+
+
+def steps_between(before: Tensor, after: Tensor) -> Tensor:
+    """How far every output moves (B T); what was not finite before says nothing."""
+    steps = (after - before).abs().nan_to_num(nan=1e30, posinf=1e30).where(before.isfinite(), 0)
+    return steps.detach().amax(2)
+
+
+def moved(before: Tensor, after: Tensor) -> Tensor:
+    """How far the output at every position moves (T), in the text where it moves most."""
+    return steps_between(before, after).amax(0)
+
+
+def relative(steps: Tensor, freely: Tensor, size: Tensor) -> Tensor:
+    """Steps as a share of what the outputs move freely, or, where they are within rounding, of the outputs' size."""
+    within = steps <= LIMIT * size
+    return (steps / torch.where(within, size, torch.maximum(freely, steps)).clamp_min(1e-30)).clamp_max(1.0)
+
+
+def size_of(y: Tensor) -> Tensor:
+    """The largest number in the outputs."""
+    return y.detach().nan_to_num(0, 0, 0).abs().max()
+
+
+def replace_tokens(subject: Subject, x: Tensor, where: Tensor, setting: Setting, number: int) -> Tensor:
+    """Other tokens where `where` (B T) is True; every third time of the same size, ten times larger, or zero."""
+    other = subject.draw(x.shape[0], x.shape[1], setting.norm, 1000 + 10 * setting.seed + number)
+    if subject.reads_ids:
+        return torch.where(where, other, x)
+    return torch.where(where[..., None], SCALES[number % len(SCALES)] * other, x)
+
+
+def future_leak(subject: Subject, setting: Setting, cuts: Sequence[int]) -> Tensor:
+    """How much every output moves (cuts T) when the tokens after a cut change; zero after the cut, where it may.
+
+    One cut at a time: the readable reference of `future_leak_at_all_cuts`.
+    """
+    x, anew = (
+        subject.draw(setting.rows, setting.tokens, setting.norm, seed) for seed in (setting.seed, setting.seed + 500)
+    )
+    nothing = torch.zeros(setting.rows, setting.tokens, dtype=torch.bool) if setting.padded else None
+    leaks = torch.zeros(len(cuts), setting.tokens)
+    with subject.mode(setting.training):
+        y = subject.run(x, padding=nothing)
+        freely, size = moved(y, subject.run(anew, padding=nothing)), size_of(y)
+        for row, cut in enumerate(cuts):
+            later = (torch.arange(setting.tokens) > cut).expand(setting.rows, -1)
+            changed = replace_tokens(subject, x, later, setting, row + cut)
+            steps = moved(y, subject.run(changed, padding=nothing))
+            leaks[row] = relative(steps, freely, size).where(~later[0], 0)
+    return leaks
+
+
+def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
+    """The same for every cut of one text (T-1 T): the rows of a batch are the text with the tokens after each cut changed."""
+    tokens = setting.tokens
+    x, anew = (subject.draw(1, tokens, setting.norm, seed) for seed in (setting.seed, setting.seed + 500))
+    places = torch.arange(tokens)
+    leaks = torch.zeros(tokens - 1, tokens)
+    with subject.mode(setting.training):
+        y = subject.run(x)
+        freely, size = moved(y, subject.run(anew)), size_of(y)
+        at_once = max(1, min(PAIRS_FORWARD // tokens**2, NUMBERS // (tokens * max(subject.width, y.shape[-1]))))
+        for cuts in torch.arange(tokens - 1).split(at_once):
+            later = places > cuts[:, None]
+            steps = steps_between(y, subject.run(opposite_tokens(subject, x, cuts, later)))
+            leaks[cuts] = relative(steps, freely, size).where(~later, 0).to(leaks)
+    return leaks
+
+
+def opposite_tokens(subject: Subject, x: Tensor, cuts: Tensor, later: Tensor) -> Tensor:
+    """Copies of one text, one for each cut, in which every later token is another: turned round, or the next id."""
+    if subject.reads_ids:
+        return torch.where(later, (x + 1 + cuts[:, None] % max(1, subject.width - 1)) % subject.width, x)
+    factors = torch.tensor(OPPOSITE, dtype=x.dtype)[cuts % len(OPPOSITE)]
+    return torch.where(later[..., None], factors[:, None, None] * x, x)
+
+
+def influence(subject: Subject, x: Tensor, asked: Sequence[int], seed: int = 0) -> Tensor:
+    """How strongly every input token acts on each output asked for (asked T): the norm of a gradient.
+
+    The gradient is that of the output's component in a direction drawn at random, which no dependence escapes. `x` is one
+    text (1 T ...); copies of it in a batch serve several outputs at once.
+    """
+    found = []
+    tokens = x.shape[1]
+    at_once = max(1, min(PAIRS // tokens**2, NUMBERS // (tokens * subject.width)))
+    for begin in range(0, len(asked), at_once):
+        positions = torch.tensor(asked[begin : begin + at_once])
+        copies = x.expand(len(positions), *x.shape[1:]).contiguous()
+        with torch.enable_grad():
+            vectors = subject.vectors(copies)
+            y = subject.run(copies, vectors)
+            direction = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(seed)).to(y.dtype)
+            outputs = (y[torch.arange(len(positions)), positions] @ direction).sum()
+        found.append(gradient_of(outputs, vectors).norm(dim=-1))
+    return torch.cat(found).nan_to_num(0, 0, 0)
+
+
+def gradient_of(number: Tensor, vectors: Tensor) -> Tensor:
+    """The gradient of a number with respect to vectors."""
+    found = torch.autograd.grad(number, vectors, allow_unused=True)[0] if number.requires_grad else None
+    if found is None:
+        raise NotTested("no gradient flows from output to input")
+    return found
+
+
+def future_share(influences: Tensor, asked: Sequence[int]) -> Tensor:
+    """The part of later tokens in what acts on each output: the strongest of them, as a share (asked)."""
+    later = torch.arange(influences.shape[1]) > torch.tensor(asked)[:, None]
+    future = influences.where(later, 0).amax(1)
+    allowed = influences.where(~later, 0).amax(1)
+    # An output on which nothing acts has no share, and one on which almost nothing acts none that is more than noise.
+    return future / (future + allowed).clamp_min(1e-12 * influences.max().item() + 1e-30)
+
+
+def gradient_leak(subject: Subject, setting: Setting, asked: Sequence[int]) -> Tensor:
+    """The share of later tokens in every output asked for (asked)."""
+    x = subject.draw(1, setting.tokens, setting.norm, setting.seed)
+    with subject.mode(setting.training):
+        return future_share(influence(subject, x, asked, setting.seed), asked)

@@ -1,0 +1,575 @@
+"""Speed and memory: what is timed, what is said about it, and that memory is seen. No test asserts a time."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab import registry
+from attnlab.errors import ConfigError, UserError
+from attnlab.measure.bench import contestants, pictures, reach, results, timing
+from attnlab.measure.bench.contestants import NAIVE, SDPA, Case, Inputs, prepare
+from attnlab.measure.bench.memory import Gauge, Glance, measurable, readable
+from attnlab.measure.bench.results import Point, Result, Row
+from attnlab.measure.bench.timing import Limits, Scout
+from verbs import call
+
+linux = pytest.mark.skipif(not measurable(), reason="peak memory is measured on Linux only")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SMALL = Case("dot", n_head=2, n_embd=16)
+LIMITS = Limits(memory=2e9, rounds=2)
+
+USERS = """
+import torch
+from torch import nn
+
+class Mean(nn.Module):
+    def __init__(self, n_embd, n_head, block_size):
+        super().__init__()
+        self.out = nn.Linear(n_embd, n_embd)
+
+    def forward(self, x, padding=None, cache=None):
+        print("a user's word")
+        return self.out(x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None])
+
+class Broken(Mean):
+    def forward(self, x, padding=None, cache=None):
+        raise KeyError("nothing here")
+"""
+
+MAKERS = """
+import os
+import torch
+from attnlab.measure.bench.contestants import prepare_fields
+
+def make(tokens, kind="", **fields):
+    if not kind:
+        return prepare_fields(tokens=tokens, **fields)
+    def one():
+        return torch.ones(tokens, 250_000)  # a megabyte a token
+    def after_each_other():
+        one(); one(); one()
+    def both():
+        return one(), one()
+    def broken():
+        raise ValueError("no such thing")
+    return {"one": one, "after": after_each_other, "both": both, "broken": broken, "dead": os.abort}[kind]
+"""
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(USERS)
+    return path
+
+
+# Growth and crossing
+
+
+@given(st.floats(1e-6, 1e3), st.floats(1.0, 3.0), st.integers(16, 512), st.floats(1.5, 8), st.floats(1, 64))
+def test_a_power_law_is_forecast_and_afforded(scale: float, power: float, n: int, step: float, far: float) -> None:
+    lengths = [n, int(n * step) + 1]
+    points = [(m, scale * m**power) for m in lengths]
+    tokens = int(lengths[-1] * far)
+    expected = scale * tokens**power
+    assert results.forecast(points, tokens) == pytest.approx(expected, rel=1e-6)
+    assert results.affordable(points, expected * 1.000001) == pytest.approx(tokens, abs=1, rel=1e-5)
+
+
+def test_nothing_is_forecast_from_one_length() -> None:
+    assert results.forecast([(512, 1.0)], 1024) is None
+    assert results.affordable([(512, 1.0), (1024, 0.0)], 8.0) is None
+
+
+def test_costs_that_stand_still_are_taken_to_grow_in_proportion() -> None:
+    assert results.forecast([(100, 5.0), (200, 5.0)], 400) == pytest.approx(10.0)
+
+
+@given(st.floats(-3.0, -0.05), st.integers(600, 15_000))
+def test_the_crossover_of_a_power_law_is_found(power: float, truth: int) -> None:
+    level = 1 - results.NOISE
+    pairs = [(n, level * (n / truth) ** power) for n in (512, 1024, 2048, 4096, 8192, 16384)]
+    assert results.crossover(pairs) == pytest.approx(truth, rel=1e-6)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8))
+def test_after_the_crossover_it_stays_faster(values: list[float]) -> None:
+    pairs = [(2**at * 64, value) for at, value in enumerate(values)]
+    found, level = results.crossover(pairs), 1 - results.NOISE
+    assert (found is None) == (values[-1] >= level)
+    if found is not None:
+        assert pairs[0][0] <= found <= pairs[-1][0]
+        assert all(ratio < level for n, ratio in pairs if n > found)
+        slow = [n for n, ratio in pairs if ratio >= level]
+        assert found >= max(slow, default=0)
+
+
+def test_the_crossover_in_words() -> None:
+    assert results.say_crossover([(512, 1.3), (1024, 0.99)]) == "never up to 1,024"  # a hundredth is noise
+    assert results.say_crossover([(512, 0.5), (1024, 0.2)]) == "512 or less"
+    assert results.say_crossover([(512, 1.9), (2048, 0.475)]) == "1,024"
+    assert results.say_crossover([]) == "not measured"
+
+
+# Tables
+
+
+def made_up() -> Result:
+    bar = Row(SDPA, SDPA, (Point(512, 0.01, 3_000_000, 7), Point(1024, 0.04, 6_000_000, 7)))
+    fast = Row("swift", SDPA, (Point(512, 0.02, 5_000_000, 7), Point(1024, 0.01, 10_000_000, 7)))
+    slow = Row("naive", SDPA, (Point(512, 0.03, 30_000_000, 7), Point(1024, skipped="would need 12 GB")))
+    setting = {"batch": 1, "n_head": 8, "n_embd": 256, "causal": True, "threads": 1, "rounds": 7}
+    return Result((bar, fast, slow), setting, {"processor": "a machine", "torch": "2"}, {"other": "cannot be causal"})
+
+
+def test_ratios_are_to_the_bar_where_both_were_measured() -> None:
+    result = made_up()
+    assert results.ratios(result.row("swift"), result.row(SDPA)) == [(512, 2.0), (1024, 0.25)]
+    assert results.ratios(result.row("naive"), result.row(SDPA)) == [(512, 3.0)]
+
+
+def test_the_tables_say_what_was_measured_and_what_was_not() -> None:
+    times, sizes = results.time_table(made_up()), results.memory_table(made_up())
+    assert times[0] == ["time", "512", "1,024", "faster from"]
+    assert times[1] == [SDPA, "10.0 ms", "40.0 ms", ""]
+    assert times[2][:3] == ["swift", "2.00x", "0.25x"]
+    assert 512 < int(times[2][3]) < 1024
+    assert times[3] == ["naive", "3.00x", "big", "never up to 512"]
+    assert sizes[1:] == [[SDPA, "3.0", "6.0"], ["swift", "5.0", "10"], ["naive", "30", "big"]]
+    assert "naive: from 1,024 on skipped: would need 12 GB" in results.notes(made_up())
+    assert "other: left out: cannot be causal" in results.notes(made_up())
+    assert "| swift | 2.00x | 0.25x |" in results.to_markdown(made_up())
+
+
+def test_without_its_bar_a_contestants_own_time_is_shown() -> None:
+    result = made_up()
+    bar = replace(result.rows[0], points=(result.rows[0].points[0], Point(1024, skipped="would take 16 s")))
+    times = results.time_table(replace(result, rows=(bar, *result.rows[1:])))
+    assert times[1][1:3] == ["10.0 ms", "slow"]
+    assert times[2][1:] == ["2.00x", "10.0 ms", "never up to 512"]
+
+
+def test_the_json_has_times_ratios_memory_and_reasons() -> None:
+    told = json.loads(json.dumps(results.to_dict(made_up())))
+    bar, swift, naive = told["rows"]
+    assert bar["crossover"] is None
+    assert [point["ratio"] for point in bar["points"]] == [1.0, 1.0]
+    assert [point["ratio"] for point in swift["points"]] == [2.0, 0.25]
+    assert naive["points"][1] == {
+        "tokens": 1024,
+        "seconds": None,
+        "bytes": None,
+        "runs": 0,
+        "skipped": "would need 12 GB",
+        "ratio": None,
+    }
+
+
+def test_the_picture_is_written_twice() -> None:
+    files = pictures.files(pictures.bench_picture(made_up()), "bench")
+    assert files["bench.png"].startswith(b"\x89PNG")
+    assert b"<svg" in files["bench.svg"]
+
+
+def test_a_cell_says_why_it_is_empty() -> None:
+    reasons = {
+        "would take 16 s": "slow",
+        "needs more than 1 GB": "big",
+        "TypeError: takes 2, needs 3": "failed",
+        "": "–",
+    }
+    assert {reason: results.say_skipped(reason) for reason in reasons} == reasons
+
+
+def test_sizes_are_readable() -> None:
+    assert [readable(size) for size in (1.24e10, 2.5e9, 3.1e7, 4e5)] == ["12 GB", "2.5 GB", "31 MB", "400 KB"]
+
+
+# Who runs, and what
+
+
+@pytest.mark.parametrize("name", registry.names("mechanism"))
+@pytest.mark.parametrize("whole", [False, True])
+def test_every_mechanism_can_be_timed(name: str, whole: bool) -> None:
+    cases, _ = contestants.contestants([name], replace(SMALL, whole=whole, tokens=24))
+    mine = [case for case in cases if case.name == name]
+    assert mine
+    for case in mine:
+        gradients = prepare(case)()
+        assert isinstance(gradients, tuple)
+        assert any(one is not None and one.abs().sum() > 0 for one in gradients)
+        assert all(one is None or one.isfinite().all() for one in gradients)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_all_forms_of_dot_do_the_same_work(causal: bool) -> None:
+    inputs, like = Inputs(), replace(SMALL, causal=causal, tokens=20)
+    forms = [replace(like, name=SDPA), replace(like, name=NAIVE), like, replace(like, path="reference")]
+    first, *others = [prepare(case, inputs)() for case in forms]
+    assert isinstance(first, tuple)
+    assert [one.shape for one in first] == [(1, 2, 20, 8)] * 3
+    for other in others:
+        assert isinstance(other, tuple)
+        for mine, its in zip(first, other, strict=True):
+            assert torch.allclose(mine, its, atol=1e-5)
+
+
+def test_the_whole_module_learns_its_projections_too() -> None:
+    gradients = prepare(replace(SMALL, whole=True, tokens=6))()
+    assert isinstance(gradients, tuple)
+    assert [tuple(one.shape) for one in gradients] == [(1, 6, 16)] + [(16, 16)] * 4
+
+
+def test_bars_come_first_and_references_where_there_are_two_paths() -> None:
+    cases, refused = contestants.contestants(["dot", "zero_mask"], SMALL)
+    assert [case.label for case in cases] == [SDPA, NAIVE, "dot", "dot, reference", "zero_mask"]
+    assert not refused
+    assert [contestants.forms_pattern(case) for case in cases] == [False, True, False, True, True]
+    cases, _ = contestants.contestants(["dot"], SMALL, references=False)
+    assert [case.label for case in cases] == [SDPA, NAIVE, "dot"]
+    everybody, _ = contestants.contestants([], SMALL, references=False)
+    assert {case.name for case in everybody} >= set(registry.names("mechanism"))
+
+
+def test_a_users_class_is_timed_whole_beside_a_whole_dot(users: Path) -> None:
+    cases, _ = contestants.contestants([f"{users}:Mean", "dot"], SMALL, references=False)
+    labels = [case.label for case in cases]
+    assert labels == [SDPA, NAIVE, "dot, whole module", f"{users}:Mean, whole module", "dot"]
+    assert cases[3].bar == cases[2]
+    assert cases[4].bar == cases[0]
+
+
+def test_options_are_given_behind_the_name() -> None:
+    assert contestants.split_options("sliding:window=128,other=a") == ("sliding", {"window": "128", "other": "a"})
+    assert contestants.split_options("mine.py:Mine") == ("mine.py:Mine", {})
+    assert contestants.split_options("mine.py:Mine:width=2") == ("mine.py:Mine", {"width": "2"})
+    module = contestants.build(replace(SMALL, name="gqa:groups=1"))
+    assert module.heads.kv_heads == 1  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="unknown option of mechanism gqa 'group': did you mean groups"):
+        contestants.contestants(["gqa:group=1"], SMALL)
+
+
+def test_who_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="unknown mechanism 'dott': did you mean dot"):
+        contestants.contestants(["dott"], SMALL)
+    monkeypatch.setitem(
+        registry._entries, ("mechanism", "dot"), replace(registry.find("mechanism", "dot"), causal=False)
+    )
+    with pytest.raises(ConfigError, match="dot cannot be causal: use --bidirectional"):
+        contestants.contestants(["dot"], SMALL)
+    cases, refused = contestants.contestants([], SMALL, references=False)
+    assert "dot" in refused
+    assert "dot" not in {case.name for case in cases}
+    assert contestants.contestants(["dot"], replace(SMALL, causal=False))[0]
+
+
+# Turns and limits
+
+
+def test_contestants_take_turns() -> None:
+    order: list[str] = []
+    times = timing.take_turns({name: lambda name=name: order.append(name) for name in "abc"}, 3, 1)  # type: ignore[misc]
+    assert "".join(order) == "abcabcabc"
+    assert {name: len(taken) for name, taken in times.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_slow_ones_run_less_often() -> None:
+    assert timing.runs_wanted([], 7) == 7
+    assert timing.runs_wanted([0.001], 7) == 7
+    assert timing.runs_wanted([1.1, 1.0], 7) == 3
+    assert timing.runs_wanted([60.0], 7) == 1
+
+
+def test_who_would_be_too_big_or_too_slow_is_skipped_with_the_number() -> None:
+    scout = Scout(Gauge(1e9), Limits(seconds=10.0, memory=1e9))
+    big, slow, linear = (replace(SMALL, name=name) for name in ("big", "slow", "linear"))
+    scout.seen[big] = {512: Glance(10_000_000, 0.01), 1024: Glance(40_000_000, 0.04)}
+    scout.seen[slow] = {512: Glance(1_000_000, 1.0), 1024: Glance(2_000_000, 4.0)}
+    scout.seen[linear] = {512: Glance(1_000_000, 0.1), 1024: Glance(2_000_000, 0.2)}
+    assert scout.objection(big, 4096) == ""
+    assert scout.objection(big, 8192) == "would need 2.6 GB"
+    assert scout.objection(slow, 2048) == "would take 16 s"
+    assert scout.objection(linear, 16384) == ""
+    assert scout.admit(slow, 2048) == Point(2048, skipped="would take 16 s")
+
+
+def test_a_pattern_that_cannot_fit_is_never_tried() -> None:
+    scout = Scout(Gauge(1e9), Limits(memory=1e9))
+    naive = Case(NAIVE)
+    assert scout.objection(naive, 2048) == ""
+    assert scout.objection(naive, 16384) == "would need 26 GB"
+    assert scout.objection(replace(naive, name=SDPA), 16384) == ""
+
+
+def test_lengths_are_read_strictly() -> None:
+    assert timing.read_lengths("2048,512,512") == [512, 2048]
+    for wrong in ("", "a", "512,", "0", "1.5"):
+        with pytest.raises(UserError, match="--lengths"):
+            timing.read_lengths(wrong)
+
+
+# Memory
+
+
+@pytest.fixture(scope="module")
+def gauge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gauge]:
+    makers = tmp_path_factory.mktemp("makers") / "makers.py"
+    makers.write_text(MAKERS)
+    with Gauge(300e6, maker=f"{makers}:make") as one:
+        yield one
+
+
+@linux
+def test_naive_attention_holds_its_pattern_and_the_fused_one_does_not(gauge: Gauge) -> None:
+    tokens = 1024
+    pattern = 4 * 8 * tokens**2
+    naive = gauge.glance(asdict(Case(NAIVE, tokens=tokens)))
+    fused = gauge.glance(asdict(Case(SDPA, tokens=tokens)))
+    assert naive.bytes is not None
+    assert fused.bytes is not None
+    assert 2 * pattern < naive.bytes < 5 * pattern
+    # The averages and three gradients, and little besides.
+    assert 4 * tokens * 256 * 4 * 0.9 < fused.bytes < pattern / 3
+    assert naive.seconds is not None
+    assert naive.seconds > 0
+
+
+@linux
+def test_the_memory_of_a_step_is_what_it_holds_at_once(gauge: Gauge) -> None:
+    def megabytes(kind: str, tokens: int) -> float:
+        found = gauge.glance({"tokens": tokens, "kind": kind})
+        assert found.bytes is not None, found
+        return found.bytes / 1e6
+
+    assert megabytes("one", 100) == pytest.approx(100, abs=5)
+    assert megabytes("after", 100) == pytest.approx(100, abs=5)
+    assert megabytes("both", 100) == pytest.approx(200, abs=5)
+
+
+@linux
+def test_who_breaks_or_takes_too_much_harms_nobody(gauge: Gauge) -> None:
+    assert gauge.glance({"tokens": 400, "kind": "one"}).failed == "needs more than 300 MB"
+    assert gauge.glance({"tokens": 1, "kind": "broken"}).failed == "ValueError: no such thing"
+    assert "SIGABRT" in gauge.glance({"tokens": 1, "kind": "dead"}).failed
+    assert not gauge.glance({"tokens": 1, "kind": "one"}).failed
+
+
+# How far
+
+
+class Lawful(Scout):
+    """A scout whose contestants obey laws, so that the right answer is known."""
+
+    def __init__(self, bytes_power: float, seconds_power: float, limits: Limits) -> None:
+        super().__init__(Gauge(limits.memory), limits)
+        self.powers = bytes_power, seconds_power
+
+    def glance(self, case: Case, tokens: int) -> Glance:
+        glance = Glance(int(100 * tokens ** self.powers[0]), 1e-6 * tokens ** self.powers[1])
+        self.seen[case][tokens] = glance
+        return glance
+
+
+@given(st.floats(1.0, 2.0), st.floats(7.5, 9.0))
+def test_the_longest_text_within_a_budget_of_memory(power: float, digits: float) -> None:
+    budget = reach.Budget("bytes", 10**digits)
+    truth = (budget.amount / 100) ** (1 / power)
+    found = reach.longest(Lawful(power, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, budget)
+    assert found.measured
+    assert min(truth, reach.LONGEST) / 1.05 <= found.tokens <= truth + 1
+
+
+def test_a_short_text_that_takes_no_memory_fits() -> None:
+    class Frugal(Lawful):
+        def glance(self, case: Case, tokens: int) -> Glance:
+            glance = super().glance(case, tokens)
+            self.seen[case][tokens] = replace(glance, bytes=0 if tokens <= 512 else glance.bytes)
+            return self.seen[case][tokens]
+
+    found = reach.longest(Frugal(1.0, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, reach.Budget("bytes", 1e6))
+    assert 9_000 < found.tokens <= 10_000
+
+
+@given(st.floats(1.0, 2.0), st.floats(0.0, 2.0))
+def test_the_longest_text_within_a_budget_of_time(power: float, digits: float) -> None:
+    budget = reach.Budget("seconds", 10**digits)
+    truth = (budget.amount / 1e-6) ** (1 / power)
+    scout = Lawful(1.0, power, reach.roomy(Limits(seconds=1.0, memory=1e15), [budget]))
+    found = reach.longest(scout, SMALL, budget)
+    assert found.measured
+    assert min(truth, reach.LONGEST) / 1.05 <= found.tokens <= truth + 1
+
+
+def test_what_nobody_waits_for_is_extrapolated_and_says_so() -> None:
+    budget = reach.Budget("bytes", 1e7)
+    scout = Lawful(1.0, 2.0, Limits(seconds=60.0, memory=2e9))
+    found = reach.longest(scout, SMALL, budget)
+    assert not found.measured
+    assert found.tokens == pytest.approx(1e5, rel=1e-3)
+    assert max(scout.seen[SMALL]) <= 60_000_000**0.5
+    assert found.length == "about 100,000"
+
+
+def test_budgets_are_read() -> None:
+    assert reach.read_budgets("1GB, 500mb,10s,20 ms") == [
+        reach.Budget("bytes", 1e9),
+        reach.Budget("bytes", 5e8),
+        reach.Budget("seconds", 10.0),
+        reach.Budget("seconds", 0.02),
+    ]
+    for wrong in ("", "1", "GB", "1 parsec", "1.2.3s", "0s"):
+        with pytest.raises(UserError, match="--reach"):
+            reach.read_budgets(wrong)
+
+
+def test_reach_is_compared_with_who_has_most_trouble() -> None:
+    reached = (reach.Reached(SDPA, 8000, False), reach.Reached(NAIVE, 1000, True), reach.Reached("swift", 9000, True))
+    memory = reach.Reach(reach.Budget("bytes", 1e9), reached)
+    time = reach.Reach(reach.Budget("seconds", 10.0), reached)
+    assert reach.table(memory)[1:] == [
+        [SDPA, "about 8,000 (extrapolated)", "8.0x"],
+        [NAIVE, "1,000", "1.0x"],
+        ["swift", "9,000", "9.0x"],
+    ]
+    assert time.ratio(reached[2]) == pytest.approx(9 / 8)
+    nowhere = reach.Reach(reach.Budget("bytes", 1e3), (reach.Reached(NAIVE, 0, True),))
+    assert nowhere.ratio(nowhere.reached[0]) is None
+
+
+# The command
+
+
+def test_bench_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("bench", "--help") == 0
+    assert "--bidirectional" in capsys.readouterr().out
+
+
+def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    size = ["--n_head", "2", "--n_embd", "16", "--rounds", "2", "--memory_limit", "2"]
+    names = ["dot", f"{users}:Mean", f"{users}:Broken"]
+    assert call("bench", *names, "--lengths", "64,128", *size, "--json", "--out", out) == 0
+    told = json.loads(capsys.readouterr().out.replace("a user's word\n", ""))
+    rows = {row["name"]: row for row in told["rows"]}
+    assert list(rows)[:2] == [SDPA, NAIVE]
+    assert {"dot", "dot, reference", "dot, whole module", f"{users}:Mean, whole module"} < set(rows)
+    for name, row in rows.items():
+        bar = rows[row["bar"]]
+        for point, its in zip(row["points"], bar["points"], strict=True):
+            if "Broken" in name:
+                assert point["skipped"].startswith("KeyError")
+                continue
+            assert point["ratio"] == pytest.approx(point["seconds"] / its["seconds"])
+            assert point["runs"] == 2
+            assert (point["bytes"] is not None) == measurable()
+    assert [point["tokens"] for point in rows["dot"]["points"]] == [64, 128]
+    assert told["setting"]["causal"] is True
+    assert {path.name for path in out.iterdir()} == {
+        "bench.json",
+        "bench.md",
+        "bench.png",
+        "bench.svg",
+        "manifest.json",
+    }
+    assert call("bench", "dot", "--out", out) == 2
+
+
+@linux
+def test_reach_goes_as_far_as_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    size = ["--n_head", "2", "--n_embd", "16"]
+    assert call("bench", "dot", "--reach", "6MB,5ms", "--seconds", "0.05", *size, "--json", "--out", out) == 0
+    told = json.loads(capsys.readouterr().out)
+    answer, in_time = told["reach"]
+    reached = {one["label"]: one for one in answer["reached"]}
+    assert answer["compared_with"] == NAIVE
+    assert reached[NAIVE]["measured"]
+    most = max(run["bytes"] for run in told["runs"][NAIVE] if run["tokens"] <= reached[NAIVE]["tokens"])
+    assert 3e6 < most <= 6e6
+    assert 256 < reached[NAIVE]["tokens"] < math.sqrt(6e6 / (4 * 2 * 2))
+    assert reached["dot"]["ratio"] > 3  # the fused kernel's memory is linear
+    assert in_time["compared_with"] == SDPA
+    for one in in_time["reached"]:
+        assert all(run["seconds"] <= 0.005 for run in told["runs"][one["label"]] if run["tokens"] == one["tokens"])
+    assert {path.name for path in out.iterdir()} == {
+        "reach.json",
+        "reach.md",
+        "reach.png",
+        "reach.svg",
+        "manifest.json",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dott"], "did you mean dot?"),
+        (["no_such.py:Mine"], "no_such.py: no such file"),
+        (["--lengths", "long"], "--lengths are whole numbers"),
+        (["--n_embd", "100"], "--n_embd must be a multiple of the 8 heads"),
+        (["--batch", "0"], "--batch must be at least 1"),
+        (["--rounds", "0"], "--rounds must be more than 0"),
+        (["--memory_limit", "0"], "--memory_limit must be more than 0"),
+        (["--reach", "far"], "--reach is an amount of memory or time"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("bench", *arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+
+
+# The contest with other libraries
+
+
+@pytest.fixture
+def contest(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    guests = dict(contestants.GUESTS)
+    yield importlib.import_module("contest")
+    contestants.GUESTS.clear()
+    contestants.GUESTS.update(guests)
+
+
+def test_our_contestants_can_be_built(contest: Any) -> None:
+    ours = {name for group in contest.GROUPS for name in group.cores + group.wholes if name not in contest.PEERS}
+    there = [name for name in ours if contestants.split_options(name)[0] in registry.names("mechanism")]
+    assert there
+    for name in there:
+        assert contestants.build(replace(Case(name), tokens=512)) is not None
+
+
+def test_verdicts_follow_from_the_numbers(contest: Any) -> None:
+    targets = [
+        contest.Target("swift", SDPA, 0.3, 1024),
+        contest.Target("swift", SDPA, 0.2, 1024),
+        contest.Target("swift", "naive", 1.0),
+        contest.Target("swift", SDPA, 1.0),
+        contest.Target("swift", SDPA, 1.0, 4096),
+        contest.Target("nobody", SDPA, 1.0),
+    ]
+    verdicts = list(contest.judge_times(made_up(), targets))
+    assert [one.met for one in verdicts] == [True, False, True, False, None, None]
+    assert verdicts[0].found == "0.250x"
+    long = tuple(Point(n, 1.0, 1000 * n**2) for n in (2048, 4096))
+    grown = Result((Row("square", SDPA, long), Row("other", SDPA, long)), {}, {}, {})
+    assert [one.met for one in contest.judge_memory(grown, ["square"])] == [False]
+
+
+def test_a_leak_is_seen(contest: Any) -> None:
+    like = Case("dot", n_head=2, n_embd=16)
+    sound, leaking = contest.judge_leaks([like, replace(like, name="zero_mask")])
+    assert (sound.met, leaking.met) == (True, False)
+    assert contest.leak(replace(like, whole=True)) < 1e-6
