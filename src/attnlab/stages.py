@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from attnlab import corpora, registry, usercode
-from attnlab.config import ModelConfig, RunConfig, Stage, restore
+from attnlab.config import ModelConfig, RunConfig, Stage, require_seed, restore
 from attnlab.corpora import Corpus, Question
 from attnlab.english import split_words
 from attnlab.errors import CheckpointError, ConfigError, DataError
@@ -179,6 +179,7 @@ def fitted(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
 
 def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> dict[str, Any]:
     """What a task makes of the data: counts, and examples as pairs of texts."""
+    require_seed(seed)
     sources = Sources.read(corpus, facts)
     tokenizer = learn_tokenizer(config, sources)
     task = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
