@@ -315,7 +315,7 @@ def test_a_look_says_where_it_shows_influence(
 
 def test_mistakes_leave_no_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for message, arguments in {
-        "the text is empty": ("runs/recall-1", ""),
+        "an argument is empty": ("runs/recall-1", ""),
         "holds 32: shorten it": ("runs/recall-1", "word " * 40),
         "no such run folder": ("runs/absent", TEXT),
         "runs/recall-1 exists already": ("runs/recall-1", TEXT, "--out", "runs/recall-1"),

@@ -19,7 +19,7 @@ from attnlab.corpora import Corpus, Question
 from attnlab.english import split_words
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.model import FORMAT, LanguageModel, load_model, on_paper
-from attnlab.runs import Run, free_name, locked, note_without_manifest, refuse_existing
+from attnlab.runs import Run, free_name, locked, movable, note_without_manifest, refuse_existing
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
@@ -266,7 +266,10 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
                 "format": FORMAT,
                 "stage": stage,
                 "config": replace(config, model=trainer.model.config).to_dict(),
-                "data": sources.described,
+                "data": {
+                    key: entry and {**entry, "source": movable(entry["source"], run.path)}
+                    for key, entry in sources.described.items()
+                },
                 "base": os.path.relpath(base.path, run.path) if base else None,
             }
             Run.create(run.path, stored, usercode.carried(trainer.model.config.mechanism, config.task.name))
