@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests of tiny models are fastest with one thread each; training chooses its own.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: run quick test test-slow check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
+.PHONY: run quick test test-slow faults check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
 run: setup-run
 	$(BIN)/attnlab run
 
@@ -18,6 +18,10 @@ test: setup
 
 test-slow: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m slow
+
+# Kills, torn lines, full disks, flipped bits and the like against a small chain of commands: docs/reliability.md.
+faults: setup
+	$(TEST_ENV) $(BIN)/python tests/faults/faults.py
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 """Malformed input to every verb: wrong values of every option, and damaged files of runs. No case may end in a traceback.
 
-    python benchmarks/malformed.py [--cases 2400] [--seed 0] [--jobs 2] [--limit 60] [--keep FOLDER]
+    python benchmarks/malformed.py [--cases 2400] [--seed 0] [--jobs 2] [--limit 60] [--only CASE]
 
 Every case is a command in a forked process of its own, in a fresh copy of a small folder of runs, with a limit of time and
 of memory, and without the rights that let root ignore permissions. Training ends after two steps. Prints the number of

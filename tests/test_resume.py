@@ -140,6 +140,7 @@ def test_every_flipped_bit_of_a_manifest_is_found_or_changes_nothing(tmp_path: P
         (tmp_path / "folder" / MANIFEST).write_bytes(damaged)
         try:
             assert read_json(tmp_path / "folder/a.json") == {"value": 1}
+            assert is_written(tmp_path / "folder/a.json")
         except CheckpointError:
             continue
 

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlab import stats
+from attnlab.config import require_seed
 from attnlab.corpora import Question
 from attnlab.errors import DataError, UserError
 from attnlab.model import LanguageModel
@@ -95,8 +96,9 @@ def sample(
     use_cache: bool = True,
 ) -> list[str]:
     """Texts that a model writes, each from the prompt on, up to its stop symbol or `limit` further tokens."""
-    if count < 1 or limit < 1 or seed < 0:
-        raise UserError("samples need a count and a limit of at least 1, and a seed that is not negative")
+    require_seed(seed)
+    if count < 1 or limit < 1:
+        raise UserError("samples need a count and a limit of at least 1")
     if not (math.isfinite(temperature) and temperature >= 0) or top_k < 0:
         raise UserError(f"temperature and top_k must not be negative, but are {temperature} and {top_k}")
     begin = tokenizer.opening(prompt)

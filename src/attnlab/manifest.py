@@ -1,4 +1,4 @@
-"""manifest.json: what a folder is, and the sha256 of every file in it that counts.
+"""manifest.json: what a folder is, and the sha256 of every file in it that counts, and of the manifest itself.
 
 A folder that is written at once gets its manifest with it. A file that is added later is listed after it was written, and
 one that is replaced is taken off the list first. A file that is there but not listed was therefore being written when a
@@ -30,6 +30,11 @@ def is_digest(text: object) -> bool:
     return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
+def canonical(kind: str, files: Mapping[str, str]) -> bytes:
+    """What the manifest's own sha256 is taken of."""
+    return json.dumps([kind, VERSION, sorted(files.items())]).encode()
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The kind of a folder and its files by name, relative to the folder, each with its sha256."""
@@ -53,8 +58,8 @@ class Manifest:
                 raise CheckpointError(
                     f"{path} has version {version!r}, and this attnlab reads {VERSION}: upgrade attnlab"
                 )
-            if not isinstance(kind, str) or not all(map(is_digest, files.values())):
-                raise TypeError("no checksums inside")
+            if stored["sha256"] != digest(canonical(kind, files)):
+                raise ValueError("the manifest is not as it was written")
         except FileNotFoundError:
             return None
         except NotADirectoryError:
@@ -67,7 +72,8 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """As it is stored."""
-        stored = {"kind": self.kind, "version": VERSION, "files": dict(sorted(self.files.items()))}
+        files = dict(sorted(self.files.items()))
+        stored = {"kind": self.kind, "version": VERSION, "files": files, "sha256": digest(canonical(self.kind, files))}
         return (json.dumps(stored, indent=1) + "\n").encode()
 
     def with_files(self, contents: Mapping[str, bytes]) -> Manifest:

@@ -426,8 +426,14 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What was asked."""
-        return read_json(self.path / "config.json")
+        """What was asked; data that were named by the way from the run to them, with their path now."""
+        stored = read_json(self.path / "config.json")
+        data = stored.get("data")
+        for entry in data.values() if isinstance(data, dict) else ():
+            source = entry.get("source") if isinstance(entry, dict) else None
+            if isinstance(source, str) and source.startswith(".."):
+                entry["source"] = os.path.normpath(self.path.resolve() / source)
+        return stored
 
     @property
     def complete(self) -> bool:
@@ -513,6 +519,13 @@ class Run:
         """The checkpoints, oldest first."""
         found = (self.path / "checkpoints").glob("step-*")
         return sorted((path for path in found if re.fullmatch(r"step-[0-9]{1,18}", path.name)), key=step_of)
+
+
+def movable(source: str, run: Path) -> str:
+    """The name of a file in the study that a run belongs to, as the way from the run, so that both can be moved."""
+    place = run.absolute()
+    inside = any((one / "study.json").is_file() for one in place.parents if Path(source).is_relative_to(one.resolve()))
+    return os.path.relpath(source, place.parent.resolve() / place.name) if inside else source
 
 
 def step_of(checkpoint: Path) -> int:

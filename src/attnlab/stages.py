@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from attnlab import corpora, registry, usercode
-from attnlab.config import ModelConfig, RunConfig, Stage, restore
+from attnlab.config import ModelConfig, RunConfig, Stage, require_seed, restore
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.model import FORMAT, LanguageModel, load_model, meta_model
-from attnlab.runs import Run, free_name, locked, note_without_manifest, refuse_existing
+from attnlab.runs import Run, free_name, locked, movable, note_without_manifest, refuse_existing
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
@@ -179,6 +179,7 @@ def fitted(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
 
 def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> dict[str, Any]:
     """What a task makes of the data: counts, and examples as pairs of texts."""
+    require_seed(seed)
     sources = Sources.read(corpus, facts)
     tokenizer = learn_tokenizer(config, sources)
     task = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
@@ -265,7 +266,10 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
                 "format": FORMAT,
                 "stage": stage,
                 "config": replace(config, model=trainer.model.config).to_dict(),
-                "data": sources.described,
+                "data": {
+                    key: entry and {**entry, "source": movable(entry["source"], run.path)}
+                    for key, entry in sources.described.items()
+                },
                 "base": os.path.relpath(base.path, run.path) if base else None,
             }
             Run.create(run.path, stored, usercode.carried(trainer.model.config.mechanism, config.task.name))

@@ -15,7 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from attnlab import load_model
-from attnlab.errors import DataError, UserError
+from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.exchange import export, import_model, read_folder
 from attnlab.exchange.symbols import byte_letters
 from attnlab.tokenizers import Kind
@@ -193,6 +193,15 @@ def test_an_exported_tokenizer_that_was_changed_is_refused(tmp_path: Path, kind:
     file.write_text(json.dumps(changed))
     with pytest.raises(UserError, match=r"its tokenizer\.json was changed"):
         read_folder(tmp_path / "theirs")
+
+
+def test_a_damaged_tokenizer_config_is_refused(tmp_path: Path) -> None:
+    export(stored(tmp_path / "run", tiny_model()), tmp_path / "abroad")
+    path = tmp_path / "abroad" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": "x"}))
+    (tmp_path / "abroad" / "manifest.json").unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match="tokenizer_config.json is damaged"):
+        read_folder(tmp_path / "abroad")
 
 
 def test_the_verbs_work_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

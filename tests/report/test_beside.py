@@ -116,8 +116,8 @@ def test_a_comparison_is_written_again(here: Path, capsys: pytest.CaptureFixture
     write_report(result, here.parent / "directly")
     assert Path("elsewhere/report.html").read_text() == Path("directly/report.html").read_text()
     (study / "result.json").write_text(json.dumps({"specimens": []}))
-    assert call("report", "compare-1") == 2
-    assert "result.json lacks" in capsys.readouterr().err
+    assert call("report", "compare-1") == 1
+    assert "result.json is damaged, or of another version" in capsys.readouterr().err
 
 
 def test_a_study_that_was_stopped_shows_its_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ def test_both_files_are_written_and_nothing_else(result: Result, tmp_path: Path)
     folder = tmp_path / "new" / "study"
     assert write_report(result, folder) == folder / "report.html"
     write_report(result, folder)  # again: a report can be made anew
-    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.md"]
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "report.html", "report.md"]
 
 
 def test_the_page_is_written_whole_or_not_at_all(

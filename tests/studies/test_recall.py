@@ -15,6 +15,7 @@ from attnlab.errors import CheckpointError, DataError, Interrupted, OutputExists
 from attnlab.runs import Run
 from attnlab.studies import recall
 from attnlab.studies.recall import parted
+from attnlab.trust.read import facts_of
 
 GIVEN: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
@@ -172,6 +173,8 @@ def test_questions_kept_back_are_not_trained_on_and_calibrate(tmp_path: Path, co
     assert result["calibration"]["questions"] == 10
     assert result["world"]["training_questions"] == len(train)
     assert (folder / "finetune" / "calibration.json").is_file()
+    moved = folder.rename(tmp_path / "moved")  # its own questions move along
+    assert facts_of(Run.open(moved / "finetune")) == train
 
 
 def test_the_assisted_track_reads_first_and_says_so(tmp_path: Path, console: Console) -> None:

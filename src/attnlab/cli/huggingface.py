@@ -84,7 +84,8 @@ def classify(
 
     if model is None:
         raise UserError("with which model? Add --model bag-of-words, minilm, roberta-base or a folder")
-    if model != BAG_OF_WORDS:
+    studied = search or any(one is not None for one in (optimizers, seeds, trials, minutes))
+    if model != BAG_OF_WORDS and not studied:  # studies check their options first
         reached(locate(model))  # before torch and transformers are imported, which takes seconds
 
     from attnlab.classify import batches, describe_tables, make_classifier

@@ -18,7 +18,7 @@ from attnlab.exchange.gpt2 import from_gpt2, settings_of
 from attnlab.exchange.modeling import AttnlabForCausalLM
 from attnlab.exchange.symbols import from_transformers
 from attnlab.model import FORMAT, LanguageModel, model_files
-from attnlab.runs import Run, add_files, refuse_existing, to_json, write_folder
+from attnlab.runs import Run, add_files, interpreting, refuse_existing, to_json, write_folder
 from attnlab.tokenizers import Tokenizer
 
 STAGE = "import"
@@ -42,7 +42,9 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
         raise UserError(
             f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2, and what it exported"
         )
-    tokenizer = from_transformers(loaded(AutoTokenizer, folder), model.config.vocab_size)
+    theirs = loaded(AutoTokenizer, folder)
+    with interpreting(folder / "tokenizer_config.json"):
+        tokenizer = from_transformers(theirs, model.config.vocab_size)
     if tokenizer.size > model.config.vocab_size:
         raise DataError(f"{folder}: the tokenizer has {tokenizer.size} symbols, the model {model.config.vocab_size}")
     return model.eval(), tokenizer

@@ -1,0 +1,666 @@
+"""make faults: faults of every kind against a small chain of commands, and a table of those tried and survived.
+
+    python tests/faults/faults.py [--short] [--jobs N] [--only WORD]
+
+The chain is pretrain, finetune, evaluate, calibrate, report, a comparison and a recall study, of models with 31,488
+parameters. A fault is survived when the command, or the one that a user gives next (`attnlab resume`, or the same again),
+ends with the very figures of the chain without faults, or in one line where the fault cannot be repaired; and when nothing
+else has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import sandbox
+from sandbox import Outcome, attnlab, contents, differences, figures, kill_at, start
+
+TINY = """
+[model]
+n_layer = 1
+n_head = 2
+n_embd = 32
+block_size = 64
+vocab_size = 300
+[train]
+epochs = 3.0
+tokens_per_batch = 1024
+checkpoint_every = 3
+threads = 1
+[finetune.train]
+epochs = 2.0
+tokens_per_batch = 256
+checkpoint_every = 3
+threads = 1
+[scratch.train]
+epochs = 1.0
+tokens_per_batch = 256
+checkpoint_every = 3
+threads = 1
+"""
+CONFIG = Path(tempfile.gettempdir()) / f"tiny-{os.getpid()}.toml"  # made when the program runs
+DATA = ("--corpus", "people:60", "--facts", "people:60:train", "--config", str(CONFIG))
+EXAM = ("--exam", "people:60:dev")
+QUESTION = "Where was Hanser Alberto born?"
+
+
+@dataclass(frozen=True)
+class Link:
+    """One command of the chain: what it needs, and the folder that it makes or changes."""
+
+    name: str
+    folder: str
+    needs: tuple[str, ...]
+    command: tuple[str, ...]
+    again: bool = False  # given again after a fault, where there is nothing to resume
+    state: str = "after"  # which state of the folders is needed
+
+
+CHAIN = (
+    Link("pretrain", "pretrain", (), ("pretrain", *DATA, "--out", "pretrain")),
+    Link(
+        "finetune",
+        "finetune",
+        ("pretrain",),
+        ("finetune", "pretrain", "--facts", "people:60:train", "--config", str(CONFIG), "--out", "finetune"),
+    ),
+    Link("evaluate", "exam", ("pretrain", "finetune"), ("evaluate", "finetune", *EXAM, "--out", "exam"), True),
+    Link("calibrate", "finetune", ("pretrain", "finetune"), ("calibrate", "finetune"), True),
+    Link("report", "side", ("pretrain", "finetune"), ("report", "pretrain", "finetune", "--out", "side"), True),
+    Link(
+        "compare",
+        "compare",
+        (),
+        (
+            *("compare", "dot", "linear", "--task", "recall", "--seeds", "1", "--jobs", "1"),
+            *(*DATA, *EXAM, "--out", "compare"),
+        ),
+    ),
+    # The audit takes seconds, and is kept: what comes after it is killed in a comparison that goes on.
+    Link("compare, resumed", "compare", ("compare",), ("resume", "compare"), state="stopped"),
+    Link("recall", "recall", (), ("run", "recall", *DATA, *EXAM, "--held-out", "10", "--out", "recall")),
+)
+
+
+@dataclass
+class Golden:
+    """The chain without faults."""
+
+    root: Path
+    scratch: Path
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    events: dict[str, list[tuple[str, str, str]]] = field(default_factory=dict)  # kind, path, place in the code
+
+    def event(self, name: str, kind: str, path: str, nth: int = 0) -> int:
+        """The number of an event: the n-th of its kind whose path ends so."""
+        events = self.events[name]
+        return [at for at, one in enumerate(events) if one[0] == kind and one[1].endswith(path)][nth]
+
+    def stop(self, name: str, number: int, state: str) -> None:
+        """Keep the folder of a command as it is when the command is killed at an event."""
+        link = next(one for one in CHAIN if one.name == name)
+        with self.sandbox(*link.needs) as place:
+            attnlab(place, *link.command, strike=kill_at(number))
+            self.keep(place / "work" / link.folder, state)
+
+    @contextmanager
+    def sandbox(self, *needs: str, of: str = "after") -> Iterator[Path]:
+        """A fresh sandbox with some folders of the chain; of a stopped one the folder as it was then."""
+        target = self.scratch / f"{os.getpid()}-{time.monotonic_ns()}"
+        (target / "home").mkdir(parents=True)
+        (target / "work").mkdir()
+        for name in needs:
+            shutil.copytree(self.root / of / name, target / "work" / name)
+        try:
+            yield target
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+
+    def keep(self, folder: Path, of: str) -> None:
+        """Keep a folder as it is now."""
+        target = self.root / of / folder.name
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(folder, target)
+
+
+def make_golden(root: Path, scratch: Path, links: Sequence[Link]) -> Golden:
+    """Do the chain once, with every write event written down, and keep what some kills leave behind."""
+    golden = Golden(root, scratch)
+    for link in links:
+        with golden.sandbox(*link.needs, of=link.state) as place:
+            log = scratch / "events"
+            log.unlink(missing_ok=True)
+            outcome = sandbox.warm_up(place, *link.command, strike=sandbox.record_to(log))
+            if outcome.code:
+                raise SystemExit(f"the chain fails without a fault, at {link.name}: {outcome}")
+            golden.events[link.name] = [tuple(json.loads(line)) for line in log.read_text().splitlines()]  # type: ignore[misc]
+            golden.figures[link.name] = figures(place / "work" / link.folder)
+            golden.keep(place / "work" / link.folder, "after")
+        if link.name == "pretrain":
+            golden.stop("pretrain", golden.event("pretrain", "write", "/metrics.jsonl", 8), "stopped")
+        elif link.name == "finetune":
+            golden.stop("finetune", golden.event("finetune", "write", "/metrics.jsonl", 7), "stopped")
+        elif link.name == "compare":
+            golden.stop("compare", golden.event("compare", "mkdir", "compare/logs"), "stopped")
+        if link.name in ("compare", "recall"):
+            golden.stop(link.name, golden.event(link.name, "open", f"{link.name}/.result.json.tmp"), "unjudged")
+        if link.name == "recall":
+            golden.stop("recall", golden.event("recall", "write", "finetune/metrics.jsonl", 4), "stopped")
+    return golden
+
+
+@dataclass
+class Task:
+    """One fault: the row of the table that it counts in, what it is, and a function that tries it.
+
+    The function returns what went wrong, nothing where nothing did, or one of the words of SURVIVED.
+    """
+
+    row: str
+    what: str
+    work: Callable[[], str]
+
+
+# kill -9 ----------------------------------------------------------------------------------------------------------
+
+
+def recover(place: Path, link: Link) -> Outcome:
+    """What a user does after a fault."""
+    if link.again or not (place / "work" / link.folder).exists():
+        if link.folder not in link.needs and (place / "work" / link.folder).exists():
+            return Outcome(0, "it is there", "")
+        return attnlab(place, *link.command)
+    return attnlab(place, "resume", link.folder)
+
+
+def judge(golden: Golden, place: Path, link: Link, outcome: Outcome, before: dict[str, Any]) -> str:
+    """What is wrong after a recovery; empty where nothing is."""
+    if outcome.code:
+        return f"recovery failed: {outcome}"
+    wrong = differences(place / "work" / link.folder, golden.figures[link.name])
+    for name, content in before.items():
+        if contents(place / "work" / name) != content and name != link.folder:
+            wrong += f" {name} has changed"
+    left = [path.name for path in (place / "work").iterdir() if path.name.startswith(".")]
+    return wrong + (f" left over: {left}" if left else "")
+
+
+def killed(golden: Golden, link: Link, number: int) -> str:
+    """Kill a command at an event, recover, and compare."""
+    with golden.sandbox(*link.needs, of=link.state) as place:
+        before = {name: contents(place / "work" / name) for name in link.needs}
+        first = attnlab(place, *link.command, strike=kill_at(number))
+        if first.code == 0:
+            return f"it was not killed: {first}"
+        return judge(golden, place, link, recover(place, link), before)
+
+
+def sample(golden: Golden, short: bool) -> Iterator[tuple[Link, int]]:
+    """The events to kill at: all; of the two studies the first and the last at every place in the code that is new."""
+    seen: set[tuple[str, str]] = set()
+    for link in CHAIN:
+        events = golden.events.get(link.name, [])
+        keys = [(kind, re.sub(r"\d+", "N", f"{Path(path).name} {place}")) for kind, path, place in events]
+        if link.name not in ("compare", "compare, resumed", "recall") and not short:
+            chosen = list(range(len(events)))
+        else:
+            if link.name == "compare" and events:
+                keys = keys[: golden.event("compare", "mkdir", "compare/logs")]
+            fresh = [key for key in dict.fromkeys(keys) if key not in seen]
+            ends = {keys.index(key) for key in fresh} | {len(keys) - 1 - keys[::-1].index(key) for key in fresh}
+            chosen = sorted(ends)
+        seen.update(keys)
+        yield from ((link, number) for number in (chosen[:: len(chosen) // 4 + 1] if short else chosen))
+
+
+def kills(golden: Golden, short: bool) -> list[Task]:
+    """kill -9 at every write."""
+    return [
+        Task(f"kill -9: {link.name}", f"event {at} {golden.events[link.name][at]}", partial(killed, golden, link, at))
+        for link, at in sample(golden, short)
+    ]
+
+
+# Damage to what is recorded --------------------------------------------------------------------------------------
+
+
+def torn(golden: Golden, short: bool) -> list[Task]:
+    """metrics.jsonl of a stopped run, cut at every byte of its last two lines, and damaged in any line."""
+    content = (golden.root / "stopped" / "pretrain" / "metrics.jsonl").read_bytes()
+    lines = content.splitlines(keepends=True)[:-1]  # the kill has cut the last one
+    whole = b"".join(lines)
+    tails = [whole[:cut] for cut in range(len(whole) - len(lines[-1]) - len(lines[-2]), len(whole) + 1)]
+    tails += [whole + tail for tail in (b"\0" * 40, b"{", b"\n", b'{"step": 9}\n', b"\xff\xfe")]
+    found = [Task("torn last lines", repr(tail[-40:]), partial(recorded, golden, tail)) for tail in tails]
+    for number in range(len(lines)):
+        bad = b"".join((*lines[:number], lines[number].replace(b'"loss": ', b'"loss": 1'), *lines[number + 1 :]))
+        found.append(Task("damage in the middle", f"line {number + 1}", partial(recorded, golden, bad, True)))
+    return found[:: 60 if short else 1]
+
+
+def recorded(golden: Golden, content: bytes, may_refuse: bool = False) -> str:
+    """Resume a run with other metrics than it has written."""
+    with golden.sandbox("pretrain", of="stopped") as place:
+        (place / "work" / "pretrain" / "metrics.jsonl").write_bytes(content)
+        outcome = attnlab(place, "resume", "pretrain")
+        if may_refuse and outcome.refused:
+            return "detected"
+        return str(outcome) if outcome.code else differences(place / "work" / "pretrain", golden.figures["pretrain"])
+
+
+# Disks ------------------------------------------------------------------------------------------------------------
+
+
+def full_disk(golden: Golden, short: bool) -> list[Task]:
+    """A disk that is full from some event on, and files that may not grow beyond a size."""
+    found = []
+    for link in CHAIN[:1] if short else CHAIN:
+        every = {"pretrain": 3, "finetune": 11, "compare": 40, "compare, resumed": 29, "recall": 29}.get(link.name, 2)
+        for number in range(0, len(golden.events[link.name]), 50 if short else every):
+            work = partial(filled, golden, link, strike=sandbox.full_from(number))
+            found.append(Task("full disk (ENOSPC)", f"{link.name}, event {number}", work))
+        for size in () if short else (1_000, 3_000, 6_000, 100_000, 150_000):
+            work = partial(filled, golden, link, before=sandbox.limited_to(size))
+            found.append(Task("full disk (RLIMIT_FSIZE)", f"{link.name}, {size} bytes", work))
+    return found
+
+
+def filled(golden: Golden, link: Link, **fault: Any) -> str:
+    """A command that finds the disk full ends in one line; with room again, it comes to its end."""
+    with golden.sandbox(*link.needs, of=link.state) as place:
+        before = {name: contents(place / "work" / name) for name in link.needs}
+        first = attnlab(place, *link.command, **fault)
+        if first.code and not first.refused:
+            return f"not one line: {first}"
+        return judge(golden, place, link, recover(place, link) if first.code else first, before)
+
+
+READ_ONLY = (
+    ("resume", "pretrain"),
+    ("pretrain", *DATA, "--out", "new"),
+    ("finetune", "finetune", "--out", "new"),
+    ("evaluate", "finetune", *EXAM, "--out", "new"),
+    ("calibrate", "finetune"),
+    ("report", "finetune", "--out", "new"),
+    ("report", "recall"),
+    ("resume", "compare"),
+    ("runs", "delete", "finetune", "--yes"),
+    ("export", "finetune", "new"),
+)
+READING = (("runs", "show", "finetune"), ("runs", "."), ("ask", "finetune", QUESTION), ("generate", "finetune", "Ada"))
+
+
+def read_only(golden: Golden, short: bool) -> list[Task]:
+    """Folders that may not be written, as a user who is not root."""
+    if short:
+        return [Task("read-only folder", "pretrain", partial(refused_there, golden, READ_ONLY[1]))]
+    run, checkpoints = ("pretrain",), ("pretrain/checkpoints",)
+    return [
+        *(Task("read-only folder", " ".join(one), partial(refused_there, golden, one)) for one in READ_ONLY),
+        *(Task("read-only folder", " ".join(one), partial(read_there, golden, one)) for one in READING),
+        Task("read-only parent", "resume", partial(resumed_there, golden, run, ())),
+        Task("read-only cache and state", "resume", partial(resumed_there, golden, (".",), ())),
+        Task("read-only checkpoints", "resume", partial(resumed_there, golden, (".",), checkpoints)),
+    ]
+
+
+@contextmanager
+def other_user(golden: Golden, writable: Sequence[str] = (), *others: str) -> Iterator[Path]:
+    """A sandbox in which a user who is not root may write only some folders."""
+    with golden.sandbox("finetune", "recall") as place:
+        for name in ("pretrain", "compare"):
+            state = "stopped" if name == "pretrain" else "unjudged"
+            shutil.copytree(golden.root / state / name, place / "work" / name)
+        permit(place, False)
+        for name in writable:
+            permit(place / "work" / name, True)
+        for name in others:
+            permit(place / "work" / name, False)
+        try:
+            yield place
+        finally:
+            permit(place, True)
+
+
+def permit(folder: Path, writing: bool) -> None:
+    """Let everybody write a folder and all in it, or nobody."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod((0o777 if writing else 0o555) if path.is_dir() else (0o666 if writing else 0o444))
+
+
+def refused_there(golden: Golden, command: Sequence[str]) -> str:
+    """A command that would write ends in one line, and changes nothing."""
+    with other_user(golden) as place:
+        before = contents(place)
+        outcome = attnlab(place, *command, before=sandbox.as_nobody)
+        return ("" if outcome.refused else str(outcome)) + (
+            "" if contents(place) == before else " it changed something"
+        )
+
+
+def read_there(golden: Golden, command: Sequence[str]) -> str:
+    """A command that only reads works as ever."""
+    with other_user(golden) as place:
+        free, bound = attnlab(place, *command), attnlab(place, *command, before=sandbox.as_nobody)
+        return "" if (free.code, free.out) == (bound.code, bound.out) else str(bound)
+
+
+def resumed_there(golden: Golden, writable: Sequence[str], others: Sequence[str]) -> str:
+    """A run is resumed where it may be written; else it ends in one line, and goes on once it may."""
+    with other_user(golden, writable, *others) as place:
+        outcome = attnlab(place, "resume", "pretrain", before=sandbox.as_nobody)
+        if others:
+            if not outcome.refused:
+                return f"not one line: {outcome}"
+            permit(place / "work", True)
+            outcome = attnlab(place, "resume", "pretrain", before=sandbox.as_nobody)
+        return str(outcome) if outcome.code else differences(place / "work" / "pretrain", golden.figures["pretrain"])
+
+
+# Bit flips --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Read:
+    """Folders in some state, and the commands that read them; `made` is the folder that such a command makes or changes."""
+
+    folders: tuple[tuple[str, str], ...]  # state and name; flipped is the first
+    commands: tuple[tuple[str, ...], ...]
+    made: str | None = None
+
+    @property
+    def flipped(self) -> str:
+        return self.folders[0][1]
+
+
+AFTER = tuple(("after", name) for name in ("finetune", "pretrain", "exam", "compare", "recall"))
+READS = (
+    Read((("stopped", "pretrain"),), (("resume", "pretrain"),), "pretrain"),
+    Read(AFTER[:2], (("evaluate", "finetune", *EXAM, "--out", "exam"),), "exam"),
+    Read(
+        AFTER[:2],
+        (
+            ("ask", "finetune", QUESTION),
+            ("runs", "show", "finetune", "--json"),
+            ("report", "finetune", "--json"),
+            ("resume", "finetune"),
+        ),
+    ),
+    Read((AFTER[1], AFTER[0]), (("ask", "finetune", QUESTION), ("report", "finetune", "pretrain", "--json"))),
+    Read(AFTER[2:3], (("runs", "show", "exam", "--json"),)),
+    Read((("unjudged", "compare"),), (("resume", "compare"),), "compare"),
+    Read(AFTER[3:4], (("runs", "show", "compare", "--json"), ("report", "compare", "--json"), ("resume", "compare"))),
+    Read((("unjudged", "recall"),), (("resume", "recall"),), "recall"),
+    Read(AFTER[4:5], (("ask", "recall", QUESTION), ("runs", "show", "recall", "--json"), ("resume", "recall"))),
+)
+
+
+def flips(golden: Golden, short: bool) -> list[Task]:
+    """One bit changed, in every file that is written, at several places."""
+    found = []
+    for read in READS[:2] if short else READS:
+        wanted = [answer(golden, read, number) for number in range(len(read.commands))]
+        folder = golden.root / read.folders[0][0] / read.flipped
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            # A finished run has no use for its checkpoints; reports are for people, and read by no command.
+            unread = path.suffix in (".html", ".md") or ("checkpoints/" in name and read.folders[0][0] != "stopped")
+            if not path.is_file() or not path.stat().st_size or unread:
+                continue
+            drawn, size, count = random.Random(f"{read.folders} {name}"), path.stat().st_size, 1 if short else 5
+            for part in range(count):
+                at = min(size - 1, int(size * (part + drawn.random()) / count))
+                flip = (name, at, drawn.randrange(8))
+                work = partial(flipped, golden, read, flip, wanted)
+                found.append(Task("bit flips", f"{read.folders[0]} {flip}", work))
+    return found
+
+
+def answer(golden: Golden, read: Read, number: int, flip: tuple[str, int, int] | None = None) -> tuple[Outcome, Any]:
+    """What a command says and makes, with a bit flipped or without."""
+    with golden.sandbox() as place:
+        for state, name in read.folders:
+            shutil.copytree(golden.root / state / name, place / "work" / name)
+        if flip:
+            path = place / "work" / read.flipped / flip[0]
+            times, content = path.stat(), bytearray(path.read_bytes())
+            content[flip[1]] ^= 1 << flip[2]
+            path.write_bytes(content)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        outcome = attnlab(place, *read.commands[number])
+        said = replace(outcome, out=outcome.out.replace(str(place), ""), err=outcome.err.replace(str(place), ""))
+        made = (
+            figures(place / "work" / read.made, spare=flip[0] if flip else "")
+            if read.made and not outcome.code
+            else None
+        )
+        return said, made
+
+
+def flipped(golden: Golden, read: Read, flip: tuple[str, int, int], wanted: Sequence[tuple[Outcome, Any]]) -> str:
+    """Whether the commands that read a file detect a flipped bit, or do the same with it."""
+    seen = "same result"
+    for number, (right, made_right) in enumerate(wanted):
+        said, made = answer(golden, read, number, flip)
+        if said.refused:
+            seen = "detected"
+            continue
+        if said.code:
+            return f"{read.commands[number]}: not one line: {said}"
+        if read.made:
+            same = all(made.get(name) == one for name, one in made_right.items() if name != flip[0])
+        else:
+            same = said.out == right.out
+        if not same and not tells(said, right):
+            return f"{read.commands[number]}: silently wrong: {said}"
+        if tells(said, right):
+            seen = "detected"
+    return seen
+
+
+def tells(said: Outcome, right: Outcome) -> bool:
+    """Whether damage is told: a fall-back, a note, or an entry that is listed as damaged."""
+    return any(
+        word in said.out + said.err and word not in right.out + right.err
+        for word in ("falling back", "damaged", "has changed since")
+    )
+
+
+# Two processes, moves, clocks ------------------------------------------------------------------------------------
+
+
+def two_writers(golden: Golden, short: bool) -> list[Task]:
+    """A command that stands still at some event, and another beside it."""
+    evaluate, calibrate, compare = CHAIN[2].command, CHAIN[3].command, CHAIN[5].command
+    resume, pretrain = ("resume", "pretrain"), CHAIN[0].command
+    pairs: list[tuple[tuple[tuple[str, str], ...], Sequence[str], int, Sequence[str], str, str]] = []
+    pairs += [((("stopped", "pretrain"),), resume, at, resume, "pretrain", "pretrain") for at in (1, 0, 4, 8, 20)]
+    if not short:
+        pairs += [((("stopped", "pretrain"),), resume, 5, ("calibrate", "pretrain"), "pretrain", "pretrain")]
+        pairs += [((), pretrain, at, pretrain, "pretrain", "pretrain") for at in (0, 3, 9, 12)]
+        pairs += [(AFTER[:2], evaluate, at, evaluate, "exam", "evaluate") for at in (0, 2)]
+        pairs += [(AFTER[:2], calibrate, at, calibrate, "finetune", "calibrate") for at in (0, 1, 3)]
+        pairs += [(AFTER[:2], calibrate, at, ("resume", "finetune"), "finetune", "calibrate") for at in (1, 3)]
+        again = ("resume", "compare")
+        pairs += [((("stopped", "compare"),), again, at, again, "compare", "compare") for at in (0, 1, 2)]
+        pairs += [((), compare, at, compare, "compare", "compare") for at in (1, 7)]
+        again = ("resume", "recall")
+        pairs += [((("unjudged", "recall"),), again, at, again, "recall", "recall") for at in (0, 1, 2, 6)]
+    return [
+        Task("two writers", f"{first} at {at}, {second}", partial(beside, golden, *pair))
+        for pair in (pairs[:1] if short else pairs)
+        for _, first, at, second, _, _ in [pair]
+    ]
+
+
+def beside(
+    golden: Golden,
+    folders: Sequence[tuple[str, str]],
+    first: Sequence[str],
+    number: int,
+    second: Sequence[str],
+    folder: str,
+    link: str,
+) -> str:
+    """One comes to its end, the other too or ends in one line; the figures are those of one alone."""
+    with golden.sandbox() as place:
+        for state, name in folders:
+            shutil.copytree(golden.root / state / name, place / "work" / name)
+        one = start(place, *first, strike=sandbox.stop_at(number))
+        if (early := one.wait(orphans=False)) is not None:
+            return f"the first did not stand still: {early}"
+        other = start(place, *second)
+        threading.Timer(2.0, os.kill, (one.pid, signal.SIGCONT)).start()  # the second may wait for the first
+        late, early = other.wait(orphans=False), one.wait(orphans=False)
+        assert late is not None
+        assert early is not None
+        if not all(each.code == 0 or each.refused for each in (early, late)) or (early.code and late.code):
+            return f"first: {early}; second: {late}"
+        return differences(place / "work" / folder, golden.figures[link])
+
+
+def moved(golden: Golden, short: bool) -> list[Task]:
+    """Folders that were moved or copied, used from another folder."""
+    row, run = "moved and copied folders", (("stopped", "finetune"), ("after", "pretrain"))
+    studies = [(state, name) for name in ("compare", "recall") for state in ("stopped", "unjudged")]
+    commands = (
+        ("ask", "DIR/finetune", QUESTION),
+        ("ask", "DIR/recall", QUESTION),
+        ("report", "DIR/compare", "--json"),
+        ("resume", "DIR/compare"),
+        ("evaluate", "DIR/finetune", *EXAM, "--out", "exam"),
+    )
+    found = [Task(row, "a stopped run with its base", partial(elsewhere, golden, run))]
+    found += [Task(row, f"{name}, {state}", partial(elsewhere, golden, ((state, name),))) for state, name in studies]
+    found += [Task(row, " ".join(command), partial(same_from, golden, command)) for command in commands]
+    return found[:1] if short else found
+
+
+def elsewhere(golden: Golden, folders: Sequence[tuple[str, str]]) -> str:
+    """Resume a copy in another folder, then the original, which is none the worse."""
+    wrong, name = "", folders[0][1]
+    with golden.sandbox() as place:
+        for parent in ("deep/inside", "work"):
+            for state, one in folders:
+                shutil.copytree(golden.root / state / one, place / parent / one)
+        for target in ("../deep/inside", "."):
+            outcome = attnlab(place, "resume", f"{target}/{name}")
+            there = place / "work" / target / name
+            wrong += f"{target}: {outcome}" if outcome.code else differences(there, golden.figures[name])
+    return wrong
+
+
+def same_from(golden: Golden, command: Sequence[str]) -> str:
+    """A command says the same of folders wherever they lie."""
+    said = []
+    for parent, named in (("work", "."), ("other place", "../other place")):
+        with golden.sandbox() as place:
+            for state, name in AFTER:
+                if name != "exam":
+                    shutil.copytree(golden.root / state / name, place / parent / name)
+            outcome = attnlab(place, *(one.replace("DIR", named) for one in command))
+            made = place / "work" / "exam" / "predictions.txt"
+            out = outcome.out.replace(named + "/", "")
+            said.append((outcome.code, out, made.read_bytes() if made.is_file() else b""))
+    return "" if said[0] == said[1] and said[0][0] == 0 else f"{said[0]} {said[1]}"
+
+
+def clocks(golden: Golden, short: bool) -> list[Task]:
+    """Clocks that are wrong, or jump while a run is under way."""
+    years = (0,) if short else (-30, -1, 0, 1, 30)
+    return [Task("clock jumps", f"{year} years", partial(at_another_time, golden, year)) for year in years]
+
+
+def at_another_time(golden: Golden, years: int) -> str:
+    """Files of another time and a clock that jumps: a stopped run is stopped, and resumes as ever."""
+
+    def jump() -> None:
+        real, calls = time.time, itertools.count()
+        time.time = lambda: real() + (-1) ** next(calls) * 86_400 * 365 * (years or 3)
+
+    with golden.sandbox("pretrain", of="stopped") as place:
+        for path in (place / "work" / "pretrain").rglob("*"):
+            stamp = time.time() + 86_400 * 365 * years
+            os.utime(path, (stamp, stamp))
+        listed = attnlab(place, "runs", ".", "--json", before=jump)
+        if listed.code or [one["state"] for one in json.loads(listed.out)] != ["stopped"]:
+            return f"not stopped: {listed}"
+        outcome = attnlab(place, "resume", "pretrain", before=jump)
+        return str(outcome) if outcome.code else differences(place / "work" / "pretrain", golden.figures["pretrain"])
+
+
+TASKS: list[Task] = []
+
+
+def carry_out(number: int) -> tuple[int, str]:
+    """One task in a worker; a mistake of ours counts as a fault that was not survived."""
+    sandbox.adopt_orphans()
+    try:
+        return number, TASKS[number].work()
+    except Exception as error:
+        return number, f"the suite failed: {error!r}"
+
+
+def main() -> int:
+    """Try everything, print the table; 1 when a fault was not survived."""
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--short", action="store_true")
+    asked.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    asked.add_argument("--only", default="")
+    options = asked.parse_args()
+    began = time.monotonic()
+    sandbox.adopt_orphans()
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        Path(folder).chmod(0o755)
+        (scratch := Path(folder) / "scratch").mkdir()
+        CONFIG.write_text(TINY)
+        golden = make_golden(Path(folder) / "golden", scratch, CHAIN[:3] if options.short else CHAIN)
+        print(f"the chain is done after {time.monotonic() - began:.0f} s", flush=True)
+        TASKS.extend(task for make in ROWS for task in make(golden, options.short) if options.only in task.row)
+        tried, survived, words = Counter(task.row for task in TASKS), Counter[str](), Counter[str]()
+        with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+            for number, wrong in pool.imap_unordered(carry_out, range(len(TASKS))):
+                task = TASKS[number]
+                survived[task.row] += wrong in SURVIVED
+                words[wrong] += task.row == "bit flips" and wrong in SURVIVED
+                if wrong not in SURVIVED:
+                    print(f"NOT SURVIVED: {task.row}: {task.what}: {wrong}", flush=True)
+        CONFIG.unlink()
+    width = max(map(len, tried))
+    print(f"{'fault':{width}}  tried  survived")
+    for row, count in tried.items():
+        print(f"{row:{width}}  {count:5}  {survived[row]:8}")
+    if count := tried["bit flips"]:
+        told = ", ".join(f"{number} {word}" for word, number in words.items() if word)
+        print(f"bit flips: {count} tried, {told}, {count - survived['bit flips']} silently wrong or not one line")
+    print(f"{sum(tried.values())} faults, {sum(survived.values())} survived, in {time.monotonic() - began:.0f} s")
+    return int(survived != tried)
+
+
+ROWS: Sequence[Callable[[Golden, bool], list[Task]]] = (
+    *(kills, torn, full_disk, read_only, flips, two_writers, moved, clocks),
+)
+SURVIVED = ("", "detected", "same result")
+
+if __name__ == "__main__":
+    sys.exit(main())
