@@ -17,7 +17,7 @@ from pathlib import Path
 from attnlab.errors import CheckpointError
 
 NAME = "manifest.json"
-VERSION = 1
+_VERSION = 1
 
 
 def digest(content: bytes) -> str:
@@ -49,9 +49,9 @@ class Manifest:
         try:
             stored = json.loads(path.read_bytes())
             kind, version, files = stored["kind"], stored["version"], stored["files"]
-            if version != VERSION:
+            if version != _VERSION:
                 raise CheckpointError(
-                    f"{path} has version {version!r}, and this attnlab reads {VERSION}: upgrade attnlab"
+                    f"{path} has version {version!r}, and this attnlab reads {_VERSION}: upgrade attnlab"
                 )
             if not isinstance(kind, str) or not all(map(is_digest, files.values())):
                 raise TypeError("no checksums inside")
@@ -67,7 +67,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """As it is stored."""
-        stored = {"kind": self.kind, "version": VERSION, "files": dict(sorted(self.files.items()))}
+        stored = {"kind": self.kind, "version": _VERSION, "files": dict(sorted(self.files.items()))}
         return (json.dumps(stored, indent=1) + "\n").encode()
 
     def with_files(self, contents: Mapping[str, bytes]) -> Manifest:
