@@ -322,7 +322,7 @@ def load_preset(name: str) -> dict[str, Any]:
     return merge(load_preset(like), own) if like else own
 
 
-SPECIAL = ("finetune", "scratch")  # tables of a preset or file that hold for one stage only
+_SPECIAL = ("finetune", "scratch")  # tables of a preset or file that hold for one stage only
 
 
 def lay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -335,14 +335,14 @@ def lay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merge(base, over)
 
 
-def split_stages(layer: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
+def _split_stages(layer: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
     """A layer's settings for every stage, and those for one stage only; both checked."""
-    special = {name: layer.get(name, {}) for name in SPECIAL}
+    special = {name: layer.get(name, {}) for name in _SPECIAL}
     for name, table in special.items():
         if not isinstance(table, Mapping) or not table.keys() <= {"task", "train"}:
             raise ConfigError(f"{where}: [{name}] may hold the tables task and train only")
         build(RunConfig, table, where=f"{where} [{name}]")
-    common = {key: value for key, value in layer.items() if key not in SPECIAL}
+    common = {key: value for key, value in layer.items() if key not in _SPECIAL}
     build(RunConfig, common, where=where)
     return common, special
 
@@ -357,24 +357,24 @@ def resolve(
 
     In the later stages a file's [train] therefore yields to a preset's [finetune.train]: write [finetune.train] there.
     """
-    common, special = split_stages(load_preset(preset), f"preset {preset}")
+    common, special = _split_stages(load_preset(preset), f"preset {preset}")
     if file is not None:
         layer = read_toml(file)
         if "preset" in layer:
             raise ConfigError(f"{file}: choose the preset with --preset, not in the file")
-        over, special_over = split_stages(layer, str(file))
+        over, special_over = _split_stages(layer, str(file))
         common = lay(common, over)
-        special = {name: lay(special[name], special_over[name]) for name in SPECIAL}
+        special = {name: lay(special[name], special_over[name]) for name in _SPECIAL}
     values = common if stage == "pretrain" else lay(common, special[stage])
     values = {**lay(values, given or {}), "preset": preset}
     config: RunConfig = build(RunConfig, values, where="settings given")
-    return renamed(config, usercode.named_by_user)
+    return _renamed(config, usercode.named_by_user)
 
 
 def restore(folder: Path, stored: Mapping[str, Any], where: str) -> RunConfig:
     """The settings that a folder holds; the code that they name does not run unless it is trusted."""
     config: RunConfig = build(RunConfig, stored, where=where)
-    return renamed(config, partial(usercode.stored_in, folder))
+    return _renamed(config, partial(usercode.stored_in, folder))
 
 
 def restore_model(folder: Path | None, stored: Mapping[str, Any], prefix: str, where: str) -> ModelConfig:
@@ -383,7 +383,7 @@ def restore_model(folder: Path | None, stored: Mapping[str, Any], prefix: str, w
     return replace(config, mechanism=usercode.stored_in(folder, config.mechanism))
 
 
-def renamed(config: RunConfig, rename: Callable[[str], str]) -> RunConfig:
+def _renamed(config: RunConfig, rename: Callable[[str], str]) -> RunConfig:
     """Settings with other names for what may be a class in a user's file."""
     model = replace(config.model, mechanism=rename(config.model.mechanism))
     return replace(config, model=model, task=replace(config.task, name=rename(config.task.name)))

@@ -24,10 +24,10 @@ from attnlab.tokenizers import Tokenizer
 
 ROWS = 256  # questions answered at once
 
-Choose = Callable[[Float[Tensor, "B V"]], Int[Tensor, " B"]]  # the next token of every row, from its scores
+_Choose = Callable[[Float[Tensor, "B V"]], Int[Tensor, " B"]]  # the next token of every row, from its scores
 
 
-def likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
+def _likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
     """The next tokens of greedy generation."""
     return scores.argmax(dim=-1)
 
@@ -39,7 +39,7 @@ def generate(
     limit: int,
     stops: tuple[int, ...] = (),
     use_cache: bool = True,
-    choose: Choose = likeliest,
+    choose: _Choose = _likeliest,
 ) -> list[list[int]]:
     """A continuation of each row, token by token as chosen, up to a stop symbol (left out) or `limit` tokens.
 
@@ -60,7 +60,7 @@ def generate(
     return [cut_at(row, stops) for row in ids[:, start:].tolist()]
 
 
-def by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, seed: int) -> Choose:
+def _by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, seed: int) -> _Choose:
     """A choice by the model's probabilities, sharpened by a low temperature, among the `top_k` likeliest (0: all).
 
     Every row has a generator of its own, so that a sample stays the same whatever the others do.
@@ -73,7 +73,7 @@ def by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, s
         scores = scores[:, : tokenizer.size].clone()  # a model may have more rows than there are symbols
         scores[:, never] = -math.inf
         if temperature == 0:
-            return likeliest(scores)
+            return _likeliest(scores)
         if 0 < top_k < scores.shape[1]:
             scores[scores < scores.topk(top_k).values[:, -1:]] = -math.inf
         chances = (scores / temperature).softmax(dim=-1)
@@ -108,7 +108,7 @@ def sample(
         raise UserError(
             f"the prompt takes {len(begin)} tokens, and the block of this model holds {model.config.block_size}: shorten it"
         )
-    choose = by_chance(tokenizer, count, temperature, top_k, seed)
+    choose = _by_chance(tokenizer, count, temperature, top_k, seed)
     with at_rest(model):
         written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, use_cache, choose)
     first = 0 if tokenizer.start is None else 1

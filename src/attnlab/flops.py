@@ -27,8 +27,8 @@ from attnlab.taps import taps_of
 from attnlab.train import SummedLoss
 
 # The taps of a block at which a part ends; what lies before another tap of the backbone is a part without a name.
-ENDS = {"hook_attn_out": "attention", "hook_mlp_out": "mlp"}
-BACKBONE = re.compile(r"(?:blocks\.\d+\.)?(hook_\w+)")
+_ENDS = {"hook_attn_out": "attention", "hook_mlp_out": "mlp"}
+_BACKBONE = re.compile(r"(?:blocks\.\d+\.)?(hook_\w+)")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def flops_per_token(model: LanguageModel, tokens: int, *, training: bool = False
         torch.manual_seed(0)
         twin = copy.deepcopy(model).requires_grad_().train(training)
         ids, targets = torch.randint(model.config.vocab_size, (2, 1, tokens))
-        with counted_by_part(twin) as parts:
+        with _counted_by_part(twin) as parts:
             result = SummedLoss(twin)(ids, targets) if training else twin(ids)
             parts.end("head", result)
             if training:
@@ -73,7 +73,7 @@ def flops_per_token(model: LanguageModel, tokens: int, *, training: bool = False
     return Flops(**{part: count / tokens for part, count in parts.counts.items()})
 
 
-class Parts:
+class _Parts:
     """Whose FLOPs are counted: forward those since the last part ended, backward those of the part that made the node."""
 
     def __init__(self, counter: Counter) -> None:
@@ -101,15 +101,15 @@ class Parts:
 
 
 @contextmanager
-def counted_by_part(model: LanguageModel) -> Iterator[Parts]:
+def _counted_by_part(model: LanguageModel) -> Iterator[_Parts]:
     """Count while the model runs; its taps say where a part ends."""
     with Counter() as counter:
-        parts = Parts(counter)
+        parts = _Parts(counter)
 
         def watch(part: str, _tap: object, _inputs: object, value: Tensor) -> None:
             parts.end(part, value)
 
         for name, tap in taps_of(model).items():
-            if found := BACKBONE.fullmatch(name):
-                tap.register_forward_hook(partial(watch, ENDS.get(found[1], "other")))
+            if found := _BACKBONE.fullmatch(name):
+                tap.register_forward_hook(partial(watch, _ENDS.get(found[1], "other")))
         yield parts

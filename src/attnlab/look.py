@@ -29,8 +29,8 @@ from attnlab.runs import to_json
 from attnlab.taps import at_rest, capture, influence
 from attnlab.tokenizers import MASK, PAD, Tokenizer
 
-SAMPLES = 16  # directions of an influence: a standard deviation of at most 18 %, enough for a shade
-DECIMALS = 4  # of weights on the page
+_SAMPLES = 16  # directions of an influence: a standard deviation of at most 18 %, enough for a shade
+_DECIMALS = 4  # of weights on the page
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: boo
     return View(
         text=text,
         tokens=tuple(tokenizer.piece(token) for token in ids),
-        layers=tuple(layer_of(model, number, seen) for number in range(model.config.n_layer)),
-        next=guesses(chances[-1], tokenizer, top),
-        read=readings(chances, ids, tokenizer),
+        layers=tuple(_layer_of(model, number, seen) for number in range(model.config.n_layer)),
+        next=_guesses(chances[-1], tokenizer, top),
+        read=_readings(chances, ids, tokenizer),
     )
 
 
@@ -147,14 +147,14 @@ def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> 
         raise UserError("the text is empty: write some, such as 'Hank Aaron was born in'")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UserError("the text is not UTF-8: type it again, or set the terminal to UTF-8")
-    ids = tokenizer.opening(text) if tokenizer.words else with_symbols(tokenizer, text)
+    ids = tokenizer.opening(text) if tokenizer.words else _with_symbols(tokenizer, text)
     ids += [tokenizer.mask] if question else []
     if len(ids) > block_size:
         raise UserError(f"the text takes {len(ids)} tokens, and the block of this model holds {block_size}: shorten it")
     return ids
 
 
-def with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
+def _with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of characters or pieces, and of the symbols between them."""
     parts = re.split(f"([{MASK}{PAD}])", text)
     if tokenizer.characters:
@@ -179,7 +179,7 @@ def is_over_tokens(pattern: Tensor, tokens: int) -> bool:
     return pattern.shape[-2:] == (tokens, tokens) and not pattern.triu(1).any()
 
 
-def layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Layer:
+def _layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Layer:
     """The pattern of a layer, or its influence where there are no weights of tokens on those before them."""
     tap = f"blocks.{number}.attn.hook_pattern"
     names = model.config.mechanisms
@@ -189,10 +189,10 @@ def layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Laye
     block = model.blocks[number]
     assert isinstance(block, Block)
     given = block.norm1(seen[f"blocks.{number}.hook_resid_pre"])[0]
-    return Layer(tap, name, "influence", influence(block.attn, given, samples=SAMPLES)[None])
+    return Layer(tap, name, "influence", influence(block.attn, given, samples=_SAMPLES)[None])
 
 
-def guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tuple[Guess, ...]:
+def _guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tuple[Guess, ...]:
     """The likeliest next tokens; a model may have more rows than its tokenizer has symbols."""
     values, tokens = chances[: tokenizer.size].exp().topk(min(top, tokenizer.size))
     return tuple(
@@ -200,7 +200,7 @@ def guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tup
     )
 
 
-def readings(chances: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[Reading, ...]:
+def _readings(chances: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[Reading, ...]:
     """Every token with the chance it was given by those before it."""
     met: Int[Tensor, " N"] = torch.tensor(ids[1:], dtype=torch.long)
     losses = ops.token_losses(chances[:-1], met)
@@ -239,7 +239,7 @@ def files(view: View, run: str, command: str) -> dict[str, bytes]:
     plain = {
         **summary,
         "layers": [
-            {"mechanism": layer.mechanism, "kind": layer.kind, "maps": rounded(layer.shares().tolist())}
+            {"mechanism": layer.mechanism, "kind": layer.kind, "maps": _rounded(layer.shares().tolist())}
             for layer in view.layers
         ],
         "command": command,
@@ -252,9 +252,9 @@ def files(view: View, run: str, command: str) -> dict[str, bytes]:
     }
 
 
-def rounded(values: Any) -> Any:
+def _rounded(values: Any) -> Any:
     """Nested numbers with as many decimals as anybody reads."""
-    return [rounded(one) for one in values] if isinstance(values, list) else round(values, DECIMALS)
+    return [_rounded(one) for one in values] if isinstance(values, list) else round(values, _DECIMALS)
 
 
 # For other programs: bertviz and circuitsvis
@@ -283,4 +283,4 @@ def circuits_of(
 def as_json(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False) -> dict[str, Any]:
     """The same as plain values: tokens, and attention as [layer][head][destination][source]."""
     tokens, layers = circuits_of(model, tokenizer, text, question=question)
-    return {"tokens": tokens, "attention": [rounded(layer.tolist()) for layer in layers]}
+    return {"tokens": tokens, "attention": [_rounded(layer.tolist()) for layer in layers]}

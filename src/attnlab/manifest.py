@@ -17,7 +17,7 @@ from pathlib import Path
 from attnlab.errors import CheckpointError
 
 NAME = "manifest.json"
-VERSION = 1
+_VERSION = 1
 
 
 def digest(content: bytes) -> str:
@@ -30,9 +30,9 @@ def is_digest(text: object) -> bool:
     return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
-def canonical(kind: str, files: Mapping[str, str]) -> bytes:
+def _canonical(kind: str, files: Mapping[str, str]) -> bytes:
     """What the manifest's own sha256 is taken of."""
-    return json.dumps([kind, VERSION, sorted(files.items())]).encode()
+    return json.dumps([kind, _VERSION, sorted(files.items())]).encode()
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Manifest:
         try:
             stored = json.loads(path.read_bytes())
             kind, version, files = stored["kind"], stored["version"], stored["files"]
-            if version != VERSION:
+            if version != _VERSION:
                 raise CheckpointError(
-                    f"{path} has version {version!r}, and this attnlab reads {VERSION}: upgrade attnlab"
+                    f"{path} has version {version!r}, and this attnlab reads {_VERSION}: upgrade attnlab"
                 )
-            if stored["sha256"] != digest(canonical(kind, files)):
+            if stored["sha256"] != digest(_canonical(kind, files)):
                 raise ValueError("the manifest is not as it was written")
         except FileNotFoundError:
             return None
@@ -73,7 +73,12 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """As it is stored."""
         files = dict(sorted(self.files.items()))
-        stored = {"kind": self.kind, "version": VERSION, "files": files, "sha256": digest(canonical(self.kind, files))}
+        stored = {
+            "kind": self.kind,
+            "version": _VERSION,
+            "files": files,
+            "sha256": digest(_canonical(self.kind, files)),
+        }
         return (json.dumps(stored, indent=1) + "\n").encode()
 
     def with_files(self, contents: Mapping[str, bytes]) -> Manifest:

@@ -32,14 +32,14 @@ from attnlab.tokenizers import Tokenizer
 
 FORMAT = 1  # of the checkpoint folder; a reader refuses others
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu2": lambda x: F.relu(x).square(),
 }
 
 
-def make_norm(kind: str, width: int) -> nn.Module:
+def _make_norm(kind: str, width: int) -> nn.Module:
     """LayerNorm, or RMS without parameters."""
     return nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width, elementwise_affine=False)
 
@@ -89,7 +89,7 @@ class MLP(nn.Module):
         super().__init__()
         self.up = nn.Linear(config.n_embd, config.mlp_ratio * config.n_embd, bias=config.bias)
         self.out = nn.Linear(config.mlp_ratio * config.n_embd, config.n_embd, bias=config.bias)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = _ACTIVATIONS[config.activation]
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """Each token by itself."""
@@ -101,9 +101,9 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.norm1 = make_norm(config.norm, config.n_embd)
+        self.norm1 = _make_norm(config.norm, config.n_embd)
         self.attn = make_attention(config, layer)
-        self.norm2 = make_norm(config.norm, config.n_embd)
+        self.norm2 = _make_norm(config.norm, config.n_embd)
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
         self.hook_resid_pre, self.hook_resid_mid, self.hook_resid_post = Tap(), Tap(), Tap()
@@ -139,7 +139,7 @@ class Block(nn.Module):
         return self.feed_forward(self.attend(x, padding, cache))
 
 
-def attend_through_latents(
+def _attend_through_latents(
     blocks: Sequence[Block],
     latents: Float[Tensor, "L D"],
     x: Float[Tensor, "B T D"],
@@ -178,7 +178,7 @@ class LanguageModel(nn.Module):
         self.latents = nn.Parameter(torch.empty(config.bottleneck, config.n_embd)) if config.bottleneck else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
-        self.norm = make_norm(config.norm, config.n_embd)
+        self.norm = _make_norm(config.norm, config.n_embd)
         self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.hook_embed, self.hook_final = Tap(), Tap()
         if self.positions is not None:
@@ -247,7 +247,7 @@ class LanguageModel(nn.Module):
             x = blocks[-1].attend(x, padding, kept[-1])
         else:
             share = self.config.block_size // self.config.bottleneck
-            x = attend_through_latents(blocks, self.latents, x, padding, kept, share)
+            x = _attend_through_latents(blocks, self.latents, x, padding, kept, share)
         return self.hook_final(self.norm(blocks[-1].feed_forward(x if wanted is None else x[wanted])))
 
     def forward(

@@ -23,7 +23,7 @@ from attnlab.model import LanguageModel
 from attnlab.taps import at_rest
 from attnlab.tokenizers import Tokenizer
 
-AT_ONCE = 4096  # tokens
+_AT_ONCE = 4096  # tokens
 
 # The sentences on which the course reports compare their models.
 PROBES = (
@@ -105,8 +105,8 @@ def read_whole(model: LanguageModel, sentences: Sequence[list[int]], pad: int, w
     """The mean loss of each of some sentences, in ids, read as in training; filled up to a width, where there is one."""
     losses = [0.0] * len(sentences)
     with at_rest(model), torch.inference_mode():
-        for rows in alike(sentences, width):
-            means = mean_losses(model, [sentences[row] for row in rows], pad, width)
+        for rows in _alike(sentences, width):
+            means = _mean_losses(model, [sentences[row] for row in rows], pad, width)
             for row, loss in zip(rows, means, strict=True):
                 losses[row] = loss
     return losses
@@ -124,7 +124,7 @@ def word_by_word(model: LanguageModel, sentences: Sequence[list[int]]) -> list[f
     totals = [0.0] * len(sentences)
     with at_rest(model), torch.inference_mode():
         for length, places in prefixes.items():
-            rows = max(1, AT_ONCE // length)
+            rows = max(1, _AT_ONCE // length)
             for begin in range(0, len(places), rows):
                 some = places[begin : begin + rows]
                 hidden = model.hidden(torch.tensor([sentences[number][:at] for number, at in some]))[:, -1]
@@ -135,19 +135,19 @@ def word_by_word(model: LanguageModel, sentences: Sequence[list[int]]) -> list[f
     return [total / (len(ids) - 1) for total, ids in zip(totals, sentences, strict=True)]
 
 
-def alike(sentences: Sequence[Sequence[int]], width: int | None) -> list[list[int]]:
+def _alike(sentences: Sequence[Sequence[int]], width: int | None) -> list[list[int]]:
     """The numbers of sentences that are read together: of one length, unless all are filled up to one width."""
     groups: dict[int, list[int]] = {}
     for number in sorted(range(len(sentences)), key=lambda one: len(sentences[one])):
         groups.setdefault(width or len(sentences[number]), []).append(number)
     found: list[list[int]] = []
     for length, numbers in groups.items():
-        rows = max(1, AT_ONCE // length)
+        rows = max(1, _AT_ONCE // length)
         found += [numbers[at : at + rows] for at in range(0, len(numbers), rows)]
     return found
 
 
-def mean_losses(model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None) -> list[float]:
+def _mean_losses(model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None) -> list[float]:
     """The mean loss of each of some sentences that are read together."""
     lengths = torch.tensor([len(ids) - 1 for ids in sentences])
     filled = torch.tensor([ids + [pad] * ((width or len(ids)) - len(ids)) for ids in sentences])

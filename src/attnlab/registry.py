@@ -26,11 +26,11 @@ from attnlab.errors import USER_MODULE, ConfigError, unknown
 Kind = Literal["mechanism", "task"]
 # How the weights of a mechanism relate to dot-product attention of the same queries and keys: equal to it; it over fewer
 # pairs; an estimate of it through few rows or through features; or something of their own.
-Weights = Literal["own", "exact", "sparse", "low rank", "kernel"]
+_Weights = Literal["own", "exact", "sparse", "low rank", "kernel"]
 C = TypeVar("C", bound=type)
 
 # Given to a constructor that asks for them: facts of the backbone and of the data, not options of the specimen.
-SHARED = frozenset({"causal", "rotary", "qk_norm", "bias", "dropout"})
+_SHARED = frozenset({"causal", "rotary", "qk_norm", "bias", "dropout"})
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Card:
             parts[heading] += line.removeprefix(begins or "") + "\n"
         summary, _, body = parts[""].partition("\n\n")
         found = re.findall(r"^(\w+)(?: :.*)?\n((?:[ \t]+.*\n?)+)", parameters, flags=re.MULTILINE)
-        meanings = {name: unwrapped(meaning) for name, meaning in found}
+        meanings = {name: _unwrapped(meaning) for name, meaning in found}
         return cls(
-            unwrapped(summary), unwrapped(body), unwrapped(parts["Costs:"]), unwrapped(parts["Cannot:"]), meanings
+            _unwrapped(summary), _unwrapped(body), _unwrapped(parts["Costs:"]), _unwrapped(parts["Cannot:"]), meanings
         )
 
 
-def unwrapped(text: str) -> str:
+def _unwrapped(text: str) -> str:
     """Paragraphs as one line each."""
     return "\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
 
@@ -88,7 +88,7 @@ class Entry:
     cost: str = ""
     causal: bool = True
     defect: str = ""
-    weights: Weights = "own"
+    weights: _Weights = "own"
     knobs: tuple[str, ...] = ()
 
     @property
@@ -131,14 +131,14 @@ class Entry:
         return {
             name: parameter
             for name, parameter in parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY and name not in SHARED
+            if parameter.kind is parameter.KEYWORD_ONLY and name not in _SHARED
         }
 
     def accepts(self, name: str) -> bool:
         """Whether the constructor takes this parameter; `**shared` takes all that the backbone offers."""
         parameters = inspect.signature(self.build).parameters
         open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-        return name in parameters or (open_ended and name in SHARED)
+        return name in parameters or (open_ended and name in _SHARED)
 
     def make(self, sizes: tuple[int, int, int], options: Mapping[str, Any] | None = None, **shared: Any) -> Any:
         """Build a mechanism of (n_embd, n_head, block_size), with its options and what it accepts of the `shared` facts."""
@@ -173,7 +173,7 @@ _discovered: set[Kind] = set()
 _executed: dict[str, tuple[ModuleType, list[Entry]]] = {}  # users' files by sha256, with what they registered
 
 
-def register(kind: Kind, name: str, **card: Any) -> Callable[[C], C]:
+def _register(kind: Kind, name: str, **card: Any) -> Callable[[C], C]:
     """A decorator that registers a class under a name."""
 
     def decorate(cls: C) -> C:
@@ -193,7 +193,7 @@ def mechanism(
     cost: str = "",
     causal: bool = True,
     defect: str = "",
-    weights: Weights = "own",
+    weights: _Weights = "own",
     knobs: tuple[str, ...] = (),
 ) -> Callable[[C], C]:
     """Register an attention mechanism.
@@ -201,14 +201,14 @@ def mechanism(
     `defect` declares a specimen that is wrong on purpose, `weights` how it relates to dot-product attention, and `knobs`
     names the options that trade its cost against nearness to it.
     """
-    return register(
+    return _register(
         "mechanism", name, paper=paper, cost=cost, causal=causal, defect=defect, weights=weights, knobs=knobs
     )
 
 
 def task(name: str) -> Callable[[C], C]:
     """Register a training objective."""
-    return register("task", name)
+    return _register("task", name)
 
 
 def discover(kind: Kind) -> None:
@@ -228,7 +228,7 @@ def load_file(reference: str, kind: Kind) -> Entry:
     stored = usercode.named_by_user(reference)
     source, name = usercode.require(stored), stored.rpartition(":")[2]
     if source.sha256 not in _executed:
-        _executed[source.sha256] = execute(source)
+        _executed[source.sha256] = _execute(source)
     module, registered = _executed[source.sha256]
     if not hasattr(module, name):
         raise ConfigError(f"{source.path} has no class '{name}'")
@@ -238,7 +238,7 @@ def load_file(reference: str, kind: Kind) -> Entry:
     return next((entry for entry in registered if entry.build is found), Entry(kind, reference, found))
 
 
-def execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:
+def _execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:
     """Run a user's file as it was read, and see what it registers; bytecode beside it is not used."""
     module = ModuleType(f"{USER_MODULE}{source.path.stem}")
     module.__file__ = str(source.path)

@@ -51,7 +51,7 @@ from attnlab.machine import cores, cpu_name
 from attnlab.manifest import NAME as MANIFEST
 from attnlab.manifest import Manifest, digest
 
-KEPT_CHECKPOINTS = 2
+_KEPT_CHECKPOINTS = 2
 
 
 @contextmanager
@@ -70,14 +70,14 @@ def write_bytes(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with disk(path):
         try:
-            write_through(temporary, content)
+            _write_through(temporary, content)
             temporary.replace(path)
-            sync(path.parent)
+            _sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
 
-def write_through(path: Path, content: bytes) -> None:
+def _write_through(path: Path, content: bytes) -> None:
     """Write a file as far as the disk."""
     with path.open("wb") as stream:
         stream.write(content)
@@ -85,7 +85,7 @@ def write_through(path: Path, content: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def sync(folder: Path) -> None:
+def _sync(folder: Path) -> None:
     """Have the names in a folder reach the disk, where the system can do that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
@@ -179,17 +179,17 @@ def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: boo
     sealed = {**files, MANIFEST: Manifest.of(kind, files).to_bytes()}
     with disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with one_writer(path.parent):
+        with _one_writer(path.parent):
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             try:
                 for name, content in sealed.items():
                     (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-                    write_through(temporary / name, content)
-                aside = put_aside(path) if replace else None
+                    _write_through(temporary / name, content)
+                aside = _put_aside(path) if replace else None
                 refuse_existing(path)
                 temporary.rename(path)
-                sync(path.parent)
+                _sync(path.parent)
                 if aside:
                     shutil.rmtree(aside, ignore_errors=True)
             except BaseException:
@@ -197,7 +197,7 @@ def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: boo
                 raise
 
 
-def put_aside(folder: Path) -> Path:
+def _put_aside(folder: Path) -> Path:
     """Hide a folder that is to be removed: half of one, without its manifest, must never be taken for a whole one."""
     hidden = folder.with_name(f".{folder.name}.old.tmp")
     shutil.rmtree(hidden, ignore_errors=True)
@@ -212,7 +212,7 @@ def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] 
     What is replaced leaves the list first, so that a kill at any point leaves nothing listed that is not as it should be.
     The caller holds the lock of the folder. In a folder without a manifest, nothing is listed.
     """
-    take_off_list(folder, *files)
+    _take_off_list(folder, *files)
     for name, content in files.items():
         write_bytes(folder / name, content)
     manifest = Manifest.read(folder)
@@ -221,7 +221,7 @@ def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] 
         write_bytes(folder / MANIFEST, manifest.with_files(listed).to_bytes())
 
 
-def take_off_list(folder: Path, *names: str) -> None:
+def _take_off_list(folder: Path, *names: str) -> None:
     """Have files of a folder no longer count, since they are about to change."""
     manifest = Manifest.read(folder)
     if manifest is not None and not manifest.files.keys().isdisjoint(names):
@@ -235,7 +235,7 @@ def seal(folder: Path, kind: str) -> None:
     write_bytes(folder / MANIFEST, Manifest.of(kind, files).to_bytes())
 
 
-def peek(path: Path) -> dict[str, Any]:
+def _peek(path: Path) -> dict[str, Any]:
     """A JSON table, or an empty one where there is none that can be read."""
     try:
         return read_json(path)
@@ -243,7 +243,7 @@ def peek(path: Path) -> dict[str, Any]:
         return {}
 
 
-def kind_of(folder: Path) -> str | None:
+def _kind_of(folder: Path) -> str | None:
     """What the manifest of a folder says that it is; None where there is no manifest that can be read."""
     try:
         manifest = Manifest.read(folder)
@@ -254,23 +254,23 @@ def kind_of(folder: Path) -> str | None:
 
 def is_classifier(path: Path) -> bool:
     """Whether `attnlab classify` wrote this folder."""
-    if kind_of(path) == "classifier":
+    if _kind_of(path) == "classifier":
         return True
     there = (path / "model").is_dir() and (path / "predictions.tsv").is_file()
-    return there and {"best_epoch", "labels", "dev"} <= peek(path / "result.json").keys()
+    return there and {"best_epoch", "labels", "dev"} <= _peek(path / "result.json").keys()
 
 
 def is_encoder(path: Path) -> bool:
     """Whether `attnlab encoder pretrain` wrote this folder."""
-    if kind_of(path) == "encoder":
+    if _kind_of(path) == "encoder":
         return True
-    theirs = "model_type" in peek(path / "config.json")
-    return theirs and {"history", "unigram", "validation_targets"} <= peek(path / "result.json").keys()
+    theirs = "model_type" in _peek(path / "config.json")
+    return theirs and {"history", "unigram", "validation_targets"} <= _peek(path / "result.json").keys()
 
 
 def refuse_models_of_transformers(path: Path) -> None:
     """Refuse a folder whose model is not attnlab's own, and say what can be done with it."""
-    kind, named = peek(path / "config.json").get("model_type"), shlex.quote(str(path))
+    kind, named = _peek(path / "config.json").get("model_type"), shlex.quote(str(path))
     if is_classifier(path):
         if not (path / "model" / "config.json").is_file():
             raise UserError(
@@ -321,7 +321,7 @@ def free_name(stem: str, root: Path = Path("runs")) -> Path:
 
 
 @contextmanager
-def one_writer(folder: Path) -> Iterator[None]:
+def _one_writer(folder: Path) -> Iterator[None]:
     """Wait until no other process writes a folder inside this one."""
     if fcntl is None:
         yield
@@ -498,7 +498,7 @@ class Run:
                     f"{path} is damaged before step {step}: restore it from a copy; or, to train from the beginning, remove"
                     " it together with the folder checkpoints"
                 )
-        take_off_list(self.path, "metrics.jsonl", "result.json")  # where a user removed the result of a complete run
+        _take_off_list(self.path, "metrics.jsonl", "result.json")  # where a user removed the result of a complete run
         write_bytes(path, content)
 
     def save_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
@@ -509,16 +509,16 @@ class Run:
     def tidy_checkpoints(self, step: int) -> None:
         """Keep the newest checkpoints up to a step; what a killed process left of others goes too."""
         saved = self.checkpoints()
-        past = [one for one in saved if step_of(one) <= step]
-        for old in (*past[:-KEPT_CHECKPOINTS], *saved[len(past) :]):
-            put_aside(old)
+        past = [one for one in saved if _step_of(one) <= step]
+        for old in (*past[:-_KEPT_CHECKPOINTS], *saved[len(past) :]):
+            _put_aside(old)
         for hidden in (self.path / "checkpoints").glob(".step-*.tmp"):
             shutil.rmtree(hidden)
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints, oldest first."""
         found = (self.path / "checkpoints").glob("step-*")
-        return sorted((path for path in found if re.fullmatch(r"step-[0-9]{1,18}", path.name)), key=step_of)
+        return sorted((path for path in found if re.fullmatch(r"step-[0-9]{1,18}", path.name)), key=_step_of)
 
 
 def movable(source: str, run: Path) -> str:
@@ -528,7 +528,7 @@ def movable(source: str, run: Path) -> str:
     return os.path.relpath(source, place.parent.resolve() / place.name) if inside else source
 
 
-def step_of(checkpoint: Path) -> int:
+def _step_of(checkpoint: Path) -> int:
     """The step of a checkpoint."""
     return int(checkpoint.name.removeprefix("step-"))
 

@@ -25,9 +25,9 @@ from attnlab.tokenizers import Tokenizer, count_words
 from attnlab.train import Ranks, Step, Trainer, choose_threads, keep_memory, process_group
 from attnlab.word_split import split_words
 
-Announce = Callable[[str], None]
+_Announce = Callable[[str], None]
 
-BIN = 5  # words a bar of the histogram of sentence lengths
+_BIN = 5  # words a bar of the histogram of sentence lengths
 
 
 def silent(_: object) -> None:
@@ -38,7 +38,7 @@ def silent(_: object) -> None:
 class Show:
     """Where a stage tells what it does: lines for people, and every step for a progress bar."""
 
-    line: Announce = silent
+    line: _Announce = silent
     step: Callable[[Step], None] = silent
 
 
@@ -129,7 +129,7 @@ def stored_config(run: Run) -> RunConfig:
         raise CheckpointError(f"{run.path / 'config.json'} is not of this version, or damaged: {error}") from None
 
 
-def corpus_of(run: Run) -> Corpus | None:
+def _corpus_of(run: Run) -> Corpus | None:
     """The corpus a run was trained on; None where it had none, or it cannot be read now."""
     entry = run.config.get("data", {}).get("corpus")
     try:
@@ -140,7 +140,7 @@ def corpus_of(run: Run) -> Corpus | None:
 
 def seen(run: Run, corpus: Corpus) -> int | None:
     """How many lines of a corpus a run was trained on; None where its own corpus cannot be read now."""
-    own = corpus_of(run)
+    own = _corpus_of(run)
     known = frozenset(own.lines) if own else frozenset()
     return sum(line in known for line in corpus.lines) if own else None
 
@@ -195,22 +195,22 @@ def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed:
         "examples_per_epoch": len(examples),
         "tokens_per_epoch": sum(len(example.ids) for example in examples),
         "examples": [{"input": given, "target": wanted} for given, wanted in pairs],
-        **({"words": word_counts(lines, tokenizer)} if tokenizer.words else {}),
+        **({"words": _word_counts(lines, tokenizer)} if tokenizer.words else {}),
     }
 
 
-def word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> dict[str, Any]:
+def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> dict[str, Any]:
     """A corpus of sentences in numbers: words, how many of them are known, and how long the sentences are."""
     counts = count_words(lines)
     known = tokenizer.backend.get_vocab()
-    lengths = [(len(split_words(line)) - 1) // BIN for line in lines]
+    lengths = [(len(split_words(line)) - 1) // _BIN for line in lines]
     return {
         "sentences": len(lines),
         "tokens": counts.total(),
         "distinct": len(counts),
         "unknown_share": sum(count for word, count in counts.items() if word not in known) / max(1, counts.total()),
         "lengths": [
-            {"from": number * BIN + 1, "to": number * BIN + BIN, "sentences": lengths.count(number)}
+            {"from": number * _BIN + 1, "to": number * _BIN + _BIN, "sentences": lengths.count(number)}
             for number in range(max(lengths, default=-1) + 1)
         ],
     }

@@ -24,7 +24,7 @@ from attnlab.errors import UserError, unknown
 Change = Callable[[Tensor], Tensor]
 Choice = str | Iterable[str] | Callable[[str], bool]
 
-COPIES = 32  # of a text that `influence` sends through a module at once
+_COPIES = 32  # of a text that `influence` sends through a module at once
 
 
 class Tap(nn.Module):
@@ -57,7 +57,7 @@ def capture(model: nn.Module, ending: Choice = "") -> Iterator[dict[str, Tensor]
 
     Instead of an ending: a list of whole names, all of which must be passed, or a function that says yes to a name.
     """
-    chosen = choose(taps_of(model), ending)
+    chosen = _choose(taps_of(model), ending)
     if not chosen:
         raise RuntimeError("nothing can be captured: no tap was chosen")
     seen: dict[str, Tensor] = {}
@@ -75,7 +75,7 @@ def capture(model: nn.Module, ending: Choice = "") -> Iterator[dict[str, Tensor]
         for handle in handles:
             handle.remove()
     by_name = not isinstance(ending, str) and not callable(ending)
-    complain_of([name for name in chosen if name not in seen] if by_name or not seen else [])
+    _complain_of([name for name in chosen if name not in seen] if by_name or not seen else [])
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def patch(model: nn.Module, changes: Mapping[str, Change]) -> Iterator[None]:
 
     Several patches of one tap are done in the order in which they were entered. Raises when a tap was never passed.
     """
-    taps = choose(taps_of(model), list(changes))
+    taps = _choose(taps_of(model), list(changes))
     waiting = set(taps)
 
     def checked(name: str) -> Change:
@@ -111,7 +111,7 @@ def patch(model: nn.Module, changes: Mapping[str, Change]) -> Iterator[None]:
     finally:
         for tap, change in entered:
             tap.changes.remove(change)
-    complain_of([name for name in taps if name in waiting])
+    _complain_of([name for name in taps if name in waiting])
 
 
 def influence(
@@ -141,21 +141,21 @@ def influence(
     single = inputs.ndim == (1 if ids else 2)
     with at_rest(module), torch.inference_mode(False), torch.enable_grad():
         texts = inputs.detach().clone()
-        maps = [derivative_norms(module, text, ends, samples, seed) for text in (texts[None] if single else texts)]
+        maps = [_derivative_norms(module, text, ends, samples, seed) for text in (texts[None] if single else texts)]
     return maps[0] if single else torch.stack(maps)
 
 
-def derivative_norms(
+def _derivative_norms(
     module: nn.Module, text: Tensor, ends: tuple[str | None, str | None], samples: int | None, seed: int
 ) -> Float[Tensor, "T T"]:
     """The influence within one text, by sending copies of it through the module and pulling each at another output."""
-    begin, end = through(module, text.expand(COPIES, *text.shape).contiguous(), ends)
+    begin, end = _through(module, text.expand(_COPIES, *text.shape).contiguous(), ends)
     tokens, width = len(text), end.shape[2:].numel()
     directions = probes(width, samples, seed).to(end)
     squares = end.new_zeros(tokens, tokens)
     pulls = list(product(range(tokens), directions))
-    for some in (pulls[start : start + COPIES] for start in range(0, len(pulls), COPIES)):
-        cotangent = end.new_zeros(COPIES, tokens, width)
+    for some in (pulls[start : start + _COPIES] for start in range(0, len(pulls), _COPIES)):
+        cotangent = end.new_zeros(_COPIES, tokens, width)
         for copy, (token, direction) in enumerate(some):
             cotangent[copy, token] = direction
         (slope,) = torch.autograd.grad(end, begin, cotangent.view_as(end), retain_graph=True, materialize_grads=True)
@@ -164,7 +164,7 @@ def derivative_norms(
     return squares.sqrt()
 
 
-def through(
+def _through(
     module: nn.Module, batch: Tensor, ends: tuple[str | None, str | None]
 ) -> tuple[Float[Tensor, "B T ..."], Float[Tensor, "B T ..."]]:
     """One pass, with the tensors at both ends of the stretch whose derivative is asked for."""
@@ -213,7 +213,7 @@ def at_rest(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def choose(taps: Mapping[str, Tap], choice: Choice) -> dict[str, Tap]:
+def _choose(taps: Mapping[str, Tap], choice: Choice) -> dict[str, Tap]:
     """The taps that are meant, or an error with the nearest."""
     if isinstance(choice, str):
         found = {name: tap for name, tap in taps.items() if name.endswith(choice)}
@@ -228,7 +228,7 @@ def choose(taps: Mapping[str, Tap], choice: Choice) -> dict[str, Tap]:
     return {name: taps[name] for name in names}
 
 
-def complain_of(missed: list[str]) -> None:
+def _complain_of(missed: list[str]) -> None:
     """Raise if taps that had to be passed were not."""
     if missed:
         several = f" and {len(missed) - 1} more" if len(missed) > 1 else ""

@@ -21,17 +21,17 @@ from attnlab import __version__
 from attnlab.errors import UNEXPECTED, USER_MODULE
 
 # C0 without tab and newline, DEL and C1, line separators and the direction controls of Unicode, surrogates.
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
     """A text with its control characters written out; tabs and newlines stay."""
-    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def printable_json(text: str) -> str:
     """JSON of the same meaning in which control characters are escaped, those too that JSON allows."""
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class Terminal(Console):
@@ -40,7 +40,7 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, with the texts escaped."""
         for segment in super().render(renderable, options):
-            harmless = segment.control or not CONTROL.search(segment.text)
+            harmless = segment.control or not _CONTROL.search(segment.text)
             yield segment if harmless else Segment(printable(segment.text), segment.style)
 
 
@@ -51,7 +51,7 @@ def unexpected(error: BaseException) -> tuple[str, int]:
     """
     said = " ".join(f"{type(error).__name__}: {error}".split())
     said = said if len(said) < 300 else f"{said[:300]}..."
-    place = save_traceback("".join(traceback.format_exception(error))) or "no file, since none could be written"
+    place = _save_traceback("".join(traceback.format_exception(error))) or "no file, since none could be written"
     theirs = [
         f"{frame.f_code.co_filename}, line {line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -62,7 +62,7 @@ def unexpected(error: BaseException) -> tuple[str, int]:
     return f"unexpected error ({said}): please report it with its traceback, saved in {place}", UNEXPECTED
 
 
-def save_traceback(text: str) -> Path | None:
+def _save_traceback(text: str) -> Path | None:
     """Write a traceback to a file that only this user can read: in the user's state folder, else in the temporary one."""
     told = f"attnlab {__version__}, Python {sys.version}\n{sys.argv!r}\n\n{text}"
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"

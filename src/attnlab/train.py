@@ -174,7 +174,7 @@ class SummedLoss(nn.Module):
 
 
 @contextmanager
-def stop_requests() -> Iterator[list[int]]:
+def _stop_requests() -> Iterator[list[int]]:
     """Signals asking to stop, collected instead of obeyed at once; a second one is obeyed."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -293,7 +293,7 @@ class Trainer:
             wrapped = DistributedDataParallel(wrapped)
         self._compile()
         self.model.train()
-        with stop_requests() as received, self._metrics_file() as metrics:
+        with _stop_requests() as received, self._metrics_file() as metrics:
             clock = time.perf_counter() - self.seconds
             for batch, progress, epoch in self._batches():
                 share = optim.rate_at(progress, self.settings)

@@ -32,9 +32,9 @@ from pathlib import Path
 from attnlab.errors import AttnlabWarning, CheckpointError, ConfigError, UntrustedCode
 from attnlab.terminal import printable
 
-FOLDER = "code"  # of the files that a run, model or export carries
-DIGITS = 12  # of the sha256, in names
-STORED = re.compile(rf"(?P<stem>[\w.-]+)\.py@(?P<digits>[0-9a-f]{{{DIGITS}}}):(?P<name>[^:]+)")
+_FOLDER = "code"  # of the files that a run, model or export carries
+_DIGITS = 12  # of the sha256, in names
+_STORED = re.compile(rf"(?P<stem>[\w.-]+)\.py@(?P<digits>[0-9a-f]{{{_DIGITS}}}):(?P<name>[^:]+)")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Source:
     def stored_name(self, name: str) -> str:
         """How a class in it is called in a run."""
         stem = re.sub(r"[^\w.-]", "_", self.path.stem)  # what is left cannot be taken for a path or another name
-        return f"{stem}.py@{self.sha256[:DIGITS]}:{name}"
+        return f"{stem}.py@{self.sha256[:_DIGITS]}:{name}"
 
 
 _sources: dict[str, Source] = {}  # what was read in this process, by the stored name without the class
@@ -60,14 +60,14 @@ _named: set[str] = set()  # sha256 of the files that the user has named in this 
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 
 
-def is_stored(name: str) -> bool:
+def _is_stored(name: str) -> bool:
     """Whether a name is that of a class in a file that a run carries."""
-    return STORED.fullmatch(name) is not None
+    return _STORED.fullmatch(name) is not None
 
 
 def is_code(name: str) -> bool:
     """Whether a name stands for a class in a user's file."""
-    return ".py:" in name or is_stored(name)
+    return ".py:" in name or _is_stored(name)
 
 
 def each(names: str) -> list[str]:
@@ -106,7 +106,7 @@ def named_by_user(names: str) -> str:
 
 
 def _named_by_user(name: str) -> str:
-    if is_stored(name) or ".py:" not in name:
+    if _is_stored(name) or ".py:" not in name:
         return name
     path, _, class_name = name.rpartition(":")
     source = read(path)
@@ -123,8 +123,8 @@ def stored_in(folder: Path | None, names: str) -> str:
 
 
 def _stored_in(folder: Path | None, name: str) -> str:
-    if found := STORED.fullmatch(name):
-        if folder is not None and is_file(path := folder / carried_as(found)):
+    if found := _STORED.fullmatch(name):
+        if folder is not None and is_file(path := folder / _carried_as(found)):
             source = read(path)
             if not source.sha256.startswith(found["digits"]):
                 raise CheckpointError(f"{path} was changed since the model was made: restore the file")
@@ -139,44 +139,44 @@ def _stored_in(folder: Path | None, name: str) -> str:
     return name
 
 
-def carried_as(found: re.Match[str]) -> str:
+def _carried_as(found: re.Match[str]) -> str:
     """Where a folder carries the file of a stored name."""
-    return f"{FOLDER}/{found['stem']}-{found['digits']}.py"
+    return f"{_FOLDER}/{found['stem']}-{found['digits']}.py"
 
 
 def carried(*names: str) -> dict[str, bytes]:
     """The files of code that a folder with these names must carry, by their place in it."""
-    matches = [found for listed in names for name in each(listed) if (found := STORED.fullmatch(name))]
-    return {carried_as(found): source_of(found[0]).content for found in matches}
+    matches = [found for listed in names for name in each(listed) if (found := _STORED.fullmatch(name))]
+    return {_carried_as(found): _source_of(found[0]).content for found in matches}
 
 
-def source_of(name: str) -> Source:
+def _source_of(name: str) -> Source:
     """The file of a stored name, which a user has named or a folder has carried."""
     source = _sources.get(name.rpartition(":")[0])
     if source is None:
-        raise CheckpointError(f"the code of {name} is missing: copy the folder with its folder {FOLDER}")
+        raise CheckpointError(f"the code of {name} is missing: copy the folder with its folder {_FOLDER}")
     return source
 
 
 def require(name: str) -> Source:
     """The file of a stored name, if it may run; otherwise refused, or recorded as trusted if that was asked for."""
-    source, class_name = source_of(name), name.rpartition(":")[2]
-    if source.sha256 not in _named and source.sha256 not in recorded():
-        what = f"class {class_name}, {len(source.content.splitlines())} lines, sha256 {source.sha256[:DIGITS]}"
+    source, class_name = _source_of(name), name.rpartition(":")[2]
+    if source.sha256 not in _named and source.sha256 not in _recorded():
+        what = f"class {class_name}, {len(source.content.splitlines())} lines, sha256 {source.sha256[:_DIGITS]}"
         if not _trusting.get():
             raise UntrustedCode(
                 f"{source.path} would be run ({what}), and you have not trusted it: read it, then add --trust-code"
                 " (Python: trust_code=True)"
             )
-        say(f"trusted from now on: {source.path} ({what})")
-    record(source)
+        _say(f"trusted from now on: {source.path} ({what})")
+    _record(source)
     return source
 
 
 def require_all(names: str) -> None:
     """Refuse what a folder's settings name, unless it may run."""
     for name in each(names):
-        if is_stored(name):
+        if _is_stored(name):
             require(name)
 
 
@@ -207,31 +207,31 @@ def record_file() -> Path:
     return (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "attnlab" / "trusted-code"
 
 
-def private(found: os.stat_result) -> bool:
+def _private(found: os.stat_result) -> bool:
     """Whether a file or folder is the user's, and nobody else can write to it."""
     own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
     return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def recorded() -> frozenset[str]:
+def _recorded() -> frozenset[str]:
     """Every sha256 in the record; none, with a warning, if others could have written them."""
     try:
         path = record_file()
-        with os.fdopen(no_links(path, os.O_RDONLY), encoding="utf-8") as stream:
-            if not private(os.fstat(stream.fileno())) or not private(path.parent.stat()):
-                warn(f"{path} is ignored: it or its folder can be written by others; remove it, or chmod go-w both")
+        with os.fdopen(_no_links(path, os.O_RDONLY), encoding="utf-8") as stream:
+            if not _private(os.fstat(stream.fileno())) or not _private(path.parent.stat()):
+                _warn(f"{path} is ignored: it or its folder can be written by others; remove it, or chmod go-w both")
                 return frozenset()
             return frozenset(line.partition("#")[0].strip() for line in stream)
     except FileNotFoundError:
         return frozenset()
     except (OSError, RuntimeError, UnicodeDecodeError) as error:
-        warn(f"the record of trusted code cannot be read and is ignored ({error})")
+        _warn(f"the record of trusted code cannot be read and is ignored ({error})")
         return frozenset()
 
 
-def record(source: Source) -> None:
+def _record(source: Source) -> None:
     """Add a file to the record, so that the runs made with it open from now on."""
-    if source.sha256 in recorded():
+    if source.sha256 in _recorded():
         return
     line = f"{source.sha256}  # {source.path.name!a} {datetime.date.today().isoformat()}\n"
     try:
@@ -239,25 +239,25 @@ def record(source: Source) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():  # a folder that others could write until now held no record that could be forged
             path.parent.chmod(0o700)
-        if not private(path.parent.stat()):
+        if not _private(path.parent.stat()):
             raise PermissionError(errno.EACCES, "others can write to the folder", str(path.parent))
-        with os.fdopen(no_links(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "w", encoding="utf-8") as stream:
+        with os.fdopen(_no_links(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "w", encoding="utf-8") as stream:
             stream.write(line)
     except (OSError, RuntimeError) as error:
-        warn(f"trusted code cannot be recorded ({error}): set XDG_STATE_HOME to a folder of your own")
+        _warn(f"trusted code cannot be recorded ({error}): set XDG_STATE_HOME to a folder of your own")
 
 
-def no_links(path: Path, flags: int) -> int:
+def _no_links(path: Path, flags: int) -> int:
     """Open a file for its owner alone, and not through a link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
-def say(line: str) -> None:
+def _say(line: str) -> None:
     """One line for the user, from the first process of those that torchrun started."""
     if os.environ.get("RANK", "0") == "0":
         sys.stderr.write(f"attnlab: {printable(line)}\n")
 
 
-def warn(line: str) -> None:
+def _warn(line: str) -> None:
     """Warn of a record that cannot be used."""
     warnings.warn(line, AttnlabWarning, stacklevel=3)

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import re
 
-STANDING = frozenset({'"', "'", ".", ",", ";", ":", "?", "!", "'s", "'t", "'re", "'ve", "'ll", "'m", "'d"})
+_STANDING = frozenset({'"', "'", ".", ",", ";", ":", "?", "!", "'s", "'t", "'re", "'ve", "'ll", "'m", "'d"})
 
 # A full stop behind these is part of them, and the sentence goes on.
-TITLES = """
+_TITLES = """
 Adm Brig Bros Capt Cmdr Col Corp Cpl Dr Drs Ft Gen Gov Hon Lt Maj Messrs Mme Mr Mrs Ms Msgr Ph Pfc Pres Prof Pvt Rep Reps Rev
 Sen Sens Sgt Sr St Ste Supt approx cf ed eg esp ie vs
 """
-ABBREVIATIONS = frozenset(TITLES.split())
-BEFORE_NUMBERS = frozenset(("Fig", "No", "Nos", "Sec", "Vol", "fig", "no", "nos", "p", "pp", "sec", "vol"))
+_ABBREVIATIONS = frozenset(_TITLES.split())
+_BEFORE_NUMBERS = frozenset(("Fig", "No", "Nos", "Sec", "Vol", "fig", "no", "nos", "p", "pp", "sec", "vol"))
 
-TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "—": " -- ", "…": " ... ", "−": "-"})
+_TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "—": " -- ", "…": " ... ", "−": "-"})
 
-TOKEN = re.compile(
+_TOKEN = re.compile(
     r"""
       (?P<tail> (?<=[^\W_]) ' [^\W\d_]\w* )                         # 's, 't, O 'Brien
     | (?P<run>  \.{2,} | -{2,} | <[A-Za-z]+> )                      # an ellipsis, a dash, <unk>
@@ -37,12 +37,12 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 
-SENTENCE_END = re.compile(r"""[.!?]+["')\]]*(?=\s+["'(\[]*[A-Z0-9])""")
+_SENTENCE_END = re.compile(r"""[.!?]+["')\]]*(?=\s+["'(\[]*[A-Z0-9])""")
 
 
-def is_spaced(words: list[str]) -> bool:
+def _is_spaced(words: list[str]) -> bool:
     """Whether a text was written apart already: more of its full stops, commas and `'s` stand alone than are attached."""
-    standing = sum(word in STANDING for word in words)
+    standing = sum(word in _STANDING for word in words)
     attached = sum(word[-1] in ",;!?" and len(word) > 1 for word in words)
     return standing > attached
 
@@ -50,34 +50,34 @@ def is_spaced(words: list[str]) -> bool:
 def split_words(text: str) -> list[str]:
     """The words and marks of a text in order."""
     words = text.split()
-    if is_spaced(words):
+    if _is_spaced(words):
         return words
-    text = text.translate(TYPOGRAPHY)
+    text = text.translate(_TYPOGRAPHY)
     found: list[str] = []
-    for match in TOKEN.finditer(text):
+    for match in _TOKEN.finditer(text):
         if match["stop"]:
-            found += [match["word"] + "."] if belongs(match["word"], text[match.end() :]) else [match["word"], "."]
+            found += [match["word"] + "."] if _belongs(match["word"], text[match.end() :]) else [match["word"], "."]
         else:
             found.append(match.group())
     return found
 
 
-def belongs(word: str, rest: str) -> bool:
+def _belongs(word: str, rest: str) -> bool:
     """Whether the full stop behind a word is part of it, seen from what follows."""
     if "." in word and any(letter.isalpha() for letter in word):  # U.S., p.m., e.g.
         return True
-    if word in ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I"):
+    if word in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I"):
         return True
     goes_on = re.match(r"\s+([a-z]|\d)", rest)
-    return goes_on is not None and (goes_on[1].isalpha() or word in BEFORE_NUMBERS)
+    return goes_on is not None and (goes_on[1].isalpha() or word in _BEFORE_NUMBERS)
 
 
 def split_sentences(text: str) -> list[str]:
     """The sentences of a paragraph; a full stop that belongs to its word ends none, but at the very end."""
     found, begin = [], 0
-    for match in SENTENCE_END.finditer(text):
+    for match in _SENTENCE_END.finditer(text):
         word = text[begin : match.start()].rsplit(None, 1)[-1:]
-        if match.group() == "." and word and belongs(word[0].lstrip("\"'(["), text[match.end() :]):
+        if match.group() == "." and word and _belongs(word[0].lstrip("\"'(["), text[match.end() :]):
             continue
         found.append(text[begin : match.end()].strip())
         begin = match.end()

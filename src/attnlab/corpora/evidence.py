@@ -15,9 +15,9 @@ from attnlab.corpora.library import normal, spans, title_of
 
 AROUND = 60  # characters of the line on either side of a quoted answer
 # A run of words with capitals, joined by what joins the parts of a name.
-NAME = re.compile(r"[^\W\d_a-z][\w'’.-]*(?:,? (?:[^\W\d_a-z][\w'’.-]*|(?:da|de|del|der|di|la|of|the|van|von)(?= )))*")
+_NAME = re.compile(r"[^\W\d_a-z][\w'’.-]*(?:,? (?:[^\W\d_a-z][\w'’.-]*|(?:da|de|del|der|di|la|of|the|van|von)(?= )))*")
 
-PLACED = re.compile(r"(?:\b(?:at|from|in|near)|\d,?)\s$")  # what stands before a place that is called like the person
+_PLACED = re.compile(r"(?:\b(?:at|from|in|near)|\d,?)\s$")  # what stands before a place that is called like the person
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def is_own_name(line: str, begin: int, end: int) -> bool:
     heading = title_of(line)
     if begin < len(heading):
         return True
-    return set(line[begin:end].split()) <= set(heading.split()) and not PLACED.search(line[:begin])
+    return set(line[begin:end].split()) <= set(heading.split()) and not _PLACED.search(line[:begin])
 
 
 def place_in(line: str, answer: str) -> tuple[int, int] | None:
@@ -83,7 +83,7 @@ def place_in(line: str, answer: str) -> tuple[int, int] | None:
 
 def name_in(question: str) -> str:
     """What is likely the name in a question about somebody unknown: the longest run of words with capitals."""
-    runs = [match.group() for match in NAME.finditer(question)]
+    runs = [match.group() for match in _NAME.finditer(question)]
     # The first word of a question has a capital without being a name.
     beginning = question.lstrip().split(" ")[0]
     runs = [run for run in runs if run != beginning] or runs

@@ -20,7 +20,7 @@ from pathlib import Path
 from attnlab.errors import DataError
 
 # The longer marks first: the mark of UTF-32 begins with that of UTF-16.
-FOREIGN_MARKS = (
+_FOREIGN_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
     (codecs.BOM_UTF16_LE, "UTF-16"),
@@ -36,14 +36,14 @@ class Question:
     answer: str | None
 
 
-def refuse_foreign(beginning: bytes, name: str) -> None:
+def _refuse_foreign(beginning: bytes, name: str) -> None:
     """Refuses a file that begins with the mark of another encoding."""
-    for mark, encoding in FOREIGN_MARKS:
+    for mark, encoding in _FOREIGN_MARKS:
         if beginning.startswith(mark):
             raise DataError(f"{name}: the file is {encoding}; save it as UTF-8")
 
 
-def decode(data: bytes, name: str, number: int, offset: int) -> str:
+def _decode(data: bytes, name: str, number: int, offset: int) -> str:
     """The text of a line, given its number in the file and where it begins."""
     if (at := data.find(0)) >= 0:
         raise DataError(
@@ -56,7 +56,7 @@ def decode(data: bytes, name: str, number: int, offset: int) -> str:
         raise DataError(f"{name}:{number}: {place} is not UTF-8; save it as UTF-8") from None
 
 
-def nearest_file(path: Path) -> str:
+def _nearest_file(path: Path) -> str:
     """What to do about a missing file: the nearest names in its folder, or where to look."""
     folder, names = path.parent, list[str]()
     with suppress(OSError):
@@ -77,7 +77,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         with path.open("rb") as stream:
             yield stream
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; {nearest_file(path)}") from None
+        raise DataError(f"{path} does not exist; {_nearest_file(path)}") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
 
@@ -90,10 +90,10 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         for number, data in enumerate(stream, start=1):
             end = 2 if data.endswith(b"\r\n") else data.endswith(b"\n")
             if number == 1:
-                refuse_foreign(data, path.name)
+                _refuse_foreign(data, path.name)
                 if b"\r" in data[: len(data) - end] and not stream.peek(1):
                     raise DataError(f"{path.name}: its lines end in CR alone; save it with LF or CRLF line ends")
-            line = decode(data[: len(data) - end], path.name, number, offset)
+            line = _decode(data[: len(data) - end], path.name, number, offset)
             offset += len(data)
             line = line.removeprefix("\ufeff") if number == 1 else line
             if line.strip():

@@ -28,9 +28,9 @@ from attnlab.corpora.library import Corpus, headings_in, normal, title_of
 from attnlab.corpora.sources import is_built_in, lines_of, load_corpus
 from attnlab.errors import StorageError, UserError
 
-CANDIDATES = 100  # headings that are looked at closely
-MOST_CANDIDATES = 6_400  # where many lines share a heading
-MOST_WORDS = 48  # of a text to be searched for: the rarest
+_CANDIDATES = 100  # headings that are looked at closely
+_MOST_CANDIDATES = 6_400  # where many lines share a heading
+_MOST_WORDS = 48  # of a text to be searched for: the rarest
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def similarity(one: str, other: str) -> float:
 
 
 @contextmanager
-def answering(folder: Path) -> Iterator[None]:
+def _answering(folder: Path) -> Iterator[None]:
     """What the search engine says of a damaged file becomes one line with the remedy."""
     try:
         yield
@@ -82,7 +82,7 @@ class Index:
             raise StorageError(f"there is no index in {folder}: make one with attnlab.index_corpus")
         self.folder, self.built = folder, built
         self.sha256, self.longest = told["sha256"], told["longest"]
-        with answering(folder):
+        with _answering(folder):
             self._index = tantivy.Index.open(str(folder))
             self._index.config_reader("manual", 0)  # it never changes: no thread need watch it
             self._searcher, self._analyzers = self._index.searcher(), analyzers()
@@ -114,12 +114,12 @@ class Index:
 
     def nearest(self, name: str, n: int = 5) -> tuple[Near, ...]:
         """The headings most like a name, the likest first: typing errors, initials left out and parts that changed places."""
-        refuse_none(n)
+        _refuse_none(n)
         asked = folded(name)
         query = self._any("threes", self._analyzers["threes"].analyze(f" {asked} "))
         headings: set[str] = set()
-        candidates, full = max(CANDIDATES, 4 * n), bool(asked)
-        while full and len(headings) < n and candidates <= max(MOST_CANDIDATES, 4 * n):
+        candidates, full = max(_CANDIDATES, 4 * n), bool(asked)
+        while full and len(headings) < n and candidates <= max(_MOST_CANDIDATES, 4 * n):
             found = self._best(query, candidates)
             headings = {normal(title_of(one.text)) for one in found}
             candidates, full = 8 * candidates, len(found) == candidates
@@ -128,17 +128,17 @@ class Index:
 
     def search(self, text: str, n: int = 5) -> tuple[Passage, ...]:
         """The passages that speak most of what a text speaks of, by BM25; words of most lines say nothing and are left out."""
-        refuse_none(n)
-        with answering(self.folder):
+        _refuse_none(n)
+        with _answering(self.folder):
             words = dict.fromkeys(self._analyzers["text"].analyze(normal(text)))
             known = {word: self._searcher.doc_freq("text", word) for word in words}
         rare = {word: lines for word, lines in known.items() if 0 < 2 * lines <= len(self)}
-        chosen = sorted(rare or known, key=lambda word: known[word])[:MOST_WORDS]
+        chosen = sorted(rare or known, key=lambda word: known[word])[:_MOST_WORDS]
         return tuple(sorted(self._best(self._any("text", chosen), n), key=lambda one: (-one.score, one.number)))
 
     def lines_under(self, heading: str) -> int:
         """How many lines have a heading."""
-        with answering(self.folder):
+        with _answering(self.folder):
             return self._searcher.doc_freq("heading", heading)
 
     def _term(self, field: str, value: Any) -> tantivy.Query:
@@ -152,19 +152,21 @@ class Index:
     def _best(self, query: tantivy.Query, n: int) -> list[Passage]:
         if n < 1:
             return []
-        with answering(self.folder):
+        with _answering(self.folder):
             hits = self._searcher.search(query, n, count=False).hits
             found = ((score, self._searcher.doc(address)) for score, address in hits)
             return [Passage(one["number"][0], bytes(one["line"][0]).decode(), float(score)) for score, one in found]
 
 
-def refuse_none(n: int) -> None:
+def _refuse_none(n: int) -> None:
     """Refuse to look for less than one."""
     if n < 1:
         raise UserError(f"n must be at least 1, not {n}")
 
 
-def opened(sha256: str, lines: Lines, size: int, folder: Path | None, progress: Progress | None, verify: bool) -> Index:
+def _opened(
+    sha256: str, lines: Lines, size: int, folder: Path | None, progress: Progress | None, verify: bool
+) -> Index:
     """The index of these lines, built if there is none or if the one there cannot be read."""
     place, built = keep(sha256, lines, size, folder, progress, verify)
     try:
@@ -185,7 +187,7 @@ def index_corpus(
     if isinstance(corpus, Corpus) or is_built_in(corpus):
         loaded = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
         size = sum(len(line.encode()) + 1 for line in loaded.lines)
-        return opened(loaded.sha256, lambda: loaded.lines, size, folder, progress, verify)
+        return _opened(loaded.sha256, lambda: loaded.lines, size, folder, progress, verify)
     path, lines = Path(corpus), partial(lines_of, corpus)
     sha256 = fingerprint_of(path, lines, folder)
-    return opened(sha256, lines, path.stat().st_size, folder, progress, verify)
+    return _opened(sha256, lines, path.stat().st_size, folder, progress, verify)

@@ -32,15 +32,15 @@ from attnlab.corpora.library import fingerprint, normal, title_of
 from attnlab.errors import AttnlabError, DataError, StorageError
 from attnlab.machine import cache_folder, writable
 
-ENGINE = importlib.metadata.version("tantivy")
-ABOUT, KIND = "about.json", "index"
-FORMAT = 2  # another number where what is stored changes: older indexes are then built anew
-MEMORY = 80_000_000  # bytes for the words not yet on disk
-REMEMBERED = 2**20  # headings; of one that comes again soon the name is indexed once
+_ENGINE = importlib.metadata.version("tantivy")
+_ABOUT, _KIND = "about.json", "index"
+_FORMAT = 2  # another number where what is stored changes: older indexes are then built anew
+_MEMORY = 80_000_000  # bytes for the words not yet on disk
+_REMEMBERED = 2**20  # headings; of one that comes again soon the name is indexed once
 CHECKED = (
     2**26
 )  # bytes of an index up to which every file is hashed when it is opened; of others the sizes are compared
-RECENT = 2.0  # seconds; a file changed just now may change again within one tick of its clock
+_RECENT = 2.0  # seconds; a file changed just now may change again within one tick of its clock
 LINES_A_REPORT = 5_000
 
 Lines = Callable[[], Iterable[str]]
@@ -62,7 +62,7 @@ def analyzers() -> dict[str, tantivy.TextAnalyzer]:
     }
 
 
-def schema() -> tantivy.Schema:
+def _schema() -> tantivy.Schema:
     """What is kept of a line: number, bytes, heading, threes of the heading, words."""
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("number", stored=True, indexed=True)
@@ -73,7 +73,7 @@ def schema() -> tantivy.Schema:
     return builder.build()
 
 
-def document(number: int, line: str, heading: str, named: bool) -> tantivy.Document:
+def _document(number: int, line: str, heading: str, named: bool) -> tantivy.Document:
     """A line as it is indexed; with the threes of its heading if it is to be found by a name like it."""
     made = tantivy.Document()
     made.add_unsigned("number", number)
@@ -88,17 +88,17 @@ def document(number: int, line: str, heading: str, named: bool) -> tantivy.Docum
 
 def build(lines: Iterable[str], folder: Path, report: Callable[[int], None]) -> dict[str, Any]:
     """Index lines into an empty folder; returns what there is to say about them."""
-    index = tantivy.Index(schema(), path=str(folder))
+    index = tantivy.Index(_schema(), path=str(folder))
     for name, analyzer in analyzers().items():
         index.register_tokenizer(name, analyzer)
-    with writing(index) as writer:
+    with _writing(index) as writer:
         return fill(writer, lines, report)
 
 
 @contextmanager
-def writing(index: tantivy.Index) -> Iterator[tantivy.IndexWriter]:
+def _writing(index: tantivy.Index) -> Iterator[tantivy.IndexWriter]:
     """A writer whose threads have come to their end afterwards, also where it was interrupted: they would write on."""
-    writer = index.writer(MEMORY, 1)
+    writer = index.writer(_MEMORY, 1)
     try:
         yield writer
         writer.commit()
@@ -113,7 +113,7 @@ def writing(index: tantivy.Index) -> Iterator[tantivy.IndexWriter]:
 
 def fill(writer: tantivy.IndexWriter, lines: Iterable[str], report: Callable[[int], None]) -> dict[str, Any]:
     """Hand lines to a writer; returns what there is to say about them."""
-    digest, seen, number, done, longest = hashlib.sha256(), array("q", bytes(8 * REMEMBERED)), 0, 0, 0
+    digest, seen, number, done, longest = hashlib.sha256(), array("q", bytes(8 * _REMEMBERED)), 0, 0, 0
     for number, line in enumerate(lines, start=1):
         data = f"{line}\n".encode()
         digest.update(data)
@@ -121,9 +121,9 @@ def fill(writer: tantivy.IndexWriter, lines: Iterable[str], report: Callable[[in
         heading = normal(title_of(line))
         longest = max(longest, len(heading))
         mark = hash(heading)
-        fresh = seen[mark % REMEMBERED] != mark
-        seen[mark % REMEMBERED] = mark
-        writer.add_document(document(number - 1, line, heading, bool(heading) and fresh))
+        fresh = seen[mark % _REMEMBERED] != mark
+        seen[mark % _REMEMBERED] = mark
+        writer.add_document(_document(number - 1, line, heading, bool(heading) and fresh))
         if number % LINES_A_REPORT == 0:
             report(done)
     return {"sha256": digest.hexdigest(), "lines": number, "longest": longest}
@@ -131,11 +131,11 @@ def fill(writer: tantivy.IndexWriter, lines: Iterable[str], report: Callable[[in
 
 def files_of(folder: Path) -> list[Path]:
     """The files of the search engine, which must stay as they are."""
-    ours = (ABOUT, manifest.NAME)
+    ours = (_ABOUT, manifest.NAME)
     return sorted(one for one in folder.iterdir() if one.name not in ours and one.suffix != ".lock")
 
 
-def hash_of(path: Path) -> str:
+def _hash_of(path: Path) -> str:
     """The sha256 of a file, which need not fit into memory."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -145,16 +145,16 @@ def about(folder: Path, verify: bool = False) -> dict[str, Any]:
     """What an index says about itself, or nothing where there is none that can be used; `verify` reads every byte of it."""
     try:
         listed = manifest.Manifest.read(folder)
-        if listed is None or listed.kind != KIND or hash_of(folder / ABOUT) != listed.files[ABOUT]:
+        if listed is None or listed.kind != _KIND or _hash_of(folder / _ABOUT) != listed.files[_ABOUT]:
             return {}
-        told = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        if (told["format"], told["tantivy"]) != (FORMAT, ENGINE):
+        told = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        if (told["format"], told["tantivy"]) != (_FORMAT, _ENGINE):
             return {}
         sizes = {one.name: one.stat().st_size for one in files_of(folder)}
         if sizes != told["sizes"]:
             return {}
         every = verify or sum(sizes.values()) <= CHECKED
-        if every and any(hash_of(folder / name) != listed.files[name] for name in sizes):
+        if every and any(_hash_of(folder / name) != listed.files[name] for name in sizes):
             return {}
         return told
     except (AttnlabError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -183,10 +183,10 @@ def make(target: Path, lines: Iterable[str], expected: str, report: Callable[[in
         if told["sha256"] != expected:
             raise DataError("the corpus was changed while it was being indexed: try again when it is complete")
         files = files_of(temporary)
-        told |= {"format": FORMAT, "tantivy": ENGINE, "sizes": {one.name: one.stat().st_size for one in files}}
-        (temporary / ABOUT).write_text(json.dumps(told), encoding="utf-8")
-        hashes = {one.name: hash_of(one) for one in (*files, temporary / ABOUT)}
-        (temporary / manifest.NAME).write_bytes(manifest.Manifest(KIND, hashes).to_bytes())
+        told |= {"format": _FORMAT, "tantivy": _ENGINE, "sizes": {one.name: one.stat().st_size for one in files}}
+        (temporary / _ABOUT).write_text(json.dumps(told), encoding="utf-8")
+        hashes = {one.name: _hash_of(one) for one in (*files, temporary / _ABOUT)}
+        (temporary / manifest.NAME).write_bytes(manifest.Manifest(_KIND, hashes).to_bytes())
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     except AttnlabError:
@@ -252,7 +252,7 @@ def fingerprint_of(path: Path, lines: Lines, folder: Path | None = None) -> str:
         if re.fullmatch("[0-9a-f]{64}", text := note.read_text(encoding="ascii")):
             return text
     found = fingerprint(lines())
-    if time.time() - status.st_mtime > RECENT and path.stat().st_mtime_ns == status.st_mtime_ns:
+    if time.time() - status.st_mtime > _RECENT and path.stat().st_mtime_ns == status.st_mtime_ns:
         with suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(found, encoding="ascii")

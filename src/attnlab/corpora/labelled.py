@@ -30,16 +30,16 @@ __all__ = [
     "read_tables",
 ]
 
-LABEL_WORDS = {"label", "labels", "class", "category", "sentiment", "target", "topic", "y", "gold", "polarity"}
-TEXT_WORDS = {"text", "texts", "sentence", "sentences", "review", "content", "document", "comment", "phrase", "tweet"}
-LONGEST_LABEL = 40  # characters
-QUOTED = re.compile(r'^(?:"(?P<left>[^"]*)"\t(?P<rest>[^\t]*)|(?P<first>[^\t]*)\t"(?P<right>[^"]*)")$')
+_LABEL_WORDS = {"label", "labels", "class", "category", "sentiment", "target", "topic", "y", "gold", "polarity"}
+_TEXT_WORDS = {"text", "texts", "sentence", "sentences", "review", "content", "document", "comment", "phrase", "tweet"}
+_LONGEST_LABEL = 40  # characters
+_QUOTED = re.compile(r'^(?:"(?P<left>[^"]*)"\t(?P<rest>[^\t]*)|(?P<first>[^\t]*)\t"(?P<right>[^"]*)")$')
 
 
 def split(line: str, place: str) -> tuple[str, str]:
     """The two columns of a line; tabs inside a quoted column belong to its text."""
     parts = line.split("\t")
-    if len(parts) > 2 and (match := QUOTED.match(line)):
+    if len(parts) > 2 and (match := _QUOTED.match(line)):
         found = match.groupdict()
         parts = [found["left"], found["rest"]] if found["left"] is not None else [found["first"], found["right"]]
     if len(parts) == 1:
@@ -56,13 +56,13 @@ def split(line: str, place: str) -> tuple[str, str]:
 def heading(pair: tuple[str, str]) -> Column | None:
     """The order of the columns, if the line is a heading that names them."""
     first, second = (cell.strip('"').lower() for cell in pair)
-    if first in LABEL_WORDS and second in TEXT_WORDS:
+    if first in _LABEL_WORDS and second in _TEXT_WORDS:
         return "label-first"
-    return "text-first" if first in TEXT_WORDS and second in LABEL_WORDS else None
+    return "text-first" if first in _TEXT_WORDS and second in _LABEL_WORDS else None
 
 
 @dataclass(frozen=True)
-class Raw:
+class _Raw:
     """A file as two columns, before anybody knows which is which."""
 
     source: str
@@ -74,7 +74,7 @@ class Raw:
     taken: tuple[str, str] | None = None  # a first line that was taken for a heading, though it names neither column
 
 
-def read_pairs(path: str | Path) -> Raw:
+def read_pairs(path: str | Path) -> _Raw:
     """The two columns of a file, without its heading and its blank lines."""
     path = Path(path)
     with opened(path) as stream:
@@ -88,24 +88,24 @@ def read_pairs(path: str | Path) -> Raw:
     if not pairs:
         raise DataError(f"{path} has a heading and no texts; add lines of label<TAB>text")
     numbers = tuple(number for number, _ in lines)
-    return Raw(
+    return _Raw(
         path.name, tuple(pairs), numbers, head, every - len(lines) - bool(head), hashlib.sha256(data).hexdigest()
     )
 
 
-def like_labels(values: Sequence[str]) -> bool:
+def _like_labels(values: Sequence[str]) -> bool:
     """Whether a column could be one of labels: short values, few of them, each used twice on average or more."""
     kinds = set(values)
-    return 2 * len(kinds) <= len(values) and all(len(value) <= LONGEST_LABEL for value in kinds)
+    return 2 * len(kinds) <= len(values) and all(len(value) <= _LONGEST_LABEL for value in kinds)
 
 
-def recognise(raw: Raw) -> tuple[Column, str]:
+def _recognise(raw: _Raw) -> tuple[Column, str]:
     """Which column holds the labels, and how one can tell."""
     if raw.heading:
         return raw.heading, f"its heading says {raw.heading.replace('-', ' ')}"
     columns = [[pair[place] for pair in raw.pairs] for place in (0, 1)]
     kinds = [len(set(values)) for values in columns]
-    fits = [like_labels(values) for values in columns]
+    fits = [_like_labels(values) for values in columns]
     if fits[0] == fits[1] and (not fits[0] or kinds[0] == kinds[1]):
         raise DataError(
             f"{raw.source}: cannot tell labels from texts ({kinds[0]:,} different values in the first column,"
@@ -125,7 +125,7 @@ def text_column(lines: Sequence[str]) -> int | None:
     try:
         pairs = tuple(split(line, "") for line in lines)
         head = heading(pairs[0]) if pairs else None
-        column, _ = recognise(Raw("", pairs[1:] if head else pairs, (), head, 0, ""))
+        column, _ = _recognise(_Raw("", pairs[1:] if head else pairs, (), head, 0, ""))
     except DataError:
         return None
     return 1 - COLUMNS.index(column)
@@ -139,7 +139,7 @@ def cell_of(line: str, place: int) -> str:
         return line
 
 
-def without_heading(raw: Raw, column: Column) -> Raw:
+def _without_heading(raw: _Raw, column: Column) -> _Raw:
     """The file without its first line, where that has a label that occurs nowhere else while every other label repeats."""
     place = COLUMNS.index(column)
     counts = Counter(pair[place] for pair in raw.pairs)
@@ -149,14 +149,14 @@ def without_heading(raw: Raw, column: Column) -> Raw:
     return replace(raw, pairs=raw.pairs[1:], numbers=raw.numbers[1:], heading=column, taken=raw.pairs[0])
 
 
-def as_table(raw: Raw, column: Column, how: str) -> LabelledTable:
+def _as_table(raw: _Raw, column: Column, how: str) -> LabelledTable:
     """A file whose columns are known."""
     place = COLUMNS.index(column)
     rows = tuple(Labelled(pair[place], pair[1 - place]) for pair in raw.pairs)
     return LabelledTable(raw.source, rows, raw.sha256, column, how, raw.blank, raw.heading is not None, raw.numbers)
 
 
-def read_other(
+def _read_other(
     path: str | Path, labels: Iterable[str], column: Column, forced: bool, taken: tuple[str, str] | None = None
 ) -> LabelledTable:
     """A further file: its columns stand as in the training table, or the other way round if only so its labels are known.
@@ -167,13 +167,13 @@ def read_other(
     if taken is not None and raw.pairs[0] == taken and len(raw.pairs) > 1:
         raw = replace(raw, pairs=raw.pairs[1:], numbers=raw.numbers[1:], heading=column)
     if raw.heading and raw.heading != column and not forced:
-        return as_table(raw, raw.heading, f"its heading says {raw.heading.replace('-', ' ')}")
+        return _as_table(raw, raw.heading, f"its heading says {raw.heading.replace('-', ' ')}")
     if not forced:
         fits = {one: all(pair[place] in known for pair in raw.pairs) for place, one in enumerate(COLUMNS)}
         other = COLUMNS[1 - COLUMNS.index(column)]
         if fits[other] and not fits[column]:
-            return as_table(raw, other, "its labels stand in the other column than those of the training table")
-    return as_table(raw, column, "as in the training table" if not forced else f"as --column says, {column}")
+            return _as_table(raw, other, "its labels stand in the other column than those of the training table")
+    return _as_table(raw, column, "as in the training table" if not forced else f"as --column says, {column}")
 
 
 def read_tables(
@@ -190,15 +190,15 @@ def read_tables(
             f"{raw.source}: its heading says {raw.heading.replace('-', ' ')}, --column says {column}: leave --column out, or"
             " mend the heading"
         )
-    found, how = (column, f"as --column says, {column}") if column else recognise(raw)
-    raw = without_heading(raw, found)
+    found, how = (column, f"as --column says, {column}") if column else _recognise(raw)
+    raw = _without_heading(raw, found)
     if raw.taken:
         how += (
             f"; the first line, {' | '.join(raw.taken)[:60]!r}, is taken for a heading: its label occurs nowhere else"
         )
-    learned = as_table(raw, found, how)
+    learned = _as_table(raw, found, how)
     others = [
-        read_other(path, learned.counts, found, column is not None, raw.taken)
+        _read_other(path, learned.counts, found, column is not None, raw.taken)
         for path in (dev, test)
         if path is not None
     ]
@@ -209,11 +209,11 @@ def built_in_tables() -> Tables:
     """Sentences of the Python documentation by topic."""
     from attnlab.corpora.topics import topics
 
-    parts = {name: as_built_in(name, rows) for name, rows in topics().items()}
+    parts = {name: _as_built_in(name, rows) for name, rows in topics().items()}
     return checked(parts["train"], parts["dev"], parts["test"])
 
 
-def as_built_in(name: str, rows: Sequence[tuple[str, str]]) -> LabelledTable:
+def _as_built_in(name: str, rows: Sequence[tuple[str, str]]) -> LabelledTable:
     """A part of the built-in data."""
     pairs = tuple(Labelled(topic, unicodedata.normalize("NFC", sentence)) for topic, sentence in rows)
     data = "".join(f"{row.label}\t{row.text}\n" for row in pairs).encode()

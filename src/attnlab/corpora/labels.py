@@ -117,18 +117,18 @@ def checked(
             if table and row.label not in counts:
                 message = f"label '{short(row.label)}' does not occur in {train.source}, which has {listed(counts)}"
                 raise DataError(f"{table.place(index)}: {message}")
-    labels = tuple(names.get(label, label) for label in sorted(counts, key=label_order))
-    tables = Tables(rename(train, names), rename(dev, names), rename(test, names) if test else None, labels)
-    return replace(tables, warnings=tuple(warnings(tables)), names=names)
+    labels = tuple(names.get(label, label) for label in sorted(counts, key=_label_order))
+    tables = Tables(_rename(train, names), _rename(dev, names), _rename(test, names) if test else None, labels)
+    return replace(tables, warnings=tuple(_warnings(tables)), names=names)
 
 
-def rename(table: LabelledTable, names: Mapping[str, str]) -> LabelledTable:
+def _rename(table: LabelledTable, names: Mapping[str, str]) -> LabelledTable:
     """The table with its labels renamed."""
     rows = tuple(replace(row, label=names.get(row.label, row.label)) for row in table.rows)
     return replace(table, rows=rows)
 
 
-def label_order(label: str) -> tuple[int, float, str]:
+def _label_order(label: str) -> tuple[int, float, str]:
     """Numbers by their size, then words by their letters."""
     return (0, float(label), label) if re.fullmatch(r"-?\d+(\.\d+)?", label) else (1, 0.0, label)
 
@@ -140,19 +140,19 @@ def short(text: str, most: int = 60) -> str:
 
 def listed(labels: Iterable[str], most: int = 6) -> str:
     """Some labels for a message."""
-    every = sorted(labels, key=label_order)
+    every = sorted(labels, key=_label_order)
     return ", ".join(map(short, every[:most])) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
-def same_text(text: str) -> str:
+def _same_text(text: str) -> str:
     """What two texts have in common that a reader would call the same."""
     return " ".join(text.split()).casefold()
 
 
-def warnings(tables: Tables) -> Iterable[str]:
+def _warnings(tables: Tables) -> Iterable[str]:
     """What looks wrong and is not refused: leaks, and texts with two labels."""
-    learned = {same_text(row.text): row for row in tables.train.rows}
-    seen = {same_text(row.text) for row in tables.dev.rows}
+    learned = {_same_text(row.text): row for row in tables.train.rows}
+    seen = {_same_text(row.text) for row in tables.dev.rows}
     for name, table in tables.parts.items():
         if name == "train":
             continue
@@ -162,11 +162,11 @@ def warnings(tables: Tables) -> Iterable[str]:
     labels: dict[str, set[str]] = {}
     for table in tables.parts.values():
         for row in table.rows:
-            labels.setdefault(same_text(row.text), set()).add(row.label)
+            labels.setdefault(_same_text(row.text), set()).add(row.label)
     torn = {text: found for text, found in labels.items() if len(found) > 1}
     if torn:
         text, found = next(iter(torn.items()))
-        yield f"{counted(torn, 'text')} with two labels, such as “{short(text)}” ({listed(found)})"
+        yield f"{_counted(torn, 'text')} with two labels, such as “{short(text)}” ({listed(found)})"
     for label in tables.labels:
         if label not in tables.dev.counts:
             yield f"no text of {tables.dev.source} has the label {label}: nothing will be known of it"
@@ -174,14 +174,14 @@ def warnings(tables: Tables) -> Iterable[str]:
 
 def leak(table: LabelledTable, seen: set[str], where: str) -> Iterable[str]:
     """The texts of a table that stand elsewhere too."""
-    twice = [row.text for row in table.rows if same_text(row.text) in seen]
+    twice = [row.text for row in table.rows if _same_text(row.text) in seen]
     if twice:
         yield (
-            f"{counted(twice, 'text')} of {table.source} {'stands' if len(twice) == 1 else 'stand'} in {where} too, such as"
+            f"{_counted(twice, 'text')} of {table.source} {'stands' if len(twice) == 1 else 'stand'} in {where} too, such as"
             f" “{short(twice[0])}”: what it gets right there says nothing"
         )
 
 
-def counted(items: Sequence[object] | Mapping[str, object], noun: str) -> str:
+def _counted(items: Sequence[object] | Mapping[str, object], noun: str) -> str:
     """How many there are."""
     return f"{len(items):,} {noun}{'' if len(items) == 1 else 's'}"

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 # Written with a full stop and followed by more of the name. "Jr" and "Sr" are not here: nothing follows them.
-ABBREVIATIONS = re.compile(
+_ABBREVIATIONS = re.compile(
     "Adm|Brig|Capt|Card|Cmdr|Col|Cpl|Dr|Fr|Ft|Gen|Gov|Hon|Lt|Maj|Messrs|Mlle|Mme|Mr|Mrs|Ms|Mt|Msgr|Pfc|Pres|Prof|Pvt"
     "|Rep|Rev|Rt|Sen|Sgt|St|Ste|Supt|Ven"
 )
-INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
-LONGEST_HEADING = 12  # words; what is longer is a sentence
+_INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
+_LONGEST_HEADING = 12  # words; what is longer is a sentence
 
 
 def normal(text: str) -> str:
@@ -29,34 +29,34 @@ def normal(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def continues(heading: str) -> bool:
+def _continues(heading: str) -> bool:
     """Whether the full stop after this beginning of a line belongs to an initial or an abbreviation."""
     words = heading.replace("(", " ").split()
-    return not words or any(form.fullmatch(words[-1]) for form in (ABBREVIATIONS, INITIALS))
+    return not words or any(form.fullmatch(words[-1]) for form in (_ABBREVIATIONS, _INITIALS))
 
 
-def in_word(character: str) -> bool:
+def _in_word(character: str) -> bool:
     """Whether a character is part of a word."""
     return character.isalnum() or character == "_"
 
 
-def said_again(name: str, line: str) -> bool:
+def _said_again(name: str, line: str) -> bool:
     """Whether a line goes on with the same name, complete, after its beginning and the full stop."""
     begin = len(name) + 2
     end = begin + len(name)
-    return line.startswith(name, begin) and in_word(name[-1]) != in_word(line[end : end + 1])
+    return line.startswith(name, begin) and _in_word(name[-1]) != _in_word(line[end : end + 1])
 
 
 def title_of(line: str) -> str:
     """The heading of a line such as "Ann B. Lee. Lee was born in York .", or "" where it has none."""
     stop, otherwise = line.find(". "), ""
-    while stop >= 0 and len(line[:stop].split()) <= LONGEST_HEADING:
+    while stop >= 0 and len(line[:stop].split()) <= _LONGEST_HEADING:
         beginning = line[:stop]
         stop = line.find(". ", stop + 1)
         if not beginning.strip() or beginning.endswith(" "):
             continue
         # "Malcolm X. Malcolm X was ...": a name of several words that is said again at once was complete.
-        if not continues(beginning) or (" " in beginning and said_again(beginning, line)):
+        if not _continues(beginning) or (" " in beginning and _said_again(beginning, line)):
             return beginning
         # "Anastasius I. Pope Anastasius I was ...": if nothing else can be the heading.
         if " " in beginning:
@@ -64,15 +64,15 @@ def title_of(line: str) -> str:
     return otherwise
 
 
-def edges(text: str) -> list[int]:
+def _edges(text: str) -> list[int]:
     """The positions at which a word may begin or end: all but those between two characters of a word."""
-    inside = [in_word(character) for character in text]
+    inside = [_in_word(character) for character in text]
     return [i for i in range(len(text) + 1) if not (0 < i < len(text) and inside[i - 1] and inside[i])]
 
 
 def spans(text: str, names: Container[str], longest: int) -> Iterator[tuple[int, int]]:
     """Where names occur in a text as whole words, from left to right and the longest first at each place."""
-    positions = edges(text)
+    positions = _edges(text)
     for i, start in enumerate(positions):
         ends = [end for end in positions[i + 1 : i + 1 + longest] if end - start <= longest]
         yield from ((start, end) for end in reversed(ends) if text[start:end] in names)

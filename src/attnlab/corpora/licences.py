@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from attnlab.corpora.sources import is_built_in
 
-OWN = "The licence of data of one's own is not known here: see to it before you share the model."
-LICENCES = {
+_OWN = "The licence of data of one's own is not known here: see to it before you share the model."
+_LICENCES = {
     "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
     " same licence, and name the source.",
     "prose": "The text is that of Python itself, © Python Software Foundation, under its licence.",
@@ -16,7 +16,7 @@ LICENCES = {
 
 def licences_of(sources: Iterable[str]) -> list[str]:
     """What is known of the licences of some sources, each said once."""
-    return sorted({LICENCES.get(one.split(":")[0], OWN) if one and is_built_in(one) else OWN for one in sources})
+    return sorted({_LICENCES.get(one.split(":")[0], _OWN) if one and is_built_in(one) else _OWN for one in sources})
 
 
 def shown(source: str) -> str:

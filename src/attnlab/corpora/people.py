@@ -26,7 +26,7 @@ import numpy as np
 from attnlab.corpora.files import Question
 from attnlab.errors import DataError
 
-MONTHS = (
+_MONTHS = (
     "January",
     "February",
     "March",
@@ -40,8 +40,8 @@ MONTHS = (
     "November",
     "December",
 )
-TRAIN_SHARE = 0.60
-DEV_SHARE = 0.15
+_TRAIN_SHARE = 0.60
+_DEV_SHARE = 0.15
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Person:
 
 
 @dataclass(frozen=True)
-class Split:
+class _Split:
     """Who is asked about in training, while choosing, and at the end; no person is in two parts."""
 
     train: tuple[Person, ...]
@@ -105,7 +105,7 @@ FORMS = (
 )
 MOST_FORMS = sum("{death}" not in form for form in FORMS)  # those that fit everybody
 # The first form is the usual one: it is listed as often as all others together.
-QUESTIONS = (
+_QUESTIONS = (
     "Where was {name} born?",
     "Where was {name} born?",
     "Where was {name} born?",
@@ -117,7 +117,7 @@ QUESTIONS = (
 )
 
 
-def person_generator(seed: int, purpose: str, person: Person) -> np.random.Generator:
+def _person_generator(seed: int, purpose: str, person: Person) -> np.random.Generator:
     """Randomness that depends on the seed, what it is for and the person, not on the order or number of people."""
     digest = hashlib.sha256(f"{purpose}:{person.person_id}".encode()).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
@@ -128,18 +128,18 @@ def pick(generator: np.random.Generator, options: Sequence[str]) -> str:
     return options[int(generator.random() * len(options))]
 
 
-def with_article(noun: str) -> str:
+def _with_article(noun: str) -> str:
     """The noun with "a" or "an" before it."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def day(when: date, month_first: bool) -> str:
+def _day(when: date, month_first: bool) -> str:
     """A date in words, in one of the two usual orders."""
-    month = MONTHS[when.month - 1]
+    month = _MONTHS[when.month - 1]
     return f"{month} {when.day}, {when.year}" if month_first else f"{when.day} {month} {when.year}"
 
 
-def club(person: Person) -> str:
+def _club(person: Person) -> str:
     """The first team with the city it played in, unless its name already says it."""
     named = person.debut_city in person.debut_team
     return person.debut_team if named else f"{person.debut_team} of {person.debut_city}"
@@ -150,15 +150,15 @@ def placeholders(form: str) -> frozenset[str]:
     return frozenset(name for _, name, _, _ in string.Formatter().parse(form) if name)
 
 
-def forms_for(person: Person) -> list[str]:
+def _forms_for(person: Person) -> list[str]:
     """The sentence forms that fit what is known of a person."""
     return [one for one in FORMS if person.death_city or "{death}" not in one]
 
 
 def biography(person: Person, seed: int = 0) -> str:
     """One line about a person: the name as a heading, then a sentence that tells where the person was born."""
-    generator = person_generator(seed, "biography", person)
-    return told(person, pick(generator, forms_for(person)), generator)
+    generator = _person_generator(seed, "biography", person)
+    return told(person, pick(generator, _forms_for(person)), generator)
 
 
 def retold(person: Person, count: int, seed: int = 0) -> tuple[str, ...]:
@@ -169,9 +169,9 @@ def retold(person: Person, count: int, seed: int = 0) -> tuple[str, ...]:
     assert 1 <= count <= MOST_FORMS, "every person can be told in so many forms, and not in more"
     if count == 1:
         return (biography(person, seed),)
-    first = pick(person_generator(seed, "biography", person), forms_for(person))
-    others = [one for one in forms_for(person) if one != first]
-    generator = person_generator(seed, "retold", person)
+    first = pick(_person_generator(seed, "biography", person), _forms_for(person))
+    others = [one for one in _forms_for(person) if one != first]
+    generator = _person_generator(seed, "retold", person)
     order = generator.permutation(len(others))[: count - 1].tolist()
     return (biography(person, seed), *(told(person, others[at], generator) for at in order))
 
@@ -184,18 +184,18 @@ def told(person: Person, form: str, generator: np.random.Generator) -> str:
         subject=pick(generator, (usual, usual, person.given_name, person.surname)),
         surname=person.surname,
         given_name=person.given_name,
-        birth=day(person.birth_date, month_first),
+        birth=_day(person.birth_date, month_first),
         city=person.birth_city,
         region=person.birth_region,
-        debut=day(person.debut_date, month_first),
+        debut=_day(person.debut_date, month_first),
         debut_year=person.debut_date.year,
         team=person.debut_team,
-        club=club(person),
+        club=_club(person),
         debut_city=person.debut_city,
         bats="from both sides" if person.bats == "both" else f"{person.bats}-handed",
         throws=f"{person.throws}-handed",
         position=person.position,
-        a_position=with_article(person.position),
+        a_position=_with_article(person.position),
         death=person.death_city,
     )
     return f"{person.name}. {sentence}"
@@ -210,26 +210,26 @@ def questions(people: Iterable[Person], seed: int = 0) -> tuple[Question, ...]:
     """One question a person about the place of birth, with the city as its answer."""
     return tuple(
         Question(
-            pick(person_generator(seed, "question", person), QUESTIONS).format(name=person.name), person.birth_city
+            pick(_person_generator(seed, "question", person), _QUESTIONS).format(name=person.name), person.birth_city
         )
         for person in people
     )
 
 
-def split(people: Iterable[Person], seed: int = 0) -> Split:
+def split(people: Iterable[Person], seed: int = 0) -> _Split:
     """The people in three parts of 60, 15 and 25 per cent, each in the order given."""
     everyone = tuple(people)
     drawn = sorted(
         range(len(everyone)),
-        key=lambda i: (person_generator(seed, "split", everyone[i]).random(), everyone[i].person_id),
+        key=lambda i: (_person_generator(seed, "split", everyone[i]).random(), everyone[i].person_id),
     )
-    n_train, n_dev = round(TRAIN_SHARE * len(everyone)), round(DEV_SHARE * len(everyone))
+    n_train, n_dev = round(_TRAIN_SHARE * len(everyone)), round(_DEV_SHARE * len(everyone))
     parts = drawn[:n_train], drawn[n_train : n_train + n_dev], drawn[n_train + n_dev :]
     train, dev, test = (tuple(everyone[i] for i in sorted(part)) for part in parts)
-    return Split(train, dev, test)
+    return _Split(train, dev, test)
 
 
-def small_world(people: Sequence[Person], n: int) -> tuple[Person, ...]:
+def _small_world(people: Sequence[Person], n: int) -> tuple[Person, ...]:
     """A subset of n people, drawn town by town so that a small world too has several natives of most towns."""
     towns: dict[str, list[Person]] = defaultdict(list)
     for person in sorted(people, key=lambda one: hashlib.sha256(one.person_id.encode()).digest()):
@@ -243,7 +243,7 @@ def small_world(people: Sequence[Person], n: int) -> tuple[Person, ...]:
     return tuple(person for person in people if person.person_id in keep)
 
 
-def parsed(row: Mapping[str, str]) -> Person:
+def _parsed(row: Mapping[str, str]) -> Person:
     """A person from a row of the table."""
     facts: dict[str, Any] = {
         name: date.fromisoformat(fact) if name.endswith("_date") else fact for name, fact in row.items()
@@ -258,7 +258,7 @@ def everyone() -> tuple[Person, ...]:
     names = [field.name for field in fields(Person)]
     rows = csv.DictReader(text.splitlines())
     assert rows.fieldnames == names, "people.csv and Person name the same facts in the same order"
-    return tuple(parsed(row) for row in rows)
+    return tuple(_parsed(row) for row in rows)
 
 
 def load_people(n: int | None = None) -> tuple[Person, ...]:
@@ -268,4 +268,4 @@ def load_people(n: int | None = None) -> tuple[Person, ...]:
         return people
     if not 1 <= n <= len(people):
         raise DataError(f"there are {len(people)} people to choose from, not {n}: ask for 1 to {len(people)}")
-    return small_world(people, n)
+    return _small_world(people, n)

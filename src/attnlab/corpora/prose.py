@@ -23,13 +23,13 @@ from attnlab.errors import DataError
 from attnlab.word_split import split_sentences
 
 # Not everywhere a part of Python, or not English.
-LEFT_OUT = frozenset(
+_LEFT_OUT = frozenset(
     {"test", "tests", "idlelib", "tkinter", "lib2to3", "distutils", "ensurepip", "turtledemo", "encodings"}
     | {"site-packages", "dist-packages", "pydoc_data", "config", "__pycache__"}
 )
 
 # Everything in a source file that may hold quotation marks, so that those of a docstring are never mistaken.
-STRINGS = re.compile(
+_STRINGS = re.compile(
     r"""
       \#[^\n]*
     | [A-Za-z]{0,2} (?: \"\"\" (?P<double> (?: [^"\\] | \\. | "(?!"") )* ) \"\"\"
@@ -41,7 +41,7 @@ STRINGS = re.compile(
 )
 
 # Where a text holds the sign, the pattern is replaced.
-MARKUP = (
+_MARKUP = (
     ("`", re.compile(r":[a-z]+(?::[a-z]+)?:`~?([^`<>]+)`"), r"\1"),  # :func:`name`
     ("`", re.compile(r"``?([^`]+)`?`"), r"\1"),
     ("*", re.compile(r"(?<!\w)\*\*?([^\s*][^*]*)\*\*?(?!\w)"), r"\1"),  # *name*, **strong**
@@ -51,25 +51,25 @@ MARKUP = (
     ("—", re.compile(r"\s*—\s*"), " -- "),
     (" - ", re.compile(r"(?<=[a-z)]) - (?=[a-z])"), " -- "),
 )
-CURLY = str.maketrans("“”‘’", "\"\"''")
-LABEL = re.compile(r"(?:[-*+•]|\(?(?:\d+|[a-z])[.)]|(?:Note|Warning|Caution|CPython implementation detail):)\s+")
-STRANGE = (">>>", "::=", "+--", "|  ", " |", "****", "====", "----", "~~~~", "\\", "$ ")  # code, tables, headings
+_CURLY = str.maketrans("“”‘’", "\"\"''")
+_LABEL = re.compile(r"(?:[-*+•]|\(?(?:\d+|[a-z])[.)]|(?:Note|Warning|Caution|CPython implementation detail):)\s+")
+_STRANGE = (">>>", "::=", "+--", "|  ", " |", "****", "====", "----", "~~~~", "\\", "$ ")  # code, tables, headings
 # What stands between two spaces in an English sentence: words, numbers, a dash, all with their punctuation.
-ENGLISH = re.compile(
+_ENGLISH = re.compile(
     r"""["'(]* (?: [A-Za-z]+\d* (?: [-'/] [A-Za-z]+ )* '? | [A-Z] (?: \.[A-Z] )+ \.? | e\.g\.? | i\.e\.?
                | \d+ (?: [.,] \d+ )* (?: st | nd | rd | th | s | % | -[a-z]+ )? | -- )
         [)"']* [,.;:!?]* [)"']*""",
     re.VERBOSE,
 )
-NAME = re.compile(r"""["'(]*\w+[)"']*[,.;:!?]*[)"']*""")  # __init__, follow_symlinks
-FREQUENT = """
+_NAME = re.compile(r"""["'(]*\w+[)"']*[,.;:!?]*[)"']*""")  # __init__, follow_symlinks
+_FREQUENT = """
 a all an and are as at be by can for from has have if in is it may must no not of on or that the this to use used was when
 which with you
 """
-COMMON = frozenset(FREQUENT.split())
-BEGINNING = re.compile(r"""["'(]?[A-Z]""")
-ENDING = re.compile(r"""[\w)"'][.!?][)"']*$""")
-SHORTEST, LONGEST = 3, 100  # words
+_COMMON = frozenset(_FREQUENT.split())
+_BEGINNING = re.compile(r"""["'(]?[A-Z]""")
+_ENDING = re.compile(r"""[\w)"'][.!?][)"']*$""")
+_SHORTEST, _LONGEST = 3, 100  # words
 NO_TEXT = "this Python carries no help texts (pydoc_data and the sources of its library are missing): give a file"
 
 
@@ -79,49 +79,49 @@ def paragraphs(text: str) -> Iterator[str]:
     Inside a block a new one begins at the mark of a list, and where the text moves back to the left.
     """
     for block in re.split(r"\n\s*\n", text):
-        if any(mark in block for mark in STRANGE):
+        if any(mark in block for mark in _STRANGE):
             continue
         lines, begin = block.split("\n"), 0
         indents = [len(line) - len(line.lstrip()) for line in lines]
         for at in range(1, len(lines) + 1):
-            if at == len(lines) or LABEL.match(lines[at].lstrip()) or indents[at] < indents[begin]:
-                yield unwrapped(lines[begin:at])
+            if at == len(lines) or _LABEL.match(lines[at].lstrip()) or indents[at] < indents[begin]:
+                yield _unwrapped(lines[begin:at])
                 begin = at
 
 
-def unwrapped(lines: list[str]) -> str:
+def _unwrapped(lines: list[str]) -> str:
     """Lines joined to one; a hyphen at the end of a line joins without a space."""
     text = " ".join(line.strip() for line in lines)
-    label = LABEL.match(text)
+    label = _LABEL.match(text)
     return re.sub(r"(?<=[a-z]-) (?=[a-z])", "", text[label.end() :] if label else text)
 
 
 def plain(text: str) -> str:
     """A text without its markup."""
-    text = text.translate(CURLY)
-    for sign, pattern, instead in MARKUP:
+    text = text.translate(_CURLY)
+    for sign, pattern, instead in _MARKUP:
         if sign in text:
             text = pattern.sub(instead, text)
     return " ".join(text.split())
 
 
-def is_english(sentence: str) -> bool:
+def _is_english(sentence: str) -> bool:
     """Whether a sentence is made of English words only, of a fitting number, from a capital to a full stop."""
     words = sentence.split()
-    if not (SHORTEST <= len(words) <= LONGEST and BEGINNING.match(sentence) and ENDING.search(sentence)):
+    if not (_SHORTEST <= len(words) <= _LONGEST and _BEGINNING.match(sentence) and _ENDING.search(sentence)):
         return False
-    strange = [word for word in words if not ENGLISH.fullmatch(word)]
-    if len(strange) * 8 > len(words) or not all(map(NAME.fullmatch, strange)):
+    strange = [word for word in words if not _ENGLISH.fullmatch(word)]
+    if len(strange) * 8 > len(words) or not all(map(_NAME.fullmatch, strange)):
         return False
     if sentence.count("(") != sentence.count(")") or sentence.count('"') % 2:
         return False
-    known = sum(word.lower() in COMMON for word in words)
+    known = sum(word.lower() in _COMMON for word in words)
     return known * 6 >= len(words) and sum(word[:1].islower() for word in words) * 2 >= len(words)
 
 
 def docstrings(source: str) -> Iterator[str]:
     """The long strings of a source file that stand alone on their lines."""
-    for match in STRINGS.finditer(source):
+    for match in _STRINGS.finditer(source):
         text = match["double"] or match["single"]
         if text and not source[source.rfind("\n", 0, match.start()) + 1 : match.start()].strip():
             yield inspect.cleandoc(text)
@@ -130,7 +130,7 @@ def docstrings(source: str) -> Iterator[str]:
 def library_files(folder: Path) -> Iterator[Path]:
     """The source files of the standard library, in an order that is the same everywhere."""
     for path in sorted(folder.iterdir() if folder.is_dir() else (), key=lambda one: one.name):
-        if path.is_dir() and path.name not in LEFT_OUT and not path.name.startswith(("config-", ".")):
+        if path.is_dir() and path.name not in _LEFT_OUT and not path.name.startswith(("config-", ".")):
             yield from library_files(path)
         elif path.suffix == ".py":
             yield path
@@ -157,7 +157,7 @@ def sentences_of(helps: Iterable[str]) -> tuple[str, ...]:
     for text in helps:
         for paragraph in paragraphs(text):
             for sentence in split_sentences(plain(paragraph)):
-                if is_english(sentence):
+                if _is_english(sentence):
                     found.setdefault(bare(sentence), sentence)
     return tuple(found.values())
 
@@ -168,7 +168,7 @@ def sentences() -> tuple[str, ...]:
     return sentences_of(texts())
 
 
-def part_of(sentence: str) -> str:
+def _part_of(sentence: str) -> str:
     """The part a sentence belongs to, by its checksum: the same in every version, eight tenths of them for training."""
     digit = int(hashlib.sha256(bare(sentence).encode()).hexdigest(), 16) % 10
     return {8: "dev", 9: "test"}.get(digit, "train")
@@ -179,7 +179,7 @@ def load_prose(n: int | None = None, part: str | None = None) -> tuple[str, ...]
     found = sentences()
     if n is not None and not 1 <= n <= len(found):
         raise DataError(f"there are {len(found)} sentences to choose from, not {n}: ask for 1 to {len(found)}")
-    chosen = tuple(one for one in found[:n] if part is None or part_of(one) == part)
+    chosen = tuple(one for one in found[:n] if part is None or _part_of(one) == part)
     if not chosen:
         raise DataError(f"none of {n} sentences is in the part {part}: ask for more" if found else NO_TEXT)
     return chosen

@@ -26,12 +26,12 @@ from attnlab.corpora.files import Question, documents, read_questions
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, OutputExists, StorageError, unknown
 
-BUILT_IN = ("people", "prose")
-PARTS = ("train", "dev", "test")
+_BUILT_IN = ("people", "prose")
+_PARTS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
-class BuiltIn:
+class _BuiltIn:
     """Built-in data: which, how much of it (None for all), which part (None for the whole), in how many forms."""
 
     name: str
@@ -44,36 +44,36 @@ class BuiltIn:
         return people.load_people(self.n)
 
 
-def built_in(source: str | Path) -> BuiltIn | None:
+def _built_in(source: str | Path) -> _BuiltIn | None:
     """The built-in data that a source names, or None where it names a file."""
     if not str(source).strip():
         raise DataError("the name of the data is empty: name a file, or people or prose (built in)")
     name = "" if isinstance(source, Path) else source.split(":")[0]
-    if isinstance(source, Path) or name not in BUILT_IN:
+    if isinstance(source, Path) or name not in _BUILT_IN:
         return None
     retold = "(?::x([0-9]{1,9}))?" if name == "people" else "(?:())?"
-    match = re.fullmatch(rf"{name}(?::([0-9]{{1,9}}))?{retold}(?::({'|'.join(PARTS)}))?", source)
+    match = re.fullmatch(rf"{name}(?::([0-9]{{1,9}}))?{retold}(?::({'|'.join(_PARTS)}))?", source)
     if match is None:
         size = re.match(rf"{name}:[0-9]+(?=:)", source)
         prefix = size.group() if size else name
-        names = [prefix, *(f"{prefix}:{part}" for part in PARTS), *([f"{prefix}:x4"] if name == "people" else [])]
+        names = [prefix, *(f"{prefix}:{part}" for part in _PARTS), *([f"{prefix}:x4"] if name == "people" else [])]
         raise DataError(unknown("built-in data", source, names) + f" (a file of that name is ./{source})")
     n, forms, part = match.groups()
     if forms and not 1 <= int(forms) <= people.MOST_FORMS:
         raise DataError(f"{source}: a person is told in 1 to {people.MOST_FORMS} forms, not in {int(forms)}")
-    return BuiltIn(name, int(n) if n else None, part, int(forms or 1))
+    return _BuiltIn(name, int(n) if n else None, part, int(forms or 1))
 
 
 def is_built_in(source: str | Path) -> bool:
     """Whether a source names built-in data."""
-    return built_in(source) is not None
+    return _built_in(source) is not None
 
 
-def check_name(source: str | Path, choices: Sequence[str]) -> None:
+def _check_name(source: str | Path, choices: Sequence[str]) -> None:
     """Refuses a path that does not exist and looks like a mistyped name of built-in data."""
     name = str(source)
     head = name.split(":")[0]
-    if not os.access(name, os.F_OK) and difflib.get_close_matches(head, BUILT_IN, cutoff=0.7):
+    if not os.access(name, os.F_OK) and difflib.get_close_matches(head, _BUILT_IN, cutoff=0.7):
         raise DataError(unknown("file or built-in data", name, choices))
 
 
@@ -81,13 +81,13 @@ def lines_of(source: str | Path) -> Iterator[str]:
     """The lines of the corpus that a source names, one at a time; those of a file are not kept in memory."""
     if is_built_in(source):
         return iter(load_corpus(source).lines)
-    check_name(source, [*BUILT_IN, *(f"prose:{part}" for part in PARTS)])
+    _check_name(source, [*_BUILT_IN, *(f"prose:{part}" for part in _PARTS)])
     return documents(source)
 
 
 def load_corpus(source: str | Path) -> Corpus:
     """The corpus that a source names."""
-    data = built_in(source)
+    data = _built_in(source)
     if data is None:
         return Corpus(str(source), tuple(lines_of(source)))
     if data.name == "prose":
@@ -100,14 +100,14 @@ def load_corpus(source: str | Path) -> Corpus:
 
 def load_questions(source: str | Path) -> tuple[Question, ...]:
     """The questions that a source names."""
-    data = built_in(source)
+    data = _built_in(source)
     if data is None:
-        check_name(source, [f"people:{part}" for part in PARTS])
+        _check_name(source, [f"people:{part}" for part in _PARTS])
         return read_questions(source)
     if data.name == "prose":
-        raise DataError(f"{source} names sentences, and there are no questions about them; choose people:{PARTS[0]}")
+        raise DataError(f"{source} names sentences, and there are no questions about them; choose people:{_PARTS[0]}")
     if data.part is None:
-        choices = " or ".join(f"{source}:{part}" for part in PARTS)
+        choices = " or ".join(f"{source}:{part}" for part in _PARTS)
         raise DataError(f"{source} names a corpus, not questions; choose {choices}")
     parts = people.split(data.people())
     return people.questions({"train": parts.train, "dev": parts.dev, "test": parts.test}[data.part])
@@ -118,30 +118,30 @@ def as_table(questions: tuple[Question, ...]) -> tuple[str, ...]:
     return tuple(one.question if one.answer is None else f"{one.question}\t{one.answer}" for one in questions)
 
 
-def texts_of(source: str, data: BuiltIn) -> dict[str, tuple[str, ...]]:
+def _texts_of(source: str, data: _BuiltIn) -> dict[str, tuple[str, ...]]:
     """The files that built-in data becomes, by name, and its licence."""
     if data.name == "prose":
         if data.part is not None:
             raise DataError(
                 f"{source} is a part; export {source.removesuffix(f':{data.part}')}, which writes all parts"
             )
-        texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in PARTS}
+        texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in _PARTS}
         return {**texts, "LICENSE-DATA.md": prose.licence()}
     texts = {"corpus.txt": load_corpus(source).lines}
-    texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in PARTS}
+    texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in _PARTS}
     licence = resources.files("attnlab.corpora").joinpath("data", "LICENSE-DATA.md").read_text(encoding="utf-8")
     return {**texts, "LICENSE-DATA.md": tuple(licence.removesuffix("\n").split("\n"))}
 
 
 def export(source: str, folder: str | Path) -> tuple[Path, ...]:
     """Writes built-in data and its licence as files of the users' format; returns their paths."""
-    data = built_in(source)
+    data = _built_in(source)
     if data is None:
         raise DataError(f"{source} is not built-in data; export people, people:300 for 300 of them, or prose")
-    return write_texts(Path(folder), texts_of(source, data))
+    return _write_texts(Path(folder), _texts_of(source, data))
 
 
-def write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path, ...]:
+def _write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path, ...]:
     """Writes files of lines into a folder that holds none of them yet; returns their paths."""
     if folder.exists() and not folder.is_dir():
         raise OutputExists(f"{folder} is a file; name a new folder")

@@ -49,21 +49,21 @@ MODULES = {
     """,
 }
 TOPICS = tuple(MODULES)
-TOPIC_OF = {module: topic for topic, modules in MODULES.items() for module in modules.split()}
-SHORTEST = 5  # words; what is shorter ("Return the value.") is of no topic
-PARTS = {8: "dev", 9: "test"}  # by the last digit of a checksum; the rest is for training
+_TOPIC_OF = {module: topic for topic, modules in MODULES.items() for module in modules.split()}
+_SHORTEST = 5  # words; what is shorter ("Return the value.") is of no topic
+_PARTS = {8: "dev", 9: "test"}  # by the last digit of a checksum; the rest is for training
 
 
 def part_of(text: str) -> str:
     """The part a docstring belongs to, by its checksum: eight tenths of them are for training."""
-    return PARTS.get(int(hashlib.sha256(bare(text).encode()).hexdigest(), 16) % 10, "train")
+    return _PARTS.get(int(hashlib.sha256(bare(text).encode()).hexdigest(), 16) % 10, "train")
 
 
 def labelled_docstrings() -> Iterator[tuple[str, str]]:
     """Every docstring of the modules above, after its topic, in an order that is the same everywhere."""
     library = Path(sysconfig.get_path("stdlib"))
     for path in library_files(library):
-        topic = TOPIC_OF.get(path.relative_to(library).with_suffix("").parts[0])
+        topic = _TOPIC_OF.get(path.relative_to(library).with_suffix("").parts[0])
         if topic is not None:
             source = path.read_text(encoding="utf-8", errors="replace")
             yield from ((topic, text) for text in docstrings(source))
@@ -100,7 +100,7 @@ def rows() -> tuple[tuple[str, str, str], ...]:
         (part_of(text), topic, sentence)
         for topic, text in labelled_docstrings()
         for sentence in sentences_of([text])
-        if len(sentence.split()) >= SHORTEST
+        if len(sentence.split()) >= _SHORTEST
     ]
     return tuple(told_apart(found))
 

@@ -20,13 +20,13 @@ from attnlab.design.exact import rational, settle
 from attnlab.design.programs import linear_program
 from attnlab.design.refute import BALL_SLACK, ROUNDING, Certificate, Refuter, radius_of
 
-GRID = np.array([1.0, 0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-5])  # where the first tangents touch
-PENALTY = 100.0  # the price of breaking a logarithm or a cut, which keeps every program feasible
-TINY = 1e-12
+_GRID = np.array([1.0, 0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-5])  # where the first tangents touch
+_PENALTY = 100.0  # the price of breaking a logarithm or a cut, which keeps every program feasible
+_TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Box:
+class _Box:
     """Limits on the weights."""
 
     low: Array
@@ -34,7 +34,7 @@ class Box:
 
     def chords(self) -> Array:
         """Slopes of the chords of ln between the limits; of no use where the lower limit is zero."""
-        low = np.maximum(self.low, TINY)
+        low = np.maximum(self.low, _TINY)
         width = self.high - low
         flat = width < 1e-12 * self.high
         return np.where(flat, 1 / self.high, np.log(self.high / low) / np.where(flat, 1.0, width))
@@ -54,7 +54,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Bounded:
+class _Bounded:
     """The program over one box at its optimum: is it a proof, which one, and where it is happiest."""
 
     closed: bool
@@ -94,7 +94,7 @@ class Cases:
             "radius": radius_of(self.radii + [self.cuts[c].radius for c in used]),
         }
 
-    def _close(self, box: Box, depth: int) -> Certificate | None:
+    def _close(self, box: _Box, depth: int) -> Certificate | None:
         """A proof for this box; two for its halves where one is not enough."""
         self.nodes -= 1
         if not box.low.sum() <= 1 <= box.high.sum():
@@ -105,7 +105,7 @@ class Cases:
         if self.nodes < 0 or process_time() > self.deadline or depth > 60:
             return None
         self.hints.append(found.query)
-        weights = np.maximum(found.weights, TINY)
+        weights = np.maximum(found.weights, _TINY)
         wrong = weights - np.exp(np.minimum(found.logs, 0.0))  # mass beyond what its own logarithm allows
         i = int(wrong.argmax())
         low, high = float(box.low[i]), float(box.high[i])
@@ -114,18 +114,18 @@ class Cases:
         if wrong[i] < 1e-9 or not low < at < high:
             return None
         here = np.arange(len(weights)) == i
-        above = self._close(Box(np.where(here, at, box.low), box.high), depth + 1)
+        above = self._close(_Box(np.where(here, at, box.low), box.high), depth + 1)
         if above is None:
             return None
-        below = self._close(Box(box.low, np.where(here, at, box.high)), depth + 1)
+        below = self._close(_Box(box.low, np.where(here, at, box.high)), depth + 1)
         return None if below is None else {"split": [i, at], "above": above, "below": below}
 
-    def _program(self, box: Box) -> Bounded | None:
+    def _program(self, box: _Box) -> _Bounded | None:
         """min t over weights a, queries z and the constant; solved once more with tangents where it ended."""
         n, m = self.offsets.shape
         d = self.points.shape[1]
         logs = np.hstack([self.points, -np.ones((n, 1))])  # ln a_i = points_i·z - constant
-        touch = np.clip(np.tile(GRID, (n, 1)), np.maximum(box.low, TINY)[:, None], box.high[:, None])
+        touch = np.clip(np.tile(_GRID, (n, 1)), np.maximum(box.low, _TINY)[:, None], box.high[:, None])
         some = np.flatnonzero(box.low > 0)
         slope = box.chords()[some]
         bounded = None
@@ -150,7 +150,7 @@ class Cases:
             slack = np.zeros((len(rows), 2))
             slack[: 2 * m, 0], slack[2 * m :, 1] = -1.0, -1.0
             found = linear_program(
-                np.append(np.zeros(n + d + 1), [1.0, PENALTY]),
+                np.append(np.zeros(n + d + 1), [1.0, _PENALTY]),
                 A_ub=np.hstack([rows / size[:, None], slack]),
                 b_ub=np.concatenate(right) / size,
                 A_eq=np.append(np.ones(n), np.zeros(d + 3))[None, :],
@@ -167,16 +167,16 @@ class Cases:
             touches = {int(i): float(above[i] / steep[i]) for i in np.flatnonzero(above > 0)}
             shares = {c: float(mu) for c, mu in enumerate(cuts) if mu > 0}
             closed, leaf = self._leaf(box, outside[:m] - outside[m:], self._exact_vector(u, box), touches, shares)
-            bounded = Bounded(closed, leaf, found.x[:n], logs @ found.x[n : n + d + 1], found.x[n : n + d])
+            bounded = _Bounded(closed, leaf, found.x[:n], logs @ found.x[n : n + d + 1], found.x[n : n + d])
             if closed:
                 break
-            fresh = np.clip(found.x[:n], np.maximum(box.low, TINY), box.high)
+            fresh = np.clip(found.x[:n], np.maximum(box.low, _TINY), box.high)
             touch = np.hstack([touch, fresh[:, None]])
         return bounded
 
     def _leaf(
         self,
-        box: Box,
+        box: _Box,
         direction: Array,
         u: dict[int, Fraction],
         touches: dict[int, float],
@@ -209,7 +209,7 @@ class Cases:
         }
         return value + constant - give > self.limit * float(np.abs(direction).sum()), leaf
 
-    def _exact_vector(self, u: Array, box: Box) -> dict[int, Fraction]:
+    def _exact_vector(self, u: Array, box: _Box) -> dict[int, Fraction]:
         """u repaired so that K'u = 0 and sum u = 0 exactly; empty when that changes a sign that matters."""
         support = [int(i) for i in np.flatnonzero(np.abs(u) > 1e-9 * float(np.abs(u).max()))]
         if not support or float(np.abs(u).max()) < 1e-10:
@@ -227,7 +227,7 @@ class Cases:
             self.radii.append(BALL_SLACK * float(np.abs(u).max()) / off)
         return vector if all(x > 0 or box.low[i] > 0 for i, x in vector.items()) else {}
 
-    def _first_box(self) -> tuple[Box, list[tuple[Array, Array]]]:
+    def _first_box(self) -> tuple[_Box, list[tuple[Array, Array]]]:
         """Between which limits each weight lies when the output is within the tolerance, with the directions that
         prove it.
         """
@@ -247,7 +247,7 @@ class Cases:
                     high[i] = min((reach.max() + give) * (1 + 1e-9), 1.0)
                 directions.append(z / self.spread)
             proofs.append((directions[0], directions[1]))
-        return Box(np.where(low > 1e-9, low, 0.0), np.maximum(high, 1e-9)), proofs
+        return _Box(np.where(low > 1e-9, low, 0.0), np.maximum(high, 1e-9)), proofs
 
 
 def _number_cuts(case: Certificate, used: dict[int, int]) -> None:

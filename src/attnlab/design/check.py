@@ -30,11 +30,11 @@ from attnlab.design.results import Result, number, vector
 from attnlab.design.solve import blend, reach, select
 from attnlab.errors import DataError, UserError, unknown
 
-NUMBERS = {"points", "tolerance", "norm", "alpha", "varying"}
-WHOLE = {"index", "heads"}
-WORDS = {"name", "ask", "text", "scale", "title"}
-NEEDED = {"select": ("index",), "edit-key": ("query", "index"), "reach": ("target",), "project": ("keep", "forget")}
-COMMON = {"name", "ask", "points", "tolerance", "keys", "values", "text", "scale"}
+_NUMBERS = {"points", "tolerance", "norm", "alpha", "varying"}
+_WHOLE = {"index", "heads"}
+_WORDS = {"name", "ask", "text", "scale", "title"}
+_NEEDED = {"select": ("index",), "edit-key": ("query", "index"), "reach": ("target",), "project": ("keep", "forget")}
+_COMMON = {"name", "ask", "points", "tolerance", "keys", "values", "text", "scale"}
 
 
 def _checked(who: str, settings: Mapping[str, Any]) -> None:
@@ -42,11 +42,11 @@ def _checked(who: str, settings: Mapping[str, Any]) -> None:
     for name, given in settings.items():
         is_number = _is_number(given)
         shown = _shown(given)
-        if name in NUMBERS and not (is_number and given >= 0):
+        if name in _NUMBERS and not (is_number and given >= 0):
             raise UserError(f"{who}: {name} must be a number from 0 on, not {shown}")
-        if name in WHOLE and not (is_number and isinstance(given, int)):
+        if name in _WHOLE and not (is_number and isinstance(given, int)):
             raise UserError(f"{who}: {name} must be a whole number, not {shown}")
-        if name in WORDS and not isinstance(given, str):
+        if name in _WORDS and not isinstance(given, str):
             raise UserError(f"{who}: {name} must be text in quotes, not {shown}")
         if name in ("name", "title") and not given.isprintable():
             raise UserError(f"{who}: {name} must be one line of text, not {shown}")
@@ -84,7 +84,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Marks:
+class _Marks:
     """A whole sheet."""
 
     title: str
@@ -112,7 +112,7 @@ class Marks:
         return sum(o.points for o in self.outcomes if o.passed)
 
 
-class Task:
+class _Task:
     """One question of a sheet, with the settings it inherits."""
 
     def __init__(
@@ -126,13 +126,13 @@ class Task:
         _checked(self.name, own)
         self.name = str(own.get("name", self.name))
         self.ask = own.get("ask")
-        if self.ask not in ASKS:
-            raise UserError(f"{self.name}: " + unknown("ask", inputs.shown(self.ask or ""), ASKS))
-        if extra := set(own) - COMMON - ASKS[self.ask][1]:
+        if self.ask not in _ASKS:
+            raise UserError(f"{self.name}: " + unknown("ask", inputs.shown(self.ask or ""), _ASKS))
+        if extra := set(own) - _COMMON - _ASKS[self.ask][1]:
             raise UserError(
-                f"{self.name}: " + unknown("setting", inputs.shown(sorted(extra)[0]), COMMON | ASKS[self.ask][1])
+                f"{self.name}: " + unknown("setting", inputs.shown(sorted(extra)[0]), _COMMON | _ASKS[self.ask][1])
             )
-        for needed in NEEDED.get(str(self.ask), ()):
+        for needed in _NEEDED.get(str(self.ask), ()):
             if needed not in own:
                 raise UserError(f"{self.name}: '{needed}' is missing; a task that asks {self.ask} needs it")
         self.sheet = sheet
@@ -193,7 +193,7 @@ def _is_free(row: Any) -> bool:
     )
 
 
-def _numeric(task: Task, answer: Any) -> Exact:
+def _numeric(task: _Task, answer: Any) -> Exact:
     if isinstance(answer, dict):
         raise UserError(f"{task.name}: the answer is a table; give numbers, or an expression in quotes")
     found = exact_array(answer)
@@ -202,7 +202,7 @@ def _numeric(task: Task, answer: Any) -> Exact:
     return found
 
 
-def _shaped(task: Task, answer: Any, shape: tuple[int, ...]) -> Exact:
+def _shaped(task: _Task, answer: Any, shape: tuple[int, ...]) -> Exact:
     found = _numeric(task, answer)
     if found.size == int(np.prod(shape)) and found.ndim <= 2 and 1 in (*shape, 0):
         found = found.reshape(shape)
@@ -212,7 +212,7 @@ def _shaped(task: Task, answer: Any, shape: tuple[int, ...]) -> Exact:
     return found
 
 
-def _query_outcome(task: Task, problem: Problem, query: list[Fraction], chosen: list[int], which: str = "") -> Outcome:
+def _query_outcome(task: _Task, problem: Problem, query: list[Fraction], chosen: list[int], which: str = "") -> Outcome:
     """The output of this query against the target; when it fails, where, how far and with what margin."""
     off = problem.judge(query)
     worst = max(range(len(off.off)), key=lambda c: abs(off.off[c]))
@@ -238,18 +238,18 @@ def _margin(problem: Problem, query: list[Fraction], chosen: list[int]) -> str:
     return f"; the margin to the other keys is {number(lead)} and they hold {mass:.1%} of the weight"
 
 
-def _query(task: Task, problem: Problem, answer: Any) -> list[Fraction]:
+def _query(task: _Task, problem: Problem, answer: Any) -> list[Fraction]:
     return list(_shaped(task, answer, (problem.keys.shape[1],)))
 
 
-def _select(task: Task, answer: Any) -> Outcome:
+def _select(task: _Task, answer: Any) -> Outcome:
     values = task.rows("values")
     j = inputs.index(task.own["index"], len(values.floats))
     problem = task.problem(values.take([j]))
     return _query_outcome(task, problem, _query(task, problem, answer), [j])
 
 
-def _identity(task: Task, answer: Any) -> Outcome:
+def _identity(task: _Task, answer: Any) -> Outcome:
     values = task.rows("values")
     queries = _shaped(task, answer, task.rows("keys").floats.shape)
     return _worst(
@@ -265,24 +265,24 @@ def _worst(rows: list[Outcome]) -> Outcome:
     return max(rows, key=lambda o: (not o.passed, o.error or 0.0))
 
 
-def _blend_settings(task: Task) -> tuple[list[int], Rows]:
+def _blend_settings(task: _Task) -> tuple[list[int], Rows]:
     chosen = inputs.indices(task.own.get("indices"), len(task.rows("keys").floats))
     return chosen, inputs.weights(task.rows("weights") if "weights" in task.own else None, len(chosen))
 
 
-def _blend(task: Task, answer: Any) -> Outcome:
+def _blend(task: _Task, answer: Any) -> Outcome:
     inputs.pair(task.rows("keys"), task.rows("values"))
     chosen, w = _blend_settings(task)
     problem = task.problem(inputs.mixture(w, task.rows("values").take(chosen)))
     return _query_outcome(task, problem, _query(task, problem, answer), chosen)
 
 
-def _reach(task: Task, answer: Any) -> Outcome:
+def _reach(task: _Task, answer: Any) -> Outcome:
     problem = task.problem(task.vector("target", task.rows("values").floats.shape[1], of="value"))
     return _query_outcome(task, problem, _query(task, problem, answer), [])
 
 
-def _project(task: Task, answer: Any) -> Outcome:
+def _project(task: _Task, answer: Any) -> Outcome:
     keep, forget = exact_array(task.rows("keep").exact), exact_array(task.rows("forget").exact)
     if keep.shape[1] != forget.shape[1]:
         raise UserError(f"{task.name}: keep and forget have different widths; give both the same")
@@ -295,7 +295,7 @@ def _project(task: Task, answer: Any) -> Outcome:
     return task.outcome(off[worst] <= task.tolerance, off[worst], said, reading)
 
 
-def _edit_key(task: Task, answer: Any) -> Outcome:
+def _edit_key(task: _Task, answer: Any) -> Outcome:
     keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
     n, d = keys.floats.shape
     query = task.vector("query", d, of="key")
@@ -312,7 +312,7 @@ def _edit_key(task: Task, answer: Any) -> Outcome:
     return _query_outcome(task, problem, query.exact[0], [])
 
 
-def _layer(task: Task, answer: Any) -> Outcome:
+def _layer(task: _Task, answer: Any) -> Outcome:
     tokens, outputs = task.rows("tokens"), task.rows("outputs", free_rows=True)
     (n, d), (rows, m) = tokens.floats.shape, outputs.floats.shape
     if n != rows:
@@ -335,7 +335,7 @@ def _layer(task: Task, answer: Any) -> Outcome:
     return _worst(found)
 
 
-def _noise(task: Task, answer: Any) -> Outcome:
+def _noise(task: _Task, answer: Any) -> Outcome:
     """The root of the expected squared error of the mean over heads, simulated."""
     means, values = (rows.floats for rows in inputs.pair(task.rows("keys"), task.rows("values")))
     given = np.atleast_2d(_numeric(task, answer))
@@ -358,7 +358,7 @@ def _noise(task: Task, answer: Any) -> Outcome:
     return task.outcome(error <= task.tolerance, error, said)
 
 
-def _solve(task: Task) -> Result:
+def _solve(task: _Task) -> Result:
     """The same question, for the answer "impossible"."""
     common: dict[str, Any] = {"tolerance": task.tolerance, "scale": task.scale}
     if task.ask == "project":
@@ -380,7 +380,7 @@ def _solve(task: Task) -> Result:
     return blend(k, v, chosen, w, **common)
 
 
-def _impossible(task: Task) -> Outcome:
+def _impossible(task: _Task) -> Outcome:
     """The answer "impossible", which passes where there is a proof about every query, however long."""
     result = _solve(task)
     parts = [row for row in result.more.get("rows", ()) if row["status"] == "impossible"]
@@ -396,7 +396,7 @@ def _impossible(task: Task) -> Outcome:
     return Outcome(task.name, passed, task.points, None, float(task.tolerance), said, result.reading)
 
 
-ASKS: dict[str, tuple[Callable[[Task, Any], Outcome], set[str]]] = {
+_ASKS: dict[str, tuple[Callable[[_Task, Any], Outcome], set[str]]] = {
     "select": (_select, {"index"}),
     "identity": (_identity, set()),
     "blend": (_blend, {"indices", "weights"}),
@@ -409,7 +409,7 @@ ASKS: dict[str, tuple[Callable[[Task, Any], Outcome], set[str]]] = {
 }
 
 
-def mark(sheet: Path, answers: Path) -> Marks:
+def mark(sheet: Path, answers: Path) -> _Marks:
     """Every task of the sheet against the answers."""
     asked, given = _toml(sheet), _toml(answers)
     _checked(sheet.name, asked)
@@ -417,8 +417,8 @@ def mark(sheet: Path, answers: Path) -> Marks:
     for name, data in _table(asked, "vectors", sheet).items():
         names[name] = _array(data, names)
     if not isinstance(asked.get("task"), list) or not asked["task"]:
-        raise DataError(f"{sheet.name} has no tasks; add [[task]] with a name and what to ask: {', '.join(ASKS)}")
-    tasks = [Task(asked, own, names, sheet.parent, place) for place, own in enumerate(asked["task"], start=1)]
+        raise DataError(f"{sheet.name} has no tasks; add [[task]] with a name and what to ask: {', '.join(_ASKS)}")
+    tasks = [_Task(asked, own, names, sheet.parent, place) for place, own in enumerate(asked["task"], start=1)]
     known = [task.name for task in tasks]
     if twice := sorted({name for name in known if known.count(name) > 1}):
         raise UserError(f"{sheet.name}: two tasks are called '{twice[0]}'; give every task a name of its own")
@@ -426,7 +426,7 @@ def mark(sheet: Path, answers: Path) -> Marks:
     for name in given:
         if name not in known and name != "let":
             raise UserError(f"{answers.name}: " + unknown("task", inputs.shown(name), known))
-    return Marks(
+    return _Marks(
         str(asked.get("title", sheet.stem)),
         tuple(_one(task, given.get(task.name), let) for task in tasks),
     )
@@ -439,7 +439,7 @@ def _table(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def _one(task: Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
+def _one(task: _Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
     if answer is None:
         return task.failed("there is no answer")
     if isinstance(answer, str) and answer.strip().lower() == "impossible":
@@ -454,7 +454,7 @@ def _one(task: Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
         given = _evaluated(answer, names)
     except UserError as error:
         raise UserError(f"the answer to '{task.name}': {error}") from None
-    return ASKS[str(task.ask)][0](task, given)
+    return _ASKS[str(task.ask)][0](task, given)
 
 
 def _array(data: Any, names: Mapping[str, Exact]) -> Exact:

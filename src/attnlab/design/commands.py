@@ -51,29 +51,29 @@ def _count(words: str) -> Parameter:
     return Parameter(help=words, converter=_whole, allow_leading_hyphen=True)
 
 
-FILE = "CSV, NPY or JSON file, or '1,0;0,1'"
-Keys = Annotated[str, _text(f"One key per row: {FILE}.")]
-Values = Annotated[str, _text("One value per row, as many as keys.")]
-Target = Annotated[str, _text("Output wanted, such as 1,0,0.")]
-Indices = Annotated[str | None, _text("Indices of the values, such as 0,1; all by default.")]
-Tolerance = Annotated[Decimal, _number("Maximum error of any output coordinate.")]
-Scales = Annotated[Literal["none", "sqrt"], Parameter(help="Scaling of scores by the width.")]
-Json = Annotated[bool, Parameter(help="Print JSON.")]
-Seconds = Annotated[float, Parameter(help="Time limit in seconds for a proof of impossibility.")]
-Picture = Annotated[Path | None, Parameter(help="Write a picture, as PNG and SVG.")]
+_FILE = "CSV, NPY or JSON file, or '1,0;0,1'"
+_Keys = Annotated[str, _text(f"One key per row: {_FILE}.")]
+_Values = Annotated[str, _text("One value per row, as many as keys.")]
+_Target = Annotated[str, _text("Output wanted, such as 1,0,0.")]
+_Indices = Annotated[str | None, _text("Indices of the values, such as 0,1; all by default.")]
+_Tolerance = Annotated[Decimal, _number("Maximum error of any output coordinate.")]
+_Scales = Annotated[Literal["none", "sqrt"], Parameter(help="Scaling of scores by the width.")]
+_Json = Annotated[bool, Parameter(help="Print JSON.")]
+_Seconds = Annotated[float, Parameter(help="Time limit in seconds for a proof of impossibility.")]
+_Picture = Annotated[Path | None, Parameter(help="Write a picture, as PNG and SVG.")]
 
 
 @design.command
 def select(
     *,
-    keys: Keys,
-    values: Values,
+    keys: _Keys,
+    values: _Values,
     index: Annotated[int | None, _count("Index of the value, from 0; all by default.")] = None,
-    tolerance: Tolerance = Decimal("0.01"),
-    scale: Scales = "none",
-    seconds: Seconds = 5.0,
-    json: Json = False,
-    picture: Picture = None,
+    tolerance: _Tolerance = Decimal("0.01"),
+    scale: _Scales = "none",
+    seconds: _Seconds = 5.0,
+    json: _Json = False,
+    picture: _Picture = None,
 ) -> None:
     """Find a query that copies one value, or one query for each value."""
     from attnlab.design import inputs, solve
@@ -90,15 +90,15 @@ def select(
 @design.command
 def blend(
     *,
-    keys: Keys,
-    values: Values,
-    indices: Indices = None,
+    keys: _Keys,
+    values: _Values,
+    indices: _Indices = None,
     weights: Annotated[str | None, _text("Their weights, such as .3,.7; equal by default.")] = None,
-    tolerance: Tolerance = Decimal("0.01"),
-    scale: Scales = "none",
-    seconds: Seconds = 5.0,
-    json: Json = False,
-    picture: Picture = None,
+    tolerance: _Tolerance = Decimal("0.01"),
+    scale: _Scales = "none",
+    seconds: _Seconds = 5.0,
+    json: _Json = False,
+    picture: _Picture = None,
 ) -> None:
     """Find a query that mixes some values with given weights and ignores the others."""
     from attnlab.design import inputs, solve
@@ -117,13 +117,13 @@ def blend(
 @design.command
 def average(
     *,
-    keys: Keys,
-    values: Values,
-    indices: Indices = None,
-    tolerance: Tolerance = Decimal("0.01"),
-    scale: Scales = "none",
-    json: Json = False,
-    picture: Picture = None,
+    keys: _Keys,
+    values: _Values,
+    indices: _Indices = None,
+    tolerance: _Tolerance = Decimal("0.01"),
+    scale: _Scales = "none",
+    json: _Json = False,
+    picture: _Picture = None,
 ) -> None:
     """Find a query for the average of some values, or of all."""
     blend(keys=keys, values=values, indices=indices, tolerance=tolerance, scale=scale, json=json, picture=picture)
@@ -132,15 +132,15 @@ def average(
 @design.command
 def reach(
     *,
-    keys: Keys,
-    values: Values,
-    target: Target,
+    keys: _Keys,
+    values: _Values,
+    target: _Target,
     query: Annotated[str | None, _text("Do not search; measure how close this query comes.")] = None,
-    tolerance: Tolerance = Decimal("0.01"),
-    scale: Scales = "none",
-    seconds: Seconds = 5.0,
-    json: Json = False,
-    picture: Picture = None,
+    tolerance: _Tolerance = Decimal("0.01"),
+    scale: _Scales = "none",
+    seconds: _Seconds = 5.0,
+    json: _Json = False,
+    picture: _Picture = None,
 ) -> None:
     """Find a query whose output is any point you name."""
     from attnlab.design import inputs, solve
@@ -161,7 +161,7 @@ def project(
     keep: Annotated[str, _text("Basis of the subspace of v_a, one vector per row.")],
     forget: Annotated[str, _text("Basis of the subspace of v_b, one vector per row.")],
     tolerance: Annotated[Decimal, _number("Maximum error of any coordinate of M times a vector.")] = Decimal("1e-6"),
-    json: Json = False,
+    json: _Json = False,
 ) -> None:
     """Find the matrix that extracts v_a from v_a + v_b."""
     from attnlab.design import inputs
@@ -177,9 +177,9 @@ def layer(
     outputs: Annotated[str, _text("One output per row; a row of nan is free.")],
     weights: Annotated[str | None, _text("Attention weights to use; chosen by default.")] = None,
     width: Annotated[int | None, _count("Width of the head; by default the rank of the scores.")] = None,
-    tolerance: Tolerance = Decimal("0.01"),
-    scale: Scales = "none",
-    json: Json = False,
+    tolerance: _Tolerance = Decimal("0.01"),
+    scale: _Scales = "none",
+    json: _Json = False,
 ) -> None:
     """Find W_Q, W_K and W_V of a head whose self-attention gives the outputs you want."""
     from attnlab.design import inputs
@@ -193,16 +193,16 @@ def layer(
 @design.command
 def edit_key(
     *,
-    keys: Keys,
-    values: Values,
+    keys: _Keys,
+    values: _Values,
     query: Annotated[str, _text("Query that stays fixed.")],
     index: Annotated[int, _count("Index of the key to change, from 0.")],
     target: Annotated[str | None, _text("Output wanted; by default the value of the key.")] = None,
     norm: Annotated[float | None, Parameter(help="Norm of the new key.")] = None,
-    tolerance: Tolerance = Decimal("0.01"),
-    scale: Scales = "none",
-    json: Json = False,
-    picture: Picture = None,
+    tolerance: _Tolerance = Decimal("0.01"),
+    scale: _Scales = "none",
+    json: _Json = False,
+    picture: _Picture = None,
 ) -> None:
     """Change one key so that a fixed query gives the output you want."""
     import numpy as np
@@ -231,9 +231,9 @@ def noise(
     robust: Annotated[bool, Parameter(help="Also fit queries to the noise.")] = False,
     heads: Annotated[int, _count("Number of heads of the robust design.")] = 2,
     seed: Annotated[int, _count("Seed of all random choices.")] = 0,
-    scale: Scales = "none",
-    json: Json = False,
-    picture: Picture = None,
+    scale: _Scales = "none",
+    json: _Json = False,
+    picture: _Picture = None,
 ) -> None:
     """Simulate noise on the keys of a blend: one head, two equal or two split heads."""
     from attnlab.design import inputs

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Matrix = list[list[Fraction]]
 Reading = Literal["decimal", "binary"]
 
-DIGITS = 1000  # the longest number that is read, and the largest power of ten
-READINGS: dict[Reading, str] = {"decimal": "as the decimals written", "binary": "as binary float64 values"}
+_DIGITS = 1000  # the longest number that is read, and the largest power of ten
+_READINGS: dict[Reading, str] = {"decimal": "as the decimals written", "binary": "as binary float64 values"}
 PRECISIONS = (60, 400)  # digits of an exponential; the second where the first leaves a verdict open
 
 
@@ -64,7 +64,7 @@ def read_as(**given: Rows) -> str:
     """How the numbers were read, in words: the first name, and those that were read otherwise."""
     first = next(iter(given.values())).reading
     shown = [name for place, (name, rows) in enumerate(given.items()) if not place or rows.reading != first]
-    return ", ".join(f"{name} {READINGS[given[name].reading]}" for name in shown)
+    return ", ".join(f"{name} {_READINGS[given[name].reading]}" for name in shown)
 
 
 def decimal(text: str) -> Decimal:
@@ -77,8 +77,8 @@ def decimal(text: str) -> Decimal:
         raise ValueError("is not a number")
     if not found.is_finite():
         return found
-    if len(text) > DIGITS or (found and abs(found.adjusted()) > DIGITS):
-        raise ValueError(f"is too long; write at most {DIGITS} digits and powers of ten")
+    if len(text) > _DIGITS or (found and abs(found.adjusted()) > _DIGITS):
+        raise ValueError(f"is too long; write at most {_DIGITS} digits and powers of ten")
     return found if found else Decimal(0)
 
 

@@ -17,11 +17,11 @@ from attnlab.errors import UserError, unknown
 
 Exact = NDArray[Any]  # of Fractions
 
-LONGEST = 2000
-MOST = 1_000_000  # entries and products of all steps of an expression
-LARGEST = 10**300  # of a result
-BITS = 4000  # of the numerator and the denominator of any number
-OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
+_LONGEST = 2000
+_MOST = 1_000_000  # entries and products of all steps of an expression
+_LARGEST = 10**300  # of a result
+_BITS = 4000  # of the numerator and the denominator of any number
+_OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
     ast.Mult: np.multiply,
@@ -30,22 +30,22 @@ OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
     ast.BitXor: np.outer,
     ast.Pow: np.frompyfunc(lambda base, exponent: _power(base, exponent), 2, 1),
 }
-ALLOWED = "numbers, names, K[0], + - * / **, @ (product) and ^ (outer product)"
+_ALLOWED = "numbers, names, K[0], + - * / **, @ (product) and ^ (outer product)"
 
 
 def evaluate(text: str, names: Mapping[str, Exact]) -> Exact:
     """The value of an expression such as `10*(K[0]+K[1])/2`; `X_t` is the transpose of any matrix X."""
-    if len(text) > LONGEST:
-        raise UserError(f"the expression has {len(text)} characters; write at most {LONGEST}")
+    if len(text) > _LONGEST:
+        raise UserError(f"the expression has {len(text)} characters; write at most {_LONGEST}")
     try:
         source = text.strip()
         value = _Evaluation(names, source).value(ast.parse(source, mode="eval").body)
-        if any(abs(x) > LARGEST for x in value.flat):
+        if any(abs(x) > _LARGEST for x in value.flat):
             raise OverflowError
     except UserError:
         raise
     except (SyntaxError, MemoryError, RecursionError):
-        raise UserError(f"'{_short(text)}' is not an expression; use {ALLOWED}") from None
+        raise UserError(f"'{_short(text)}' is not an expression; use {_ALLOWED}") from None
     except ArithmeticError:
         raise UserError(f"'{_short(text)}' is not finite; check divisions and powers") from None
     except (ValueError, TypeError, IndexError) as error:
@@ -65,7 +65,7 @@ class _Evaluation:
     """One expression, and how much arithmetic it may still do."""
 
     def __init__(self, names: Mapping[str, Exact], source: str) -> None:
-        self.names, self.source, self.left = names, source, MOST
+        self.names, self.source, self.left = names, source, _MOST
 
     def value(self, node: ast.expr) -> Exact:
         """The value of a node."""
@@ -81,7 +81,7 @@ class _Evaluation:
                 return exact_array(-self.value(operand))
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return self.value(operand)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 return self._applied(type(op), self.value(left), self.value(right))
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 parts = [self.value(item) for item in items]
@@ -90,11 +90,11 @@ class _Evaluation:
             case ast.Subscript(value=value, slice=index):
                 return exact_array(self.value(value)[_index(index)])
             case ast.Call():
-                raise UserError(f"'{_short(ast.unparse(node))}' calls a function; use {ALLOWED}")
+                raise UserError(f"'{_short(ast.unparse(node))}' calls a function; use {_ALLOWED}")
             case ast.Attribute():
                 shown = _short(ast.unparse(node))
-                raise UserError(f"'{shown}' has an attribute; use {ALLOWED}, and X_t for a transpose")
-        raise UserError(f"'{_short(ast.unparse(node))}' is not allowed; use {ALLOWED}")
+                raise UserError(f"'{shown}' has an attribute; use {_ALLOWED}, and X_t for a transpose")
+        raise UserError(f"'{_short(ast.unparse(node))}' is not allowed; use {_ALLOWED}")
 
     def _applied(self, op: type[ast.operator], left: Exact, right: Exact) -> Exact:
         """The operation, once its result is known to be of a reasonable size."""
@@ -104,16 +104,16 @@ class _Evaluation:
             self._allow(left.size * (right.size // max(1, *right.shape[-2:-1] or right.shape)))
         else:
             self._allow(int(np.prod(np.broadcast_shapes(left.shape, right.shape), dtype=object)))
-        return self._allowed(exact_array(OPERATORS[op](left, right)))
+        return self._allowed(exact_array(_OPERATORS[op](left, right)))
 
     def _allow(self, entries: int) -> None:
         self.left -= entries
         if self.left < 0:
-            raise UserError(f"an expression would have {entries} numbers on its way; stay below {MOST} in all")
+            raise UserError(f"an expression would have {entries} numbers on its way; stay below {_MOST} in all")
 
     def _allowed(self, found: Exact) -> Exact:
-        if any(max(x.numerator.bit_length(), x.denominator.bit_length()) > BITS for x in found.flat):
-            raise UserError(f"an expression would have a number of more than {BITS} bits; use shorter numbers")
+        if any(max(x.numerator.bit_length(), x.denominator.bit_length()) > _BITS for x in found.flat):
+            raise UserError(f"an expression would have a number of more than {_BITS} bits; use shorter numbers")
         return found
 
     def _named(self, name: str) -> Exact:
@@ -126,7 +126,7 @@ class _Evaluation:
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator == 1:
-        if abs(exponent) * max(base.numerator.bit_length(), base.denominator.bit_length()) > BITS:
+        if abs(exponent) * max(base.numerator.bit_length(), base.denominator.bit_length()) > _BITS:
             raise OverflowError
         return Fraction(base**exponent.numerator)
     if base < 0:

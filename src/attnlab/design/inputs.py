@@ -19,8 +19,8 @@ from attnlab.errors import DataError, UserError
 
 FILES = (".csv", ".npy", ".json", ".txt", ".tsv")
 LARGEST = 1e100
-LONGEST_FILE = 100_000_000  # bytes
-MOST = 20_000_000  # numbers of an array file
+_LONGEST_FILE = 100_000_000  # bytes
+_MOST = 20_000_000  # numbers of an array file
 Data = ArrayLike | Rows
 Real = float | Decimal | Fraction
 
@@ -49,16 +49,16 @@ def read_text(path: Path, where: str, fix: str) -> str:
     """A UTF-8 text file of a reasonable size."""
     try:
         with path.open("rb") as file:
-            found = file.read(LONGEST_FILE + 1)
-        text = found[:LONGEST_FILE].decode("utf-8-sig")
+            found = file.read(_LONGEST_FILE + 1)
+        text = found[:_LONGEST_FILE].decode("utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{where}there is no file {shown(path)}; give {fix}") from None
     except UnicodeDecodeError:
         raise DataError(f"{where}{shown(path)} is not UTF-8 text; save it as UTF-8") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{where}{shown(path)} cannot be read ({_first_line(error)}); give {fix}") from None
-    if len(found) > LONGEST_FILE:
-        raise DataError(f"{where}{shown(path)} is larger than {LONGEST_FILE // 10**6} MB; give {fix}")
+    if len(found) > _LONGEST_FILE:
+        raise DataError(f"{where}{shown(path)} is larger than {_LONGEST_FILE // 10**6} MB; give {fix}")
     return text
 
 
@@ -72,9 +72,9 @@ def _npy(path: Path, what: str) -> Any:
         raise DataError(
             f"{what}: {shown(path)} cannot be read ({_first_line(error)}); save it as CSV with one vector per row"
         ) from None
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf" or found.size > MOST:
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf" or found.size > _MOST:
         raise DataError(
-            f"{what}: {shown(path)} must be one array of at most {MOST:,} real numbers; save it as CSV instead"
+            f"{what}: {shown(path)} must be one array of at most {_MOST:,} real numbers; save it as CSV instead"
         )
     with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, and is refused as that
         return np.array(found, dtype=np.float64)

@@ -25,11 +25,11 @@ from attnlab.design.solve import by_margin
 from attnlab.design.verifier import NotAProof, outside_range, splits_equal_rows
 from attnlab.errors import UserError
 
-TRIES = 4096
+_TRIES = 4096
 
 
 @dataclass(frozen=True)
-class Task:
+class _Task:
     """Tokens, the rows whose output is wanted, and what is wanted there."""
 
     x: Array
@@ -71,7 +71,7 @@ def layer(
     if width is not None and width < 1:
         raise UserError(f"width {width} must be at least 1")
     eps = inputs.tolerance(tolerance)
-    task = Task(x, rows, wanted[rows], float(eps), inputs.scale(scale), given, every, eps)
+    task = _Task(x, rows, wanted[rows], float(eps), inputs.scale(scale), given, every, eps)
     if (equal := _equal_rows(task)) is not None:
         return equal
     if weights is not None:
@@ -94,7 +94,7 @@ def layer(
     return Result(task="layer", status="undecided", statement=said, tolerance=task.tolerance, reading=task.reading)
 
 
-def _equal_rows(task: Task) -> Result | None:
+def _equal_rows(task: _Task) -> Result | None:
     for a, i in enumerate(task.rows):
         for b, j in enumerate(task.rows[:a]):
             apart = float(np.abs(task.y[a] - task.y[b]).max())
@@ -118,7 +118,7 @@ def _equal_rows(task: Task) -> Result | None:
     return None
 
 
-def _given(weights: Data, task: Task) -> Rows:
+def _given(weights: Data, task: _Task) -> Rows:
     w = inputs.matrix(weights, "weights")
     n = len(task.x)
     if w.floats.shape == (n, n):
@@ -133,10 +133,10 @@ def _given(weights: Data, task: Task) -> Rows:
     return inputs.normalised(w)
 
 
-def _assignments(task: Task) -> Iterator[list[int]]:
+def _assignments(task: _Task) -> Iterator[list[int]]:
     """Choices of one token a row that some W_V serves, smallest W_V first."""
     n, r = len(task.x), len(task.rows)
-    every = list(islice(product(range(n), repeat=r), TRIES)) if n**r <= TRIES else _neighbours(task)
+    every = list(islice(product(range(n), repeat=r), _TRIES)) if n**r <= _TRIES else _neighbours(task)
     scored = []
     for chosen in every:
         fit = least_squares(task.x[list(chosen)], task.y)
@@ -146,14 +146,14 @@ def _assignments(task: Task) -> Iterator[list[int]]:
     return iter([chosen for *_, chosen in sorted(scored)[:16]])
 
 
-def _neighbours(task: Task) -> list[tuple[int, ...]]:
+def _neighbours(task: _Task) -> list[tuple[int, ...]]:
     """Every row at itself, and every change of one row from there: for sizes where all choices are too many."""
     same = tuple(task.rows)
     moves = [(*same[:a], t, *same[a + 1 :]) for a in range(len(same)) for t in range(len(task.x))]
-    return [same, *moves[:TRIES]]
+    return [same, *moves[:_TRIES]]
 
 
-def _solve(task: Task, shares: Rows, said: str, width: int | None) -> Result:
+def _solve(task: _Task, shares: Rows, said: str, width: int | None) -> Result:
     w = shares.floats
     mixed = w @ task.x
     w_v = least_squares(mixed, task.y).T
@@ -187,7 +187,7 @@ def _solve(task: Task, shares: Rows, said: str, width: int | None) -> Result:
     return _checked(task, w, w_v, *pair, said, narrow)
 
 
-def _outside(task: Task, w: Rows, mixed: Array, left: float) -> Result:
+def _outside(task: _Task, w: Rows, mixed: Array, left: float) -> Result:
     """With these weights no W_V: a combination of rows that attention cancels and the wanted outputs do not."""
     null = np.linalg.svd(mixed.T)[2][np.linalg.matrix_rank(mixed, tol=1e-10) :]
     certificate, bound = None, 0.0
@@ -228,7 +228,7 @@ def _outside(task: Task, w: Rows, mixed: Array, left: float) -> Result:
     )
 
 
-def _bilinear(task: Task, w: Array, values: Array) -> Array | None:
+def _bilinear(task: _Task, w: Array, values: Array) -> Array | None:
     """M of least norm, scale included, whose scores give every wanted row its weights within half the tolerance."""
     _, sizes, axes = np.linalg.svd(task.x, full_matrices=False)
     axes = axes[sizes > 1e-11 * max(sizes[0], 1e-300)]
@@ -280,7 +280,7 @@ def _factored(form: Array, width: int | None, scale: Scale) -> tuple[Array, Arra
     return np.vstack([w_q, pad]), np.vstack([w_k, pad])
 
 
-def _placed(task: Task, w: Array, values: Array, width: int) -> tuple[Array, Array] | None:
+def _placed(task: _Task, w: Array, values: Array, width: int) -> tuple[Array, Array] | None:
     """Narrow heads where the tokens are independent: keys on a line (two choices) or on a circle (any number)."""
     n = len(task.x)
     if np.linalg.matrix_rank(task.x, tol=1e-10) < n or (w.max(axis=1) < 1).any():
@@ -308,18 +308,18 @@ def _placed(task: Task, w: Array, values: Array, width: int) -> tuple[Array, Arr
     return least_squares(task.x[task.rows], np.array(queries)).T, least_squares(task.x, places).T
 
 
-def _problems(task: Task, w_v: Array, w_q: Array, w_k: Array) -> list[tuple[Problem, Array]]:
+def _problems(task: _Task, w_v: Array, w_q: Array, w_k: Array) -> list[tuple[Problem, Array]]:
     """Every wanted row as a problem of its own, with the query that the layer asks."""
     keys, values = task.x @ w_k.T, task.x @ w_v.T
     queries = task.x[task.rows] @ w_q.T
     return [(Problem(keys, values, y, task.tolerance, task.scale), q) for y, q in zip(task.y, queries, strict=True)]
 
 
-def _bound(task: Task, w_v: Array, w_q: Array, w_k: Array) -> float:
+def _bound(task: _Task, w_v: Array, w_q: Array, w_k: Array) -> float:
     return max(problem.guaranteed(query) for problem, query in _problems(task, w_v, w_q, w_k))
 
 
-def _checked(task: Task, w: Array, w_v: Array, w_q: Array, w_k: Array, said: str, narrow: int) -> Result:
+def _checked(task: _Task, w: Array, w_v: Array, w_q: Array, w_k: Array, said: str, narrow: int) -> Result:
     """Everything recomputed from the matrices; the bound holds for them as they are."""
     w_v, w_q, w_k = (np.where(np.abs(m) < 1e-14 * np.abs(m).max(), 0.0, m) for m in (w_v, w_q, w_k))
     pairs = _problems(task, w_v, w_q, w_k)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 CHUNK = 50_000
 BINS = 80
-NEAR = 0.9  # a weight from here on is "near" a value
-LOUDEST = 1e6  # of strengths and variances
-FAR = 4.0  # standard errors beyond which simulation and closed form do not agree
-FAIL = 0.25  # the blend has failed when the weight on v_a leaves [1/4, 3/4]
+_NEAR = 0.9  # a weight from here on is "near" a value
+_LOUDEST = 1e6  # of strengths and variances
+_FAR = 4.0  # standard errors beyond which simulation and closed form do not agree
+_FAIL = 0.25  # the blend has failed when the weight on v_a leaves [1/4, 3/4]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Moments:
+class _Moments:
     """The weight on v_a: mean, standard deviation, and the share of samples at 0.9 or more, at 0.1 or less, and
     outside [1/4, 3/4].
     """
@@ -70,14 +70,14 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Design:
+class _Design:
     """One choice of queries under noise: simulated, with standard errors, and in closed form."""
 
     name: str
     queries: Array
-    simulated: Moments
-    standard_error: Moments
-    closed_form: Moments
+    simulated: _Moments
+    standard_error: _Moments
+    closed_form: _Moments
     squared_error: float
     histogram: Array
     law: Array
@@ -96,7 +96,7 @@ class Design:
 class Noise:
     """All designs beside each other."""
 
-    designs: tuple[Design, ...]
+    designs: tuple[_Design, ...]
     pair: tuple[int, int]
     strength: float
     alpha: float
@@ -136,7 +136,7 @@ class Noise:
 
         a = self.pair[0]
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for title in (f"weight on v_{a}", "mean", "sd", f">= {NEAR}", f"<= {1 - NEAR:.1f}", "failed", "E|c-y|²"):
+        for title in (f"weight on v_{a}", "mean", "sd", f">= {_NEAR}", f"<= {1 - _NEAR:.1f}", "failed", "E|c-y|²"):
             table.add_column(title, justify="left" if title.startswith("weight") else "right", no_wrap=True)
         for d in self.designs:
             s, c, e = d.simulated, d.closed_form, d.standard_error
@@ -148,12 +148,12 @@ class Noise:
         )
         queries = [Text(f"  {d.name}: " + "  ".join(vector(q) for q in d.queries), style="dim") for d in self.designs]
         note = Text(
-            f"failed: the weight on v_{a} is outside [{FAIL}, {1 - FAIL}]; y = (v_{a} + v_{self.pair[1]})/2",
+            f"failed: the weight on v_{a} is outside [{_FAIL}, {1 - _FAIL}]; y = (v_{a} + v_{self.pair[1]})/2",
             style="dim",
         )
         apart = max(design.distance for design in self.designs)
         law = Text(f"simulation and closed form are at most {apart:.1f} standard errors apart", style="dim")
-        if apart > FAR:
+        if apart > _FAR:
             law = Text(
                 f"The closed form is off by {apart:.0f} standard errors here: it takes noise {number(self.alpha)} as tiny."
             )
@@ -165,12 +165,12 @@ class Noise:
             for d in self.designs
         )
         titles = "".join(
-            f"<th>{t}</th>" for t in ("design", "mean", "sd", f"&ge; {NEAR}", f"&le; {1 - NEAR:.1f}", "failed")
+            f"<th>{t}</th>" for t in ("design", "mean", "sd", f"&ge; {_NEAR}", f"&le; {1 - _NEAR:.1f}", "failed")
         )
         return f"<div><p>{self.statement()}</p><table><tr>{titles}</tr>{rows}</table></div>"
 
 
-def _cells(m: Moments) -> list[str]:
+def _cells(m: _Moments) -> list[str]:
     return [f"{m.sd:.4f}", f"{m.near_one:.1%}", f"{m.near_zero:.1%}", f"{m.failures:.1%}"]
 
 
@@ -206,9 +206,9 @@ def noise(
     pair = inputs.indices(indices, len(mu))
     if len(pair) != 2:
         raise UserError(f"{len(pair)} indices are given; name two keys, such as 0,1")
-    for name, value, least in (("alpha", alpha, 0.0), ("varying", varying, 0.0), ("strength", strength, 1 / LOUDEST)):
-        if not least <= value <= LOUDEST:
-            raise UserError(f"{name} {value:g} is out of range; choose from {least:g} to {LOUDEST:g}")
+    for name, value, least in (("alpha", alpha, 0.0), ("varying", varying, 0.0), ("strength", strength, 1 / _LOUDEST)):
+        if not least <= value <= _LOUDEST:
+            raise UserError(f"{name} {value:g} is out of range; choose from {least:g} to {_LOUDEST:g}")
     if max(float(np.abs(mu).max()) ** 2 * strength * mu.shape[1], float(np.abs(v).max()) ** 2) > 1e30:
         raise UserError("keys, values or strength are too large to simulate; scale them to sizes near 1")
     stretch = np.zeros(len(mu))
@@ -222,7 +222,7 @@ def noise(
         "two split heads": strength * mu[[a, b]],
     }
     if robust:
-        designs[f"robust, {heads} head{'s' * (heads > 1)}"] = fitted(
+        designs[f"robust, {heads} head{'s' * (heads > 1)}"] = _fitted(
             keys, v, (a, b), list(designs.values()), heads, seed
         )
     found = simulate(keys, v, (a, b), designs, samples, seed)
@@ -231,7 +231,7 @@ def noise(
 
 def simulate(
     keys: Keys, values: Array, pair: tuple[int, int], designs: dict[str, Array], samples: int, seed: int
-) -> list[Design]:
+) -> list[_Design]:
     """The same keys for every design, and for every head of a design."""
     rng = np.random.default_rng(seed)
     every = np.vstack(list(designs.values()))
@@ -266,7 +266,7 @@ def simulate(
         simulated, error = _moments(weight)
         closed, law = _law(keys, queries, pair[0])
         histogram = np.histogram(weight, bins=BINS, range=(0, 1))[0] / samples
-        found.append(Design(name, queries, simulated, error, closed, squares[name] / samples, histogram, law))
+        found.append(_Design(name, queries, simulated, error, closed, squares[name] / samples, histogram, law))
     return found
 
 
@@ -277,21 +277,21 @@ def _root(covariance: Array) -> NDArray[np.float32]:
     return np.asarray(axes[:, keep] * np.sqrt(sizes[keep]), dtype=np.float32)
 
 
-def _moments(weight: Array) -> tuple[Moments, Moments]:
+def _moments(weight: Array) -> tuple[_Moments, _Moments]:
     n = len(weight)
     mean, sd = float(weight.mean()), float(weight.std())
     fourth = float(((weight - mean) ** 4).mean())
     shares = [
-        float((weight >= NEAR).mean()),
-        float((weight <= 1 - NEAR).mean()),
-        float(((weight < FAIL) | (weight > 1 - FAIL)).mean()),
+        float((weight >= _NEAR).mean()),
+        float((weight <= 1 - _NEAR).mean()),
+        float(((weight < _FAIL) | (weight > 1 - _FAIL)).mean()),
     ]
     spread = [float(np.sqrt(p * (1 - p) / n)) for p in shares]
     sd_error = float(np.sqrt(max(fourth - sd**4, 0.0) / n)) / (2 * sd) if sd > 0 else 0.0
-    return Moments(mean, sd, *shares), Moments(sd / float(np.sqrt(n)), sd_error, *spread)
+    return _Moments(mean, sd, *shares), _Moments(sd / float(np.sqrt(n)), sd_error, *spread)
 
 
-def _law(keys: Keys, queries: Array, a: int) -> tuple[Moments, Array]:
+def _law(keys: Keys, queries: Array, a: int) -> tuple[_Moments, Array]:
     """Mean over heads of sigmoid(D_h) with D jointly Gaussian, along the direction in which D varies most."""
     from scipy.integrate import quad
     from scipy.special import expit, ndtr
@@ -329,12 +329,12 @@ def _law(keys: Keys, queries: Array, a: int) -> tuple[Moments, Array]:
     law = np.histogram(on_grid, bins=BINS, range=(0, 1), weights=mass)[0]
     share = [
         float(mass[pick].sum())
-        for pick in (on_grid >= NEAR, on_grid <= 1 - NEAR, (on_grid < FAIL) | (on_grid > 1 - FAIL))
+        for pick in (on_grid >= _NEAR, on_grid <= 1 - _NEAR, (on_grid < _FAIL) | (on_grid > 1 - _FAIL))
     ]
-    return Moments(mean, float(np.sqrt(max(moment(2) - mean**2, 0.0))), *share), law
+    return _Moments(mean, float(np.sqrt(max(moment(2) - mean**2, 0.0))), *share), law
 
 
-def fitted(keys: Keys, values: Array, pair: tuple[int, int], naive: list[Array], heads: int, seed: int) -> Array:
+def _fitted(keys: Keys, values: Array, pair: tuple[int, int], naive: list[Array], heads: int, seed: int) -> Array:
     """Queries of least expected squared error, from the naive designs and random starts; chosen on samples not
     fitted to.
     """

@@ -16,7 +16,7 @@ from attnlab.errors import StorageError, UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INK, SOFT, KEY, VALUE, OUT = "#222222", "#c9ccd1", "#2f6db5", "#d0781e", "#b3261e"
+_INK, _SOFT, _KEY, _VALUE, OUT = "#222222", "#c9ccd1", "#2f6db5", "#d0781e", "#b3261e"
 
 
 def picture_files(path: Path) -> list[Path]:
@@ -50,28 +50,28 @@ def design_picture(result: Result, keys: Array, values: Array) -> Figure:
         np.full(len(keys), 1 / len(keys)) if result.weights is None or result.weights.ndim != 1 else result.weights
     )
     place, named = _plane(keys)
-    spots = _draw(axes[0], place(keys), weights, KEY, f"keys ({named})")
+    spots = _draw(axes[0], place(keys), weights, _KEY, f"keys ({named})")
     query = result.query
     if query is not None and query.ndim == 1 and np.ptp(keys @ query) > 1e-6:
         arrow = place(query / np.abs(query).max()) - place(np.zeros_like(query))
         reach = 0.55 * max(float(np.ptp(spots, axis=0).max()), 1e-9) / max(float(np.linalg.norm(arrow)), 1e-12)
         tail = spots.mean(axis=0)
-        axes[0].annotate("", tail + arrow * reach, tail, arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6})
+        axes[0].annotate("", tail + arrow * reach, tail, arrowprops={"arrowstyle": "-|>", "color": _INK, "lw": 1.6})
         axes[0].set_title(
             f"keys ({named})\narrow: direction of the query, norm {number(float(np.linalg.norm(query)))}", fontsize=10
         )
     if result.output is not None and result.target is not None:
         place, named = _plane(values, result.target) if result.target.ndim == 1 else _plane(values)
-        _draw(axes[1], place(values), weights, VALUE, f"values ({named})")
+        _draw(axes[1], place(values), weights, _VALUE, f"values ({named})")
         wanted, output = (place(np.atleast_2d(rows)).T for rows in (result.target, result.output))
-        axes[1].scatter(*wanted, s=190, facecolors="none", edgecolors=INK, linewidths=1.4, label="wanted", zorder=4)
+        axes[1].scatter(*wanted, s=190, facecolors="none", edgecolors=_INK, linewidths=1.4, label="wanted", zorder=4)
         axes[1].scatter(
             *output, s=60, marker="X", color=OUT, label="output", zorder=5, edgecolors="white", linewidths=0.6
         )
         axes[1].legend(frameon=False, loc="best")
     bound = f"error {number(result.error['float64'])}" if result.error else ""
     limit = f", every query misses by at least {at_least(result.lower_bound)}" if result.lower_bound else ""
-    figure.suptitle(f"{result.task}: {result.status} ({bound}{limit})", fontsize=12, color=INK)
+    figure.suptitle(f"{result.task}: {result.status} ({bound}{limit})", fontsize=12, color=_INK)
     return figure
 
 
@@ -83,9 +83,9 @@ def noise_picture(noise: Noise) -> Figure:
     for ax, design in zip(axes, noise.designs, strict=True):
         ax.stairs(design.histogram, edges, fill=True, color="#9dbfe3", label="simulated")
         ax.stairs(design.law, edges, color=OUT, lw=1.3, label="closed form")
-        ax.axvline(0.5, color=INK, lw=0.8, ls=":")
+        ax.axvline(0.5, color=_INK, lw=0.8, ls=":")
         s = design.simulated
-        ax.set_title(f"{design.name}\nsd {s.sd:.3f}, failed {s.failures:.1%}", fontsize=10, color=INK)
+        ax.set_title(f"{design.name}\nsd {s.sd:.3f}, failed {s.failures:.1%}", fontsize=10, color=_INK)
         ax.set_xlabel(f"weight on $v_{{{noise.pair[0]}}}$")
         ax.set_yscale("symlog", linthresh=1e-3)
         ax.set_ylim(0, min(1.0, top * 2))
@@ -128,14 +128,14 @@ def _draw(ax: Any, spots: Array, weights: Array, colour: str, title: str) -> Arr
 
     try:
         corners = spots[ConvexHull(spots).vertices]
-        ax.fill(*corners.T, facecolor="#eef0f3", edgecolor=SOFT, lw=1.0, zorder=0)
+        ax.fill(*corners.T, facecolor="#eef0f3", edgecolor=_SOFT, lw=1.0, zorder=0)
     except (QhullError, ValueError):
-        ax.plot(*spots[np.argsort(spots @ (np.ptp(spots, axis=0) + 1e-12))].T, color=SOFT, lw=1.0, zorder=0)
+        ax.plot(*spots[np.argsort(spots @ (np.ptp(spots, axis=0) + 1e-12))].T, color=_SOFT, lw=1.0, zorder=0)
     ax.scatter(*spots.T, s=30 + 320 * weights, color=colour, alpha=0.85, edgecolors="white", linewidths=0.8, zorder=3)
     if len(spots) <= 30:
         for i, spot in enumerate(spots):
-            ax.annotate(str(i), spot, xytext=(6, 6), textcoords="offset points", fontsize=8, color=INK)
-    ax.set_title(title, fontsize=10, color=INK)
+            ax.annotate(str(i), spot, xytext=(6, 6), textcoords="offset points", fontsize=8, color=_INK)
+    ax.set_title(title, fontsize=10, color=_INK)
     if np.ptp(spots[:, 1]) == 0:
         ax.set_yticks([])
     ax.set_aspect("equal", adjustable="datalim")

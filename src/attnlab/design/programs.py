@@ -58,7 +58,7 @@ def _stretched(g: Array, h: Array, z: Array) -> Array | None:
 
 
 @dataclass(frozen=True)
-class Linear:
+class _Linear:
     """A solved linear program: the point, the value, and the multipliers of the inequalities (>= 0)."""
 
     x: Array
@@ -66,7 +66,7 @@ class Linear:
     multipliers: Array
 
 
-def linear_program(cost: Array, **constraints: Any) -> Linear | None:
+def linear_program(cost: Array, **constraints: Any) -> _Linear | None:
     """min cost·x by HiGHS; None unless an optimum was found."""
     from scipy.optimize import linprog
 
@@ -75,7 +75,7 @@ def linear_program(cost: Array, **constraints: Any) -> Linear | None:
         return None
     slack = np.zeros(0) if constraints.get("A_ub") is None else np.maximum(-np.asarray(found.ineqlin.marginals), 0.0)
     x = np.asarray(found.x, dtype=np.float64)
-    return Linear(x, float(cost @ x), slack)
+    return _Linear(x, float(cost @ x), slack)
 
 
 def hull_distance(points: Array, target: Array) -> float:

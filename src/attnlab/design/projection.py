@@ -15,9 +15,9 @@ from attnlab.design.results import Result, number
 from attnlab.design.verifier import shares_vector
 from attnlab.errors import UserError
 
-TASK = "keep one subspace, forget the other"
-MEETING = 1e-6  # bases whose smallest singular value is below this are asked, exactly, whether they share a vector
-LARGEST = 10_000  # numbers, for that question
+_TASK = "keep one subspace, forget the other"
+_MEETING = 1e-6  # bases whose smallest singular value is below this are asked, exactly, whether they share a vector
+_LARGEST = 10_000  # numbers, for that question
 
 
 def project(keep: Data, forget: Data, *, tolerance: Real = 1e-6) -> Result:
@@ -38,7 +38,7 @@ def project(keep: Data, forget: Data, *, tolerance: Real = 1e-6) -> Result:
     both = np.vstack([a, b])
     unit = both / np.linalg.norm(both, axis=1, keepdims=True)
     crowded = len(both) > both.shape[1]
-    if crowded or (np.linalg.svd(unit, compute_uv=False)[-1] < MEETING and both.size <= LARGEST):
+    if crowded or (np.linalg.svd(unit, compute_uv=False)[-1] < _MEETING and both.size <= _LARGEST):
         common = _common(*given, unit[: both.shape[1] + 1], eps, reading)
         if common is not None:
             return common
@@ -74,7 +74,7 @@ def _oblique(a: Array, b: Array, unit: Array, eps: float, reading: str) -> Resul
     bound = error + (both.shape[1] + 4) * UNIT * size
     solved = bound <= eps
     return Result(
-        task=TASK,
+        task=_TASK,
         status="solved" if solved else "undecided",
         statement=_said(kind, norm, angle, bound, solved),
         bound=bound,
@@ -134,7 +134,7 @@ def _common(keep: Rows, forget: Rows, unit: Array, eps: float, reading: str) -> 
     parts = np.abs(floats) * np.maximum(np.linalg.norm(np.vstack([a, b]), axis=1), 1.0)
     shown = ", ".join(number(x) for x in common[:8]) + (", ..." if len(common) > 8 else "")
     return Result(
-        task=TASK,
+        task=_TASK,
         status="impossible",
         statement=f"The vector ({shown}) lies in both subspaces: M would have to keep it and forget it. "
         "No matrix extracts v_a.",

@@ -23,13 +23,13 @@ from attnlab.design.programs import linear_program
 
 Certificate = dict[str, Any]
 
-LOG_SLACK = 1e-9  # what a cut gives away so that logarithms in floats can prove it
+_LOG_SLACK = 1e-9  # what a cut gives away so that logarithms in floats can prove it
 BALL_SLACK = 1e-5  # what it gives away where the keys only nearly fit, in exchange for a ball of queries
 ROUNDING = 2.0**-47  # keys that fit this closely, relative to their size, differ by their own rounding
 
 
 @dataclass(frozen=True)
-class Cut:
+class _Cut:
     """a_index <= sum factors_i a_i, from key_index = sum weights_i key_i."""
 
     index: int
@@ -59,7 +59,7 @@ class Refutation:
 
 
 @dataclass(frozen=True)
-class Relaxed:
+class _Relaxed:
     """The relaxation at its optimum: the bound, the weights that attain it, and the multipliers that prove it."""
 
     value: float
@@ -78,10 +78,10 @@ class Refuter:
         self.spread = float(np.abs(problem.values - problem.target).max()) or 1.0
         self.offsets = (problem.values - problem.target) / self.spread
         self.goal = problem.tolerance * (1 + 1e-9) / self.spread + 1e-12
-        self.cuts: list[Cut] = []
+        self.cuts: list[_Cut] = []
         self.vertices: set[int] = set()
         self.deadline = process_time() + seconds
-        self.root: Relaxed | None = None
+        self.root: _Relaxed | None = None
         self.exact: Matrix = problem.exact.keys.exact if problem.keys.size <= 300_000 else []
 
     def run(self) -> Refutation:
@@ -93,7 +93,7 @@ class Refuter:
         bound = max(0.0, self.root.value * self.spread)
         return Refutation(bound, self.certificate(self.root) if self.root.value > self.goal else None)
 
-    def relax(self, cuts: tuple[int, ...]) -> Relaxed | None:
+    def relax(self, cuts: tuple[int, ...]) -> _Relaxed | None:
         """min t over weights a with |V'a - y| <= t and the cuts; the value is what the multipliers prove."""
         n, m = self.offsets.shape
         rows = np.zeros((2 * m + len(cuts), n + 1))
@@ -116,12 +116,12 @@ class Refuter:
         direction = found.multipliers[:m] - found.multipliers[m : 2 * m]
         total = float(np.abs(direction).sum())
         if total == 0:
-            return Relaxed(0.0, weights, direction, cuts, np.zeros(len(cuts)))
+            return _Relaxed(0.0, weights, direction, cuts, np.zeros(len(cuts)))
         multipliers = found.multipliers[2 * m :] / size[2 * m :] / total
         proved = self.offsets @ (direction / total) + multipliers @ rows[2 * m :, :n]
-        return Relaxed(float(proved.min()), weights, direction / total, cuts, multipliers)
+        return _Relaxed(float(proved.min()), weights, direction / total, cuts, multipliers)
 
-    def _tighten(self, best: Relaxed, rounds: int) -> Relaxed:
+    def _tighten(self, best: _Relaxed, rounds: int) -> _Relaxed:
         """Add cuts where the relaxation is happiest, until its value stops rising."""
         now = best
         for turn in range(rounds):
@@ -143,7 +143,7 @@ class Refuter:
                 break
         return best
 
-    def _cut(self, j: int, at: Array) -> Cut | None:
+    def _cut(self, j: int, at: Array) -> _Cut | None:
         """The identity for key j whose cut is lowest at these weights; None when j is a vertex of the hull."""
         others = [i for i in range(len(self.points)) if i != j]
         if j in self.vertices or not others:
@@ -157,9 +157,9 @@ class Refuter:
             return None
         weights, radius = repaired
         height = sum(float(w) * np.log(at[i]) for i, w in weights.items())
-        size = height + LOG_SLACK + (0.0 if radius == np.inf else BALL_SLACK)
+        size = height + _LOG_SLACK + (0.0 if radius == np.inf else BALL_SLACK)
         factors = {i: float(np.exp(min(np.log(float(w)) + size - np.log(at[i]), 600.0))) for i, w in weights.items()}
-        return Cut(j, weights, factors, radius)
+        return _Cut(j, weights, factors, radius)
 
     def _repair(self, j: int, others: list[int], p: Array) -> tuple[dict[int, Fraction], float] | None:
         """The float combination made exact, or, where the keys only nearly fit, exact about a ball of queries."""
@@ -172,7 +172,7 @@ class Refuter:
             return None
         return {i: w for i, w in zip(support, exact, strict=True) if w}, BALL_SLACK / off / 2 if off else np.inf
 
-    def certificate(self, relaxed: Relaxed) -> Certificate:
+    def certificate(self, relaxed: _Relaxed) -> Certificate:
         """Only the cuts that the proof uses."""
         used = [
             (self.cuts[c], float(mu) * self.spread)

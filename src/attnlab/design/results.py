@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Status = Literal["solved", "impossible", "undecided"]
-COLOURS = {"solved": "green", "impossible": "red", "undecided": "yellow"}
-SHOWN_ROWS = 12
+_COLOURS = {"solved": "green", "impossible": "red", "undecided": "yellow"}
+_SHOWN_ROWS = 12
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Result:
     def _rows(self) -> list[list[str]]:
         """A header and a row for every key, or for the heaviest of many; for many queries a row for each."""
         if "rows" in self.more and self.query is not None:
-            parts = list(zip(self.more["rows"], self.query, strict=True))[:SHOWN_ROWS]
+            parts = list(zip(self.more["rows"], self.query, strict=True))[:_SHOWN_ROWS]
             return [
                 ["value", "verdict", "query"],
                 *([str(j), row["status"], vector(q)] for j, (row, q) in enumerate(parts)),
@@ -78,8 +78,8 @@ class Result:
         if self.weights is None or self.weights.ndim != 1:
             return []
         order = (
-            np.argsort(-self.weights, kind="stable")[:SHOWN_ROWS]
-            if len(self.weights) > SHOWN_ROWS
+            np.argsort(-self.weights, kind="stable")[:_SHOWN_ROWS]
+            if len(self.weights) > _SHOWN_ROWS
             else range(len(self.weights))
         )
         if self.margins is None:
@@ -119,7 +119,7 @@ class Result:
         from rich.table import Table
         from rich.text import Text
 
-        colour = COLOURS[self.status]
+        colour = _COLOURS[self.status]
         parts: list[RenderableType] = [
             Text.assemble((self.task, "bold"), ": ", (self.status, f"bold {colour}")),
             Text(self.statement),

@@ -26,8 +26,8 @@ from attnlab.design.results import Result, Status, at_least, at_most, number
 from attnlab.design.search import descend, starts, through_rounding, towards
 from attnlab.design.verifier import NotAProof, verify
 
-SECONDS = 5.0  # how long a proof by cases may take, and NODES a second at most
-NODES = 150
+_SECONDS = 5.0  # how long a proof by cases may take, and NODES a second at most
+_NODES = 150
 
 
 def select(
@@ -37,7 +37,7 @@ def select(
     *,
     tolerance: Real = 0.01,
     scale: Scale = "none",
-    seconds: float = SECONDS,
+    seconds: float = _SECONDS,
 ) -> Result:
     """A query whose output is value `index` within the tolerance; without an index, one query for every row."""
     k, v = inputs.pair(keys, values)
@@ -60,7 +60,7 @@ def blend(
     *,
     tolerance: Real = 0.01,
     scale: Scale = "none",
-    seconds: float = SECONDS,
+    seconds: float = _SECONDS,
 ) -> Result:
     """A query whose output is the weighted mean of the chosen values: all of them and equal weights unless said
     otherwise.
@@ -87,7 +87,7 @@ def reach(
     query: Data | None = None,
     tolerance: Real = 0.01,
     scale: Scale = "none",
-    seconds: float = SECONDS,
+    seconds: float = _SECONDS,
 ) -> Result:
     """A query whose output is the target within the tolerance; or, for a query that is given, how near it comes."""
     k, v = inputs.pair(keys, values)
@@ -145,7 +145,7 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
             longer = problem.query(descend(problem, starts(problem, _starts(problem, 120), seed=1), steps=200))
             best = min(best, longer, key=problem.error)
             if not _good(problem, best, _bound(problem, best)):
-                proof, best = by_cases(refuter, proof, best, seconds)
+                proof, best = _by_cases(refuter, proof, best, seconds)
     bound = _bound(problem, best)
     if _good(problem, best, bound):
         said = f"Found by descent: in exact arithmetic the output is within {at_most(bound)} of what was wanted."
@@ -244,7 +244,7 @@ def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int
     )
 
 
-def by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float) -> tuple[Refutation, Array]:
+def _by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float) -> tuple[Refutation, Array]:
     """The proof by cases where there is one and the problem is small enough, then three tries to prove more than was
     asked; or the best query from the boxes that resisted.
     """
@@ -254,7 +254,7 @@ def by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float) 
     low, high = problem.tolerance, problem.error(best)
     if low < problem.exact.tolerance:
         low = float(np.nextafter(low, np.inf))
-    cases = Cases(refuter, low, int(NODES * seconds), seconds)
+    cases = Cases(refuter, low, int(_NODES * seconds), seconds)
     certificate = cases.run()
     if certificate is None:
         hints = np.array(cases.hints[-40:] + cases.hints[:40]).reshape(-1, refuter.points.shape[1])
@@ -262,7 +262,7 @@ def by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float) 
         return so_far, min(best, found, key=problem.error)
     for _ in range(3):
         middle = float(f"{(low * high) ** 0.5:.3g}")
-        more = Cases(refuter, middle, int(NODES * seconds / 20), seconds / 20).run() if low < middle < high else None
+        more = Cases(refuter, middle, int(_NODES * seconds / 20), seconds / 20).run() if low < middle < high else None
         low, high, certificate = (low, middle, certificate) if more is None else (middle, high, more)
     return Refutation(max(so_far.lower_bound, low), certificate), best
 

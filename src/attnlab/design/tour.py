@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from attnlab.design.commands import design
 from attnlab.errors import UserError, unknown
 
-KEYS = ".47,.65,.60;.64,.50,-.59;-.03,-.48,-.88;.43,-.83,.35"
-VALUES = "-.07,-.88,.47;.37,-.93,-.07;-.25,-.75,.61;.94,.20,.28"
-BOTH = f"--keys '{KEYS}' --values '{VALUES}'"
-LINE = "--keys '-1;0;1' --values '1,0,0;0,1,0;0,0,1'"
+_KEYS = ".47,.65,.60;.64,.50,-.59;-.03,-.48,-.88;.43,-.83,.35"
+_VALUES = "-.07,-.88,.47;.37,-.93,-.07;-.25,-.75,.61;.94,.20,.28"
+_BOTH = f"--keys '{_KEYS}' --values '{_VALUES}'"
+_LINE = "--keys '-1;0;1' --values '1,0,0;0,1,0;0,0,1'"
 # x1 = u_d + u_b, x2 = u_a, x3 = u_c + u_b with u_a .. u_d along the axes, of length 4
-TOKENS = "0,4,0,4;4,0,0,0;0,4,4,0"
+_TOKENS = "0,4,0,4;4,0,0,0;0,4,4,0"
 
 
 @dataclass(frozen=True)
-class Step:
+class _Step:
     """A code, what it shows, and the commands that show it."""
 
     code: str
@@ -31,7 +31,7 @@ class Step:
 
 
 STEPS = (
-    Step(
+    _Step(
         "A1",
         "Copying one value",
         "Weights are positive and sum to 1. When one key leads all others by a margin m, the others together "
@@ -40,24 +40,28 @@ STEPS = (
         "with the margin that the "
         "tolerance needs. A key inside the hull of the others never leads: on the line -1, 0, 1 the middle "
         "weight is at most 1/2, and less.",
-        (f"select {BOTH} --index 0", f"select {LINE} --index 1"),
+        (f"select {_BOTH} --index 0", f"select {_LINE} --index 1"),
     ),
-    Step(
+    _Step(
         "A2",
         "Copying every value: the identity",
         "Q = S·K does it only where every key has its largest product with itself. All that is needed is that "
         "every key is a vertex of the hull.",
         ("select --keys '1,0;2,0.5;2,-0.5' --values '1,0,0;0,1,0;0,0,1'",),
     ),
-    Step(
+    _Step(
         "A3",
         "The average of two values",
         "Equal scores inside the pair, a margin outside. Any subset and any positive weights work the same way, "
         "when the keys allow it.",
-        (f"blend {BOTH} --indices 0,1", f"blend {BOTH} --indices 0,1 --weights .2,.8", f"blend {LINE} --indices 0,2"),
+        (
+            f"blend {_BOTH} --indices 0,1",
+            f"blend {_BOTH} --indices 0,1 --weights .2,.8",
+            f"blend {_LINE} --indices 0,2",
+        ),
     ),
-    Step("A4", "The average of all values", "The query 0 is exact for every set of keys.", (f"average {BOTH}",)),
-    Step(
+    _Step("A4", "The average of all values", "The query 0 is exact for every set of keys.", (f"average {_BOTH}",)),
+    _Step(
         "A5",
         "Extracting v_a from v_a + v_b",
         "Orthonormal bases give A Aᵀ. Independent subspaces give an oblique projector, whose norm tells how much "
@@ -68,20 +72,20 @@ STEPS = (
             "project --keep '1,0,0;0,1,0' --forget '1,1,0'",
         ),
     ),
-    Step(
+    _Step(
         "A6",
         "Keys with a little noise",
         "A design on the means survives small noise in every direction.",
         ("noise --alpha 1e-6 --varying 0 --samples 200000",),
     ),
-    Step(
+    _Step(
         "A7",
         "One key of varying norm",
         "With Sigma_a = alpha·I + mu_a mu_aᵀ/2 the weight is 1/(1 + exp((1-e)C)) with e ~ N(1, 1/2): the output "
         "swings between the two values.",
         ("noise --samples 200000",),
     ),
-    Step(
+    _Step(
         "A8",
         "Two heads",
         "Equal heads swing together and help nothing. Split heads hold, except when e falls below 0 or nearly "
@@ -89,7 +93,7 @@ STEPS = (
         "better than both: they push the other keys down instead of pulling the noisy key up.",
         ("noise --samples 200000 --robust --heads 1",),
     ),
-    Step(
+    _Step(
         "A9",
         "Self-attention without weights",
         "Tokens x1 = u_d + u_b, x2 = u_a, x3 = u_c + u_b. Token 2 attends to itself: its query is x2, and its "
@@ -97,46 +101,46 @@ STEPS = (
         "of x2 by u_c or u_d makes u_b, because u_b lies outside the hull of the values (distance beta/sqrt 2 in "
         "the Euclidean norm).",
         (
-            f"reach --keys '{TOKENS}' --values '{TOKENS}' --target 4,0,0,0 --query 4,0,0,0",
+            f"reach --keys '{_TOKENS}' --values '{_TOKENS}' --target 4,0,0,0 --query 4,0,0,0",
             "reach --keys '0,4,0,4;4,0,4,0;0,4,4,0' --values '0,4,0,4;4,0,4,0;0,4,4,0' --target 0,4,0,0",
             "reach --keys '0,4,0,4;4,0,0,4;0,4,4,0' --values '0,4,0,4;4,0,0,4;0,4,4,0' --target 0,4,0,0",
         ),
     ),
-    Step(
+    _Step(
         "A10",
         "A layer made to order",
         "Now choose W_Q, W_K, W_V so that row 0 gives u_b - u_c and row 1 gives u_b; row 2 is free. One head of "
         "width 1 is enough. Two equal tokens "
         "with different wanted outputs are impossible for every layer.",
         (
-            f"layer --tokens '{TOKENS}' --outputs '0,4,-4,0;0,4,0,0;nan,nan,nan,nan'",
-            f"layer --tokens '{TOKENS}' --outputs '0,4,-4,0;0,4,0,0;nan,nan,nan,nan' --width 1",
+            f"layer --tokens '{_TOKENS}' --outputs '0,4,-4,0;0,4,0,0;nan,nan,nan,nan'",
+            f"layer --tokens '{_TOKENS}' --outputs '0,4,-4,0;0,4,0,0;nan,nan,nan,nan' --width 1",
             "layer --tokens '1,0;1,0' --outputs '1,0;0,1'",
         ),
     ),
-    Step(
+    _Step(
         "A11",
         "The query stays, a key changes",
         "Changing key 2 moves the output only along the segment from attention without it to v_2. With norm 1 "
         "the reach of a weak query is limited.",
         (
-            f"edit-key {BOTH} --query 1,2,3 --index 2",
-            f"edit-key {BOTH} --query 1,2,3 --index 2 --norm 1",
-            f"edit-key {BOTH} --query 40,-30,60 --index 2 --norm 1",
+            f"edit-key {_BOTH} --query 1,2,3 --index 2",
+            f"edit-key {_BOTH} --query 1,2,3 --index 2 --norm 1",
+            f"edit-key {_BOTH} --query 40,-30,60 --index 2 --norm 1",
         ),
     ),
-    Step(
+    _Step(
         "A12",
         "The worked exercise, within 0.05",
         "Select value 0, the identity, the average of all, the average of values 0 and 1. `attnlab check` marks "
         "any answer by its property: the plain mean "
         "of k_0 and k_1 fails by 0.186, ten times it passes within 0.003.",
-        (f"select {BOTH} --tolerance 0.05", f"average {BOTH} --indices 0,1 --tolerance 0.05"),
+        (f"select {_BOTH} --tolerance 0.05", f"average {_BOTH} --indices 0,1 --tolerance 0.05"),
     ),
 )
 
 
-def steps(code: str | None) -> Iterator[Step]:
+def steps(code: str | None) -> Iterator[_Step]:
     """All steps, or the one asked for."""
     if code is None:
         yield from STEPS

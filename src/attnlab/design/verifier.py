@@ -18,11 +18,11 @@ Number = float | str | Fraction  # or a Decimal
 Rows = Sequence[Sequence[Number]]
 Floats = Sequence[Sequence[float]]
 Matrix = list[list[Fraction]]
-Cut = tuple[int, dict[int, Fraction], dict[int, Fraction]]  # the index, its weights, their factors
-Box = list[tuple[Fraction, Fraction]]
+_Cut = tuple[int, dict[int, Fraction], dict[int, Fraction]]  # the index, its weights, their factors
+_Box = list[tuple[Fraction, Fraction]]
 
 
-MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError)
+_MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError)
 
 
 class NotAProof(Exception):
@@ -47,7 +47,7 @@ def verify(
         for_keys, for_values = (reading == "decimal",) * 2 if reading else _readings(certificate.get("reading"))
         k, (y, (eps,)) = _given(keys, for_keys), _given([target, [tolerance]], for_values)
         return _judged(certificate, k, _given(values, for_values), y, eps)
-    except MALFORMED as error:
+    except _MALFORMED as error:
         raise _malformed(error) from None
 
 
@@ -157,7 +157,7 @@ def _give(residual: Sequence[Fraction], radius: Fraction | None) -> float:
     return math.hypot(*(float(x / most) for x in residual)) * float(most * radius) * (1 + 1e-9)
 
 
-def _cut(cut: Mapping[str, Any], keys: Rows, radius: Fraction | None) -> Cut:
+def _cut(cut: Mapping[str, Any], keys: Rows, radius: Fraction | None) -> _Cut:
     """a_j <= sum b_i a_i for every query, by weighted means: key j = sum p_i key_i and sum p_i ln(b_i / p_i) >= 0."""
     j = _index(cut["index"], len(keys))
     p, b = _shares(cut["weights"], len(keys)), _shares(cut["factors"], len(keys))
@@ -172,7 +172,7 @@ def _cut(cut: Mapping[str, Any], keys: Rows, radius: Fraction | None) -> Cut:
     return j, p, b
 
 
-def _check_headline(certificate: Mapping[str, Any], first: Cut, n: int) -> None:
+def _check_headline(certificate: Mapping[str, Any], first: _Cut, n: int) -> None:
     """The index and weights that stand on top for readers are those of the first combination."""
     j, p, _ = first
     shown = [_exact(x) for x in certificate["weights"]]
@@ -181,7 +181,7 @@ def _check_headline(certificate: Mapping[str, Any], first: Cut, n: int) -> None:
         raise NotAProof("index and weights are not those of the first combination")
 
 
-def _rows(w: list[Fraction], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]) -> list[Fraction]:
+def _rows(w: list[Fraction], shares: Sequence[tuple[_Cut, float]], v: Matrix, y: list[Fraction]) -> list[Fraction]:
     """w·(y - v_i) + sum mu (row of the cut)_i: averaged over attainable weights, at most w·(y - output)."""
     there = _dot(w, y)
     rows = [there - _dot(w, value) for value in v]
@@ -196,7 +196,7 @@ def _rows(w: list[Fraction], shares: Sequence[tuple[Cut, float]], v: Matrix, y: 
 
 
 def _half_space(
-    direction: Sequence[float], shares: Sequence[tuple[Cut, float]], v: Matrix, y: list[Fraction]
+    direction: Sequence[float], shares: Sequence[tuple[_Cut, float]], v: Matrix, y: list[Fraction]
 ) -> Fraction:
     """The bound that one direction proves."""
     w = [_exact(x) for x in direction]
@@ -205,7 +205,7 @@ def _half_space(
     return min(_rows(w, shares, v, y)) / sum(abs(x) for x in w)
 
 
-def _first_box(bounds: Sequence[Mapping[str, Any]], v: Matrix, y: list[Fraction], eps: Fraction) -> Box:
+def _first_box(bounds: Sequence[Mapping[str, Any]], v: Matrix, y: list[Fraction], eps: Fraction) -> _Box:
     """Limits on each weight of any mixture of values within eps of y: a_i = sum_r a_r (1[r = i] - z·(v_r - y)) +
     z·(c - y).
     """
@@ -223,8 +223,8 @@ def _first_box(bounds: Sequence[Mapping[str, Any]], v: Matrix, y: list[Fraction]
 
 def _check_case(
     case: Mapping[str, Any],
-    cuts: Sequence[Cut],
-    box: Box,
+    cuts: Sequence[_Cut],
+    box: _Box,
     problem: tuple[Rows, Matrix, list[Fraction], Fraction],
     radius: Fraction | None,
 ) -> None:
@@ -291,7 +291,7 @@ def misses_segment(
     """
     try:
         w = [float(_exact(x)) for x in certificate["direction"]]
-    except MALFORMED as error:
+    except _MALFORMED as error:
         raise _malformed(error) from None
     size = math.fsum(map(abs, w))
     if not (0 < size < math.inf and len(w) == len(target)):

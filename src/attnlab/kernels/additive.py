@@ -41,7 +41,7 @@ def additive_attention(
     return apply(a, b, w, v, padding, causal, dropout, seed)  # type: ignore[no-untyped-call]
 
 
-class Problem(ctypes.Structure):
+class _Problem(ctypes.Structure):
     """As in additive.cpp, field by field."""
 
     _fields_ = (
@@ -58,9 +58,9 @@ def solve(function: str, settings: dict[str, int], tensors: dict[str, Tensor | N
     assert library is not None
     given = {name: one for name, one in tensors.items() if one is not None}
     assert all(one.is_contiguous() for one in given.values())
-    problem = Problem(**settings, **{name: one.data_ptr() for name, one in given.items()})
+    problem = _Problem(**settings, **{name: one.data_ptr() for name, one in given.items()})
     foreign = library[function]
-    foreign.argtypes = [ctypes.POINTER(Problem), ctypes.c_int64, ctypes.c_int64]
+    foreign.argtypes = [ctypes.POINTER(_Problem), ctypes.c_int64, ctypes.c_int64]
     rows = given["logsum"].shape[:2].numel()
     sums = rows * problem.asked * problem.seen * problem.width
     failed = in_parts(

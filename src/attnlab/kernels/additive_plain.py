@@ -20,9 +20,9 @@ from attnlab.kernels.counting import counted_as, pairs_seen
 # FLOPs of a pair: for every channel, and for every coordinate of the values; the same in both forms. A channel takes a sum,
 # its tanh, counted as one, and a multiply-add; on the way back these once more, and six from the score to a, b and w.
 FORWARD, BACKWARD = (4, 2), (10, 4)
-FAR = 40.0  # beyond, e^{2a} leaves float32, and every pair takes its own exponential
-PAIRS = 2**18  # times channels, of a piece: what stays in a cache
-QUERIES = 32  # of a piece at most
+_FAR = 40.0  # beyond, e^{2a} leaves float32, and every pair takes its own exponential
+_PAIRS = 2**18  # times channels, of a piece: what stays in a cache
+_QUERIES = 32  # of a piece at most
 
 
 def flops(each: tuple[int, int], a: Tensor, b: Tensor, v: Tensor, causal: bool) -> int:
@@ -33,7 +33,7 @@ def flops(each: tuple[int, int], a: Tensor, b: Tensor, v: Tensor, causal: bool) 
 
 
 @dataclass(frozen=True)
-class Piece:
+class _Piece:
     """Some queries of some rows, the keys that they may see, and the r of all pairs: [rows, queries, keys, channels]."""
 
     rows: slice
@@ -50,7 +50,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Problem:
+class _Problem:
     """Rows, one a head of a text, and what both directions ask of them."""
 
     a: Tensor
@@ -61,9 +61,9 @@ class Problem:
     dropout: float
     seed: int
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[_Piece]:
         """All pairs, piece by piece, always in the same order and with the same dropout."""
-        far = any(bool((one.abs() > FAR).any()) for one in (self.a, self.b))
+        far = any(bool((one.abs() > _FAR).any()) for one in (self.a, self.b))
         left, right = (self.a, self.b) if far else ((2 * self.a).exp(), (2 * self.b).exp())
         one, chance = left.new_ones(()), torch.Generator().manual_seed(self.seed)
         for rows, asked, seen in self.cuts():
@@ -73,7 +73,7 @@ class Problem:
             kept = None
             if self.dropout:
                 kept = (torch.rand(pattern.shape, generator=chance) >= self.dropout).to(r.dtype) / (1 - self.dropout)
-            yield Piece(rows, asked, seen, r, pattern, kept)
+            yield _Piece(rows, asked, seen, r, pattern, kept)
 
     def cuts(self) -> Iterator[tuple[slice, slice, slice]]:
         """Rows, queries and keys of the pieces."""
@@ -81,9 +81,9 @@ class Problem:
         begin = 0
         while begin < queries:
             reach = begin + keys - queries + 1 if self.causal else keys
-            end = min(queries, begin + max(1, min(QUERIES, PAIRS // (reach * width))))
+            end = min(queries, begin + max(1, min(_QUERIES, _PAIRS // (reach * width))))
             seen = end + keys - queries if self.causal else keys
-            step = max(1, PAIRS // ((end - begin) * seen * width))
+            step = max(1, _PAIRS // ((end - begin) * seen * width))
             for row in range(0, count, step):
                 yield slice(row, min(count, row + step)), slice(begin, end), slice(seen)
             begin = end
@@ -121,7 +121,7 @@ class PlainAdditive(torch.autograd.Function):
         ctx.rest = (rows, causal, dropout, seed)
         values, out = v.flatten(0, 1), a.new_empty(*a.shape[:3], v.shape[-1])
         with counted_as(lambda: flops(FORWARD, a, b, v, causal)):
-            for piece in Problem(a.flatten(0, 1), b.flatten(0, 1), w, *ctx.rest).pieces():
+            for piece in _Problem(a.flatten(0, 1), b.flatten(0, 1), w, *ctx.rest).pieces():
                 out.flatten(0, 1)[piece.rows, piece.asked] = piece.weights @ values[piece.rows, piece.seen]
         return out
 
@@ -131,14 +131,14 @@ class PlainAdditive(torch.autograd.Function):
         """The gradients of a, b, w and v."""
         a, b, w, v = ctx.saved_tensors
         with counted_as(lambda: flops(BACKWARD, a, b, v, ctx.rest[1])):
-            da, db, dw, dv = gradients(
-                Problem(a.flatten(0, 1), b.flatten(0, 1), w, *ctx.rest), v.flatten(0, 1), gradient.flatten(0, 1)
+            da, db, dw, dv = _gradients(
+                _Problem(a.flatten(0, 1), b.flatten(0, 1), w, *ctx.rest), v.flatten(0, 1), gradient.flatten(0, 1)
             )
         da, db, dv = (one.unflatten(0, (-1, ctx.heads)) for one in (da, db, dv))
         return da, db, dw, dv, None, None, None, None
 
 
-def gradients(problem: Problem, v: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gradients(problem: _Problem, v: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Those of a, b, w and v."""
     da, db, dw, dv = (torch.zeros_like(one) for one in (problem.a, problem.b, problem.w, v))
     for piece in problem.pieces():

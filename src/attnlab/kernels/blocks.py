@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from attnlab import ops
 
-GATHERED = 1 << 20  # numbers gathered at a time: four megabytes
+_GATHERED = 1 << 20  # numbers gathered at a time: four megabytes
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def cut(x: Float[Tensor, "B H T C"], block: int) -> Float[Tensor, "R N L C"]:
     return ops.fill(x, rows=-x.shape[2] % block).flatten(0, 1).unflatten(1, (-1, block)).contiguous()
 
 
-def join(x: Float[Tensor, "R N L C"], like: Float[Tensor, "B H T C"]) -> Float[Tensor, "B H T C"]:
+def _join(x: Float[Tensor, "R N L C"], like: Float[Tensor, "B H T C"]) -> Float[Tensor, "B H T C"]:
     """The blocks as a text again, as long as another."""
     return x.flatten(1, 2).unflatten(0, like.shape[:2])[:, :, : like.shape[2]]
 
@@ -81,18 +81,18 @@ def block_attention(
     queries, keys, values = (cut(one, layout.block) for one in (q, k, v))
     if dropout:  # the kernel that forgets what it gathered has no dropout
         bias = bias.repeat_interleave(q.shape[1], dim=0) if len(bias) > 1 else bias
-        keys, values = (gather(one, layout.table) for one in (keys, values))
-        return join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=dropout), q)
-    z: Tensor = GatheredAttention.apply(queries, keys, values, bias, layout.table)  # type: ignore[no-untyped-call]
-    return join(z, q)
+        keys, values = (_gather(one, layout.table) for one in (keys, values))
+        return _join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=dropout), q)
+    z: Tensor = _GatheredAttention.apply(queries, keys, values, bias, layout.table)  # type: ignore[no-untyped-call]
+    return _join(z, q)
 
 
-def gather(x: Float[Tensor, "R N L C"], table: Int[Tensor, "M G"]) -> Float[Tensor, "R M K C"]:
+def _gather(x: Float[Tensor, "R N L C"], table: Int[Tensor, "M G"]) -> Float[Tensor, "R M K C"]:
     """For every row of the table its blocks side by side."""
     return x.index_select(1, table.flatten()).unflatten(1, table.shape).flatten(2, 3)
 
 
-class GatheredAttention(torch.autograd.Function):
+class _GatheredAttention(torch.autograd.Function):
     """Every block's attention over its gathered blocks, by the two halves of torch's fused kernel, some heads at a time."""
 
     @staticmethod
@@ -100,7 +100,7 @@ class GatheredAttention(torch.autograd.Function):
         """Which rows are worked on together, and their bias: as many as keep the gathered keys small."""
         rows, _, length, width = q.shape
         heads = rows // len(bias)
-        step = max(1, min(heads, GATHERED // (table.numel() * length * width)))
+        step = max(1, min(heads, _GATHERED // (table.numel() * length * width)))
         for row in range(0, rows, heads):
             for first in range(row, row + heads, step):
                 yield slice(first, min(first + step, row + heads)), bias[row // heads, None]
@@ -111,8 +111,8 @@ class GatheredAttention(torch.autograd.Function):
         assert bias.dtype == q.dtype  # the kernel does not look, and reads other numbers
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         z, sums = torch.empty_like(q), []
-        for rows, seen in GatheredAttention.pieces(q, bias, table):
-            z[rows], log_sum = kernel(q[rows], gather(k[rows], table), gather(v[rows], table), attn_mask=seen)
+        for rows, seen in _GatheredAttention.pieces(q, bias, table):
+            z[rows], log_sum = kernel(q[rows], _gather(k[rows], table), _gather(v[rows], table), attn_mask=seen)
             sums.append(log_sum)
         ctx.save_for_backward(q, k, v, bias, table, z, *sums)
         return z
@@ -124,8 +124,8 @@ class GatheredAttention(torch.autograd.Function):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         q, k, v, bias, table, z, *sums = ctx.saved_tensors
         d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for (rows, seen), log_sum in zip(GatheredAttention.pieces(q, bias, table), sums, strict=True):
-            keys, values = gather(k[rows], table), gather(v[rows], table)
+        for (rows, seen), log_sum in zip(_GatheredAttention.pieces(q, bias, table), sums, strict=True):
+            keys, values = _gather(k[rows], table), _gather(v[rows], table)
             d_q[rows], of_keys, of_values = kernel(
                 gradients[0][rows], q[rows], keys, values, z[rows], log_sum, 0.0, False, attn_mask=seen
             )
@@ -161,4 +161,4 @@ def summary_attention(
         attn_mask=mask,
         dropout_p=dropout,
     )
-    return join(z, q)
+    return _join(z, q)

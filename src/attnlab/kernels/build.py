@@ -36,7 +36,7 @@ FLAGS = (
 )
 NATIVE = "-mcpu=native" if platform.machine().lower() in ("arm64", "aarch64") else "-march=native"
 # The library's own probe, and for the kernels of this folder a comparison with the plain form of their module.
-PROBE = """
+_PROBE = """
 import ctypes, importlib, sys
 path, module, root = sys.argv[1:]
 library = ctypes.CDLL(path)
@@ -49,7 +49,7 @@ if module:
     if not importlib.import_module(module).matches_plain():
         sys.exit("its numbers differ from those of plain torch")
 """
-ROOT = Path(__file__).parents[2]  # where the probe finds attnlab
+_ROOT = Path(__file__).parents[2]  # where the probe finds attnlab
 PATIENCE = 120  # seconds
 
 
@@ -73,11 +73,11 @@ def load_file(source: Path, module: str = "") -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(str(find_library(source, module)))
     except (KernelError, StorageError, OSError) as error:
-        say(f"the {source.stem} kernel runs in plain torch, the same but slower: {error}")
+        _say(f"the {source.stem} kernel runs in plain torch, the same but slower: {error}")
         return None
 
 
-def say(line: str) -> None:
+def _say(line: str) -> None:
     """One line for the user, from one process."""
     if speaks():
         sys.stderr.write(f"attnlab: {line}\n")
@@ -99,7 +99,7 @@ def find_library(source: Path, module: str = "") -> Path:
     if failed.exists():
         raise KernelError(f"{failed.read_text(encoding='utf-8', errors='replace')} (to try again, remove {failed})")
     if not kept:
-        say(f"compiling the {source.stem} kernel for this processor, once; it takes some seconds")
+        _say(f"compiling the {source.stem} kernel for this processor, once; it takes some seconds")
     return make(source, writable(folder) / name, compiler, module)
 
 
@@ -108,15 +108,15 @@ def private_folder() -> Path:
     folder = cache_folder() / "kernels"
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not is_private(folder):
+        if not _is_private(folder):
             shutil.rmtree(folder)  # others may have put files there
             folder.mkdir(mode=0o700)
-        if is_private(folder):
+        if _is_private(folder):
             return folder
     return temporary_folder()
 
 
-def is_private(path: Path) -> bool:
+def _is_private(path: Path) -> bool:
     """Whether a file or folder belongs to this user and is closed to others; a link never is."""
     if not hasattr(os, "geteuid"):
         return True  # a system without these permissions
@@ -127,12 +127,12 @@ def is_private(path: Path) -> bool:
 def is_intact(path: Path) -> bool:
     """Whether a library is private and has the content that its name says."""
     try:
-        return is_private(path) and path.stem.endswith(f"-{content_hash(path)}")
+        return _is_private(path) and path.stem.endswith(f"-{_content_hash(path)}")
     except OSError:
         return False
 
 
-def content_hash(path: Path) -> str:
+def _content_hash(path: Path) -> str:
     """The SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -182,8 +182,8 @@ def make(source: Path, target: Path, compiler: tuple[str, ...], module: str) -> 
             try:
                 run([*compiler, *flags, str(source), "-o", str(made)], "it does not compile")
                 made.chmod(0o700)
-                kept = target.with_name(f"{target.name}-{content_hash(made)}.so")
-                run([sys.executable, "-P", "-c", PROBE, str(made), module, str(ROOT)], "its probe failed")
+                kept = target.with_name(f"{target.name}-{_content_hash(made)}.so")
+                run([sys.executable, "-P", "-c", _PROBE, str(made), module, str(_ROOT)], "its probe failed")
             except KernelError as error:
                 reason = reason or str(error)
             else:

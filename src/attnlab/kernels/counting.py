@@ -79,41 +79,41 @@ def pairs_seen(asked: int, seen: int, causal: bool, *, before: int = 0, tile: in
     return sum(min(seen, -(-reach // tile) * tile) for reach in range(before + 1, before + asked + 1))
 
 
-def fused_pairs(query: Tensor, key: Tensor, causal: bool) -> int:
+def _fused_pairs(query: Tensor, key: Tensor, causal: bool) -> int:
     """Pairs that torch's fused kernel computes."""
     batch, heads, asked, _ = query.shape
     return batch * heads * pairs_seen(asked, key.shape[2], causal, tile=TILE)
 
 
-def fused_forward(
+def _fused_forward(
     query: Tensor, key: Tensor, value: Tensor, _dropout: float = 0.0, is_causal: bool = False, **_rest: Any
 ) -> int:
     """Scores and averages."""
-    return 2 * fused_pairs(query, key, is_causal) * (query.shape[-1] + value.shape[-1])
+    return 2 * _fused_pairs(query, key, is_causal) * (query.shape[-1] + value.shape[-1])
 
 
-def fused_backward(_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **_rest: Any) -> int:
+def _fused_backward(_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **_rest: Any) -> int:
     """Scores once more, the gradients of queries and keys; the gradients of weights and values."""
     _out, _sums, _dropout, is_causal = rest
-    return 2 * fused_pairs(query, key, is_causal) * (3 * query.shape[-1] + 2 * value.shape[-1])
+    return 2 * _fused_pairs(query, key, is_causal) * (3 * query.shape[-1] + 2 * value.shape[-1])
 
 
-def product(left: Tensor, right: Tensor, *_rest: Any, **_named: Any) -> int:
+def _product(left: Tensor, right: Tensor, *_rest: Any, **_named: Any) -> int:
     """A product with matrices, [..., n, k] by [..., k, m], or with a vector of k."""
     return 2 * left.numel() * (right.shape[-1] if right.ndim > 1 else 1)
 
 
-def product_added(_to: Tensor, left: Tensor, right: Tensor, *_rest: Any, **_named: Any) -> int:
+def _product_added(_to: Tensor, left: Tensor, right: Tensor, *_rest: Any, **_named: Any) -> int:
     """A product that is added to something."""
-    return product(left, right)
+    return _product(left, right)
 
 
-aten = torch.ops.aten
+_aten = torch.ops.aten
 FORMULAS: dict[Any, Callable[..., int]] = {
     **flop_counter.flop_registry,
-    aten._scaled_dot_product_flash_attention_for_cpu: fused_forward,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: fused_backward,
-    **dict.fromkeys((aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot), product),
-    **dict.fromkeys((aten.addmm, aten.addmm_, aten._addmm_activation, aten.addmv, aten.addmv_), product_added),
-    **dict.fromkeys((aten.baddbmm, aten.baddbmm_, aten.addbmm, aten.addbmm_), product_added),
+    _aten._scaled_dot_product_flash_attention_for_cpu: _fused_forward,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
+    **dict.fromkeys((_aten.mm, _aten.bmm, _aten.mv, _aten.dot, _aten.vdot), _product),
+    **dict.fromkeys((_aten.addmm, _aten.addmm_, _aten._addmm_activation, _aten.addmv, _aten.addmv_), _product_added),
+    **dict.fromkeys((_aten.baddbmm, _aten.baddbmm_, _aten.addbmm, _aten.addbmm_), _product_added),
 }

@@ -18,7 +18,7 @@ CHUNK = 128
 AT_ONCE = 1 << 22  # features worked on together: larger pieces of memory are fetched anew by the system every time
 # Within a chunk all rows share one maximum, which may come from a token that a row must not see. A row whose weight on that
 # scale is below this would drown in rounding: smaller chunks are taken. At one token a chunk no row weighs less than one.
-DROWNED = 1e-20
+_DROWNED = 1e-20
 
 
 class State(NamedTuple):
@@ -33,18 +33,18 @@ def hide(keys: Float[Tensor, "B H T M"], padding: Bool[Tensor, "B T"] | None) ->
     return keys if padding is None else keys.masked_fill(padding[:, None, :, None], float("-inf"))
 
 
-def with_ones(v: Float[Tensor, "B H T C"]) -> Float[Tensor, "B H T E"]:
+def _with_ones(v: Float[Tensor, "B H T C"]) -> Float[Tensor, "B H T E"]:
     """The values and a one, whose average is the sum of weights."""
     return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
 
 
-def divided(sums: Float[Tensor, "B H T E"]) -> Float[Tensor, "B H T C"]:
+def _divided(sums: Float[Tensor, "B H T E"]) -> Float[Tensor, "B H T C"]:
     """The averages: sums over the sum of weights, zero where nothing was seen."""
     weight = sums[..., -1:]
     return sums[..., :-1] / torch.where(weight.abs() < 1e-30, 1e-30, weight)
 
 
-def running_states(
+def _running_states(
     keys: Float[Tensor, "B H N L M"],
     values: Float[Tensor, "B H N L E"],
     before: State | None = None,
@@ -88,8 +88,8 @@ def prefix_attention(
     def chunks(x: Tensor, filler: float = 0.0) -> Tensor:
         return ops.fill(x, rows=-tokens % chunk, value=filler).unflatten(2, (-1, chunk))
 
-    queries, values = chunks(q), chunks(with_ones(v))
-    peaks, states, features, after = running_states(
+    queries, values = chunks(q), chunks(_with_ones(v))
+    peaks, states, features, after = _running_states(
         chunks(k, float("-inf")), values, before, None if signs is None else chunks(signs[1])
     )
     queries = queries + peaks[:, :, :, None]
@@ -100,14 +100,14 @@ def prefix_attention(
     if before is not None or tokens > chunk:
         sums = sums + queries @ states
     sums = sums.flatten(2, 3)[:, :, :tokens]
-    if chunk > 1 and drowned(k, sums[..., -1:], before):
+    if chunk > 1 and _drowned(k, sums[..., -1:], before):
         return prefix_attention(q, k, v, before, signs, max(1, chunk // 8))
-    return divided(sums), after
+    return _divided(sums), after
 
 
-def drowned(k: Float[Tensor, "B H T M"], weight: Float[Tensor, "B H T 1"], before: State | None) -> bool:
+def _drowned(k: Float[Tensor, "B H T M"], weight: Float[Tensor, "B H T 1"], before: State | None) -> bool:
     """Whether a row sees something and yet has next to no weight on the scale of its chunk."""
-    low = weight.abs() < DROWNED
+    low = weight.abs() < _DROWNED
     if not low.any():
         return False
     sees = k.detach().isfinite().any(dim=-1, keepdim=True).cummax(dim=2).values
@@ -130,4 +130,4 @@ def pooled_attention(
     queries = (queries - queries.detach().amax(dim=-1, keepdim=True)).exp()
     if signs is not None:
         queries, features = queries * signs[0], features * signs[1]
-    return divided(queries @ (features.transpose(-2, -1) @ with_ones(v)))
+    return _divided(queries @ (features.transpose(-2, -1) @ _with_ones(v)))

@@ -13,13 +13,13 @@ from typing import Any
 
 
 @functools.cache
-def pool(helpers: int) -> ThreadPoolExecutor:
+def _pool(helpers: int) -> ThreadPoolExecutor:
     """Threads that wait for work."""
     return ThreadPoolExecutor(helpers, thread_name_prefix="attnlab")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=pool.cache_clear)  # threads do not outlive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not outlive a fork
 
 
 def in_parts(work: Callable[[int, int], Any], count: int, threads: int) -> list[Any]:
@@ -28,5 +28,5 @@ def in_parts(work: Callable[[int, int], Any], count: int, threads: int) -> list[
     borders = [count * part // parts for part in range(parts + 1)]
     if parts == 1:
         return [work(0, count)]
-    others = [pool(threads - 1).submit(work, borders[part], borders[part + 1]) for part in range(1, parts)]
+    others = [_pool(threads - 1).submit(work, borders[part], borders[part + 1]) for part in range(1, parts)]
     return [work(0, borders[1]), *(other.result() for other in others)]

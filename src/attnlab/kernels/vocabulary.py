@@ -23,7 +23,7 @@ from attnlab.ops import fill
 LARGE = 4096  # words from which on it pays
 CHUNK = 2**21  # scores at a time: 8 MB
 ALONE = 2**24  # scores of a problem so small that a second thread would only cost time
-LANES = 16  # the widest vector of any processor
+_LANES = 16  # the widest vector of any processor
 
 
 class Expected(NamedTuple):
@@ -37,14 +37,14 @@ class Expected(NamedTuple):
 # In plain torch
 
 
-def rows_at_once(words: int) -> int:
+def _rows_at_once(words: int) -> int:
     """Tokens whose scores are in memory together."""
     return max(16, CHUNK // words)
 
 
 def plain_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradients: bool = True) -> Expected:
     """The readable form; without `gradients` the logarithms of the sums only, and zeros beside them."""
-    size = rows_at_once(len(weight))
+    size = _rows_at_once(len(weight))
     buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
     found = Expected(hidden.new_empty(len(hidden)), torch.zeros_like(hidden), torch.zeros_like(weight))
     for at in range(0, len(hidden), size):
@@ -62,7 +62,7 @@ def plain_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], g
 # Compiled
 
 
-class Problem(ctypes.Structure):
+class _Problem(ctypes.Structure):
     """As in vocabulary.cpp, field by field."""
 
     _fields_ = (
@@ -76,17 +76,17 @@ def compiled_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"]
     library = build.load("vocabulary")
     assert library is not None
     width = hidden.shape[1]
-    hidden, weight = (fill(one, -width % LANES).contiguous() for one in (hidden, weight))
+    hidden, weight = (fill(one, -width % _LANES).contiguous() for one in (hidden, weight))
     logsum, of_hidden = hidden.new_empty(len(hidden)), torch.zeros_like(hidden)
     foreign = library.vocabulary_softmax
-    foreign.argtypes = [ctypes.POINTER(Problem), ctypes.c_int64, ctypes.c_int64]
+    foreign.argtypes = [ctypes.POINTER(_Problem), ctypes.c_int64, ctypes.c_int64]
 
     def work(begin: int, end: int) -> tuple[int, Tensor]:
         of_weight = torch.zeros_like(weight)  # of these tokens: threads must not write into each other's
         given = [one.data_ptr() for one in (hidden, weight, logsum, of_hidden, of_weight)]
         if not gradients:
             given[3:] = 0, 0
-        return foreign(Problem(*given, len(weight), hidden.shape[1]), begin, end), of_weight
+        return foreign(_Problem(*given, len(weight), hidden.shape[1]), begin, end), of_weight
 
     threads = 1 if len(hidden) * len(weight) < ALONE else torch.get_num_threads()
     failed, parts = zip(*in_parts(work, len(hidden), threads), strict=True)
@@ -120,12 +120,12 @@ def expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradien
         return form(hidden, weight, gradients)
 
 
-def losses_of(logsum: Tensor, hidden: Tensor, aims: Tensor) -> Tensor:
+def _losses_of(logsum: Tensor, hidden: Tensor, aims: Tensor) -> Tensor:
     """The loss of every target, whose word's row is given; rounding takes none below zero."""
     return (logsum - (hidden * aims).sum(dim=1)).clamp_min(0.0)
 
 
-class SummedLosses(torch.autograd.Function):
+class _SummedLosses(torch.autograd.Function):
     """The loss of all targets, with its gradients computed on the way."""
 
     @staticmethod
@@ -137,7 +137,7 @@ class SummedLosses(torch.autograd.Function):
         of_hidden.sub_(aims)
         of_weight.index_add_(0, targets, hidden, alpha=-1)
         ctx.save_for_backward(of_hidden, of_weight)
-        return losses_of(logsum, hidden, aims).sum()
+        return _losses_of(logsum, hidden, aims).sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -150,7 +150,7 @@ def summed_losses(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, ""]:
     """The loss of all targets, for training."""
-    total: Tensor = SummedLosses.apply(hidden, weight, targets)  # type: ignore[no-untyped-call]
+    total: Tensor = _SummedLosses.apply(hidden, weight, targets)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -159,4 +159,4 @@ def token_losses(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
     """The loss of every target, for evaluation."""
-    return losses_of(expected(hidden, weight, gradients=False).logsum, hidden, weight[targets])
+    return _losses_of(expected(hidden, weight, gradients=False).logsum, hidden, weight[targets])

@@ -35,14 +35,14 @@ def details(entry: Entry) -> dict[str, Any]:
     if is_written(entry.path / "result.json") and entry.kind in OURS:
         shown["result"] = read_json(entry.path / "result.json")
     if entry.kind != "link":
-        shown["files"] = [{"name": name, "bytes": size} for name, size in contents(entry.path)]
+        shown["files"] = [{"name": name, "bytes": size} for name, size in _contents(entry.path)]
     return shown
 
 
-def contents(path: Path) -> list[tuple[str, int]]:
+def _contents(path: Path) -> list[tuple[str, int]]:
     """What lies directly in a folder, with sizes; of a folder that of everything in it."""
     inner = sorted(path.iterdir())
-    return [(f"{one.name}/", weigh(one)[1]) if is_folder(one) else (one.name, one.lstat().st_size) for one in inner]
+    return [(f"{one.name}/", weigh(one)[1]) if _is_folder(one) else (one.name, one.lstat().st_size) for one in inner]
 
 
 def weigh(path: Path) -> tuple[int, int]:
@@ -51,6 +51,6 @@ def weigh(path: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def is_folder(path: Path) -> bool:
+def _is_folder(path: Path) -> bool:
     """Whether this is a folder itself, not a link to one."""
     return path.is_dir() and not path.is_symlink()

@@ -16,11 +16,11 @@ from attnlab.manifest import NAME as MANIFEST
 from attnlab.runs import is_classifier, is_encoder, is_locked, is_written, read_json
 
 OURS = ("run", "study", "classifier", "encoder", "output")  # kinds that this program made, and may take away
-REPORT = frozenset(
+_REPORT = frozenset(
     {"report.html", "report.md", "report.json", MANIFEST}
 )  # a folder with nothing else in it is a report
 DEPTH = 3  # folders between a study and its runs
-TAIL = 4096  # bytes at the end of a file of metrics that surely hold its last step
+_TAIL = 4096  # bytes at the end of a file of metrics that surely hold its last step
 
 
 @dataclass(frozen=True)
@@ -82,20 +82,20 @@ def read(path: Path) -> Entry:
         return Entry(path, "link", "link", "", changed(path), note=f"a link to {path.readlink()}")
     try:
         if (path / "study.json").is_file():
-            return read_study(path)
+            return _read_study(path)
         if is_encoder(path):
-            return read_encoder(path)
+            return _read_encoder(path)
         if is_classifier(path):
-            return read_classifier(path)
+            return _read_classifier(path)
         if (path / "config.json").is_file():
-            return read_run(path)
-        return read_output(path)
+            return _read_run(path)
+        return _read_output(path)
     except (AttnlabError, OSError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error).split(": ")[0]
         return Entry(path, "damaged", "damaged", "", changed(path), note=str(said))
 
 
-def read_run(path: Path) -> Entry:
+def _read_run(path: Path) -> Entry:
     """A run, complete or not."""
     stored = read_json(path / "config.json")
     settings = stored.get("config")
@@ -124,14 +124,14 @@ def read_run(path: Path) -> Entry:
     )
 
 
-def read_study(path: Path) -> Entry:
+def _read_study(path: Path) -> Entry:
     """A study with the runs inside it."""
     stored = read_json(path / "study.json")
     plan = stored.get("plan")
     if not isinstance(stored.get("study"), str) or not isinstance(plan, dict):
         return Entry(path, "foreign", "not a study", "", changed(path), note="its study.json is of another program")
     result = read_json(path / "result.json") if is_written(path / "result.json") else None
-    runs = tuple(runs_inside(path))
+    runs = tuple(_runs_inside(path))
     running = is_locked(path) or any(one.state == "active" for one in runs)
     when = max([changed(path / "result.json", path / "study.json"), *(one.when for one in runs)])
     spent = number((result or {}).get("seconds"))
@@ -141,18 +141,18 @@ def read_study(path: Path) -> Entry:
         stored["study"],
         "complete" if result is not None else "active" if running else "stopped",
         when,
-        preset=text(plan.get("preset")) or joined(one.preset for one in runs),
-        mechanism=joined(one.mechanism for one in runs),
-        task=joined(one.task for one in runs),
+        preset=text(plan.get("preset")) or _joined(one.preset for one in runs),
+        mechanism=_joined(one.mechanism for one in runs),
+        task=_joined(one.task for one in runs),
         progress=1.0 if result is not None else None,
         tokens=sum(one.tokens or 0 for one in runs) if runs else None,
         seconds=spent if spent is not None else sum(one.seconds or 0.0 for one in runs) if runs else None,
-        accuracy=accuracy_of(result or {}),
+        accuracy=_accuracy_of(result or {}),
         runs=runs,
     )
 
 
-def runs_inside(path: Path, depth: int = DEPTH) -> Iterable[Entry]:
+def _runs_inside(path: Path, depth: int = DEPTH) -> Iterable[Entry]:
     """The runs under a study's folder."""
     for inner in sorted(path.iterdir()):
         if inner.name.startswith(".") or inner.is_symlink() or not inner.is_dir():
@@ -162,34 +162,34 @@ def runs_inside(path: Path, depth: int = DEPTH) -> Iterable[Entry]:
             if entry.kind in ("run", "damaged"):
                 yield entry
         elif depth > 1:
-            yield from runs_inside(inner, depth - 1)
+            yield from _runs_inside(inner, depth - 1)
 
 
-def read_classifier(path: Path) -> Entry:
+def _read_classifier(path: Path) -> Entry:
     """What `attnlab classify` wrote; its figures are those of validation."""
     result = read_json(path / "result.json")
     dev = table(result.get("dev"))
     return replace(
-        read_finished(path, "classifier", "classify", result, table(result.get("settings"))),
+        _read_finished(path, "classifier", "classify", result, table(result.get("settings"))),
         loss=number(dev.get("loss")),
         accuracy=number(dev.get("accuracy")),
         note=text(result.get("title")) or "",
     )
 
 
-def read_encoder(path: Path) -> Entry:
+def _read_encoder(path: Path) -> Entry:
     """What `attnlab encoder pretrain` wrote; its loss is that of hidden tokens, which no other kind's is."""
     result = read_json(path / "result.json")
     sources = result.get("corpus")
     names = [text(table(one).get("name")) for one in sources] if isinstance(sources, list) else []
     return replace(
-        read_finished(path, "encoder", "encoder pretrain", result, table(result.get("config"))),
+        _read_finished(path, "encoder", "encoder pretrain", result, table(result.get("config"))),
         loss=number(last_epoch(result).get("loss")),
-        note=f"on {joined(names)}" if joined(names) else "",
+        note=f"on {_joined(names)}" if _joined(names) else "",
     )
 
 
-def read_finished(path: Path, kind: str, verb: str, result: Mapping[str, Any], settings: Mapping[str, Any]) -> Entry:
+def _read_finished(path: Path, kind: str, verb: str, result: Mapping[str, Any], settings: Mapping[str, Any]) -> Entry:
     """A model of transformers, which is there whole or not at all."""
     return Entry(
         path,
@@ -211,10 +211,10 @@ def last_epoch(result: Mapping[str, Any]) -> dict[str, Any]:
     return table(history[-1]) if isinstance(history, list) and history else {}
 
 
-def read_output(path: Path) -> Entry:
+def _read_output(path: Path) -> Entry:
     """What a verb that questions or reports runs has written, or a folder that has nothing to do with us."""
     inside = {one.name for one in path.iterdir()}
-    if inside and inside <= REPORT:
+    if inside and inside <= _REPORT:
         return Entry(path, "output", "report", "complete", changed(*(path / name for name in inside)), note="a report")
     result = read_json(path / "result.json") if is_written(path / "result.json") else {}
     verb = "look" if (path / "look.html").is_file() else "evaluate" if result.keys() & {"exam", "probes"} else ""
@@ -225,7 +225,7 @@ def read_output(path: Path) -> Entry:
     return Entry(path, "output", verb, "complete", when, loss=loss, accuracy=accuracy, note=note)
 
 
-def accuracy_of(result: Mapping[str, Any]) -> float | None:
+def _accuracy_of(result: Mapping[str, Any]) -> float | None:
     """The accuracy a study is about: its own, or that of its first row."""
     rows = result.get("rows")
     first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
@@ -238,7 +238,7 @@ def last_step(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - TAIL))
+        stream.seek(max(0, path.stat().st_size - _TAIL))
         lines = stream.read().split(b"\n")
     for line in reversed(lines):
         try:
@@ -276,7 +276,7 @@ def whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def joined(values: Iterable[str | None]) -> str | None:
+def _joined(values: Iterable[str | None]) -> str | None:
     """Different texts in their order."""
     found = list(dict.fromkeys(value for value in values if value))
     return ", ".join(found) or None

@@ -14,7 +14,7 @@ from attnlab.config import RunConfig, walk
 from attnlab.errors import UserError, unknown
 from attnlab.listing.entries import Entry, number, read, read_all
 
-OF_RUNS = ("preset", "mechanism", "task", "seed")  # of these a study has those of its runs
+_OF_RUNS = ("preset", "mechanism", "task", "seed")  # of these a study has those of its runs
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Filter:
         if not parts:
             raise UserError(f"a filter is NAME=VALUE (or != < <= > >=), such as mechanism=dot, not '{given}'")
         found = cls(*parts.groups())
-        if found.sign in "<=>=" and found.sign != "=" and as_number(found.value) is None:
+        if found.sign in "<=>=" and found.sign != "=" and _as_number(found.value) is None:
             raise UserError(f"'{given}' compares with '{found.value}', which is not a number")
         return found
 
     def holds(self, value: Any) -> bool:
         """Whether a value meets the condition; what is not there meets none but !=."""
-        wanted, is_number = as_number(self.value), number(value) is not None
+        wanted, is_number = _as_number(self.value), number(value) is not None
         if self.sign in ("=", "!="):
             if is_number and wanted is not None:
                 equal = value == wanted
@@ -54,7 +54,7 @@ class Filter:
         return compared[self.sign]
 
 
-def as_number(value: str) -> float | None:
+def _as_number(value: str) -> float | None:
     """The number that a text spells, if it does."""
     try:
         return float(value)
@@ -68,14 +68,14 @@ def figures(entry: Entry) -> dict[str, Any]:
     return {**entry.settings, **entry.columns(), **named}
 
 
-def look_up(key: str, values: Mapping[str, Any]) -> Any:
+def _look_up(key: str, values: Mapping[str, Any]) -> Any:
     """A figure or setting by its name, or by the last part of it."""
     if key in values:
         return values[key]
     return next((value for name, value in values.items() if name.endswith(f".{key}")), None)
 
 
-def check_key(key: str, entries: Sequence[Entry]) -> None:
+def _check_key(key: str, entries: Sequence[Entry]) -> None:
     """Refuse a name that no entry and no setting has; the last part of a setting must not stand for two."""
     known = {*dict(walk(RunConfig().to_dict())), *Entry(Path(), "", "", "", 0.0).columns(), "stage", "study"}
     for entry in (inner for one in entries for inner in (one, *one.runs)):
@@ -90,14 +90,14 @@ def check_key(key: str, entries: Sequence[Entry]) -> None:
 def choose(entries: Sequence[Entry], filters: Sequence[Filter]) -> list[Entry]:
     """The entries that meet every condition; a study does when it, with one of its runs, meets all of them."""
     for one in filters:
-        check_key(one.key, entries)
+        _check_key(one.key, entries)
 
     def meets(values: Mapping[str, Any]) -> bool:
-        return all(one.holds(look_up(one.key, values)) for one in filters)
+        return all(one.holds(_look_up(one.key, values)) for one in filters)
 
     def fits(entry: Entry) -> bool:
         own = figures(entry)
-        shared = {name: value for name, value in own.items() if name not in OF_RUNS and value is not None}
+        shared = {name: value for name, value in own.items() if name not in _OF_RUNS and value is not None}
         inside = [{**figures(run), **shared} for run in entry.runs]
         return meets(own) or any(meets(values) for values in inside)
 
@@ -106,8 +106,8 @@ def choose(entries: Sequence[Entry], filters: Sequence[Filter]) -> list[Entry]:
 
 def arrange(entries: Sequence[Entry], key: str = "when", reverse: bool = False) -> list[Entry]:
     """The entries by a figure or setting, smallest first; those without it come last in any case."""
-    check_key(key, entries)
-    found = [(look_up(key, figures(entry)), entry) for entry in entries]
+    _check_key(key, entries)
+    found = [(_look_up(key, figures(entry)), entry) for entry in entries]
     there = [pair for pair in found if pair[0] is not None]
     there.sort(key=lambda pair: order(pair[0]), reverse=reverse)
     return [entry for _, entry in there] + [entry for value, entry in found if value is None]

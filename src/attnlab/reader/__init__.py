@@ -38,7 +38,7 @@ from attnlab.reader.pages import Page, candidates, page_of, shapes_of
 
 __all__ = ["Answer", "Kind", "Reader", "Written"]
 
-PARTS = 10  # of the training questions; what is known in one part is counted in the others
+_PARTS = 10  # of the training questions; what is known in one part is counted in the others
 
 
 class Answer(NamedTuple):
@@ -56,7 +56,7 @@ class Written(NamedTuple):
 
 
 @dataclass
-class Book:
+class _Book:
     """A corpus in pages, read once; the candidates of a line are worked out when they are needed first."""
 
     corpus: Corpus
@@ -65,7 +65,7 @@ class Book:
     worked_out: dict[tuple[int, frozenset[tuple[str, int]]], list[Stretch]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, corpus: Corpus) -> Book:
+    def of(cls, corpus: Corpus) -> _Book:
         """A corpus in pages."""
         pages = tuple(page_of(line, title) for line, title in zip(corpus.lines, corpus.titles, strict=True))
         return cls(corpus, pages, Customs.of(pages))
@@ -79,14 +79,14 @@ class Book:
         return [one for number in lines for one in self.worked_out[number, shapes]]
 
 
-def rows_of(book: Book, lines: Sequence[int], stretches: Sequence[Stretch], known: Known) -> list[list[str]]:
+def _rows_of(book: _Book, lines: Sequence[int], stretches: Sequence[Stretch], known: Known) -> list[list[str]]:
     """The clues of every candidate of a question, and last those of the answer not being there."""
     rows = [[*one.clues, *more] for one, more in zip(stretches, known_clues(stretches, known), strict=True)]
     return [*rows, none_clues((book.pages[number] for number in lines), stretches, known, book.customs)]
 
 
-def lessons_of(
-    book: Book, asked: Sequence[Asked], kind: int, shapes: frozenset[tuple[str, int]], seed: int
+def _lessons_of(
+    book: _Book, asked: Sequence[Asked], kind: int, shapes: frozenset[tuple[str, int]], seed: int
 ) -> list[Lesson]:
     """Questions of one kind as lessons, with known answers counted in the parts that a question is not in.
 
@@ -94,19 +94,19 @@ def lessons_of(
     """
     headings = sorted({one.lines for one in asked})
     drawn = np.random.default_rng([seed, kind]).permutation(len(headings))
-    part = {lines: int(place) % PARTS for lines, place in zip(headings, drawn, strict=True)}
+    part = {lines: int(place) % _PARTS for lines, place in zip(headings, drawn, strict=True)}
     lessons = []
-    for out in range(PARTS):
-        known = known_of(book, [one for one in asked if part[one.lines] != out], shapes)
+    for out in range(_PARTS):
+        known = _known_of(book, [one for one in asked if part[one.lines] != out], shapes)
         for one in asked:
             if part[one.lines] == out:
                 stretches = book.stretches(one.lines, shapes)
                 right = [stretch.text == one.answer for stretch in stretches]
-                lessons.append(Lesson(kind, rows_of(book, one.lines, stretches, known), [*right, not any(right)]))
+                lessons.append(Lesson(kind, _rows_of(book, one.lines, stretches, known), [*right, not any(right)]))
     return lessons
 
 
-def known_of(book: Book, asked: Sequence[Asked], shapes: frozenset[tuple[str, int]]) -> Known:
+def _known_of(book: _Book, asked: Sequence[Asked], shapes: frozenset[tuple[str, int]]) -> Known:
     """What is known from the answers of questions."""
     known = Known()
     for one in asked:
@@ -118,7 +118,7 @@ def known_of(book: Book, asked: Sequence[Asked], shapes: frozenset[tuple[str, in
 class Reader:
     """A trained reader of one corpus."""
 
-    book: Book
+    book: _Book
     kinds: tuple[Kind, ...]
     """What it can be asked, the commonest kind first."""
     shapes: tuple[frozenset[tuple[str, int]], ...]
@@ -130,7 +130,7 @@ class Reader:
     @classmethod
     def train(cls, corpus: Corpus, questions: Sequence[Question], seed: int = 0) -> Reader:
         """A reader that has learned from the questions that are about lines of a corpus."""
-        asked, book = located(corpus, questions), Book.of(corpus)
+        asked, book = located(corpus, questions), _Book.of(corpus)
         forms = common_forms(asked)
         if len(forms) < 2:
             everything = sorted({one.form for one in asked})
@@ -150,7 +150,7 @@ class Reader:
         return cls.learn(book, asked, grouped(asked, groups), seed)
 
     @classmethod
-    def learn(cls, book: Book, asked: Sequence[Asked], kinds: tuple[Kind, ...], seed: int) -> Reader:
+    def learn(cls, book: _Book, asked: Sequence[Asked], kinds: tuple[Kind, ...], seed: int) -> Reader:
         """A reader of questions whose kinds are known."""
         of_form = {form: number for number, kind in enumerate(kinds) for form, _ in kind.forms}
         parts = [[one for one in asked if of_form[one.form] == number] for number in range(len(kinds))]
@@ -158,9 +158,9 @@ class Reader:
         lessons = [
             lesson
             for number, part in enumerate(parts)
-            for lesson in lessons_of(book, part, number, shapes[number], seed)
+            for lesson in _lessons_of(book, part, number, shapes[number], seed)
         ]
-        known = tuple(known_of(book, part, form) for part, form in zip(parts, shapes, strict=True))
+        known = tuple(_known_of(book, part, form) for part, form in zip(parts, shapes, strict=True))
         done = frozenset((one.lines, of_form[one.form]) for one in asked)
         return cls(book, kinds, shapes, known, Choice.learn(lessons, len(kinds)), done, seed)
 
@@ -169,7 +169,7 @@ class Reader:
         stretches = self.book.stretches(lines, self.shapes[kind])
         if not stretches:
             return Answer(NONE, 0.0)
-        rows = rows_of(self.book, lines, stretches, self.known[kind])
+        rows = _rows_of(self.book, lines, stretches, self.known[kind])
         total: dict[str, float] = {}
         for one, probability in zip(stretches, self.choice.probabilities(kind, rows)[:-1], strict=True):
             total[one.text] = total.get(one.text, 0.0) + float(probability)

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-Numbers = NDArray[np.float64]
+_Numbers = NDArray[np.float64]
 Rows = list[list[str]]  # the clues of each candidate of one question
-PRIOR = 2.0  # the inverse variance of a weight
-LEAST_QUESTIONS = 2  # a clue of one question only could do nothing but learn it by heart
-ROUNDS = 80
+_PRIOR = 2.0  # the inverse variance of a weight
+_LEAST_QUESTIONS = 2  # a clue of one question only could do nothing but learn it by heart
+_ROUNDS = 80
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Batch:
+class _Batch:
     """All lessons of one kind as one matrix, candidate by candidate."""
 
     matrix: csr_array
@@ -43,12 +43,12 @@ class Batch:
     lesson: NDArray[np.int64]
     right: NDArray[np.bool_]
 
-    def log_sums(self, scores: Numbers) -> Numbers:
+    def log_sums(self, scores: _Numbers) -> _Numbers:
         """The logarithm of the sum of exponentials over the candidates of each lesson."""
         most = np.maximum.reduceat(scores, self.begins)
         return most + np.log(np.add.reduceat(np.exp(scores - most[self.lesson]), self.begins))
 
-    def loss(self, weights: Numbers) -> tuple[float, Numbers]:
+    def loss(self, weights: _Numbers) -> tuple[float, _Numbers]:
         """How unlikely the right candidates are, and the slope of it."""
         scores = (self.matrix @ weights.astype(np.float32)).astype(np.float64)
         all_of, right_of = self.log_sums(scores), self.log_sums(np.where(self.right, scores, -1e9))
@@ -58,17 +58,17 @@ class Batch:
         return float(np.sum(all_of - right_of)), slope
 
 
-def clue_numbers(lessons: Sequence[Lesson]) -> dict[str, int]:
+def _clue_numbers(lessons: Sequence[Lesson]) -> dict[str, int]:
     """A number for every clue that occurs in several lessons."""
     counts: Counter[str] = Counter()
     for lesson in lessons:
         counts.update({clue for row in lesson.rows for clue in row})
     return {
-        clue: number for number, clue in enumerate(one for one, count in counts.items() if count >= LEAST_QUESTIONS)
+        clue: number for number, clue in enumerate(one for one, count in counts.items() if count >= _LEAST_QUESTIONS)
     }
 
 
-def matrix_of(rows: Sequence[Sequence[str]], numbers: dict[str, int]) -> csr_array:
+def _matrix_of(rows: Sequence[Sequence[str]], numbers: dict[str, int]) -> csr_array:
     """Candidates by clues, ones where a candidate has a clue; unknown clues are left out."""
     columns: list[int] = []
     ends = [0]
@@ -79,13 +79,13 @@ def matrix_of(rows: Sequence[Sequence[str]], numbers: dict[str, int]) -> csr_arr
     return csr_array((ones, np.array(columns, np.int32), np.array(ends, np.int32)), shape=(len(rows), len(numbers)))
 
 
-def batch_of(lessons: Sequence[Lesson], numbers: dict[str, int]) -> Batch:
+def _batch_of(lessons: Sequence[Lesson], numbers: dict[str, int]) -> _Batch:
     """Lessons of one kind as a batch."""
     sizes = [len(lesson.rows) for lesson in lessons]
-    matrix = matrix_of([row for lesson in lessons for row in lesson.rows], numbers)
+    matrix = _matrix_of([row for lesson in lessons for row in lesson.rows], numbers)
     begins = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
     right = np.array([right for lesson in lessons for right in lesson.right])
-    return Batch(matrix, csr_array(matrix.T), begins, np.repeat(np.arange(len(sizes)), sizes), right)
+    return _Batch(matrix, csr_array(matrix.T), begins, np.repeat(np.arange(len(sizes)), sizes), right)
 
 
 @dataclass(frozen=True)
@@ -93,21 +93,21 @@ class Choice:
     """The weights of every clue for every kind."""
 
     numbers: dict[str, int]
-    weights: Numbers
+    weights: _Numbers
     """Kinds by clues, what all kinds share already added."""
 
     @classmethod
     def learn(cls, lessons: Sequence[Lesson], kinds: int) -> Choice:
         """The weights that make the right candidates likely, and no larger than that is worth."""
-        numbers = clue_numbers(lessons)
+        numbers = _clue_numbers(lessons)
         parts = [[lesson for lesson in lessons if lesson.kind == kind] for kind in range(kinds)]
-        batches = [batch_of(part, numbers) if part else None for part in parts]
+        batches = [_batch_of(part, numbers) if part else None for part in parts]
         # One kind needs no second set of weights.
         shape = (1 + kinds if kinds > 1 else 1, len(numbers))
 
-        def loss(flat: Numbers) -> tuple[float, Numbers]:
+        def loss(flat: _Numbers) -> tuple[float, _Numbers]:
             table = flat.reshape(shape)
-            total, slope = 0.5 * PRIOR * float(flat @ flat), PRIOR * table
+            total, slope = 0.5 * _PRIOR * float(flat @ flat), _PRIOR * table
             for kind, batch in enumerate(batches):
                 if batch is not None:
                     own = table[0] if kinds == 1 else table[0] + table[1 + kind]
@@ -118,12 +118,12 @@ class Choice:
                         slope[1 + kind] += gradient
             return total, slope.ravel()
 
-        found = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ROUNDS})
+        found = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": _ROUNDS})
         table = found.x.reshape(shape)
         return cls(numbers, table if kinds == 1 else table[0] + table[1:])
 
-    def probabilities(self, kind: int, rows: Rows) -> Numbers:
+    def probabilities(self, kind: int, rows: Rows) -> _Numbers:
         """How likely each candidate of a question is the right one."""
-        scores: Numbers = matrix_of(rows, self.numbers) @ self.weights[kind]
+        scores: _Numbers = _matrix_of(rows, self.numbers) @ self.weights[kind]
         likely = np.exp(scores - scores.max())
         return likely / likely.sum()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from attnlab.reader.pages import CAPITAL, SMALL, Page
 
-LEAST_LINES = 3  # a word in fewer lines tells nothing about where answers stand
+_LEAST_LINES = 3  # a word in fewer lines tells nothing about where answers stand
 NONE = ""  # the answer where the line does not say it
 
 
@@ -79,17 +79,17 @@ def few(number: int, most: int) -> int:
     return min(number, most)
 
 
-def magnitude(number: int) -> int:
+def _magnitude(number: int) -> int:
     """A count in powers of two."""
     return few((number + 1).bit_length() - 1, 6)
 
 
-def fifth(part: int, whole: int) -> int:
+def _fifth(part: int, whole: int) -> int:
     """In which fifth a share lies."""
     return few(int(5 * part / whole), 4) if whole else 0
 
 
-class Chain(NamedTuple):
+class _Chain(NamedTuple):
     """Runs of capitals with commas between, such as `Columbus, Ohio`, seen from a stretch in it."""
 
     first: int
@@ -103,7 +103,7 @@ class Chain(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class _Layout:
     """What is worked out once for a page: runs of pieces of one class, brackets, sentences, telling words."""
 
     page: Page
@@ -118,7 +118,7 @@ class Layout:
     candidates: frozenset[tuple[int, int]]
 
     @classmethod
-    def of(cls, page: Page, stretches: Sequence[tuple[int, int]], customs: Customs) -> Layout:
+    def of(cls, page: Page, stretches: Sequence[tuple[int, int]], customs: Customs) -> _Layout:
         """The layout of a page with its candidates."""
         count = len(page.pieces)
         begins, ends = list(range(count)), list(range(1, count + 1))
@@ -133,7 +133,7 @@ class Layout:
         starts = {begin for begin, _ in stretches}
         begun = accumulate((at in starts for at in range(count)), initial=0)
         telling = (
-            at for at in range(count) if page.classes[at] == SMALL and customs.lines[page.pieces[at]] >= LEAST_LINES
+            at for at in range(count) if page.classes[at] == SMALL and customs.lines[page.pieces[at]] >= _LEAST_LINES
         )
         return cls(
             page,
@@ -146,7 +146,7 @@ class Layout:
             frozenset(stretches),
         )
 
-    def chain(self, begin: int, end: int) -> Chain:
+    def chain(self, begin: int, end: int) -> _Chain:
         """The chain around a stretch."""
         page, first, last = self.page, self.run_begin[begin], self.run_end[end - 1]
         whole = (begin, end) == (first, last)
@@ -156,10 +156,10 @@ class Layout:
             before, rivals = before + 1, rivals + ((first, last_before) in self.candidates)
         while last + 1 < len(page.pieces) and page.pieces[last] == "," and page.classes[last + 1] == CAPITAL:
             last, after = self.run_end[last + 1], after + 1
-        return Chain(first, last, whole, before, rivals, after)
+        return _Chain(first, last, whole, before, rivals, after)
 
 
-def neighbours(page: Page, begin: int, end: int) -> Iterator[str]:
+def _neighbours(page: Page, begin: int, end: int) -> Iterator[str]:
     """The skeleton to the left and to the right, piece by piece and together."""
     left = [page.skeleton[at] if at >= 0 else "<" for at in range(begin - 1, begin - 5, -1)]
     right = [page.skeleton[at] if at < len(page.pieces) else ">" for at in range(end, end + 2)]
@@ -171,7 +171,7 @@ def neighbours(page: Page, begin: int, end: int) -> Iterator[str]:
         yield f"between {' '.join(left[:many])} _ {' '.join(right[:more])}"
 
 
-def telling_words(layout: Layout, begin: int, end: int, chain: Chain, where: str) -> Iterator[str]:
+def _telling_words(layout: _Layout, begin: int, end: int, chain: _Chain, where: str) -> Iterator[str]:
     """Every telling word of the line: before or after the stretch, and how many candidates lie between."""
     page, seen = layout.page, set[str]()
     for at in reversed(layout.telling):
@@ -191,7 +191,7 @@ def telling_words(layout: Layout, begin: int, end: int, chain: Chain, where: str
             yield f"before {word} {between}"
 
 
-def looks(page: Page, begin: int, end: int, customs: Customs) -> Iterator[str]:
+def _looks(page: Page, begin: int, end: int, customs: Customs) -> Iterator[str]:
     """The stretch itself: its ending, length and shape, the heading's words in it, and how its first word is used elsewhere."""
     word, final = page.pieces[begin], page.pieces[end - 1]
     yield from (f"ends {final[-3:]}", f"ends {final[-2:]}", f"pieces {few(end - begin, 8)}")
@@ -200,21 +200,21 @@ def looks(page: Page, begin: int, end: int, customs: Customs) -> Iterator[str]:
     yield f"own before {begin > 0 and page.pieces[begin - 1] in page.own}"
     yield f"own after {end < len(page.pieces) and page.pieces[end] in page.own}"
     if page.classes[begin] == CAPITAL:
-        count, many = customs.capital[word], magnitude(customs.capital[word])
+        count, many = customs.capital[word], _magnitude(customs.capital[word])
         yield f"said in {many}"
-        yield f"before commas {fifth(customs.before_comma[word], count)} {many}"
-        yield f"after commas {fifth(customs.after_comma[word], count)} {many}"
-        yield f"after in {fifth(customs.follows[word, 'in'], count)} {many}"
+        yield f"before commas {_fifth(customs.before_comma[word], count)} {many}"
+        yield f"after commas {_fifth(customs.after_comma[word], count)} {many}"
+        yield f"after in {_fifth(customs.follows[word, 'in'], count)} {many}"
         yield f"small {customs.lines[word.lower()] >= count}"
 
 
 def stretches_of(page: Page, found: Sequence[tuple[int, int]], customs: Customs) -> list[Stretch]:
     """The candidates of a page with all that the line says about each."""
-    layout = Layout.of(page, found, customs)
-    return [stretch_of(layout, begin, end, customs) for begin, end in found]
+    layout = _Layout.of(page, found, customs)
+    return [_stretch_of(layout, begin, end, customs) for begin, end in found]
 
 
-def stretch_of(layout: Layout, begin: int, end: int, customs: Customs) -> Stretch:
+def _stretch_of(layout: _Layout, begin: int, end: int, customs: Customs) -> Stretch:
     """One candidate with all that the line says about it."""
     page, chain = layout.page, layout.chain(begin, end)
     inside, rest = begin - layout.run_begin[begin], layout.run_end[end - 1] - end
@@ -231,9 +231,9 @@ def stretch_of(layout: Layout, begin: int, end: int, customs: Customs) -> Stretc
         f"own {any(piece in page.own for piece in page.pieces[begin:end])}",
     )
     clues = [
-        *neighbours(page, begin, end),
-        *telling_words(layout, begin, end, chain, where),
-        *looks(page, begin, end, customs),
+        *_neighbours(page, begin, end),
+        *_telling_words(layout, begin, end, chain, where),
+        *_looks(page, begin, end, customs),
         *crossed,
         f"where {where} {after}",
         f"where {where} {after} {run}",
@@ -249,11 +249,11 @@ def stretch_of(layout: Layout, begin: int, end: int, customs: Customs) -> Stretc
     return Stretch(page.stretch(begin, end), tuple(clues), chain.before > 0, crossed)
 
 
-def standing(answers: int, seen: int) -> str:
+def _standing(answers: int, seen: int) -> str:
     """How well a stretch is known as an answer: never met, met but never the answer, or in which fifth of the cases."""
     if not answers:
-        return f"never {magnitude(seen)}" if seen else "new"
-    return f"known {fifth(answers, max(seen, answers))}"
+        return f"never {_magnitude(seen)}" if seen else "new"
+    return f"known {_fifth(answers, max(seen, answers))}"
 
 
 def known_clues(stretches: Sequence[Stretch], known: Known) -> list[list[str]]:
@@ -261,8 +261,8 @@ def known_clues(stretches: Sequence[Stretch], known: Known) -> list[list[str]]:
     rows, rank = [], 0
     for one in stretches:
         answers, seen = known.answers[one.text], known.seen[one.text]
-        here = standing(known.answers_at[one.text, one.later], known.seen_at[one.text, one.later])
-        row = [f"{standing(answers, seen)}", f"here {here}", f"known before {few(rank, 4)} {standing(answers, seen)}"]
+        here = _standing(known.answers_at[one.text, one.later], known.seen_at[one.text, one.later])
+        row = [f"{_standing(answers, seen)}", f"here {here}", f"known before {few(rank, 4)} {_standing(answers, seen)}"]
         rows.append([*row, *(f"here {here} {crossed}" for crossed in one.crossed)])
         rank += answers > 0
     return rows
@@ -270,6 +270,6 @@ def known_clues(stretches: Sequence[Stretch], known: Known) -> list[list[str]]:
 
 def none_clues(pages: Iterable[Page], stretches: Sequence[Stretch], known: Known, customs: Customs) -> list[str]:
     """What speaks for the answer not being in the line at all: its words, and how few known answers it has."""
-    told = {word for page in pages for word in page.pieces if word[0].islower() and customs.lines[word] >= LEAST_LINES}
+    told = {word for page in pages for word in page.pieces if word[0].islower() and customs.lines[word] >= _LEAST_LINES}
     many = sum(known.answers[one.text] > 0 for one in stretches)
     return ["none", f"none with {few(many, 3)}", *(f"none though {word}" for word in sorted(told))]

@@ -18,8 +18,8 @@ from attnlab.corpora.library import normal
 from attnlab.errors import DataError
 
 SLOT = "{}"
-LEAST_QUESTIONS = 5  # of a form, to learn it for itself
-ALIKE = 0.8  # of the lines asked about, answered the same by two forms of one kind
+_LEAST_QUESTIONS = 5  # of a form, to learn it for itself
+_ALIKE = 0.8  # of the lines asked about, answered the same by two forms of one kind
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ def common_forms(asked: Sequence[Asked]) -> list[str]:
     """The forms that were asked often enough to be learned by themselves, the commonest first."""
     counts = Counter(one.form for one in asked)
     return sorted(
-        (form for form, count in counts.items() if count >= LEAST_QUESTIONS), key=lambda form: (-counts[form], form)
+        (form for form, count in counts.items() if count >= _LEAST_QUESTIONS), key=lambda form: (-counts[form], form)
     )
 
 
-def alike(one: Sequence[str], other: Sequence[str]) -> bool:
+def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether two lists of answers are mostly the same."""
-    return sum(a == b for a, b in zip(one, other, strict=True)) >= ALIKE * len(one)
+    return sum(a == b for a, b in zip(one, other, strict=True)) >= _ALIKE * len(one)
 
 
 def same_kind(
@@ -103,7 +103,7 @@ def same_kind(
         for group in groups:
             usual = group[0]
             tests = lines[form], lines[usual]
-            if all(alike([answer(form, at) for at in test], [answer(usual, at) for at in test]) for test in tests):
+            if all(_alike([answer(form, at) for at in test], [answer(usual, at) for at in test]) for test in tests):
                 group.append(form)
                 break
         else:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from attnlab.corpora.library import normal
 
 # Words (a possessive `'s` stands apart: the answer is Chicago, not Chicago's), numbers, and runs of one mark.
-PIECE = re.compile(r"[^\W\d_]+(?:[.'’-](?!s\b)[^\W\d_]+)*|\d\w*|([^\w\s])\1*|_")
-CAPITAL, SMALL, NUMBER = "C", "c", "0"
+_PIECE = re.compile(r"[^\W\d_]+(?:[.'’-](?!s\b)[^\W\d_]+)*|\d\w*|([^\w\s])\1*|_")
+CAPITAL, SMALL, _NUMBER = "C", "c", "0"
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Page:
         return self.text[self.places[begin][0] : self.places[end - 1][1]]
 
 
-def class_of(piece: str) -> str:
+def _class_of(piece: str) -> str:
     """A word with a capital, a small one, a number; a mark is a class of its own."""
     if piece[0].isdigit():
-        return NUMBER
+        return _NUMBER
     if piece[0].isalpha():
         return SMALL if piece[0].islower() else CAPITAL
     return piece
@@ -50,15 +50,15 @@ def page_of(line: str, heading: str) -> Page:
     """A line in pieces, without its heading."""
     line, heading = normal(line), normal(heading)
     text = line[len(heading) :].lstrip(". ") if heading else line
-    found = list(PIECE.finditer(text))
+    found = list(_PIECE.finditer(text))
     pieces = tuple(match.group() for match in found)
-    classes = tuple(map(class_of, pieces))
-    skeleton = tuple(one if one in (CAPITAL, NUMBER) else piece for piece, one in zip(pieces, classes, strict=True))
-    own = frozenset(match.group() for match in PIECE.finditer(heading) if match.group()[0].isalpha())
+    classes = tuple(map(_class_of, pieces))
+    skeleton = tuple(one if one in (CAPITAL, _NUMBER) else piece for piece, one in zip(pieces, classes, strict=True))
+    own = frozenset(match.group() for match in _PIECE.finditer(heading) if match.group()[0].isalpha())
     return Page(text, pieces, tuple(match.span() for match in found), classes, skeleton, own)
 
 
-def shape_of(classes: Sequence[str]) -> str:
+def _shape_of(classes: Sequence[str]) -> str:
     """The classes of a stretch, with neighbours of one class as one: `New York` has the shape of `York`."""
     kept = [one for at, one in enumerate(classes) if at == 0 or one != classes[at - 1] or one not in "Cc0"]
     return " ".join(kept)
@@ -68,8 +68,8 @@ def shapes_of(answers: Iterable[str]) -> dict[str, int]:
     """The shapes that answers have, with the number of pieces of the longest of each shape."""
     longest: dict[str, int] = {}
     for answer in answers:
-        classes = [class_of(match.group()) for match in PIECE.finditer(normal(answer))]
-        shape = shape_of(classes)
+        classes = [_class_of(match.group()) for match in _PIECE.finditer(normal(answer))]
+        shape = _shape_of(classes)
         longest[shape] = max(longest.get(shape, 0), len(classes))
     return longest
 
@@ -81,5 +81,5 @@ def candidates(page: Page, shapes: Mapping[str, int]) -> list[tuple[int, int]]:
         (begin, end)
         for begin in range(count)
         for end in range(begin + 1, min(begin + longest, count) + 1)
-        if shapes.get(shape_of(page.classes[begin:end]), 0) >= end - begin
+        if shapes.get(_shape_of(page.classes[begin:end]), 0) >= end - begin
     ]

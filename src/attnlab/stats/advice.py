@@ -34,11 +34,11 @@ def advice(
             f"{comparisons} comparisons: Holm asks p below {strict:.2g} of the first, so all below is planned with that"
         )
     if questions is not None:
-        lines += about_questions(counted(questions, "questions"), share, strict)
+        lines += _about_questions(counted(questions, "questions"), share, strict)
     if difference is not None:
-        lines.append(about_difference(share, difference, discordant, strict))
+        lines.append(_about_difference(share, difference, discordant, strict))
     if seeds is not None:
-        lines += about_seeds(counted(seeds, "seeds"), strict, sd)
+        lines += _about_seeds(counted(seeds, "seeds"), strict, sd)
     if sd is not None and seed_difference is not None:
         needed = seeds_needed(sd, seed_difference, alpha=strict)
         lines.append(
@@ -47,7 +47,7 @@ def advice(
     return lines
 
 
-def about_questions(questions: int, share: float, alpha: float) -> list[str]:
+def _about_questions(questions: int, share: float, alpha: float) -> list[str]:
     """What so many questions find."""
     try:
         gain = detectable(share, questions, alpha)
@@ -59,7 +59,7 @@ def about_questions(questions: int, share: float, alpha: float) -> list[str]:
     ]
 
 
-def about_difference(share: float, difference: float, discordant: float | None, alpha: float) -> str:
+def _about_difference(share: float, difference: float, discordant: float | None, alpha: float) -> str:
     """What it takes to find a difference."""
     require(
         0 < difference <= 1 - share, f"a gain over {share:g} must lie between 0 and {1 - share:g}, not {difference:g}"
@@ -78,7 +78,7 @@ def about_difference(share: float, difference: float, discordant: float | None, 
     )
 
 
-def about_seeds(seeds: int, alpha: float, sd: float | None) -> list[str]:
+def _about_seeds(seeds: int, alpha: float, sd: float | None) -> list[str]:
     """What so many seeds find."""
     if seeds == 1:
         return ["1 seed: nothing can be said about other seeds; train at least 3 of each"]

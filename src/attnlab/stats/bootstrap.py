@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-    Statistic = Callable[[Numbers], Numbers]
+    _Statistic = Callable[[Numbers], Numbers]
 
 CHUNK = 2**19  # counts held at once: 4 MB, which stay in the cache of most processors
 
@@ -55,7 +55,7 @@ def resampled_sums(table: Numbers, resamples: int, seed: int) -> Numbers:
     return sums
 
 
-def bca(seen: float, drawn: Numbers, left_out: Numbers, rounding: float) -> tuple[float, float, float]:
+def _bca(seen: float, drawn: Numbers, left_out: Numbers, rounding: float) -> tuple[float, float, float]:
     """The BCa interval of 95 % and the p value of 0, from draws and from leaving out one item at a time.
 
     P is the level at which the interval would just reach 0, so that p < 0.05 and an interval without 0 agree. Values that
@@ -84,13 +84,13 @@ def bca(seen: float, drawn: Numbers, left_out: Numbers, rounding: float) -> tupl
     return float(low), float(high), min(1.0, max(p, 2 * edge))
 
 
-def bootstrapped(table: Numbers, statistic: Statistic, draws: Numbers, rounding: float) -> Bootstrapped:
+def bootstrapped(table: Numbers, statistic: _Statistic, draws: Numbers, rounding: float) -> Bootstrapped:
     """A function of column sums with its interval; `draws` are sums over resampled rows."""
     items, whole = len(table), table.sum(axis=0, keepdims=True)
     seen = float(statistic(whole)[0])
     if items == 1:
         return Bootstrapped(1, 0, seen, None, None, None)
-    low, high, p = bca(seen, statistic(draws), statistic(whole - table), rounding)
+    low, high, p = _bca(seen, statistic(draws), statistic(whole - table), rounding)
     return Bootstrapped(items, len(draws), seen, low, high, p)
 
 

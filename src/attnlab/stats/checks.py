@@ -43,7 +43,7 @@ def two(a: ArrayLike, b: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,
     first, second = numbers(a, f"{what} of A", dimensions), numbers(b, f"{what} of B", dimensions)
     require(
         first.shape == second.shape,
-        f"{what} of A and B must belong together one by one, but there are {shape_of(first)} and {shape_of(second)}",
+        f"{what} of A and B must belong together one by one, but there are {_shape_of(first)} and {_shape_of(second)}",
     )
     return first, second
 
@@ -58,7 +58,7 @@ def answers(a: ArrayLike, b: ArrayLike, dimensions: tuple[int, ...] = (1,)) -> t
     return first, second
 
 
-def shape_of(values: Numbers) -> str:
+def _shape_of(values: Numbers) -> str:
     """The size of a table as one would say it."""
     return " x ".join(f"{size:,}" for size in values.shape)
 

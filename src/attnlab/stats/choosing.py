@@ -14,8 +14,8 @@ from attnlab.stats.checks import numbers, require
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-DRAWS = 2000
-AT_A_TIME = 100  # draws that are in memory together
+_DRAWS = 2000
+_AT_A_TIME = 100  # draws that are in memory together
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ def chosen_best(right: ArrayLike, seed: int = 0) -> Chosen:
     require(questions > 1, "two questions at least are needed to choose on some and count on others")
     shares = table.mean(axis=1)
     generator, found = np.random.default_rng(seed), []
-    for _ in range(DRAWS // AT_A_TIME):
-        drawn = generator.multinomial(questions, np.full(questions, 1 / questions), size=AT_A_TIME)
+    for _ in range(_DRAWS // _AT_A_TIME):
+        drawn = generator.multinomial(questions, np.full(questions, 1 / questions), size=_AT_A_TIME)
         rest = (drawn == 0).astype(np.float64)
         best = (drawn @ table.T).argmax(axis=1)
         counted = rest.sum(axis=1)

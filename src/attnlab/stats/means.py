@@ -15,10 +15,10 @@ from attnlab.stats.checks import numbers, require, two
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-MOST_FLIPPED = 14  # seeds for which every one of the 2^n sign flips is tried
+_MOST_FLIPPED = 14  # seeds for which every one of the 2^n sign flips is tried
 
-ONE = "one seed, so no interval"
-EQUAL = "no spread between seeds, so no interval"
+_ONE = "one seed, so no interval"
+_EQUAL = "no spread between seeds, so no interval"
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ def mean_interval(values: ArrayLike) -> Mean:
 
     found = numbers(values, "the values")
     if len(found) == 1:
-        return Mean(1, float(found[0]), None, None, None, ONE)
+        return Mean(1, float(found[0]), None, None, None, _ONE)
     mean, sd = float(found.mean()), float(found.std(ddof=1))
     if found.min() == found.max():
-        return Mean(len(found), float(found[0]), 0.0, None, None, EQUAL)
+        return Mean(len(found), float(found[0]), 0.0, None, None, _EQUAL)
     half = float(stats.t.ppf(0.975, len(found) - 1)) * sd / len(found) ** 0.5
     return Mean(len(found), mean, sd, mean - half, mean + half)
 
@@ -85,7 +85,7 @@ def paired(a: ArrayLike, b: ArrayLike) -> Paired:
     differences = first - second
     seeds = len(differences)
     spread = mean_interval(differences)
-    flipped = sign_flip(differences.tolist()) if 2 <= seeds <= MOST_FLIPPED else None
+    flipped = _sign_flip(differences.tolist()) if 2 <= seeds <= _MOST_FLIPPED else None
     least = 2.0 ** (1 - seeds) if flipped is not None else None
     means = (seeds, float(first.mean()), float(second.mean()), spread.mean, spread.sd, spread.low, spread.high)
     if seeds == 1 or spread.sd == 0:
@@ -98,7 +98,7 @@ def paired(a: ArrayLike, b: ArrayLike) -> Paired:
     return Paired(*means, p, flipped, least, spread.mean / spread.sd)
 
 
-def sign_flip(differences: Sequence[float]) -> float:
+def _sign_flip(differences: Sequence[float]) -> float:
     """The share of all sign flips whose mean lies at least as far from zero as the one that was seen."""
     import numpy as np
 

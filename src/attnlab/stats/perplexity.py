@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Perplexity = Literal["token_perplexity", "sentence_perplexity"]
 
-MOST = 300  # a loss whose exponential can still be squared
+_MOST = 300  # a loss whose exponential can still be squared
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def paired_bootstrap(
     first, second = (np.atleast_2d(losses) for losses in two(losses_a, losses_b, "the losses", (1, 2)))
     largest = float(max(first.max(), second.max()))
     require(
-        largest <= MOST, f"a mean loss of {largest:.4g} is no loss of a language model: at most {MOST} can be compared"
+        largest <= _MOST,
+        f"a mean loss of {largest:.4g} is no loss of a language model: at most {_MOST} can be compared",
     )
     seeds, sentences = first.shape
     sizes = np.ones(sentences)
@@ -79,7 +80,7 @@ def paired_bootstrap(
         sizes = numbers(weights, "the weights")
         require(len(sizes) == sentences, f"there must be one weight a sentence: {sentences:,}, not {len(sizes):,}")
         require(bool((sizes > 0).all()), "the weights must be above 0: leave out sentences without tokens")
-    parts = Parts(np.concatenate([first, second]), sizes, statistic == "sentence_perplexity")
+    parts = _Parts(np.concatenate([first, second]), sizes, statistic == "sentence_perplexity")
     draws = resampled_sums(parts.table, resamples, seed) if sentences > 1 else parts.table
     logs = parts.logs(parts.table.sum(axis=0, keepdims=True))[0]
     a, b = math.exp(logs[:seeds].mean()), math.exp(logs[seeds:].mean())
@@ -109,7 +110,7 @@ def exp_or_none(value: float | None) -> float | None:
     return None if value is None else math.exp(value)
 
 
-class Parts:
+class _Parts:
     """Sentences as rows whose column sums give every perplexity: a column for each seed of A, then of B, and one of sizes."""
 
     def __init__(self, losses: Numbers, sizes: Numbers, of_sentences: bool) -> None:

@@ -10,7 +10,7 @@ import math
 from attnlab.errors import UserError
 from attnlab.stats.checks import counted, level, require
 
-MOST = 10**9  # questions or seeds beyond which nobody plans
+_MOST = 10**9  # questions or seeds beyond which nobody plans
 
 
 def discordance(p1: float, p2: float) -> float:
@@ -18,7 +18,7 @@ def discordance(p1: float, p2: float) -> float:
     return p1 * (1 - p2) + p2 * (1 - p1)
 
 
-def spreads(p1: float, p2: float, discordant: float | None) -> tuple[float, float]:
+def _spreads(p1: float, p2: float, discordant: float | None) -> tuple[float, float]:
     """The standard deviation of the difference per question, if there were none, and if it is p1 - p2.
 
     Without `discordant` the questions are different ones, as many for each; with it they are the same, and the two
@@ -48,7 +48,7 @@ def sample_size(p1: float, p2: float, power: float = 0.8, alpha: float = 0.05, d
     level(power, "power")
     level(alpha, "alpha")
     require(p1 != p2, "equal shares cannot be told apart by any number of questions")
-    none, some = spreads(p1, p2, discordant)
+    none, some = _spreads(p1, p2, discordant)
     reach = float(norm.ppf(1 - alpha / 2)) * none + float(norm.ppf(power)) * some
     return max(1, math.ceil(max(0.0, reach) ** 2 / (p1 - p2) ** 2 - 1e-9))
 
@@ -63,7 +63,7 @@ def power(p1: float, p2: float, questions: int, alpha: float = 0.05, discordant:
     from scipy.stats import norm
 
     level(alpha, "alpha")
-    none, some = spreads(p1, p2, discordant)
+    none, some = _spreads(p1, p2, discordant)
     threshold = float(norm.ppf(1 - alpha / 2)) * none
     shift = abs(p1 - p2) * math.sqrt(counted(questions, "questions"))
     if some == 0:
@@ -108,7 +108,7 @@ def seeds_needed(sd: float, difference: float, power: float = 0.8, alpha: float 
     low, high = 1, 2
     while power_of_seeds(sd, difference, high, alpha) < power:
         low, high = high, 2 * high
-        require(high <= MOST, "this difference is too small beside its spread for any number of seeds")
+        require(high <= _MOST, "this difference is too small beside its spread for any number of seeds")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if power_of_seeds(sd, difference, middle, alpha) >= power else (middle, high)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-COLDEST, HOTTEST = 0.02, 50.0  # temperatures that are looked at
+_COLDEST, _HOTTEST = 0.02, 50.0  # temperatures that are looked at
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Calibration:
     table: tuple[Bin, ...]
 
 
-def probabilities(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
+def _probabilities(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
     """Confidences that are probabilities, with right and wrong as 1 and 0."""
     confidences, outcomes = judged(confidence, right)
     require(
@@ -71,11 +71,11 @@ def probabilities(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Num
 
 def brier_score(confidence: ArrayLike, right: ArrayLike) -> float:
     """The mean squared distance between confidence and truth."""
-    confidences, outcomes = probabilities(confidence, right)
+    confidences, outcomes = _probabilities(confidence, right)
     return float(((confidences - outcomes) ** 2).mean())
 
 
-def equal_mass(confidences: Numbers, bins: int) -> list[NDArray[np.int64]]:
+def _equal_mass(confidences: Numbers, bins: int) -> list[NDArray[np.int64]]:
     """The places of the answers by bin, equally many each as far as equal confidences, which stay together, allow it."""
     import numpy as np
     from scipy.stats import rankdata
@@ -89,8 +89,8 @@ def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Cali
     """The reliability table in equal-mass bins, and the errors that follow from it; fewer bins where answers are few."""
     import numpy as np
 
-    confidences, outcomes = probabilities(confidence, right)
-    parts = equal_mass(confidences, counted(bins, "bins"))
+    confidences, outcomes = _probabilities(confidence, right)
+    parts = _equal_mass(confidences, counted(bins, "bins"))
     sizes = np.array([len(part) for part in parts])
     promised, true = (np.array([values[part].mean() for part in parts]) for values in (confidences, outcomes))
     noise = np.array([(confidences[part] * (1 - confidences[part])).sum() for part in parts]) ** 0.5 / sizes
@@ -148,7 +148,7 @@ def fit_temperature(log_probabilities: ArrayLike, right: ArrayLike) -> Temperatu
     table = np.asarray(log_probabilities, dtype=np.float64)
     require(table.ndim == 2 and table.size > 0, "a temperature is fitted to a table of questions by outcomes")
     require(not np.isnan(table).any() and bool((table < np.inf).all()), "log probabilities must be numbers, or -inf")
-    rows, columns = np.arange(len(table)), columns_of(right, table.shape)
+    rows, columns = np.arange(len(table)), _columns_of(right, table.shape)
     require(
         bool(np.isfinite(table[rows, columns]).all()),
         "a right outcome has probability 0, which no temperature mends: leave it out, or count it as outside",
@@ -157,18 +157,16 @@ def fit_temperature(log_probabilities: ArrayLike, right: ArrayLike) -> Temperatu
     def loss(log_temperature: float) -> float:
         return -float(tempered(table, math.exp(log_temperature))[rows, columns].mean())
 
-    ends = math.log(COLDEST), math.log(HOTTEST)
+    ends = math.log(_COLDEST), math.log(_HOTTEST)
     found = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6})
     value, after = math.exp(float(found.x)), float(found.fun)
     note = ""
     if min(float(found.x) - ends[0], ends[1] - float(found.x)) < 0.02:
-        note = (
-            f"at the edge of what is looked at, {COLDEST:g} to {HOTTEST:g}: the outcomes are all right, or mean nothing"
-        )
+        note = f"at the edge of what is looked at, {_COLDEST:g} to {_HOTTEST:g}: the outcomes are all right, or mean nothing"
     return Temperature(value, len(table), loss(0.0), after, note)
 
 
-def columns_of(right: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
+def _columns_of(right: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """The column of every row's right outcome, checked."""
     found = numbers(right, "the right outcomes")
     require(len(found) == shape[0], f"{shape[0]:,} questions need as many right outcomes, not {len(found):,}")

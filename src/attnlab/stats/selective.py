@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-STEPS = 50  # by which a certified threshold is lowered, each at least such a part of the answers
-NEARLY = 0.98  # of the best chance to be certified
-MOST_NEEDED = 1_000_000  # accepted answers beyond which a plan is no plan
+_STEPS = 50  # by which a certified threshold is lowered, each at least such a part of the answers
+_NEARLY = 0.98  # of the best chance to be certified
+_MOST_NEEDED = 1_000_000  # accepted answers beyond which a plan is no plan
 
 
 def judged(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
@@ -106,7 +106,7 @@ def risk_bound(errors: int, accepted: int, alpha: float = 0.05) -> float:
     return 1.0 if errors == accepted else float(betaincinv(errors + 1, accepted - errors, 1 - alpha))
 
 
-def chance_of_at_most(errors: NDArray[np.int64], accepted: NDArray[np.int64], risk: Numbers | float) -> Numbers:
+def _chance_of_at_most(errors: NDArray[np.int64], accepted: NDArray[np.int64], risk: Numbers | float) -> Numbers:
     """The binomial chance of at most so many errors; 0 for less than none."""
     import numpy as np
     from scipy.special import bdtr
@@ -123,7 +123,7 @@ def errors_allowed(accepted: NDArray[np.int64], max_risk: float, alpha: float = 
     around = np.nan_to_num(np.floor(bdtrik(alpha, accepted, max_risk)), nan=0.0).astype(np.int64)
     allowed = np.full_like(around, -1)
     for errors in (around - 1, around, around + 1):
-        allowed = np.where(chance_of_at_most(errors, accepted, max_risk) <= alpha, errors, allowed)
+        allowed = np.where(_chance_of_at_most(errors, accepted, max_risk) <= alpha, errors, allowed)
     return np.maximum(allowed, -1)
 
 
@@ -137,9 +137,9 @@ def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> 
 
     def enough(count: int) -> bool:
         errors = np.array(math.ceil(risk * count - 1e-9))
-        return bool(chance_of_at_most(errors, np.array(count), max_risk) <= alpha)
+        return bool(_chance_of_at_most(errors, np.array(count), max_risk) <= alpha)
 
-    few, many = 0, MOST_NEEDED
+    few, many = 0, _MOST_NEEDED
     if risk >= max_risk or not enough(many):
         return None
     while many - few > 1:
@@ -167,8 +167,8 @@ def choose_threshold(
     # Fewer than expected may be accepted there: one standard deviation is left as room.
     others = np.maximum(1, np.rint(share * further - np.sqrt(further * share * (1 - share)))).astype(np.int64)
     risk = (wrong + 1) / (accepted + 2)  # Laplace's: no error among few answers is not yet a risk of none
-    chance = chance_of_at_most(errors_allowed(others, max_risk, alpha), others, risk)
-    likely = np.flatnonzero(chance >= NEARLY * chance.max())
+    chance = _chance_of_at_most(errors_allowed(others, max_risk, alpha), others, risk)
+    likely = np.flatnonzero(chance >= _NEARLY * chance.max())
     return float(thresholds[likely[-1]]) if chance.max() > 0 else None
 
 
@@ -209,7 +209,7 @@ def lower_steps(start: float, confidence: ArrayLike) -> list[float]:
     import numpy as np
 
     found = np.sort(numbers(confidence, "the confidences"))[::-1]
-    ranks = np.linspace(0, len(found) - 1, STEPS + 1).round().astype(int)
+    ranks = np.linspace(0, len(found) - 1, _STEPS + 1).round().astype(int)
     return [float(one) for one in np.unique(found[ranks])[::-1] if one < start]
 
 
@@ -309,28 +309,28 @@ def selective_rule(
         chosen_on=chosen,
         certified_on=certified,
         needed=needed,
-        words=rule_in_words(certified, len(outcomes), max_risk, needed),
+        words=_rule_in_words(certified, len(outcomes), max_risk, needed),
     )
 
 
-def percent(share: float) -> str:
+def _percent(share: float) -> str:
     """A share as it is said."""
     return f"{100 * share:.3g} %"
 
 
-def rule_in_words(found: Certificate, answers: int, max_risk: float, needed: int | None) -> str:
+def _rule_in_words(found: Certificate, answers: int, max_risk: float, needed: int | None) -> str:
     """What a certificate guarantees and what it does not, or why there is none and what it would take."""
     seen = f"{found.errors:,} of {found.accepted:,} accepted answers were wrong"
-    sure = f"{percent(1 - found.alpha)} confidence"
+    sure = f"{_percent(1 - found.alpha)} confidence"
     if found.bound <= max_risk:
         return (
-            f"Of answers with a confidence of {found.threshold:.4g} or more at most {percent(max_risk)} are wrong, with"
-            f" {sure}: {seen} in the half that certifies, and {percent(found.coverage)} of its questions were answered. This"
+            f"Of answers with a confidence of {found.threshold:.4g} or more at most {_percent(max_risk)} are wrong, with"
+            f" {sure}: {seen} in the half that certifies, and {_percent(found.coverage)} of its questions were answered. This"
             f" holds for questions drawn like these {answers:,}, taken together: not for each answer by itself, and not for"
             " names that were never seen."
         )
     refused = (
-        f"A risk of at most {percent(max_risk)} could not be certified with {sure}, so that no question is answered:"
+        f"A risk of at most {_percent(max_risk)} could not be certified with {sure}, so that no question is answered:"
     )
     least = accepted_needed(max_risk, 0.0, found.alpha)
     without = f"without an error it takes {'too many' if least is None else f'{least:,}'} accepted answers"
@@ -338,7 +338,7 @@ def rule_in_words(found: Certificate, answers: int, max_risk: float, needed: int
         return f"{refused} {without}, and the half that certifies has {found.questions:,}."
     if found.accepted == 0:
         return f"{refused} no threshold promised so few errors among enough answers ({without})."
-    bounded = f"{refused} {seen}, which certifies {percent(found.bound)} only"
+    bounded = f"{refused} {seen}, which certifies {_percent(found.bound)} only"
     if needed is None:
         return f"{bounded}. At this rate of errors no number of answers would do."
     asked = 2 * math.ceil(needed / found.coverage)

@@ -47,17 +47,17 @@ def auroc(known: ArrayLike, unknown: ArrayLike) -> Auroc:
     spread = math.sqrt(float(beaten.var(ddof=1)) / m + float(unbeaten.var(ddof=1)) / n)
     z = float(norm.ppf(0.975))
     if not 0 < value < 1 or spread == 0:
-        return Auroc(m, n, value, *newcombe(value, m, n, z), "Newcombe")
+        return Auroc(m, n, value, *_newcombe(value, m, n, z), "Newcombe")
     odds, step = math.log(value / (1 - value)), z * spread / (value * (1 - value))
-    return Auroc(m, n, value, logistic(odds - step), logistic(odds + step), "DeLong")
+    return Auroc(m, n, value, _logistic(odds - step), _logistic(odds + step), "DeLong")
 
 
-def logistic(x: float) -> float:
+def _logistic(x: float) -> float:
     """The share of log odds."""
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
-def newcombe(value: float, m: int, n: int, z: float) -> tuple[float, float]:
+def _newcombe(value: float, m: int, n: int, z: float) -> tuple[float, float]:
     """The areas from which what was seen lies z standard errors away, by Hanley and McNeil's error with equal sides."""
     from scipy.optimize import brentq
 

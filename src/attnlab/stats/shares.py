@@ -16,7 +16,7 @@ from attnlab.stats.planning import questions_to_find
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-FEW = 5.0  # expected answers of a kind, below which chi-square is not to be trusted
+_FEW = 5.0  # expected answers of a kind, below which chi-square is not to be trusted
 
 
 def proportion_interval(successes: int, trials: int) -> tuple[float, float]:
@@ -63,7 +63,7 @@ def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> T
     (low_a, high_a), (low_b, high_b) = proportion_interval(right_a, asked_a), proportion_interval(right_b, asked_b)
     table = np.array([[right_a, asked_a - right_a], [right_b, asked_b - right_b]])
     right, asked = right_a + right_b, asked_a + asked_b
-    exact = min(asked_a, asked_b) * min(right, asked - right) / asked < FEW
+    exact = min(asked_a, asked_b) * min(right, asked - right) / asked < _FEW
     p = float(fisher_exact(table).pvalue if exact else chi2_contingency(table, correction=False).pvalue)
     return TwoProportions(
         *(right_a, asked_a, right_b, asked_b, a, b, a - b),
@@ -71,12 +71,12 @@ def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> T
         high=min(1.0, a - b + math.hypot(high_a - a, b - low_b)),
         p=min(1.0, p),
         test="Fisher's exact test" if exact else "chi-square",
-        h=effect_h(a, b),
+        h=_effect_h(a, b),
         questions_needed=questions_to_find(a, b),
     )
 
 
-def effect_h(a: float, b: float) -> float:
+def _effect_h(a: float, b: float) -> float:
     """Cohen's effect size of two shares: their distance where every place has the same spread."""
     return 2 * math.asin(math.sqrt(a)) - 2 * math.asin(math.sqrt(b))
 
@@ -124,7 +124,7 @@ def mcnemar(right_a: ArrayLike, right_b: ArrayLike) -> McNemar:
     needed = questions_to_find(a, b, disagreed / questions)
     counts = (questions, both, only_a, only_b, questions - both - disagreed)
     difference = (only_a - only_b) / questions
-    return McNemar(*counts, a, b, difference, low, high, p, p_mid, effect_h(a, b), needed)
+    return McNemar(*counts, a, b, difference, low, high, p, p_mid, _effect_h(a, b), needed)
 
 
 def paired_share_interval(only_a: int, only_b: int, questions: int) -> tuple[float, float]:
@@ -146,12 +146,12 @@ def paired_share_interval(only_a: int, only_b: int, questions: int) -> tuple[flo
 
     edge, low, high = 1e-12, -1.0, 1.0
     if seen > -1 + edge and score(-1 + edge) > z:
-        low = float(brentq(lambda value: clipped(score(value) - z), -1 + edge, seen - edge, xtol=1e-12))
+        low = float(brentq(lambda value: _clipped(score(value) - z), -1 + edge, seen - edge, xtol=1e-12))
     if seen < 1 - edge and score(1 - edge) < -z:
-        high = float(brentq(lambda value: clipped(score(value) + z), seen + edge, 1 - edge, xtol=1e-12))
+        high = float(brentq(lambda value: _clipped(score(value) + z), seen + edge, 1 - edge, xtol=1e-12))
     return low, high
 
 
-def clipped(value: float) -> float:
+def _clipped(value: float) -> float:
     """A value that a root finder can step with: the score is infinite where nothing may vary."""
     return max(-1e6, min(1e6, value))

@@ -17,11 +17,11 @@ from attnlab.stats.perplexity import Perplexities
 from attnlab.stats.shares import McNemar, TwoProportions
 
 Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities | Paired
-Interval = tuple[float, float] | None
+_Interval = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
-class Names:
+class _Names:
     """How the two sides and the figure of a comparison are called."""
 
     a: str = "A"
@@ -31,12 +31,12 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Finding:
+class _Finding:
     """What any comparison comes down to: A minus B with its interval, in the unit that is spoken of."""
 
     figures: str
     gain: str  # who is better, and by how much
-    interval: Interval
+    interval: _Interval
     unit: str
     decimals: int
     p: float | None
@@ -66,7 +66,7 @@ def in_words(
     level(alpha, "alpha")
     require((adjusted is None) == (comparisons == 1), "an adjusted p belongs to several comparisons: give both")
     require(margin is None or margin > 0, f"a margin must be above 0, not {margin}")
-    found = finding(result, Names(a, b, measure, lower_is_better))
+    found = _finding(result, _Names(a, b, measure, lower_is_better))
     if found.p is None:
         reason = found.note or "one value on each side"
         return f"no test possible: {found.figures} ({reason}); run more to say something of others"
@@ -74,22 +74,24 @@ def in_words(
     said = p_in_words(p, alpha)
     said += f" {found.how}" if adjusted is None else f" after Holm over {comparisons} comparisons, {found.how}"
     if p < alpha:
-        edge = "; at the edge, since the interval touches zero" if found.interval and not leaves_out_zero(found) else ""
+        edge = (
+            "; at the edge, since the interval touches zero" if found.interval and not _leaves_out_zero(found) else ""
+        )
         return f"{found.gain}, {said}; {found.figures}{edge}"
     parts = [f"no difference shown: {found.figures}, {said}"]
-    if leaves_out_zero(found):
+    if _leaves_out_zero(found):
         parts.append("its interval alone leaves out zero, its test does not")
     if found.needed:
         parts.append(found.needed)
-    return "; ".join(parts) + excluded(found, margin)
+    return "; ".join(parts) + _excluded(found, margin)
 
 
-def leaves_out_zero(found: Finding) -> bool:
+def _leaves_out_zero(found: _Finding) -> bool:
     """Whether the interval alone would show a difference."""
     return found.interval is not None and not found.interval[0] <= 0 <= found.interval[1]
 
 
-def excluded(found: Finding, margin: float | None) -> str:
+def _excluded(found: _Finding, margin: float | None) -> str:
     """The sentence on what a difference that is not shown cannot be."""
     if found.interval is None:
         return ""
@@ -121,12 +123,12 @@ def about(count: int) -> str:
     return f"about {round(count, -digits):,}" if count >= 100 else f"{count:,}"
 
 
-def interval_of(low: float | None, high: float | None) -> Interval:
+def _interval_of(low: float | None, high: float | None) -> _Interval:
     """An interval, where there is one."""
     return None if low is None or high is None else (low, high)
 
 
-def by_how_much(difference: float, interval: Interval, decimals: int, unit: str = "") -> str:
+def _by_how_much(difference: float, interval: _Interval, decimals: int, unit: str = "") -> str:
     """The size of a difference with its interval, seen from the side of whoever has more."""
     if difference < 0:
         difference, interval = -difference, (-interval[1], -interval[0]) if interval else None
@@ -135,75 +137,75 @@ def by_how_much(difference: float, interval: Interval, decimals: int, unit: str 
 
 
 @singledispatch
-def finding(result: object, names: Names) -> Finding:
+def _finding(result: object, names: _Names) -> _Finding:
     """What a comparison comes down to."""
     raise TypeError(f"no words for a {type(result).__name__}")
 
 
-@finding.register
-def _(result: TwoProportions, names: Names) -> Finding:
+@_finding.register
+def _(result: TwoProportions, names: _Names) -> _Finding:
     figures = f"{100 * result.a:.1f} vs {100 * result.b:.1f} % of {result.asked_a:,}"
     if result.asked_a != result.asked_b:
         figures = f"{100 * result.a:.1f} % of {result.asked_a:,} vs {100 * result.b:.1f} % of {result.asked_b:,}"
     need = result.questions_needed
     needed = f"{about(need)} questions each would be needed for 80 % power" if need else ""
-    interval = interval_of(result.low, result.high)
-    return in_points(names, figures, result.difference, interval, result.p, "unpaired", needed)
+    interval = _interval_of(result.low, result.high)
+    return _in_points(names, figures, result.difference, interval, result.p, "unpaired", needed)
 
 
-@finding.register
-def _(result: McNemar, names: Names) -> Finding:
+@_finding.register
+def _(result: McNemar, names: _Names) -> _Finding:
     figures = f"{100 * result.a:.1f} vs {100 * result.b:.1f} % of the same {result.questions:,}"
     how = f"paired (exact McNemar, {result.only_a:,} right with {names.a} only, {result.only_b:,} with {names.b} only)"
     need = result.questions_needed
     needed = f"{about(need)} questions would be needed for 80 % power" if need else ""
-    return in_points(names, figures, result.difference, interval_of(result.low, result.high), result.p, how, needed)
+    return _in_points(names, figures, result.difference, _interval_of(result.low, result.high), result.p, how, needed)
 
 
-@finding.register
-def _(result: SeedsByQuestions, names: Names) -> Finding:
+@_finding.register
+def _(result: SeedsByQuestions, names: _Names) -> _Finding:
     counts = f"{count_of(result.questions, 'question')} x {count_of(result.seeds, 'seed')}"
     figures = f"{100 * result.a:.1f} vs {100 * result.b:.1f} % of {counts}"
     how = "for new questions, with this one seed" if result.seeds == 1 else "for new seeds and new questions"
     both = result.both
-    return in_points(names, figures, result.difference, interval_of(both.low, both.high), both.p, how)
+    return _in_points(names, figures, result.difference, _interval_of(both.low, both.high), both.p, how)
 
 
-def in_points(
-    names: Names, figures: str, difference: float, interval: Interval, p: float | None, how: str, needed: str = ""
-) -> Finding:
+def _in_points(
+    names: _Names, figures: str, difference: float, interval: _Interval, p: float | None, how: str, needed: str = ""
+) -> _Finding:
     """A difference of shares of right answers, in points."""
     points = (100 * interval[0], 100 * interval[1]) if interval else None
-    size = by_how_much(100 * difference, points, 1, " points")
+    size = _by_how_much(100 * difference, points, 1, " points")
     gain = f"{names.a if difference > 0 else names.b} better by {size}"
-    return Finding(figures, gain, points, "points", 1, p, how, needed)
+    return _Finding(figures, gain, points, "points", 1, p, how, needed)
 
 
-@finding.register
-def _(result: Perplexities, names: Names) -> Finding:
+@_finding.register
+def _(result: Perplexities, names: _Names) -> _Finding:
     kind = result.statistic.replace("_", " ")
     seeds = f" x {result.seeds} seeds" if result.seeds > 1 else ""
     figures = f"{kind} {result.a:.4g} vs {result.b:.4g} on {count_of(result.sentences, 'sentence')}{seeds}"
     interval, p, how = (
-        interval_of(result.ratio_low, result.ratio_high),
+        _interval_of(result.ratio_low, result.ratio_high),
         result.p,
         "for new sentences, with this one seed (bootstrap)",
     )
     if result.both is not None:
-        logs = interval_of(result.both.low, result.both.high)
+        logs = _interval_of(result.both.low, result.both.high)
         interval, p = (math.exp(logs[0]), math.exp(logs[1])) if logs else None, result.both.p
         how = "for new seeds and new sentences"
     percent = (100 * (interval[0] - 1), 100 * (interval[1] - 1)) if interval else None
     winner, ratio, less = names.a, result.ratio, interval
     if ratio > 1:  # who is better is measured by the other
         winner, ratio, less = names.b, 1 / ratio, (1 / interval[1], 1 / interval[0]) if interval else None
-    lower = by_how_much(100 * (1 - ratio), (100 * (1 - less[1]), 100 * (1 - less[0])) if less else None, 1, " %")
-    return Finding(figures, f"{winner} better, its {kind} lower by {lower}", percent, "%", 1, p, how)
+    lower = _by_how_much(100 * (1 - ratio), (100 * (1 - less[1]), 100 * (1 - less[0])) if less else None, 1, " %")
+    return _Finding(figures, f"{winner} better, its {kind} lower by {lower}", percent, "%", 1, p, how)
 
 
-@finding.register
-def _(result: Paired, names: Names) -> Finding:
-    decimals = decimals_for(result)
+@_finding.register
+def _(result: Paired, names: _Names) -> _Finding:
+    decimals = _decimals_for(result)
     figures = (
         f"{names.measure} {result.a:.{decimals}f} vs {result.b:.{decimals}f} over {count_of(result.seeds, 'seed')}"
     )
@@ -211,13 +213,13 @@ def _(result: Paired, names: Names) -> Finding:
     if result.p_sign_flip is not None and result.p_sign_flip_least is not None:
         least = ", the least that so few seeds allow" if result.p_sign_flip <= result.p_sign_flip_least else ""
         how += f" ({p_in_words(result.p_sign_flip)} by sign flips{least})"
-    interval = interval_of(result.low, result.high)
+    interval = _interval_of(result.low, result.high)
     a_better = (result.difference < 0) == names.lower_is_better
-    gain = f"{names.a if a_better else names.b} better by {by_how_much(result.difference, interval, decimals)}"
-    return Finding(figures, gain, interval, "", decimals, result.p, how, note=result.note)
+    gain = f"{names.a if a_better else names.b} better by {_by_how_much(result.difference, interval, decimals)}"
+    return _Finding(figures, gain, interval, "", decimals, result.p, how, note=result.note)
 
 
-def decimals_for(result: Paired) -> int:
+def _decimals_for(result: Paired) -> int:
     """As many decimals as the spread between seeds makes worth reading."""
     size = result.sd or abs(result.difference) or abs(result.a) or 1.0
     return max(0, min(9, 1 - math.floor(math.log10(size))))

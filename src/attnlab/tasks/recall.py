@@ -26,8 +26,8 @@ from attnlab.corpora import Corpus, title_of
 from attnlab.registry import task
 from attnlab.tasks import Example, TaskData
 
-WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*\.?", re.UNICODE)
-MONTHS = frozenset(calendar.month_name[1:])
+_WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*\.?", re.UNICODE)
+_MONTHS = frozenset(calendar.month_name[1:])
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Reading:
 
 def words(text: str) -> Iterator[tuple[str, int, int]]:
     """The words of a text with their places; the full stop of a sentence is no part of one, that of `St.` is."""
-    for match in WORD.finditer(text):
+    for match in _WORD.finditer(text):
         word, (begin, end) = match.group(), match.span()
         if word.endswith(".") and len(word) > 3:
             word, end = word[:-1], end - 1
@@ -68,7 +68,7 @@ def salient_spans(text: str, title: str, proper: frozenset[str]) -> list[tuple[i
     known = {word for word, _, _ in words(title)}
     spans: list[tuple[int, int]] = []
     for word, begin, end in words(text):
-        if word not in proper or word in MONTHS or word in known:
+        if word not in proper or word in _MONTHS or word in known:
             continue
         if spans and text[spans[-1][1] : begin] == " ":
             spans[-1] = (spans[-1][0], end)

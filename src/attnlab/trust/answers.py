@@ -31,10 +31,10 @@ from attnlab.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.float64]
+    _Numbers = NDArray[np.float64]
 
 ROWS = 2048  # beginnings of answers read at once
-FLOORED = 32  # questions at once where unlikely beginnings are left: few are read on
+_FLOORED = 32  # questions at once where unlikely beginnings are left: few are read on
 
 
 class AnswerTrie:
@@ -49,7 +49,7 @@ class AnswerTrie:
         self.answers = tuple(dict.fromkeys(answer.strip() for answer in answers))
         if not self.answers:
             raise DataError("there are no answers to choose from: give at least one")
-        coded = [(spelled(tokenizer, answer), place) for place, answer in enumerate(self.answers)]
+        coded = [(_spelled(tokenizer, answer), place) for place, answer in enumerate(self.answers)]
         coded.sort()
         for (ids, place), (others, other) in pairwise(coded):
             if ids == others:
@@ -67,7 +67,7 @@ class AnswerTrie:
             for _, low, high in level:
                 closed = len(sequences[low]) == depth
                 first.append(len(nodes))
-                nodes.extend(children(sequences, depth, low + closed, high))
+                nodes.extend(_children(sequences, depth, low + closed, high))
                 count.append(len(nodes) - first[-1])
                 ends.append(low if closed else -1)
         self.token, self.low, self.high = (torch.tensor(column) for column in zip(*nodes, strict=True))
@@ -94,7 +94,7 @@ class AnswerTrie:
         return parent, self.first[nodes][parent] + rank
 
 
-def spelled(tokenizer: Tokenizer, answer: str) -> list[int]:
+def _spelled(tokenizer: Tokenizer, answer: str) -> list[int]:
     """The tokens of an answer, refused where a model could never write them as one."""
     ids = tokenizer.encode(answer)
     if not ids:
@@ -104,7 +104,7 @@ def spelled(tokenizer: Tokenizer, answer: str) -> list[int]:
     return ids
 
 
-def children(sequences: list[list[int]], depth: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+def _children(sequences: list[list[int]], depth: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
     """The tokens that come next in some sorted sequences, each with the part of them that it leads to."""
     for token, part in groupby(range(low, high), key=lambda place: sequences[place][depth]):
         places = list(part)
@@ -116,15 +116,15 @@ class AnswerDistribution:
     """Log probabilities of all outcomes by question: a column for every answer, and a last one for anything else."""
 
     answers: tuple[str, ...]
-    table: Numbers  # [questions, answers + 1]
+    table: _Numbers  # [questions, answers + 1]
 
     @property
-    def logp(self) -> Numbers:
+    def logp(self) -> _Numbers:
         """Log probabilities of the answers, [questions, answers]."""
         return self.table[:, :-1]
 
     @property
-    def outside(self) -> Numbers:
+    def outside(self) -> _Numbers:
         """The probability of anything that is no known answer, by question."""
         return np.exp(self.table[:, -1])
 
@@ -134,7 +134,7 @@ class AnswerDistribution:
         return self.logp.argmax(axis=1)
 
     @property
-    def confidence(self) -> Numbers:
+    def confidence(self) -> _Numbers:
         """The probability of the likeliest answer to each question."""
         return np.exp(self.logp.max(axis=1))
 
@@ -144,7 +144,7 @@ class AnswerDistribution:
             (self.answers[place], float(value)) for place, value in zip(self.likeliest, self.confidence, strict=True)
         ]
 
-    def entropy(self) -> Numbers:
+    def entropy(self) -> _Numbers:
         """How undecided the model is about each question, in nats, anything else being one outcome."""
         from scipy.special import entr
 
@@ -154,18 +154,18 @@ class AnswerDistribution:
         """The same at another temperature of whole outcomes, as `stats.fit_temperature` finds it."""
         return AnswerDistribution(self.answers, stats.tempered(self.table, temperature))
 
-    def if_known(self, chance: Numbers) -> AnswerDistribution:
+    def if_known(self, chance: _Numbers) -> AnswerDistribution:
         """The same where each question's answers count only so far as its name is known; the rest is anything else."""
         with np.errstate(divide="ignore"):
             share = np.log(np.clip(chance, 0.0, 1.0))[:, None]
             outside = np.log1p(-np.clip(np.exp(self.logp + share).sum(axis=1), 0.0, 1.0))
         return AnswerDistribution(self.answers, np.concatenate([self.logp + share, outside[:, None]], axis=1))
 
-    def prior(self) -> Numbers:
+    def prior(self) -> _Numbers:
         """The mean distribution over the questions: what the model says when it does not listen to the name."""
         return np.exp(self.table).mean(axis=0)
 
-    def others(self) -> Numbers:
+    def others(self) -> _Numbers:
         """For each question the mean distribution over all others."""
         questions = len(self.table)
         if questions < 2:
@@ -174,14 +174,14 @@ class AnswerDistribution:
         rest = np.maximum(0.0, chances.sum(axis=0) - chances)
         return np.asarray(rest / (questions - 1))
 
-    def distance(self, prior: Numbers | None = None) -> Numbers:
+    def distance(self, prior: _Numbers | None = None) -> _Numbers:
         """How far each question lies from a prior (that of the other questions, unless given): 0 alike, 1 nothing shared.
 
         It is the total variation: the probability that would have to move.
         """
         return np.asarray(np.abs(np.exp(self.table) - (self.others() if prior is None else prior)).sum(axis=1) / 2)
 
-    def divergence(self, prior: Numbers | None = None) -> Numbers:
+    def divergence(self, prior: _Numbers | None = None) -> _Numbers:
         """The same as a Kullback-Leibler divergence from the prior, in nats: what the name told the model."""
         from scipy.special import rel_entr
 
@@ -217,7 +217,7 @@ def answer_distribution(
     if not 0 <= floor <= 1:
         raise UserError(f"the floor of probabilities must lie in [0, 1], not {floor}")
     table = torch.full((len(cues), len(trie) + 1), -math.inf, dtype=torch.float64)
-    at_once = max(FLOORED if floor > 0 else 1, ROWS // len(trie))
+    at_once = max(_FLOORED if floor > 0 else 1, ROWS // len(trie))
     by_length = sorted(range(len(cues)), key=lambda place: len(cues[place]))
     with at_rest(model), torch.inference_mode():
         for _, group in groupby(by_length, key=lambda place: len(cues[place])):
@@ -269,7 +269,7 @@ def outcomes(
         question, node = question[parent], child
         likely = reached >= (math.log(floor) if floor > 0 else -math.inf)
         if not likely.all():
-            share_out(closed, trie, question[~likely], node[~likely], reached[~likely])
+            _share_out(closed, trie, question[~likely], node[~likely], reached[~likely])
             parent, question, node, reached = parent[likely], question[likely], node[likely], reached[likely]
         if caches is None:
             ids = new = torch.cat([ids[parent], trie.token[node][:, None]], dim=1)
@@ -278,7 +278,7 @@ def outcomes(
     return torch.cat([closed[:, trie.order], outside.log()[:, None]], dim=1)
 
 
-def share_out(
+def _share_out(
     closed: Float[Tensor, "Q A"],
     trie: AnswerTrie,
     question: Int[Tensor, " R"],

@@ -27,8 +27,8 @@ from attnlab.trust.familiar import Forms, familiarity
 from attnlab.trust.read import facts_of, lines_read, look_up
 from attnlab.trust.verdict import UNSEEN, Judgement, judge, percent
 
-NEIGHBOURS = 3
-STRANGE = "No training question is put like this one: what was certified does not cover it."
+_NEIGHBOURS = 3
+_STRANGE = "No training question is put like this one: what was certified does not cover it."
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Witness:
 
     def look(self, question: str, answer: str) -> Evidence | None:
         """What the corpus says on a question and its answer; None where nothing can be looked up."""
-        return evidence(self.index, question, answer, NEIGHBOURS) if self.index is not None else None
+        return evidence(self.index, question, answer, _NEIGHBOURS) if self.index is not None else None
 
     def judge(self, question: str, said: str, probability: float, max_risk: float, distance: float | None) -> Judgement:
         """The verdict on an answer to a question."""
@@ -139,7 +139,7 @@ class Witness:
         found = self.look(question, said)
         judged = judge(said, probability, rule, found, of_kind(question, self.kinds), distance)
         if rule is not None and not self.forms.fitting(question):
-            judged = replace(judged, abstains=True, reasons=(*judged.reasons, STRANGE))
+            judged = replace(judged, abstains=True, reasons=(*judged.reasons, _STRANGE))
         nearest = self.neighbours(question, found) if judged.verdict == UNSEEN else ()
         order = np.argsort(-asked.logp[0], kind="stable")[:top]
         return Answer(
@@ -159,7 +159,7 @@ class Witness:
             max_risk=max_risk,
             reasons=(*judged.reasons, *([f"Note: {self.note}."] if self.note else [])),
             rule=self.rule_in_words(rule),
-            words=in_words(said, probability, judged, max_risk, self.note),
+            words=_in_words(said, probability, judged, max_risk, self.note),
         )
 
     def neighbours(self, question: str, found: Evidence | None) -> tuple[Neighbour, ...]:
@@ -184,7 +184,7 @@ class Witness:
         )
 
 
-def in_words(said: str, probability: float, judged: Judgement, max_risk: float, note: str) -> str:
+def _in_words(said: str, probability: float, judged: Judgement, max_risk: float, note: str) -> str:
     """The answer in a sentence or two."""
     if judged.abstains:
         first = f"It abstains at a risk of {percent(max_risk)}; it would have said {said} ({percent(probability)})."

@@ -34,13 +34,13 @@ from attnlab.trust.candidates import candidates
 from attnlab.trust.familiar import Forms, familiarity
 from attnlab.trust.read import entries, facts_of, lines_read, look_up
 
-FILE = "calibration.json"
-FORMAT = 1
+_FILE = "calibration.json"
+_FORMAT = 1
 FLOOR = 1e-5  # beginnings of answers less likely than this are not read on
-SEED = 0  # of the two halves
-FEWEST = 4  # questions
-STRANGERS = 400  # names of nobody that are asked about
-NOBODY = 0.05  # the share of them that may be answered
+_SEED = 0  # of the two halves
+_FEWEST = 4  # questions
+_STRANGERS = 400  # names of nobody that are asked about
+_NOBODY = 0.05  # the share of them that may be answered
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Calibrated:
     prior: tuple[float, ...]  # of every answer, and of anything else
     rows: tuple[Row, ...]
     strangers: int | None  # questions left out since no line is about their name; None: nothing could be looked up
-    seed: int = SEED
+    seed: int = _SEED
     floor: float = FLOOR
     note: str = ""
     nobody: tuple[
@@ -88,10 +88,10 @@ class Calibrated:
         """When to answer so that at most this share of answers is wrong, and few about names of nobody are given."""
         if not self.nobody:
             return stats.selective_rule(self.confidence, self.right, max_risk, self.seed)
-        lowest = stats.least_confidence(self.nobody, NOBODY)
+        lowest = stats.least_confidence(self.nobody, _NOBODY)
         found = stats.selective_rule(self.confidence, self.right, max_risk, self.seed, lowest=lowest)
         also = (
-            f" Of names of nobody, put together from those that it read, at most {100 * NOBODY:.0f} % are answered, with"
+            f" Of names of nobody, put together from those that it read, at most {100 * _NOBODY:.0f} % are answered, with"
             f" 95 % confidence ({len(self.nobody):,} were asked about)."
         )
         return replace(found, words=found.words + also) if found.met else found
@@ -124,7 +124,7 @@ class Calibrated:
         }
 
 
-def weights_checksum(run: Run) -> str:
+def _weights_checksum(run: Run) -> str:
     """What tells a model from every other."""
     path = run.model / "model.safetensors"
     try:
@@ -156,44 +156,44 @@ def calibrate(
     """Measure a run's confidence on questions that it was not trained on, and keep the result in its folder."""
     run = opened(run)
     facts, lookup = facts_of(run), look_up(run, progress)
-    asked, strangers = held_out(list(questions), facts, lookup.index)
+    asked, strangers = _held_out(list(questions), facts, lookup.index)
     model, tokenizer = load_model(run.model, trust_code=trust_code)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, lambda: lines_read(run)))
     plain = answer_distribution(model, tokenizer, [item.question for item in asked], trie, floor=FLOOR)
     right = trie.columns([item.answer for item in asked])
-    temperature, note = fitted(plain, right)
+    temperature, note = _fitted(plain, right)
     forms = Forms(facts)
     known = familiarity(model, tokenizer, [forms.name(item.question) for item in asked])
     believed = plain.tempered(temperature).if_known(known)
-    others = strange_questions(run, forms, asked)
+    others = _strange_questions(run, forms, asked)
     found = Calibrated(
-        model=weights_checksum(run),
+        model=_weights_checksum(run),
         temperature=temperature,
         answers=trie.answers,
         prior=tuple(float(f"{share:.4g}") for share in believed.prior()),
-        rows=tuple(rows_of(asked, plain, believed)),
+        rows=tuple(_rows_of(asked, plain, believed)),
         strangers=strangers,
         note=note,
-        nobody=tuple(nobodies(model, tokenizer, others, trie, temperature, forms)),
+        nobody=tuple(_nobodies(model, tokenizer, others, trie, temperature, forms)),
     )
     with locked(run.path):
-        add_files(run.path, {FILE: to_json({"format": FORMAT, **asdict(found)})})
+        add_files(run.path, {_FILE: to_json({"format": _FORMAT, **asdict(found)})})
     return found
 
 
-def strange_questions(run: Run, forms: Forms, asked: Sequence[Question]) -> list[str]:
+def _strange_questions(run: Run, forms: Forms, asked: Sequence[Question]) -> list[str]:
     """Questions about names of nobody, put as those that are asked; none where the model was not taught that there are any."""
     if not any(stored_config(one).task.options.get("strangers") for one in lineage(run)):
         return []
     corpus = Corpus("", tuple(lines_read(run)))
-    drawn, rng = [], np.random.default_rng(SEED)
-    for name in Strangers(corpus).draw(STRANGERS / max(1, len(corpus.lines)), rng):
+    drawn, rng = [], np.random.default_rng(_SEED)
+    for name in Strangers(corpus).draw(_STRANGERS / max(1, len(corpus.lines)), rng):
         question = asked[int(rng.integers(len(asked)))].question
         drawn.append(question.replace(forms.name(question), name))
     return drawn
 
 
-def nobodies(
+def _nobodies(
     model: LanguageModel,
     tokenizer: Tokenizer,
     questions: Sequence[str],
@@ -209,9 +209,9 @@ def nobodies(
     return [float(f"{one:.6g}") for one in found.confidence]
 
 
-def fitted(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]:
+def _fitted(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]:
     """The temperature of the half that chooses; a right answer that was given no chance at all cannot take part."""
-    choosing, _ = stats.halves(len(right), SEED)
+    choosing, _ = stats.halves(len(right), _SEED)
     possible = [place for place in choosing if np.isfinite(plain.table[place, right[place]])]
     if not possible:
         return 1.0, "no right answer was given any chance, so that no temperature could be fitted"
@@ -221,7 +221,7 @@ def fitted(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]
     return found.value, found.note
 
 
-def rows_of(asked: Sequence[Question], plain: AnswerDistribution, believed: AnswerDistribution) -> Iterable[Row]:
+def _rows_of(asked: Sequence[Question], plain: AnswerDistribution, believed: AnswerDistribution) -> Iterable[Row]:
     """What is kept of every question."""
     best, entropy, distance = believed.best(), believed.entropy(), believed.distance()
     for place, item in enumerate(asked):
@@ -240,7 +240,7 @@ def rows_of(asked: Sequence[Question], plain: AnswerDistribution, believed: Answ
         )
 
 
-def held_out(
+def _held_out(
     questions: Sequence[Question], facts: Sequence[Question], index: Index | None
 ) -> tuple[list[Question], int | None]:
     """The questions to calibrate with, each once, and how many were left out since no line is about their name.
@@ -251,7 +251,7 @@ def held_out(
     if blank is not None:
         raise DataError(f"question {blank} has no answer: a calibration needs `question<TAB>answer` lines")
     asked = list({item.question: item for item in questions}.values())
-    names = {item: names_in(item, index) for item in (*asked, *facts)}
+    names = {item: _names_in(item, index) for item in (*asked, *facts)}
     trained = {item.question for item in facts}
     told = {(name, item.answer) for item in facts for name in names[item]}
     seen = [
@@ -263,25 +263,25 @@ def held_out(
             " questions that it was not trained on (of the built-in people: people:dev)"
         )
     kept = [item for item in asked if index is None or names[item]]
-    if len(kept) < FEWEST:
+    if len(kept) < _FEWEST:
         about = "" if index is None else ", and " + (f"{len(kept):,} of them name" if kept else "none of them names")
         known = "" if index is None else " somebody that a line it read is about"
-        raise UserError(f"{len(asked):,} questions are given{about}{known}: give at least {FEWEST}, better hundreds")
+        raise UserError(f"{len(asked):,} questions are given{about}{known}: give at least {_FEWEST}, better hundreds")
     return kept, None if index is None else len(asked) - len(kept)
 
 
-def names_in(item: Question, index: Index | None) -> frozenset[str]:
+def _names_in(item: Question, index: Index | None) -> frozenset[str]:
     """The headings that a question names."""
     return frozenset(headings_in(item.question, index, index.longest)) if index is not None else frozenset()
 
 
 def calibration_of(run: Run) -> Calibrated | None:
     """The calibration of a run, or None where there is none yet; that of another model is refused."""
-    path = run.path / FILE
+    path = run.path / _FILE
     if not is_written(path):
         return None
     stored = read_json(path)
-    if stored.pop("format", None) != FORMAT:
+    if stored.pop("format", None) != _FORMAT:
         raise CheckpointError(f"{path} is of another version: make it again with `attnlab calibrate {run.path}`")
     try:
         rows = tuple(Row(**row) for row in stored.pop("rows"))
@@ -291,6 +291,6 @@ def calibration_of(run: Run) -> Calibrated | None:
         raise CheckpointError(
             f"{path} is damaged (at {error}): make it again with `attnlab calibrate {run.path}`"
         ) from None
-    if found.model != weights_checksum(run):
+    if found.model != _weights_checksum(run):
         raise UserError(f"{path} belongs to another model: make it again with `attnlab calibrate {run.path}`")
     return found

@@ -16,13 +16,13 @@ from attnlab.corpora.library import normal
 from attnlab.tasks.recall import proper_words, salient_spans
 from attnlab.tokenizers import Tokenizer
 
-MOST = 20_000  # candidates; of a larger corpus the commonest
-LONGEST = 16  # tokens of a span, unless a training answer is longer
+_MOST = 20_000  # candidates; of a larger corpus the commonest
+_LONGEST = 16  # tokens of a span, unless a training answer is longer
 
-Lines = Callable[[], Iterable[str]]
+_Lines = Callable[[], Iterable[str]]
 
 
-def span_counts(lines: Lines) -> Counter[str]:
+def _span_counts(lines: _Lines) -> Counter[str]:
     """How often every salient span occurs; the lines are read twice, one at a time."""
     proper = proper_words(lines())
     counts: Counter[str] = Counter()
@@ -33,25 +33,25 @@ def span_counts(lines: Lines) -> Counter[str]:
     return counts
 
 
-def known_answers(facts: Iterable[Question]) -> list[str]:
+def _known_answers(facts: Iterable[Question]) -> list[str]:
     """The answers of questions, each once."""
     return list(dict.fromkeys(item.answer.strip() for item in facts if item.answer and item.answer.strip()))
 
 
-def candidates(tokenizer: Tokenizer, facts: Sequence[Question], lines: Lines) -> tuple[str, ...]:
+def candidates(tokenizer: Tokenizer, facts: Sequence[Question], lines: _Lines) -> tuple[str, ...]:
     """The training answers, then the salient spans of the corpus from the commonest on.
 
     What a tokenizer cannot write, or writes like another answer, is left out, and spans far longer than any answer are.
     """
-    known = known_answers(facts)
-    longest = max([LONGEST, *(len(tokenizer.encode(answer)) for answer in known)])
-    spans = (span for span, _ in span_counts(lines).most_common())
+    known = _known_answers(facts)
+    longest = max([_LONGEST, *(len(tokenizer.encode(answer)) for answer in known)])
+    spans = (span for span, _ in _span_counts(lines).most_common())
     found: dict[tuple[int, ...], str] = {}
     for answer in (*known, *spans):
         ids = tuple(tokenizer.encode(answer))
         if ids and len(ids) <= longest and not set(ids) & set(tokenizer.stops):
             found.setdefault(ids, answer)
-        if len(found) == MOST:
+        if len(found) == _MOST:
             break
     return tuple(found.values())
 

@@ -21,7 +21,7 @@ from attnlab.runs import Run, lineage
 
 
 @dataclass(frozen=True)
-class Lookup:
+class _Lookup:
     """The index of what a run has read; or None, and why nothing can be looked up."""
 
     index: Index | None
@@ -54,21 +54,21 @@ def lines_read(run: Run) -> Iterable[str]:
             yield from lines_of(entry["source"])
 
 
-def look_up(run: Run, progress: Progress | None = None) -> Lookup:
+def look_up(run: Run, progress: Progress | None = None) -> _Lookup:
     """The index of the corpus that a run has read, as it was then: built once, opened from then on."""
     try:
         found = entries(run, "corpus")
         if not found:
-            return Lookup(None, "it has read no corpus that could be looked up")
+            return _Lookup(None, "it has read no corpus that could be looked up")
         source, sha256 = found[0]["source"], found[0]["sha256"]
         index = kept(sha256) or index_corpus(source, progress=progress)
     except DataError as error:
-        return Lookup(None, f"its corpus cannot be looked up now: {error}")
+        return _Lookup(None, f"its corpus cannot be looked up now: {error}")
     if index.sha256 != sha256:
-        return Lookup(None, f"{source} has changed since it was read, so that nothing was looked up")
+        return _Lookup(None, f"{source} has changed since it was read, so that nothing was looked up")
     if not index.longest:
-        return Lookup(None, "the lines of its corpus have no headings to be looked up by")
-    return Lookup(index)
+        return _Lookup(None, "the lines of its corpus have no headings to be looked up by")
+    return _Lookup(index)
 
 
 def kept(sha256: str) -> Index | None:

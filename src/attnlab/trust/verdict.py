@@ -29,8 +29,8 @@ UNSEEN = "never seen"
 UNCHECKED = "not checked"
 VERDICTS = (SUPPORTED, INFERRED, CONTRADICTS, GUESS, UNSEEN, UNCHECKED)
 
-EVEN = 0.5  # what counts as confident where no threshold was certified
-NEAR = 0.5  # of the probability is where the prior has it: the name told the model little
+_EVEN = 0.5  # what counts as confident where no threshold was certified
+_NEAR = 0.5  # of the probability is where the prior has it: the name told the model little
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ def judge(
     kind that was asked for, and `distance` is how far the model is from what it says of anybody.
     """
     said, wanted = read(found, answer, known), normal(answer).strip()
-    threshold = EVEN if rule is None or rule.threshold is None else rule.threshold
+    threshold = _EVEN if rule is None or rule.threshold is None else rule.threshold
     sure = probability >= threshold
     if found is not None and not found.seen:
         verdict, why = UNSEEN, "No line that it read is about this name: what it says is what it falls back on."
     elif not sure:
-        verdict, why = GUESS, guessed(probability, threshold, rule, distance)
+        verdict, why = GUESS, _guessed(probability, threshold, rule, distance)
     elif found is None:
         verdict, why = UNCHECKED, "There is no line to hold the answer against."
     elif wanted in said.named:
@@ -95,7 +95,7 @@ def judge(
 
 
 @dataclass(frozen=True)
-class Said:
+class _Said:
     """What the lines about somebody say: whose they are, known answers in them, and the stretch to be quoted."""
 
     whose: str
@@ -103,10 +103,10 @@ class Said:
     quote: str
 
 
-def read(found: Evidence | None, answer: str, known: Collection[str]) -> Said:
+def read(found: Evidence | None, answer: str, known: Collection[str]) -> _Said:
     """The line that says the answer, or else the first that names another, or the first."""
     if found is None or not found.lines:
-        return Said("", {}, "")
+        return _Said("", {}, "")
     wanted = normal(answer).strip()
     answers = {*known, wanted} - {""}
     lines = [(line.text, named_in(line.text, answers)) for line in found.lines]
@@ -114,16 +114,16 @@ def read(found: Evidence | None, answer: str, known: Collection[str]) -> Said:
     text, named = lines[0]
     begin, end = named.get(wanted) or next(iter(named.values()), (0, 0))
     everywhere = {name: place for _, one in reversed(lines) for name, place in one.items()}
-    return Said(title_of(text), everywhere, stretch(text, begin, end))
+    return _Said(title_of(text), everywhere, stretch(text, begin, end))
 
 
-def guessed(probability: float, threshold: float, rule: SelectiveRule | None, distance: float | None) -> str:
+def _guessed(probability: float, threshold: float, rule: SelectiveRule | None, distance: float | None) -> str:
     """Why an answer is a guess."""
     if rule is not None and rule.met:
         needed = f"its probability of {percent(probability)} is below the {percent(threshold)} that are asked for"
     else:
         needed = f"its probability of {percent(probability)} is less than that of everything else together"
-    near = distance is not None and distance < NEAR
+    near = distance is not None and distance < _NEAR
     return f"A guess: {needed}{', and it is near to what it says of anybody' if near else ''}."
 
 
