@@ -238,7 +238,7 @@ def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
         (("--optimizers", "adamw=-1,sgd"), "the rate of adamw must be a number above 0"),
         (("--optimizers", "adamw,sgd", "--lr", "0.001"), "one --lr does not suit all"),
         (("--optimizers", "adamw,sgd", "--seed", "3"), "leave out --optimizer and --seed"),
-        (("--optimizers", "adamw,sgd", "--seeds", "0"), "--seeds must be a number of at least 1"),
+        (("--optimizers", "adamw,sgd", "--seeds", "0"), "--seeds must be a number from 1"),
         (("--optimizers", "adamw,sgd", "--search"), "--search tunes one optimizer"),
         (("--seeds", "3"), "--seeds goes with --optimizers"),
         (("--optimizers", "adamw,sgd", "--model", "bag-of-words"), "bag-of-words has no optimizer to choose"),
