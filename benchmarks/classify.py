@@ -21,8 +21,8 @@ from typing import Any
 
 from birthplaces import option
 
-from attnlab.classify import FineTuning, fine_tune
 from attnlab.corpora.labelled import Tables, built_in_tables, read_tables
+from attnlab.hf import FineTuning, fine_tune
 
 WIDTH, LAYERS, PIECES = 64, 2, 4000
 

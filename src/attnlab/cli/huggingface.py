@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
-from attnlab.classify.settings import FineTuning
 from attnlab.cli.common import HUGGING_FACE, app, console, errors, show_json
 from attnlab.cli.options import (
     AsQuestion,
@@ -27,8 +26,9 @@ from attnlab.cli.options import (
     typed_command,
 )
 from attnlab.config import build, from_text, type_hints
-from attnlab.encoders.settings import EncoderConfig
 from attnlab.errors import UserError
+from attnlab.hf.encoder_settings import EncoderConfig
+from attnlab.hf.settings import FineTuning
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,9 +78,9 @@ def classify(
     Without files: sentences of the Python documentation by topic.
     Learning rates by default: adamw 5e-5, sgd 1e-2, adagrad 5e-4, muon 1.5e-3.
     """
-    from attnlab.classify.settings import BAG_OF_WORDS, from_given
-    from attnlab.encoders.loading import reached
-    from attnlab.encoders.places import locate
+    from attnlab.hf.loading import reached
+    from attnlab.hf.places import locate
+    from attnlab.hf.settings import BAG_OF_WORDS, from_given
 
     if model is None:
         raise UserError("with which model? Add --model bag-of-words, minilm, roberta-base or a folder")
@@ -88,8 +88,8 @@ def classify(
     if model != BAG_OF_WORDS and not studied:  # studies check their options first
         reached(locate(model))  # before torch and transformers are imported, which takes seconds
 
-    from attnlab.classify import batches, describe_tables, make_classifier
     from attnlab.corpora import labelled
+    from attnlab.hf import batches, describe_tables, make_classifier
     from attnlab.progress import display
     from attnlab.report import show_result
     from attnlab.report.batch import tell_batch
@@ -153,9 +153,9 @@ def _make_study(
         return None
     from functools import partial
 
-    from attnlab.studies import fine_tuning
-    from attnlab.studies import optimizers as optimizing
-    from attnlab.studies import search as searching
+    from attnlab.hf import asked as fine_tuning
+    from attnlab.hf import optimizers as optimizing
+    from attnlab.hf import search as searching
 
     wanted = fine_tuning.Asked(*asked)
     if search:
@@ -176,7 +176,7 @@ def pretrain_encoder(
 
     Text files hold one text per line. Of tables only the text is read.
     """
-    from attnlab.encoders import pretrain
+    from attnlab.hf import pretrain
     from attnlab.progress import display
     from attnlab.runs import free_name
     from attnlab.stages import QUIET
@@ -214,7 +214,7 @@ def fill_in(
 ) -> None:
     """Show what an encoder fills in for each <mask>, with probabilities."""
     at_least_one("top", top)
-    from attnlab.encoders import fill
+    from attnlab.hf import fill
 
     fillings = fill(encoder, text, top)
     if json:
@@ -240,7 +240,7 @@ def export(
     A mingpt with dot-product attention is written as a GPT-2; others load after
     `import attnlab.exchange`. Needs transformers: pip install 'attnlab[hf]'.
     """
-    from attnlab.exchange import export
+    from attnlab.hf.exchange import export
     from attnlab.runs import refuse_several
 
     refuse_several("an export")
@@ -268,7 +268,7 @@ def import_(
     Scores and token ids stay equal; what attnlab's model cannot represent is refused.
     Needs transformers: pip install 'attnlab[hf]'.
     """
-    from attnlab.exchange import import_model
+    from attnlab.hf.exchange import import_model
     from attnlab.runs import refuse_several
 
     refuse_several("an import")

@@ -3,7 +3,8 @@
 study      what all studies have in common
 recall, trust, why                studies that train models of their own
 compare    specimens that differ in one thing; ready comparisons
-optimizers, search                studies of fine-tuning
+
+The studies of fine-tuning (optimizers, search) are in attnlab.hf.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from attnlab.runs import interpreting, read_json
 from attnlab.studies.study import Result, Study
 
 COMPARISONS = ("compare", "additive-vs-dot", "shared-projections", "masking", "efficient")
-MODULES = {name: f"attnlab.studies.{name}" for name in ("recall", "trust", "why", "optimizers", "search")}
+MODULES = {name: f"attnlab.studies.{name}" for name in ("recall", "trust", "why")}
+MODULES |= {name: f"attnlab.hf.{name}" for name in ("optimizers", "search")}
 MODULES |= dict.fromkeys(COMPARISONS, "attnlab.studies.compare")
 
 

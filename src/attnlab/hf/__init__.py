@@ -1,0 +1,68 @@
+"""Hugging Face: classifiers, small encoders, and exchange of models with transformers.
+
+    from attnlab.hf import FineTuning, fine_tune
+    from attnlab.corpora.labelled import read_tables
+    outcome = fine_tune("roberta-base", read_tables("train.tsv", "dev.tsv"), FineTuning(epochs=3))
+
+Each name is imported when it is first used: the command line reads the settings when it starts, and transformers takes seconds.
+`import attnlab.exchange` imports transformers and registers attnlab's models and mechanisms with it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnlab.hf.classify import fine_tune, make_classifier
+    from attnlab.hf.encoder_settings import EncoderConfig
+    from attnlab.hf.encoders import pretrain
+    from attnlab.hf.exporting import export
+    from attnlab.hf.filling import Filling, fill
+    from attnlab.hf.importing import import_model
+    from attnlab.hf.outcome import Epoch, Outcome, Scored, Trial
+    from attnlab.hf.places import locate
+    from attnlab.hf.results import describe_tables
+    from attnlab.hf.settings import RATES, FineTuning
+
+_HOMES = {
+    "Epoch": "outcome",
+    "Outcome": "outcome",
+    "Scored": "outcome",
+    "Trial": "outcome",
+    "describe_tables": "results",
+    "RATES": "settings",
+    "FineTuning": "settings",
+    "fine_tune": "classify",
+    "make_classifier": "classify",
+    "EncoderConfig": "encoder_settings",
+    "Filling": "filling",
+    "fill": "filling",
+    "locate": "places",
+    "pretrain": "encoders",
+    "export": "exporting",
+    "import_model": "importing",
+}
+
+__all__ = [
+    "RATES",
+    "EncoderConfig",
+    "Epoch",
+    "Filling",
+    "FineTuning",
+    "Outcome",
+    "Scored",
+    "Trial",
+    "describe_tables",
+    "export",
+    "fill",
+    "fine_tune",
+    "import_model",
+    "locate",
+    "make_classifier",
+    "pretrain",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attnlab.hf' has no attribute '{name}'")
+    return getattr(import_module(f"attnlab.hf.{_HOMES[name]}"), name)

@@ -1,0 +1,148 @@
+"""The baseline: tf-idf of words and pairs of words, logistic regression over them (scikit-learn).
+
+It knows nothing of word order beyond pairs and was never pretrained, and it trains in seconds. What an encoder adds is what it
+adds to this. How strongly it may trust single words is chosen by cross-validation within the training table, so that the
+validation table is as new to it as to anybody. Kept as numbers and a list of words, never as code.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attnlab.corpora.labelled import LabelledTable, Tables
+from attnlab.errors import CheckpointError, DataError
+from attnlab.hf.outcome import Outcome, Scored, Trial
+from attnlab.hf.settings import FineTuning
+from attnlab.runs import interpreting, read_bytes, read_json, write_bytes, write_json
+from attnlab.stages import Show
+
+STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
+FOLDS = 5
+MOST_ROUNDS = 1000
+WORDS = {"ngram_range": (1, 2), "sublinear_tf": True, "token_pattern": r"(?u)\b\w+\b|[^\w\s]"}
+
+
+class Bag:
+    """A fitted baseline: words, their rarity, and the weights of the labels."""
+
+    def __init__(self, labels: list[str], words: list[str], rarity: Any, weights: Any, offsets: Any) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self.labels, self.words, self.rarity, self.weights, self.offsets = labels, words, rarity, weights, offsets
+        self._reader = TfidfVectorizer(**WORDS, vocabulary=words)
+        self._reader.idf_ = rarity
+
+    def probabilities(self, texts: list[str]) -> Any:
+        """The probability of every label for every text."""
+        from scipy.special import softmax
+
+        scores = self._reader.transform(texts) @ self.weights.T + self.offsets
+        return softmax(scores, axis=1)
+
+    def save(self, folder: Path) -> None:
+        """Write it as JSON and numbers."""
+        from safetensors.numpy import save
+
+        write_json(folder / "bag.json", {"labels": self.labels, "words": self.words})
+        numbers = {"rarity": self.rarity, "weights": self.weights, "offsets": self.offsets}
+        write_bytes(folder / "bag.safetensors", save(numbers))
+
+    @classmethod
+    def load(cls, folder: Path) -> Bag:
+        """Read one that was saved."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        stored = read_json(folder / "bag.json")
+        try:
+            with interpreting(folder):
+                numbers = load(read_bytes(folder / "bag.safetensors"))
+                return cls(stored["labels"], stored["words"], numbers["rarity"], numbers["weights"], numbers["offsets"])
+        except SafetensorError as error:
+            raise CheckpointError(f"{folder / 'bag.safetensors'} is damaged ({error}): make it again") from None
+
+
+def fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:
+    """The baseline with the strength that predicts held-out parts of the training table best; the weaker one of equals."""
+    import numpy as np
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    texts, gold = tables.train.texts, tables.ids(tables.train)
+    trials = cross_validate(texts, gold, folds_of(tables), seed)
+    reader = TfidfVectorizer(**WORDS)
+    model = LogisticRegression(C=best_of(trials).strength, max_iter=MOST_ROUNDS).fit(reader.fit_transform(texts), gold)
+    weights, offsets = model.coef_, model.intercept_
+    if len(tables.labels) == 2:  # scikit-learn keeps one row for two labels
+        weights, offsets = np.vstack([np.zeros_like(weights), weights]), np.array([0.0, offsets[0]])
+    words = [str(word) for word in reader.get_feature_names_out()]
+    return Bag(list(tables.labels), words, reader.idf_, np.ascontiguousarray(weights), offsets), trials
+
+
+def folds_of(tables: Tables) -> int:
+    """Parts that the training table is cut into: each needs a text of every label."""
+    label, least = min(tables.train.counts.items(), key=lambda pair: pair[1])
+    if least < 2:
+        raise DataError(f"{tables.train.source}: label '{label}' has one text only; cross-validation needs two of each")
+    return min(FOLDS, least)
+
+
+def cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> list[Trial]:
+    """The accuracy of every strength on parts of the table that it did not see; a part's words are counted once for all."""
+    import numpy as np
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
+
+    labels, right = np.array(gold), dict.fromkeys(STRENGTHS, 0)
+    for seen, unseen in StratifiedKFold(folds, shuffle=True, random_state=seed).split(texts, gold):
+        reader = TfidfVectorizer(**WORDS)
+        learned, asked = (
+            reader.fit_transform([texts[at] for at in seen]),
+            reader.transform([texts[at] for at in unseen]),
+        )
+        model = LogisticRegression(max_iter=MOST_ROUNDS, warm_start=True)
+        for strength in STRENGTHS:
+            model.set_params(C=strength).fit(learned, labels[seen])
+            right[strength] += int((model.predict(asked) == labels[unseen]).sum())
+    return [Trial(strength, many / len(gold)) for strength, many in right.items()]
+
+
+def best_of(trials: Sequence[Trial]) -> Trial:
+    """The trial with the highest accuracy, the weakest of equals."""
+    return max(trials, key=lambda one: one.accuracy)
+
+
+def score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
+    """A table as the baseline sees it."""
+    import numpy as np
+
+    chances = bag.probabilities(table.texts)
+    loss = float(-np.log(np.maximum(chances[np.arange(len(gold)), gold], 1e-300)).mean())
+    return Scored(tuple(gold), tuple(tuple(map(float, row)) for row in chances), loss)
+
+
+def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -> Outcome:
+    """Fit the baseline; with a folder it is kept there, and measured on the test table if there is one."""
+    began = time.perf_counter()
+    show.line(f"{len(STRENGTHS)} strengths are tried on {folds_of(tables)} parts of {tables.train.source}")
+    bag, trials = fit(tables, settings.seed)
+    chosen = best_of(trials)
+    right = f"{100 * chosen.accuracy:.1f} % right in cross-validation within {tables.train.source}"
+    show.line(f"strength {chosen.strength:g}: {right}")
+    dev, test = score(bag, tables.dev, tables.ids(tables.dev)), None
+    if folder is not None:
+        bag.save(folder)
+        if tables.test is not None:
+            test = score(bag, tables.test, tables.ids(tables.test))
+    facts = {
+        "architecture": "tf-idf of words and pairs, logistic regression",
+        "parameters": int(bag.weights.size + bag.offsets.size),
+        "words": len(bag.words),
+        "strength": chosen.strength,
+        "folds": folds_of(tables),
+    }
+    return Outcome(tables.labels, dev, test, (), 0, time.perf_counter() - began, facts=facts, trials=tuple(trials))

@@ -1,0 +1,272 @@
+"""An attnlab model as transformers knows models: AttnlabConfig and AttnlabForCausalLM, around attnlab's own LanguageModel.
+
+There is no second implementation of anything: ids and padding go in, scores come out. Texts padded on the left are read from
+their first token on, each as if it were alone, with caches of their own.
+
+Code of a user that a folder carries runs only if it is trusted: from_pretrained(folder, trust_code=True).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from attnlab import usercode
+from attnlab.config import ModelConfig, restore_model
+from attnlab.errors import UserError
+from attnlab.hf.attention import Watching, by_beginning
+from attnlab.model import LanguageModel
+from attnlab.runs import write_bytes
+from attnlab.taps import capture, taps_of
+
+PATTERN = "attn.hook_pattern"
+READ = ("input_ids", "attention_mask", "labels")
+
+
+class AttnlabConfig(PreTrainedConfig):
+    """The settings of an attnlab model; `settings` are those of attnlab, the rest repeats them under transformers' names."""
+
+    model_type = "attnlab"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+
+    def __init__(self, settings: dict[str, Any] | None = None, **others: Any) -> None:
+        model = restore_model(None, settings or {}, "settings.", "config.json")
+        repeated = {
+            "vocab_size": model.vocab_size,
+            "hidden_size": model.n_embd,
+            "num_hidden_layers": model.n_layer,
+            "num_attention_heads": model.n_head,
+            "max_position_embeddings": model.block_size,
+            "tie_word_embeddings": False,
+        }
+        super().__init__(**others | repeated)
+        self.settings = asdict(model)
+
+    @property
+    def own(self) -> ModelConfig:
+        """The settings as attnlab takes them."""
+        folder = Path(self.name_or_path) if self.name_or_path else None
+        return restore_model(folder, self.settings, "settings.", "config.json")
+
+
+class AttnlabCache:
+    """What the layers keep of a text under way, for each group of rows that begin at the same place."""
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[Tensor, int, list[Any]]] = []
+        self.length = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """How many tokens were read, padding included."""
+        return self.length
+
+    def reorder_cache(self, beam_idx: Int[Tensor, " B"]) -> None:
+        """Go on with other rows, as beam search does: each from one that begins at the same place."""
+        chosen = []
+        for rows, left, caches in self.groups:
+            place = {row: number for number, row in enumerate(rows.tolist())}
+            picked = torch.tensor([place[row] for row in beam_idx[rows].tolist()])
+            chosen.append((rows, left, [cache.select(picked) for cache in caches]))
+        self.groups = chosen
+
+
+class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
+    """A language model of attnlab that transformers can load, save, train and generate with."""
+
+    config_class = AttnlabConfig
+    base_model_prefix = "language_model"
+    main_input_name = "input_ids"
+    _supports_sdpa = True
+    _no_split_modules = ["Block"]  # noqa: RUF012
+
+    def __init__(self, config: AttnlabConfig) -> None:
+        super().__init__(config)
+        self.language_model = LanguageModel(config.own)
+        self.drawn = not any(one.is_meta for one in self.parameters())
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, trust_code: bool = False, **kwargs: Any
+    ) -> Any:
+        """A model from a folder; the code that it carries runs if it is trusted, or by `trust_code`."""
+        with usercode.trusting(trust_code):
+            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Write a folder, with the code of a mechanism in a user's file."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        for name, content in usercode.carried(self.config.own.mechanism).items():
+            path = Path(save_directory) / name
+            path.parent.mkdir(exist_ok=True)
+            write_bytes(path, content)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: a LanguageModel draws its own weights."""
+
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """What no file brought, as a new LanguageModel has it; its tables of positions are in no file."""
+        if self.drawn:
+            return
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+            new = LanguageModel(self.config.own)
+        values = {**dict(new.named_parameters()), **dict(new.named_buffers())}
+        for name, tensor in [*self.language_model.named_parameters(), *self.language_model.named_buffers()]:
+            if not getattr(tensor, "_is_hf_initialized", False):
+                tensor.copy_(values[name])
+        self.drawn = True
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """No: mechanisms keep what they need, which need not be keys and values."""
+        return False
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.language_model.tokens
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The head."""
+        return self.language_model.head
+
+    def resize_token_embeddings(self, *_: Any, **__: Any) -> nn.Embedding:
+        """Refused: the number of symbols is a setting of the model."""
+        raise UserError("an attnlab model keeps its vocabulary: train one with another --model.vocab_size")
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: AttnlabCache | None = None,
+        labels: Int[Tensor, "B T"] | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **others: Any,
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        """The scores of every next token, and the loss where there are labels."""
+        counted = others.pop("num_items_in_batch", None)
+        refuse(input_ids, attention_mask, past_key_values, others)
+        assert input_ids is not None
+        cache = past_key_values
+        if cache is None and use_cache and not self.training:
+            cache = AttnlabCache()
+        start = cache.length if cache is not None else 0
+        mask = attention_mask if attention_mask is None else attention_mask.bool()
+        if mask is not None and mask.shape != (len(input_ids), start + input_ids.shape[1]):
+            raise UserError(
+                f"attention_mask is {list(mask.shape)} for {start + input_ids.shape[1]} tokens: one number a token read so far"
+            )
+        watched = self.watched(bool(output_attentions), bool(output_hidden_states))
+        logits, seen = self.read(input_ids, None if mask is None else ~mask, cache, watched)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(
+                logits,
+                labels,
+                vocab_size=self.config.vocab_size,
+                **({"num_items_in_batch": counted} if counted else {}),
+            )
+        kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep, None)  # 0 keeps all
+        found: dict[str, Any] = {
+            "loss": loss,
+            "logits": logits[:, kept],
+            "past_key_values": cache,
+            "hidden_states": tuple(seen[name] for name in watched if not name.endswith(PATTERN)) or None,
+            "attentions": tuple(seen[name] for name in watched if name.endswith(PATTERN)) or None,
+        }
+        output = CausalLMOutputWithPast(**found)
+        plain = return_dict if return_dict is not None else self.config.return_dict
+        return output if plain else output.to_tuple()
+
+    def watched(self, attentions: bool, hidden: bool) -> list[str]:
+        """The taps that are asked for: patterns layer by layer, the stream before every block and after the last norm."""
+        layers = range(self.config.num_hidden_layers)
+        wanted = [f"blocks.{layer}.{PATTERN}" for layer in layers] if attentions else []
+        if attentions and (self.language_model.latents is not None or set(wanted) - set(taps_of(self.language_model))):
+            raise UserError(
+                "this model has layers without weights of tokens on tokens: leave output_attentions out, and see"
+                " attnlab.influence(model.language_model, ids)"
+            )
+        return wanted + ([f"blocks.{layer}.hook_resid_pre" for layer in layers] + ["hook_final"] if hidden else [])
+
+    def read(
+        self,
+        ids: Int[Tensor, "B T"],
+        hidden: Bool[Tensor, "B S"] | None,
+        cache: AttnlabCache | None,
+        watched: list[str],
+    ) -> tuple[Float[Tensor, "B T V"], dict[str, Tensor]]:
+        """The scores, and what passed the taps; every row from its first token on, and zeros before it."""
+        known = cache.groups if cache is not None and cache.length else []
+        asked, total = ids.shape[1], (cache.length if cache is not None else 0) + ids.shape[1]
+        beginnings = [group[:2] for group in known] or list(by_beginning(hidden, len(ids), total))
+        caches: list[list[Any] | None] = [group[2] for group in known] or [
+            self.language_model.new_caches() if cache is not None else None for _ in beginnings
+        ]
+        if cache is not None and None in caches:
+            raise UserError("a mechanism of this model keeps no cache: generate with use_cache=False")
+        parts = []
+        for (rows, left), kept in zip(beginnings, caches, strict=True):
+            first = max(0, left - (total - asked))
+            rest = None if hidden is None or not hidden[rows, left:].any() else hidden[rows, left:]
+            if rest is not None and kept is not None:
+                raise UserError(
+                    "padding stands behind a text that goes on: to generate, pad on the left (tokenizer.padding_side ="
+                    ' "left")'
+                )
+            watching: Watching = capture(self.language_model, watched) if watched else nullcontext({})
+            with watching as seen:
+                scores = self.language_model(ids[rows, first:], rest, kept)
+            parts.append((rows, first, left, {**seen, "scores": scores}))
+        if cache is not None:
+            cache.groups = [(*begin, kept) for begin, kept in zip(beginnings, caches, strict=True) if kept is not None]
+            cache.length = total
+        found = {name: joined(parts, name, len(ids), asked, total) for name in [*watched, "scores"]}
+        return found.pop("scores"), found
+
+
+Part = tuple[Tensor, int, int, dict[str, Tensor]]
+
+
+def joined(parts: Sequence[Part], name: str, batch: int, asked: int, total: int) -> Tensor:
+    """One tensor of all rows from those of the groups: patterns are [B, H, T, S], everything else begins with [B, T]."""
+    rows, first, _, values = parts[0]
+    if len(parts) == 1 and len(rows) == batch and first == 0:
+        return values[name].expand(batch, *values[name].shape[1:])
+    shape = values[name].shape
+    pattern = name.endswith(PATTERN)
+    whole = values[name].new_zeros((batch, shape[1], asked, total) if pattern else (batch, asked, *shape[2:]))
+    for rows, first, left, values in parts:
+        if pattern:
+            whole[rows, :, first:, left:] = values[name].expand(len(rows), -1, -1, -1)
+        else:
+            whole[rows, first:] = values[name]
+    return whole
+
+
+def refuse(ids: Tensor | None, mask: Tensor | None, cache: object, others: dict[str, Any]) -> None:
+    """Say what this model is given and does not read."""
+    if ids is None:
+        raise UserError("an attnlab model reads input_ids: it cannot begin with embeddings")
+    if ids.device.type != "cpu":
+        raise UserError(f"an attnlab model runs on the CPU, and this text is on {ids.device}: model.to('cpu')")
+    if mask is not None and mask.ndim != 2:
+        raise UserError("an attnlab model takes an attention_mask of padding, [batch, tokens], not one of pairs")
+    if cache is not None and not isinstance(cache, AttnlabCache):
+        raise UserError("an attnlab model keeps what its mechanisms need: leave past_key_values and caches out")
+    strange = sorted(name for name, value in others.items() if value is not None and name != "cache_position")
+    if strange:
+        raise UserError(f"an attnlab model does not read {strange[0]}: give it {', '.join(READ)}")

@@ -1,0 +1,249 @@
+"""Which batch size, learning rate and number of epochs? A search that sees the validation table only, within a stated budget.
+
+Optuna proposes (its tree-structured Parzen estimator); a trial that lies below the median of the others at the same share of
+its schedule is ended early. Every trial is a file, whole or not there, and the sampler of each is seeded by its number: so a
+search that was stopped goes on as if it had not been. Then the best settings are trained once more, by `make_classifier`, with
+the same seed; only there is a model kept, and the test table measured, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attnlab.corpora.labelled import Tables
+from attnlab.errors import UserError
+from attnlab.hf import Epoch, FineTuning, Outcome, fine_tune, make_classifier, search_judge
+from attnlab.hf.asked import Asked, check, fingerprints
+from attnlab.hf.models import PACKAGES
+from attnlab.progress import display, say
+from attnlab.report import strict
+from attnlab.report.words import duration
+from attnlab.runs import add_files, interpreting, is_written, read_json, to_json, write_folder
+from attnlab.studies.study import Study
+
+__all__ = ["STUDY", "Search", "begin", "make_plan"]
+
+TRIALS = 12  # where the user says neither their number nor a time
+BATCHES = (16, 32, 64)
+FEWEST_EPOCHS = 2
+BELOW, ABOVE = 5.0, 10.0  # how far the rate may lie below and above the one it starts from
+RANDOM_FIRST = 4  # trials before the estimator and the median say anything
+PARTS = 4  # of a schedule, after which trials are held against each other
+
+
+class Pruned(Exception):
+    """Ends a trial that is not worth finishing."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The whole study: what is fine-tuned, and the budget; 0 is no limit."""
+
+    asked: Asked
+    trials: int = TRIALS
+    minutes: float = 0.0
+
+    @classmethod
+    @interpreting(Path("study.json"))
+    def stored(cls, values: Mapping[str, Any]) -> Search:
+        """What to_dict gave."""
+        return cls(**{**values, "asked": Asked.stored(values["asked"])})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    def space(self) -> dict[str, Any]:
+        """What is tried: around the given settings, which are the first trial."""
+        given = self.asked.settings
+        return {
+            "batch_size": sorted({*BATCHES, given.batch_size}),
+            "lr": [given.rate / BELOW, given.rate * ABOVE],
+            "epochs": [min(FEWEST_EPOCHS, given.epochs), given.epochs],
+        }
+
+    def over(self, trials: list[dict[str, Any]]) -> bool:
+        """Whether the budget is spent; one trial there is always."""
+        spent = sum(one["seconds"] for one in trials)
+        return bool(trials) and (
+            (self.trials and len(trials) >= self.trials) or (self.minutes and spent >= 60 * self.minutes) or False
+        )
+
+    def budget(self) -> str:
+        """The budget in words."""
+        many = f"at most {self.trials} trials" if self.trials else ""
+        long = f"no new trial after {self.minutes:g} minutes" if self.minutes else ""
+        return ", ".join(part for part in (many, long) if part)
+
+
+def make_plan(asked: Asked, trials: int | None = None, minutes: float | None = None) -> Search:
+    """The study as a user asks for it."""
+    if trials is not None and trials < 1:
+        raise UserError(f"--trials must be at least 1, not {trials}")
+    if minutes is not None and not 0 < minutes < 1e6:
+        raise UserError(f"--minutes must be above 0, not {minutes:g}")
+    return Search(asked.lasting(), trials or (0 if minutes else TRIALS), minutes or 0.0)
+
+
+def check_plan(plan: Search) -> None:
+    """Find mistakes before anything is trained."""
+    check(plan.asked, plan.asked.tables(), "chooses its strength by itself", (*PACKAGES, "optuna"))
+
+
+def sums(plan: Search) -> dict[str, str]:
+    """Checksums of the tables and the model."""
+    return fingerprints(plan.asked, plan.asked.tables())
+
+
+def conclude(folder: Path, plan: Search, console: Console) -> dict[str, Any]:
+    """Try what the budget allows, train the best once more, and write the result and the report."""
+    tables = plan.asked.tables()
+    trials = try_all(folder, plan, replace(tables, test=None), console)
+    best = search_judge.best_of(trials)
+    settings = settings_of(plan, best["params"])
+    say(console, f"the best is trial {best['number']}: trained once more, and kept in {folder / 'best'}")
+    kept = folder / "best" / "result.json"
+    if not is_written(kept):
+        with display("the best settings", console) as show:
+            make_classifier(plan.asked.model, tables, settings, folder / "best", show, plan.asked.command)
+    result: dict[str, Any] = strict(search_judge.judge(plan, trials, read_json(kept), tables))
+    lines = "".join(f"{line}\n" for line in search_judge.as_lines(trials))
+    add_files(folder, {"trials.tsv": lines.encode()})
+    return result
+
+
+def settings_of(plan: Search, params: Mapping[str, Any]) -> FineTuning:
+    """The settings of a trial."""
+    return replace(plan.asked.settings, **params)
+
+
+def try_all(folder: Path, plan: Search, tables: Tables, console: Console) -> list[dict[str, Any]]:
+    """Every trial that the budget still allows; the tables are those without the test table."""
+    kept = folder / "trials"
+    if not kept.exists():
+        write_folder(kept, "trials", {})
+    trials = [read_json(path) for path in sorted(kept.glob("[0-9]*.json")) if is_written(path)]
+    say(console, f"budget: {plan.budget()}, then the best once more; {len(trials)} trials are done")
+    say(console, f"tried: {search_judge.about_space(plan.space())}")
+    while not plan.over(trials):
+        number = len(trials) + 1
+        one = one_trial(plan, tables, trials, console)
+        add_files(kept, {f"{number:04d}.json": to_json(one)})
+        trials.append(one)
+        say(console, f"trial {number}: {search_judge.in_a_line(one)}")
+        if number == 1:
+            say(console, estimate(plan, one["seconds"]))
+    return trials
+
+
+def estimate(plan: Search, first: float) -> str:
+    """How long the rest may take: the first has the most epochs, the others as many on average as lie in the middle."""
+    low, high = plan.space()["epochs"]
+    mean = first * (low + high) / (2 * high)
+    rest = [(plan.trials - 1) * mean] if plan.trials else []
+    rest += [max(0.0, 60 * plan.minutes - first)] if plan.minutes else []
+    return f"the first took {duration(first)}: the others may take about {duration(min(rest))}, and the best once more"
+
+
+def one_trial(plan: Search, tables: Tables, trials: list[dict[str, Any]], console: Console) -> dict[str, Any]:
+    """Propose settings and train them, to the end or until they fall behind."""
+    study = rebuilt(plan, trials)
+    proposed = study.ask(distributions(plan))
+    number, began, epochs = len(trials) + 1, time.perf_counter(), list[Epoch]()
+    settings, outcome = settings_of(plan, proposed.params), None
+    with display(f"trial {number}", console) as show:
+        show.line(search_judge.settings_in_words(proposed.params))
+        with suppress(Pruned):
+            outcome = fine_tune(
+                plan.asked.model, tables, settings, None, show, watcher(proposed, epochs, settings.epochs)
+            )
+    return recorded(number, proposed, epochs, outcome, len(tables.dev.rows), time.perf_counter() - began)
+
+
+def recorded(
+    number: int, proposed: Any, epochs: list[Epoch], outcome: Outcome | None, texts: int, seconds: float
+) -> dict[str, Any]:
+    """A trial as it is kept; of one that was ended early, its best epoch so far."""
+    best = max(epochs, key=lambda one: one.dev_accuracy)
+    found: dict[str, Any] = strict(
+        {
+            "number": number,
+            "params": proposed.params,
+            "pruned": outcome is None,
+            "accuracy": best.dev_accuracy,
+            "right": round(best.dev_accuracy * texts),
+            "texts": texts,
+            "best_epoch": best.epoch,
+            "epochs": [asdict(one) for one in epochs],
+            "outcomes": "".join(map(str, map(int, outcome.right))) if outcome else None,
+            "reached": {str(part): value for part, value in proposed.study.trials[-1].intermediate_values.items()},
+            "seconds": seconds,
+        }
+    )
+    return found
+
+
+def watcher(proposed: Any, epochs: list[Epoch], planned: int) -> Callable[[Epoch], None]:
+    """Writes the epochs of a trial down, tells optuna after every part of the schedule, and ends what falls behind."""
+
+    def watch(one: Epoch) -> None:
+        epochs.append(one)
+        part = PARTS * one.epoch // planned
+        if part > PARTS * (one.epoch - 1) // planned:
+            proposed.report(max(each.dev_accuracy for each in epochs), part)
+            if part < PARTS and proposed.should_prune():
+                raise Pruned
+
+    return watch
+
+
+def distributions(plan: Search) -> dict[str, Any]:
+    """The space as optuna knows it."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    space = plan.space()
+    slowest, fastest = space["lr"]
+    return {
+        "batch_size": CategoricalDistribution(space["batch_size"]),
+        "lr": FloatDistribution(slowest, fastest, log=True),
+        "epochs": IntDistribution(*space["epochs"]),
+    }
+
+
+def rebuilt(plan: Search, trials: list[dict[str, Any]]) -> Any:
+    """Optuna's study with all trials that there are, and the given settings as the first of all."""
+    import optuna
+    from optuna.trial import TrialState, create_trial
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    seed = 1000 * plan.asked.settings.seed + len(trials)  # another for every trial, the same after a stop
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(n_startup_trials=RANDOM_FIRST, seed=seed % 2**32),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=RANDOM_FIRST),
+    )
+    for one in trials:
+        study.add_trial(
+            create_trial(
+                state=TrialState.PRUNED if one["pruned"] else TrialState.COMPLETE,
+                value=one["accuracy"],
+                params=one["params"],
+                distributions=distributions(plan),
+                intermediate_values={int(part): value for part, value in one["reached"].items()},
+            )
+        )
+    if not trials:
+        given = plan.asked.settings
+        study.enqueue_trial({"batch_size": given.batch_size, "lr": given.rate, "epochs": given.epochs})
+    return study
+
+
+STUDY = Study(Search.stored, check_plan, sums, conclude, lambda _: "search")
+begin = STUDY.begin

@@ -1,0 +1,116 @@
+"""Attention in the shapes of other programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from exchanged import stored, tiny_model, tiny_tokenizer
+
+from attnlab.look import attentions_of, circuits_of
+from attnlab.runs import Run, add_files, write_folder
+from attnlab.taps import capture
+from verbs import call
+
+MEAN = """
+import torch
+class Mean(torch.nn.Module):
+    def __init__(self, n_embd, n_head, block_size, *, rotary=False):
+        super().__init__()
+        self.out = torch.nn.Linear(n_embd, n_embd)
+    def forward(self, x, padding=None, cache=None):
+        return self.out(x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None])
+"""
+
+
+@pytest.mark.parametrize("mechanism", ["dot", "linformer", "mean.py:Mean"])
+def test_shapes_are_those_of_bertviz_and_circuitsvis(
+    mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mean.py").write_text(MEAN)
+    made, tokenizer = tiny_model(mechanism=mechanism), tiny_tokenizer("bpe")
+    tokens, layers = attentions_of(made, tokenizer, "Hank Aaron was")
+    count = len(tokenizer.encode("Hank Aaron was"))
+    assert len(tokens) == count
+    assert "".join(tokens).strip() == "Hank Aaron was"
+    assert [layer.shape for layer in layers] == [(1, 2, count, count)] * 2
+    for layer in layers:
+        assert not layer.triu(1).any()
+        if mechanism != "linformer":  # whose rows are mixtures, and need not sum to one
+            torch.testing.assert_close(layer.sum(dim=-1), torch.ones(1, 2, count))
+    again, circuits = circuits_of(made, tokenizer, "Hank Aaron was")
+    assert again == tokens
+    for one, layer in zip(circuits, layers, strict=True):
+        torch.testing.assert_close(one, layer[0])
+
+
+def test_the_patterns_are_the_models_own() -> None:
+    made, tokenizer = tiny_model(), tiny_tokenizer("bpe")
+    _, layers = attentions_of(made, tokenizer, "Hank Aaron", question=True)
+    with capture(made, "hook_pattern") as seen:
+        made(torch.tensor([[*tokenizer.encode("Hank Aaron"), tokenizer.mask]]))
+    for number, layer in enumerate(layers):
+        assert torch.equal(layer, seen[f"blocks.{number}.attn.hook_pattern"])
+
+
+def test_the_verb_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.create(tmp_path / "run", {})
+    stored(run.path / "model", tiny_model())
+    file = tmp_path / "attention.json"
+    assert call("export-attention", run.path, "Hank Aaron", file) == 0
+    written = json.loads(file.read_text())
+    count = len(written["tokens"])
+    assert torch.tensor(written["attention"]).shape == (2, 2, count, count)
+    capsys.readouterr()
+    assert call("export-attention", run.path, "Hank Aaron", file) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_nobody_imports_transformers_by_chance(tmp_path: Path) -> None:
+    code = "import sys, attnlab.cli, attnlab.look; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_transformers_the_fix_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "attnlab.hf.exchange", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert call("export", "somewhere", "else") == 2
+    assert "pip install 'attnlab[hf]'" in capsys.readouterr().err
+
+
+def test_the_card_tells_what_the_run_knows(tmp_path: Path) -> None:
+    from attnlab.exchange import export
+
+    Run.create(tmp_path / "pretrain", {"stage": "pretrain", "data": {"corpus": {"source": "prose", "sha256": "e5"}}})
+    data = {"corpus": {"source": "people:40", "sha256": "abc123"}, "facts": {"source": "/home/x/f.tsv", "sha256": "d4"}}
+    run = Run.create(
+        tmp_path / "run", {"stage": "finetune", "data": data, "base": "../pretrain", "config": {"seed": 3}}
+    )
+    stored(run.path / "model", tiny_model("mingpt"), "char")
+    add_files(run.path, {"result.json": json.dumps({"final_loss": 0.12345}).encode()})
+    figures = {"questions": 50, "accuracy": 0.5, "low": 0.36, "high": 0.64}
+    for name, of in (("one", run.path), ("other", tmp_path / "another")):
+        write_folder(
+            tmp_path / name,
+            "evaluation",
+            {"result.json": json.dumps({"run": str(of), "exam": name, **figures}).encode()},
+        )
+    export(run.path, tmp_path / "theirs")
+    card = (tmp_path / "theirs" / "README.md").read_text()
+    assert "`people:40`, sha256 `abc123`" in card
+    assert "`f.tsv`" in card
+    assert "/home/x" not in card
+    assert card.index("`prose`, sha256 `e5`") < card.index("- finetune")
+    for licence in ("CC BY-SA 3.0", "Python Software Foundation", "data of one's own"):
+        assert licence in card
+    assert "final training loss: 0.1235" in card
+    assert "50 questions of `one`: 50.0 % right (95 % interval 36.0 to 64.0 %)" in card
+    assert "`other`" not in card
+    assert "| seed | 3 |" in card

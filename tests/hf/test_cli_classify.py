@@ -1,0 +1,246 @@
+"""`attnlab classify` as a user gives it: what is shown, what is written, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnlab.hf.bag import Bag
+from attnlab.stats import proportion_interval
+from verbs import call
+
+QUICK = ("--epochs", "2", "--lr", "5e-3", "--batch_size", "16")
+
+
+@pytest.fixture(scope="module")
+def done(files: Path, roberta: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "run"
+    tables = (files / "train.tsv", files / "dev.tsv", "--test", files / "test.tsv")
+    assert call("classify", *tables, "--model", roberta, "--labels", "pos=good,neg=bad", "--out", out, *QUICK) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def result(done: Path) -> dict:
+    return json.loads((done / "result.json").read_text())
+
+
+def test_what_is_written(done: Path, result: dict) -> None:
+    assert {path.name for path in done.iterdir()} == {
+        "model",
+        "predictions.tsv",
+        "report.html",
+        "report.md",
+        "result.json",
+        "manifest.json",
+    }
+    assert not list(done.parent.glob(".*"))
+    assert result["labels"] == ["bad", "good"]
+    assert result["settings"]["epochs"] == 2
+    assert result["settings"]["lr"] == 5e-3
+    assert len(result["epochs"]) == 2
+    assert result["data"]["train"]["counts"] == {"bad": 80, "good": 80}
+    assert len(result["data"]["dev"]["sha256"]) == 64
+    assert result["environment"]["transformers"]
+    config = json.loads((done / "model" / "config.json").read_text())
+    assert config["id2label"] == {"0": "bad", "1": "good"}
+
+
+@pytest.fixture
+def kept(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same as a user has it, under ./runs."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(done, "runs/classify-1"))
+
+
+def test_it_is_listed_and_shown(kept: Path, result: dict, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("runs", "--json") == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert [entry[name] for name in ("name", "kind", "what", "state")] == [
+        *("classify-1", "classifier", "classify", "complete"),
+    ]
+    assert (entry["accuracy"], entry["loss"]) == (result["dev"]["accuracy"], result["dev"]["loss"])
+    assert (entry["tokens"], entry["seconds"], entry["seed"]) == (result["tokens"], result["seconds"], 0)
+    assert entry["settings"]["batch_size"] == 16
+    assert call("runs", "--filter", "lr=5e-3") == 0
+    assert f"{100 * result['dev']['accuracy']:.1f} % on validation" in capsys.readouterr().out
+    assert call("runs", "show", "classify-1") == 0
+    shown = capsys.readouterr().out
+    for part, name in (("dev", "validation"), ("test", "test")):
+        one = result[part]
+        (line,) = (line for line in shown.splitlines() if line.startswith(name))
+        assert f"{100 * one['accuracy']:.1f} % (95 % interval {100 * one['low']:.1f} to" in line
+        assert f"{one['right']} of {one['texts']}" in line
+    assert call("runs", "export", "classify-1", "--tensorboard", "board") == 2
+    assert "no curve of steps" in capsys.readouterr().err
+    assert call("runs", "delete", "classify-1", "--yes") == 0
+    assert not kept.exists()
+
+
+def test_its_report_is_written_again(done: Path, kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in kept.glob("report.*"):
+        file.unlink()
+    assert call("report", "runs/classify-1") == 0
+    for name in ("report.html", "report.md"):
+        assert (kept / name).read_text() == (done / name).read_text()
+    shutil.copytree(kept, "runs/classify-2")
+    capsys.readouterr()
+    assert call("report", "classify-1", "classify-2") == 2
+    assert "no runs to lay beside others: name it alone" in capsys.readouterr().err
+    assert not Path("runs/report-1").exists()
+
+
+@pytest.mark.parametrize("verb", [("export", "{}", "new"), ("evaluate", "{}"), ("ask", "{}", "Who?"), ("resume", "{}")])
+def test_it_is_no_run_and_says_what_it_is(
+    kept: Path, capsys: pytest.CaptureFixture[str], verb: tuple[str, ...]
+) -> None:
+    assert call(*(word.format(kept) for word in verb)) == 2
+    error = capsys.readouterr().err
+    assert "is a classifier of transformers already: load it with AutoModelForSequenceClassification" in error
+    assert "from_pretrained('runs/classify-1/model')" in error
+    assert len(error.splitlines()) == 1
+    shutil.rmtree(kept / "model")
+    (kept / "model").mkdir()
+    assert call(*(word.format(kept) for word in verb)) == 2
+    assert "is a classification by a bag of words" in capsys.readouterr().err
+
+
+def test_the_numbers_fit_the_predictions(done: Path, result: dict) -> None:
+    heading, *lines = (done / "predictions.tsv").read_text().splitlines()
+    assert heading == "part\tlabel\tpredicted\tconfidence\ttext"
+    rows = [line.split("\t") for line in lines]
+    for part, texts in (("dev", 40), ("test", 30)):
+        pairs = [(label, said) for name, label, said, _, _ in rows if name == part]
+        one = result[part]
+        right = sum(label == said for label, said in pairs)
+        assert (one["texts"], one["right"], one["accuracy"]) == (texts, right, right / texts)
+        assert (one["low"], one["high"]) == proportion_interval(right, texts)
+        counts = [[pairs.count((meant, said)) for said in result["labels"]] for meant in result["labels"]]
+        assert one["confusion"] == counts
+        for place, label in enumerate(one["by_label"]):
+            said = sum(row[place] for row in counts)
+            assert label["precision"] == (counts[place][place] / said if said else None)
+            assert label["recall"] == counts[place][place] / sum(counts[place])
+        assert len(one["mistakes"]) == min(20, texts - right)
+        sure = [mistake["confidence"] for mistake in one["mistakes"]]
+        assert sure == sorted(sure, reverse=True)
+
+
+def test_the_page_has_it_all(done: Path, result: dict) -> None:
+    page, text = (done / "report.html").read_text(), (done / "report.md").read_text()
+    accuracy = f"{100 * result['test']['accuracy']:.1f}"
+    assert accuracy in page
+    assert accuracy in text
+    assert "Confusion matrix" in page
+    assert "Labels on test" in page
+    assert "95 % interval" in text
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_what_is_shown_before_training(
+    files: Path, roberta: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("classify", files / "train.tsv", files / "dev.tsv", "--model", "bag-of-words")
+    assert call(*arguments, "--labels", "pos=good", "--out", tmp_path / "bag") == 0
+    shown = capsys.readouterr().out
+    assert "train.tsv: 160 texts, training; label first (the first column has 2 short values that repeat" in shown
+    assert "good (in the files: pos)" in shown
+    texts = [line.split("\t")[1] for line in (files / "train.tsv").read_text().splitlines() if line.startswith("pos")]
+    assert "good:\n" + "".join(f"  {text}\n" for text in texts[:3]) in shown
+    assert "validation accuracy: " in shown
+
+
+def test_the_baseline(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("classify", files / "train.tsv", files / "dev.tsv", "--test", files / "test.tsv")
+    assert call(*arguments, "--model", "bag-of-words", "--out", tmp_path / "bag", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result == json.loads((tmp_path / "bag" / "result.json").read_text())
+    assert min(result["dev"]["accuracy"], result["test"]["accuracy"]) > 0.9
+    assert (result["epochs"], result["best_epoch"]) == ([], 0)
+    best = max(result["trials"], key=lambda one: one["accuracy"])
+    assert result["facts"]["strength"] == best["strength"]
+    bag = Bag.load(tmp_path / "bag" / "model")
+    rows = [line.split("\t") for line in (tmp_path / "bag" / "predictions.tsv").read_text().splitlines()[1:]]
+    chances = bag.probabilities([row[4] for row in rows])
+    assert [bag.labels[one] for one in chances.argmax(axis=1)] == [row[2] for row in rows]
+    assert chances.max(axis=1).tolist() == pytest.approx([float(row[3]) for row in rows], abs=1e-5)
+    assert "How strongly it may trust single words" in (tmp_path / "bag" / "report.html").read_text()
+
+
+def test_explain_batch_trains_nothing(
+    files: Path, roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("classify", files / "train.tsv", files / "dev.tsv", "--model", roberta, "--explain-batch")
+    assert call(*arguments) == 0
+    assert "input_ids" in capsys.readouterr().out
+    assert call(*arguments, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["batch"]["texts"] == 64
+    assert not list(tmp_path.iterdir())
+
+
+def test_mistakes(files: Path, roberta: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = (files / "train.tsv", files / "dev.tsv")
+    (tmp_path / "there").mkdir()
+    wrong = (
+        ((files / "train.tsv", "--model", roberta), "classify takes a table to learn from and one to choose on"),
+        ((*both, "--model", roberta, "--labels", "x=y"), "--labels: unknown label 'x'"),
+        ((*both, "--model", roberta, "--epochs", "0"), "epochs must be at least 1"),
+        ((*both, "--model", roberta, "--optimizer", "adam"), "optimizer must be one of"),
+        ((*both, "--model", tmp_path / "absent"), "is no folder: name the folder of an encoder"),
+        ((*both, "--model", "no-such-model-at-all"), "HF_HUB_OFFLINE keeps the hub closed"),
+        ((*both, "--model", roberta, "--out", tmp_path / "there"), "there exists already"),
+        ((files / "trian.tsv", files / "dev.tsv", "--model", roberta), "did you mean"),
+    )
+    for arguments, message in wrong:
+        out = () if "--out" in arguments else ("--out", tmp_path / "new")
+        assert call("classify", *arguments, *out) == 2, message
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_stopped_it_leaves_nothing(
+    files: Path, roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from attnlab.hf import fine_tuning
+
+    def stop(*_: object, **__: object) -> None:
+        assert list(tmp_path.glob(".out.*")), "it works in a folder of its own"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fine_tuning.Watcher, "on_evaluate", stop)
+    tables = (files / "train.tsv", files / "dev.tsv")
+    assert call("classify", *tables, "--model", roberta, "--out", tmp_path / "out", *QUICK) == 130
+    assert "nothing was written" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_start_is_light() -> None:
+    code = (
+        "import sys, attnlab.cli; from attnlab.hf import FineTuning;"
+        "heavy = {'torch', 'numpy', 'transformers', 'datasets', 'sklearn', 'jinja2'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_baseline_takes_a_seed_and_nothing_of_an_encoder(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("classify", files / "train.tsv", files / "dev.tsv", "--model", "bag-of-words")
+    assert call(*asked, "--epochs", 3, "--out", tmp_path / "out") == 2
+    assert "leave --epochs out" in capsys.readouterr().err
+    assert call(*asked, "--seed", 3, "--out", tmp_path / "out") == 0
+    assert (tmp_path / "out" / "result.json").is_file()
+
+
+def test_which_model_must_be_said(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("classify", files / "train.tsv", files / "dev.tsv") == 2
+    assert "with which model? Add --model bag-of-words, minilm" in capsys.readouterr().err

