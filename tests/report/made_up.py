@@ -248,7 +248,14 @@ def make_scores(right: int, texts: int, mistakes: int) -> Result:
     counts = [[half - wrong, wrong], [0, texts - half]]
     labels = [
         {"label": "bad", "texts": half, "predicted": half - wrong, "precision": 1.0, "recall": 0.9, "f1": 0.95},
-        {"label": "good", "texts": texts - half, "predicted": half + wrong, "precision": None, "recall": 1.0, "f1": 0.9},
+        {
+            "label": "good",
+            "texts": texts - half,
+            "predicted": half + wrong,
+            "precision": None,
+            "recall": 1.0,
+            "f1": 0.9,
+        },
     ]
     found = {"place": "line 7", "text": "Not =bad at all", "label": "good", "predicted": "bad", "confidence": 0.98}
     scores = {"texts": texts, "right": right, "accuracy": right / texts, "low": low, "high": high, "loss": 0.213}
@@ -259,7 +266,14 @@ def make_classification() -> Result:
     table = {"texts": 160, "counts": {"bad": 80, "good": 80}, "sha256": "0" * 64, "column": "label-first"}
     table |= {"recognised": "two short values that repeat", "heading": False, "blank": 2}
     epochs = [
-        {"epoch": number, "train_loss": loss, "train_accuracy": 0.7, "dev_loss": 0.4, "dev_accuracy": 0.8, "seconds": 9.0}
+        {
+            "epoch": number,
+            "train_loss": loss,
+            "train_accuracy": 0.7,
+            "dev_loss": 0.4,
+            "dev_accuracy": 0.8,
+            "seconds": 9.0,
+        }
         for number, loss in ((1, None), (2, 0.31), (3, 0.22))
     ]
     return {
@@ -293,8 +307,10 @@ def make_trial(number: int, right: int, pruned: bool = False) -> Result:
     low, high = interval(right, 200)
     params = {"batch_size": 16, "lr": 3e-5 * number, "epochs": 3}
     scores = {"right": right, "texts": 200, "accuracy": right / 200, "low": low, "high": high}
-    return scores | {"number": number, "params": params, "pruned": pruned, "epochs": [{}] * (1 if pruned else 3)} | (
-        {"best_epoch": 1 if pruned else 2, "seconds": 20.0}
+    return (
+        scores
+        | {"number": number, "params": params, "pruned": pruned, "epochs": [{}] * (1 if pruned else 3)}
+        | ({"best_epoch": 1 if pruned else 2, "seconds": 20.0})
     )
 
 
