@@ -10,7 +10,7 @@ from comparisons import make_comparison
 
 from attnlab import stats
 from attnlab.corpora import Question
-from attnlab.studies.trust_measures import Asked, curve, describe_group, separation
+from attnlab.studies.trust import Asked, curve, describe_group, separation
 
 Result = dict[str, Any]
 

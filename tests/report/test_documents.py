@@ -265,7 +265,7 @@ def test_the_files_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     result, folder = make_recall(20), tmp_path / "new" / "study"
     assert write_report(result, folder) == folder / "report.html"
     write_report(result, folder)  # again: a report can be made anew
-    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.md"]
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "report.html", "report.md"]
     written: list[str] = []
     monkeypatch.setattr(attnlab.report, "write_bytes", lambda path, content: written.append(path.name))
     assert write_report(result, folder, FORMATS) == folder / "report.html"
