@@ -17,7 +17,9 @@ from attnlab.manifest import NAME as MANIFEST
 from attnlab.runs import is_classifier, is_encoder, is_locked, is_written, read_json
 
 OURS = ("run", "study", "classifier", "encoder", "output")  # kinds that this program made, and may take away
-_REPORT = re.compile(r"report\.(html|md|json|tex)|report-[a-z0-9-]+\.csv|" + re.escape(MANIFEST))  # of a report's folder
+_REPORT = re.compile(
+    r"report\.(html|md|json|tex)|report-[a-z0-9-]+\.csv|" + re.escape(MANIFEST)
+)  # of a report's folder
 DEPTH = 3  # folders between a study and its runs
 _TAIL = 4096  # bytes at the end of a file of metrics that surely hold its last step
 
