@@ -238,11 +238,7 @@ def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
         (("--optimizers", "adamw=-1,sgd"), "the rate of adamw must be a number above 0"),
         (("--optimizers", "adamw,sgd", "--lr", "0.001"), "one --lr does not suit all"),
         (("--optimizers", "adamw,sgd", "--seed", "3"), "leave out --optimizer and --seed"),
-<<<<<<< HEAD:tests/classify/test_optimizers_study.py
-        (("--optimizers", "adamw,sgd", "--seeds", "0"), "--seeds must be a number from 1 to 1000"),
-=======
         (("--optimizers", "adamw,sgd", "--seeds", "0"), "--seeds must be a number from 1"),
->>>>>>> d99e567e9cb2c2868e4999776e67ac6b59a9f2bf:tests/hf/test_optimizers_study.py
         (("--optimizers", "adamw,sgd", "--search"), "--search tunes one optimizer"),
         (("--seeds", "3"), "--seeds goes with --optimizers"),
         (("--optimizers", "adamw,sgd", "--model", "bag-of-words"), "bag-of-words has no optimizer to choose"),

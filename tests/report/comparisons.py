@@ -155,6 +155,7 @@ def make_comparison(
     ]
     quality = {"tokens": 20_000, "unknown_share": 0.03, "punctuation_share": 0.11, "distinct_share": 0.4}
     return {
+        "kind": "comparison",
         "study": "masking",
         "title": "dot, additive, zero_mask: which is better at words?",
         "question": "Does additive attention learn more from the same sentences than dot-product attention?",

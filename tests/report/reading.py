@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 # Elements that HTML leaves open.
-VOID = {"meta", "input", "br", "img", "link"}
+VOID = {"meta", "input", "br", "img", "link", "wbr"}
 
 
 class Reader(HTMLParser):

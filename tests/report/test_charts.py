@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnlab.report.charts import Axis, Bar, Point, Series, bar_chart, line_chart, looks, point_chart
+from attnlab.report.charts import WIDTH, draw_chart, looks
 from attnlab.report.curves import MOST_POINTS, between, joint_curve, loss_curve, smooth, thin
+from attnlab.report.document import Axis, Chart, Mark, Series
 from attnlab.report.heat import LEVELS, Shading, heat_cells, heat_map
 from attnlab.report.scales import scale
 from attnlab.report.svg import width_of
 
 NAN, INFINITE = math.nan, math.inf
 X, Y = Axis("tokens"), Axis("loss", "nats")
+
+
+def lines(*series: Series, label: str = "lines") -> str:
+    return draw_chart(Chart("lines", "title", label, X, Y, series))
+
+
+def bars(*marks: Mark, label: str = "bars") -> str:
+    return draw_chart(Chart("bars", "title", label, Axis("right", "%"), marks=marks))
+
+
+def points(*marks: Mark) -> str:
+    return draw_chart(Chart("points", "title", "points", Axis("ratio"), marks=marks, origin=1.0))
 
 
 def parse(svg: str) -> ElementTree.Element:
@@ -63,29 +77,33 @@ def test_a_scale_covers_its_data_with_few_ticks(low: float, span: float, most: i
     assert axis(axis.ticks[-1]) == pytest.approx(110)
 
 
-def test_flat_data_get_an_axis_around_them() -> None:
+def test_flat_data_get_an_axis_around_them_and_whole_numbers_whole_ticks() -> None:
     assert scale(0, 0, 0, 1).ticks[0] == 0
     flat = scale(5, 5, 0, 100)
     assert flat.ticks[0] < 5 < flat.ticks[-1]
-    drawing = line_chart([Series("flat", [1, 2, 3], [5, 5, 5])], X, Y, label="flat")
+    drawing = lines(Series("flat", [1, 2, 3], [5.5, 5.5, 5.5]))
     assert len(marks(drawing, "line")) == 2  # the line, and its sample in the legend
+    assert {"1", "2", "3"} <= set(words(drawing))
+    assert "1.5" not in words(drawing)
 
 
 def test_a_line_chart_names_axes_units_and_series() -> None:
     one = Series("first", [0, 1, 2], [3, 2, 1], low=[2, 1, 0], high=[4, 3, 2])
     two = Series("second", [0, 1, 2], [1, 1, 2], dots=[(0, 1), (2, 2)], dots_name="raw")
-    drawing = line_chart([one, two], X, Y, label="two lines")
+    drawing = lines(one, two, label="two lines")
     assert {"tokens", "loss (nats)", "first", "second", "raw"} <= set(words(drawing))
     assert len(marks(drawing, "band")) == 1
     root = parse(drawing)
     assert (root.get("role"), root.get("aria-label")) == ("img", "two lines")
     first, second = (mark.get("stroke-dasharray") for mark in marks(drawing, "line")[-2:])
     assert first != second
+    assert len(str(root.get("data-axes")).split()) == 8
+    groups = [f"{one.get('class')} {one.get('data-series')}" for one in root.iter("g") if one.get("data-series")]
+    assert sorted(groups) == ["key 0", "key 1", "key 1", "series 0", "series 1"]
 
 
 def test_a_line_chart_draws_points_where_they_belong() -> None:
-    drawing = line_chart([Series("s", [0, 10], [0, 10])], X, Y, label="l", width=760, height=300)
-    assert marks(drawing, "line")[-1].get("d") == "M56.0 252.0L734.0 54.0"
+    assert marks(lines(Series("s", [0, 10], [0, 10])), "line")[-1].get("d") == "M56.0 252.0L734.0 54.0"
 
 
 @pytest.mark.parametrize(
@@ -99,47 +117,57 @@ def test_a_line_chart_draws_points_where_they_belong() -> None:
     ],
 )
 def test_odd_series_give_a_sound_chart(series: list[Series]) -> None:
-    drawing = line_chart(series, X, Y, label="odd")
     drawn = any(math.isfinite(value) for one in series for value in one.y)
-    assert ("nothing to draw" in words(drawing)) is not drawn
+    assert ("nothing to draw" in words(lines(*series))) is not drawn
 
 
 def test_a_number_that_is_not_finite_breaks_the_line() -> None:
-    drawing = line_chart([Series("gap", [0, 1, 2, 3, 4], [1, 2, NAN, 2, 1])], X, Y, label="gap")
-    assert len(marks(drawing, "line")) == 1 + 2
+    assert len(marks(lines(Series("gap", [0, 1, 2, 3, 4], [1, 2, NAN, 2, 1])), "line")) == 1 + 2
 
 
 def test_many_series_wrap_their_legend_inside_the_chart() -> None:
     many = [Series(f"a series with a long name {number}", [0, 1], [0, number]) for number in range(8)]
-    root = parse(line_chart(many, X, Y, label="many", width=370))
-    assert all(float(element.get("x", "0")) < 370 for element in root.iter("text"))
+    root = parse(lines(*many))
+    assert all(float(element.get("x", "0")) < WIDTH for element in root.iter("text"))
+    assert len({element.get("y") for element in root.iter("text") if "series" in (element.text or "")}) > 1
 
 
 def test_bars_carry_their_values_and_intervals() -> None:
-    bars = [Bar("model", 81.6, 78.7, 84.2), Bar("baseline", 2.3, faint=True)]
-    drawing = bar_chart(bars, Axis("right", "%"), label="bars", written="{:.1f} %".format)
+    drawing = bars(Mark("model", 81.6, "81.6 %", 78.7, 84.2), Mark("baseline", 2.3, "2.3 %", faint=True))
     assert {"model", "baseline", "81.6 %", "2.3 %", "right (%)", "100"} <= set(words(drawing))
     assert len(marks(drawing, "whisker")) == 1
     wide, short = (float(bar.get("width", "0")) for bar in marks(drawing, "bar", "rect"))
     assert wide / short == pytest.approx(81.6 / 2.3, rel=0.02)
 
 
-@pytest.mark.parametrize("width", [370, 760])
-@pytest.mark.parametrize("bars", [[], [Bar("zero", 0, 0, 0)], [Bar("lost", NAN)], [Bar("below", -2, -3, 1)]])
-def test_odd_bars_give_a_sound_chart(bars: list[Bar], width: int) -> None:
-    drawing = bar_chart(bars, Axis("right", "%"), label="odd", width=width, written=lambda value: f"{value:.1f}")
-    assert [bar.name for bar in bars] == [word for word in words(drawing) if word in {bar.name for bar in bars}]
+@pytest.mark.parametrize("shape", [bars, points])
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [Mark("zero", 0, "0", 0, 0)],
+        [Mark("lost", NAN, "NaN", NAN, NAN)],
+        [Mark("below", -2, "-2", -3, 1)],
+        [Mark("far", 1e9, "1e9", -1e9, INFINITE)],
+    ],
+)
+def test_odd_marks_give_a_sound_chart(given: list[Mark], shape: Callable[..., str]) -> None:
+    drawing = shape(*given)
+    assert [one.name for one in given] == [word for word in words(drawing) if word in {one.name for one in given}]
+    assert ("no value" in words(drawing)) == any(not math.isfinite(one.value) for one in given)
     assert all(float(bar.get("width", "0")) > 0 for bar in marks(drawing, "bar", "rect"))
+    known = sum(math.isfinite(one.value) for one in given)
+    assert len([*marks(drawing, "bar", "rect"), *marks(drawing, "point", "circle")]) == known
 
 
 def test_a_long_name_is_shortened_and_never_leaves_the_chart() -> None:
-    names = words(bar_chart([Bar("n" * 200, 1)], Axis("right"), label="long"))
+    names = words(bars(Mark("n" * 200, 1, "1")))
     assert any(name.endswith("…") and len(name) < 60 for name in names)
 
 
 def test_points_lie_on_both_sides_of_a_line_where_nothing_differs() -> None:
-    points = [Point("better", 0.9, 0.8, 1.0), Point("worse", 1.2, 1.1, 1.3, faint=True), Point("alone", 1.05)]
-    drawing = point_chart(points, Axis("ratio"), label="points", origin=1.0, written="{:.2f}".format)
+    given = [Mark("better", 0.9, "0.90", 0.8, 1.0), Mark("worse", 1.2, "1.20", 1.1, 1.3, faint=True)]
+    drawing = points(*given, Mark("alone", 1.05, "1.05"))
     assert {"better", "worse", "alone", "0.90", "1.20", "ratio"} <= set(words(drawing))
     assert len(marks(drawing, "whisker")) == 2
     (origin,) = (float(mark.get("x1", "nan")) for mark in marks(drawing, "axis", "line"))
@@ -148,22 +176,15 @@ def test_points_lie_on_both_sides_of_a_line_where_nothing_differs() -> None:
     assert [mark.get("class") for mark in marks(drawing, "point", "circle")] == ["point", "point faint", "point"]
 
 
-@pytest.mark.parametrize("width", [370, 760])
-@pytest.mark.parametrize("points", [[], [Point("lost", NAN, NAN, NAN)], [Point("far", 1e9, -1e9, INFINITE)]])
-def test_odd_points_give_a_sound_chart(points: list[Point], width: int) -> None:
-    drawing = point_chart(points, Axis("ratio"), label="odd", width=width)
-    assert len(marks(drawing, "point", "circle")) == sum(math.isfinite(one.value) for one in points)
-
-
 def test_what_is_marked_is_drawn_as_a_warning_in_every_chart() -> None:
-    line = line_chart([Series("a", [0, 1], [0, 1]), Series("b", [0, 1], [1, 0], marked=True)], X, Y, label="l")
-    points = point_chart([Point("a", 1, 0, 2), Point("b", 1, 0, 2, marked=True)], X, label="p")
-    for drawing in (line, points):
+    line = lines(Series("a", [0, 1], [0, 1]), Series("b", [0, 1], [1, 0], marked=True))
+    pair = (Mark("a", 1, "1", 0, 2), Mark("b", 1, "1", 0, 2, marked=True))
+    for drawing in (line, points(*pair), bars(*pair)):
         classes = {one.text: one.get("class") or "" for one in parse(drawing).iter("text")}
         assert "leak" in classes["b"].split()
         assert "leak" not in classes["a"].split()
     assert [mark.get("class") for mark in marks(line, "line")[-2:]] == ["line s1", "line leak"]
-    assert [mark.get("class") for mark in marks(points, "whisker")] == ["whisker", "whisker leak"]
+    assert [mark.get("class") for mark in marks(points(*pair), "whisker")] == ["whisker", "whisker leak"]
 
 
 def test_no_two_of_many_series_look_alike_and_none_like_a_warning() -> None:
@@ -198,10 +219,9 @@ def test_odd_heat_maps_are_sound(values: list[list[float]]) -> None:
 
 def test_names_in_charts_are_escaped() -> None:
     nasty = '<script>"&\x00'
-    axis = Axis(nasty)
     for drawing in (
-        line_chart([Series(nasty, [0, 1], [0, 1])], axis, axis, label=nasty),
-        bar_chart([Bar(nasty, 1)], axis, label=nasty),
+        lines(Series(nasty, [0, 1], [0, 1]), label=nasty),
+        bars(Mark(nasty, 1, nasty), label=nasty),
         heat_map([[1.0]], [nasty], [nasty], label=nasty),
     ):
         assert "<script" not in drawing

@@ -6,7 +6,19 @@ import math
 
 import pytest
 
-from attnlab.report.words import chance, figure, signed, span, times
+from attnlab.report.words import (
+    chance,
+    duration,
+    figure,
+    flat,
+    interval,
+    magnitude,
+    percent,
+    plain,
+    signed,
+    span,
+    times,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +61,16 @@ def test_half_an_interval_is_none(low: float | None, high: float | None) -> None
 def test_ratios_and_chances() -> None:
     assert [times(value) for value in (1.0134, 41.72, None, math.nan)] == ["1.013", "41.7", "–", "NaN"]
     assert [chance(p) for p in (0.00002, 0.0342, 0.21, None)] == ["< 0.001", "0.034", "0.21", "–"]
+
+
+def test_numbers_in_words() -> None:
+    assert percent(0.816) == "81.6 %"
+    assert interval(0.787, 0.842) == "78.7 to 84.2 %"
+    assert [duration(seconds) for seconds in (None, 0, 8.21, 59.96, 412.3, 3599.9, 3900)] == (
+        ["–", "0.0 s", "8.2 s", "1 min 00 s", "6 min 52 s", "1 h 00 min", "1 h 05 min"]
+    )
+    assert [plain(value) for value in (True, None, 3, 40.0, 3e-4, 3383296, [1, 2], "x", {})] == (
+        ["yes", "–", "3", "40", "0.0003", "3,383,296", "1, 2", "x", "–"]
+    )
+    assert dict(flat({"a": {"b": {"c": 1}, "d": {}}, "e": 0.5})) == {"a.b.c": "1", "a.d": "–", "e": "0.5"}
+    assert [magnitude(size) for size in (900, 90_000, 2e6)] == [(1.0, ""), (1e3, "thousand "), (1e6, "million ")]

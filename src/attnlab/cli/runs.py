@@ -157,8 +157,6 @@ def report(
     json: Annotated[Json, about("Print JSON and write nothing.")] = False,
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
-    from jinja2 import TemplateError
-
     from attnlab.report import FORMATS, strict, write_report
     from attnlab.runs import free_name, interpreting, read_json, refuse_existing
 
@@ -175,11 +173,8 @@ def report(
     if out is not None:
         refuse_existing(out)
     folder = out or (entries[0].path if whole else free_name("report"))
-    try:
-        with interpreting(entries[0].path / "result.json"):
-            path = write_report(result, folder, FORMATS if format == "all" else (format,))
-    except TemplateError as error:
-        raise UserError(f"{entries[0].path}/result.json lacks {error}: it is damaged, or of another version") from None
+    with interpreting(entries[0].path / "result.json"):
+        path = write_report(result, folder, FORMATS if format == "all" else (format,))
     console.print(f"report: {path}", soft_wrap=True)
 
 

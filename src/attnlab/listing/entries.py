@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,9 +17,9 @@ from attnlab.manifest import NAME as MANIFEST
 from attnlab.runs import is_classifier, is_encoder, is_locked, is_written, read_json
 
 OURS = ("run", "study", "classifier", "encoder", "output")  # kinds that this program made, and may take away
-_REPORT = frozenset(
-    {"report.html", "report.md", "report.json", MANIFEST}
-)  # a folder with nothing else in it is a report
+_REPORT = re.compile(
+    r"report\.(html|md|json|tex)|report-[a-z0-9-]+\.csv|" + re.escape(MANIFEST)
+)  # of a report's folder
 DEPTH = 3  # folders between a study and its runs
 _TAIL = 4096  # bytes at the end of a file of metrics that surely hold its last step
 
@@ -214,7 +215,7 @@ def last_epoch(result: Mapping[str, Any]) -> dict[str, Any]:
 def _read_output(path: Path) -> Entry:
     """What a verb that questions or reports runs has written, or a folder that has nothing to do with us."""
     inside = {one.name for one in path.iterdir()}
-    if inside and inside <= _REPORT:
+    if inside and all(map(_REPORT.fullmatch, inside)):
         return Entry(path, "output", "report", "complete", changed(*(path / name for name in inside)), note="a report")
     result = read_json(path / "result.json") if is_written(path / "result.json") else {}
     verb = "look" if (path / "look.html").is_file() else "evaluate" if result.keys() & {"exam", "probes"} else ""

@@ -60,22 +60,21 @@ def show_result(result: Mapping[str, Any], console: Console) -> None:
 def files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
     """The files of a report by name."""
     files: dict[str, str] = {}
-    tables = list(named_tables(document))
     if "md" in formats:
         files["report.md"] = as_markdown(document)
     if "json" in formats:
         files["report.json"] = as_json(document)
     if "csv" in formats:
-        files |= {f"report-{name}.csv": as_csv(one) for name, one in tables}
+        files |= {f"report-{name}.csv": as_csv(one) for name, one in named_tables(document)}
     if "latex" in formats:
-        files["report.tex"] = "\n".join(as_latex(one, name) for name, one in tables)
+        files["report.tex"] = as_latex(document)
     if "html" in formats:
         files["report.html"] = as_html(document)
     return files
 
 
 def write_report(result: Mapping[str, Any], folder: Path, formats: Sequence[str] = ("md", "html")) -> Path:
-    """Write the report of a result into a folder; the path of the page, or of the last file without one."""
+    """Write the report of a result into a folder; the path of the page, without one that of the only file, or the folder."""
     # Half a surrogate pair can occur in JSON but not in UTF-8.
     texts = files_of(document_of(result), formats)
     files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
@@ -84,4 +83,4 @@ def write_report(result: Mapping[str, Any], folder: Path, formats: Sequence[str]
             write_bytes(folder / name, content)
     else:
         write_folder(folder, "report", files)
-    return folder / list(files)[-1]
+    return folder / list(files)[-1] if "html" in formats or len(files) == 1 else folder

@@ -16,12 +16,13 @@ from itertools import groupby
 
 from attnlab.report.document import Axis, Chart, Mark, Series
 from attnlab.report.scales import Scale, extent, scale
-from attnlab.report.svg import LETTER, finite, line, shorten, svg, text, width_of
+from attnlab.report.svg import finite, line, shorten, svg, text, width_of
 
 WIDTH = 760
 DASHES = ("", "7 4", "2 4", "10 3 2 3", "4 2", "12 5")
 COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
 MARKED = "leak"  # the class of what is drawn as a warning
+FEW = 30  # dots that are drawn large
 TOO_NEAR = "s2"  # the colour that could be taken for the warning
 
 
@@ -39,11 +40,12 @@ class Look:
 
 
 def over(axis: Axis, values: Sequence[float], begin: float, end: float, most: int = 5) -> Scale:
-    """The scale of an axis over these values."""
+    """The scale of an axis over these values; where all of them are whole, as epochs are, so are the ticks."""
     low, high = extent(values)
+    whole = all(value == int(value) for value in values if finite(value)) and any(map(finite, values))
     low = low if axis.low is None else min(axis.low, low)
     high = high if axis.high is None else max(axis.high, high)
-    return scale(low, high, begin, end, most)
+    return scale(low, high, begin, end, most, whole)
 
 
 # Lines
@@ -87,7 +89,7 @@ def draw_series(number: int, look: Look, series: Series, x: Scale, y: Scale) -> 
             yield f'<path class="band {look.colour}" d="{path(outline)}Z"/>'
     dots = "".join(f"M{x(a):.1f} {y(b):.1f}h0" for a, b in series.dots if finite(a, b))
     if dots:
-        yield f'<path class="dots {look.colour}" d="{dots}"/>'
+        yield f'<path class="dots {look.colour}{" few" if len(series.dots) <= FEW else ""}" d="{dots}"/>'
     for stretch in unbroken(list(zip(series.x, series.y, strict=True))):
         yield f'<path class="line {look.colour}" d="{path([(x(a), y(b)) for a, b in stretch])}"{look.style}/>'
     yield "</g>"
@@ -106,7 +108,7 @@ def legend(series: Sequence[Series], left: float, right: float, top: float) -> t
     parts, x, y = [], left, top
     for number, name, kind, style in legend_entries(series):
         name = shorten(name, right - left - 32)
-        need = 32 + LETTER * len(name) + 16
+        need = 32 + width_of(name) + 16
         if x > left and x + need > right + 16:
             x, y = left, y + 20
         marks = f"M{x:.1f} {y:.1f}h24" if "line" in kind else "".join(f"M{x + dx:.1f} {y:.1f}h0" for dx in (3, 12, 21))

@@ -91,7 +91,7 @@ def accuracy_table(result: Result) -> Table:
     once = "the test table was measured once, after everything was chosen" if result["test"] else ""
     caption = "; ".join(part for part in (chosen, once) if part)
     words = f"{caption[:1].upper()}{caption[1:]}." if caption else "Shares of right labels."
-    return Table(words, columns, rows, "Results", brief=True)
+    return Table("Results", words, columns, rows, brief=True)
 
 
 def label_table(result: Result, part: str) -> Table:
@@ -116,6 +116,7 @@ def label_table(result: Result, part: str) -> Table:
         Column("F1", note="the harmonic mean of both"),
     ]
     return Table(
+        f"Labels on {PARTS[part]}",
         "Precision: how often it is right when it says the label. Recall: how many of the label it finds.",
         columns,
         rows,
@@ -140,7 +141,7 @@ def mistakes_table(result: Result, part: str) -> Table:
         Column("It says", number=False),
         Column("Confidence", largest_first=True),
     ]
-    return Table(caption, columns, rows)
+    return Table(f"Mistakes on {PARTS[part]}", caption, columns, rows)
 
 
 def data_table(result: Result) -> Table:
@@ -156,7 +157,7 @@ def data_table(result: Result) -> Table:
     columns = [Column("Table", number=False), Column("Texts"), *(Column(label) for label in result["labels"])]
     learned = result["data"]["train"]
     how = f"{learned['column'].replace('-', ' ').capitalize()} in {learned['source']}: {learned['recognised']}."
-    return Table(how, columns, rows)
+    return Table("Data", how, columns, rows)
 
 
 # Charts
@@ -254,7 +255,7 @@ def epochs_table(result: Result) -> Table | None:
         return None
 
     def cells(one: Result) -> list[Cell]:
-        losses = [Cell(plain(one[key] if one[key] is None else round(one[key], 3)), one[key]) for key in LOSSES]
+        losses = [Cell("NaN" if one[key] is None else f"{one[key]:.3f}", one[key]) for key in LOSSES]
         shares = [Cell(percent(one[key]), one[key]) for key in ("train_accuracy", "dev_accuracy")]
         return [*losses, *shares, Cell(duration(one["seconds"]), one["seconds"])]
 
@@ -272,7 +273,7 @@ def epochs_table(result: Result) -> Table | None:
         "Training loss and accuracy are counted while the weights change, over the whole epoch and with dropout; validation is"
         " measured at its end."
     )
-    return Table(caption, [Column(title) for title in titles], rows, "Epochs", brief=True)
+    return Table("Epochs", caption, [Column(title) for title in titles], rows, brief=True)
 
 
 def part_section(result: Result, part: str, name: str) -> Section:

@@ -86,9 +86,8 @@ def heading(one: Result) -> Column:
     """The column of a figure."""
     unit = f" ({one['unit']})" if one.get("unit") and one["unit"] != "%" else ""
     best_first = not one.get("lower_is_better", True)
-    return Column(
-        one["title"] + unit, note=one.get("note") or "", largest_first=best_first, short=one.get("short") or ""
-    )
+    short, minor = one.get("short") or "", one["key"].startswith("train_")
+    return Column(one["title"] + unit, note=one.get("note") or "", largest_first=best_first, short=short, minor=minor)
 
 
 def measured(summary: Result | None, kind: str) -> Cell:
@@ -110,7 +109,7 @@ def specimens_table(result: Result, figures: Sequence[Result], caption: str) -> 
         Row(Cell(one["name"]), [measured(one["values"].get(item["key"]), item["kind"]) for item in figures], mark(one))
         for one in result["specimens"]
     ]
-    return Table(caption, [Column("Specimen", number=False), *map(heading, figures)], rows)
+    return Table("Results", caption, [Column("Specimen", number=False), *map(heading, figures)], rows)
 
 
 def summary_table(result: Result) -> Table:
@@ -123,7 +122,7 @@ def summary_table(result: Result) -> Table:
     )
     if len(seeds) < 2:
         caption = "One seed each: how much another seed would change these numbers is not known."
-    return replace(specimens_table(result, figures, caption), title="Results", brief=True)
+    return replace(specimens_table(result, figures, caption), brief=True)
 
 
 def costs_table(result: Result) -> Table | None:
@@ -145,7 +144,7 @@ def costs_table(result: Result) -> Table | None:
         Row(row.name, [beside(cell, own) for cell, own in zip(row.cells, reference, strict=True)], row.mark)
         for row in made.rows
     ]
-    return Table(made.caption, made.columns, rows)
+    return Table("Time and memory", made.caption, made.columns, rows)
 
 
 def seeds_table(result: Result) -> Table:
@@ -167,7 +166,8 @@ def seeds_table(result: Result) -> Table:
         for run in one["runs"]
     ]
     short = [Column(item.get("short") or item["title"], note=item["title"]) for item in figures]
-    return Table("Every run by itself.", [Column("Specimen", number=False), Column("Seed"), *short], rows)
+    columns = [Column("Specimen", number=False), Column("Seed"), *short]
+    return Table("Runs", "Every run by itself.", columns, rows)
 
 
 def theirs_table(result: Result) -> Table | None:
@@ -192,7 +192,7 @@ def theirs_table(result: Result) -> Table | None:
         Column("Ours over theirs"),
         Column("Source", number=False),
     )
-    return Table("Published figures beside ours.", columns, rows) if rows else None
+    return Table("Published figures", "Published figures beside ours.", columns, rows) if rows else None
 
 
 # What was done
@@ -211,7 +211,8 @@ def varied_table(result: Result) -> Table:
     ]
     seeds = ", ".join(map(str, result.get("seeds") or []))
     caption = f"Varied: {result.get('varied') or ', '.join(names) or 'nothing'}; seeds {seeds or NOTHING}."
-    return Table(caption, [Column("Specimen", number=False), *(Column(name, number=False) for name in names)], rows)
+    columns = [Column("Specimen", number=False), *(Column(name, number=False) for name in names)]
+    return Table("What was varied", caption, columns, rows)
 
 
 def order_of(result: Result) -> str:
@@ -273,7 +274,8 @@ def comparisons_table(result: Result) -> Table | None:
         Column("Difference shown", number=False),
     ]
     tests = dict.fromkeys(one["test"] for one in pairs if one.get("test"))
-    return Table(f"The tests hold {'; '.join(tests)}." if tests else "The tests in numbers.", columns, rows)
+    caption = f"The tests hold {'; '.join(tests)}." if tests else "The tests in numbers."
+    return Table("Comparisons", caption, columns, rows)
 
 
 def by_seed_table(result: Result) -> Table | None:
@@ -288,7 +290,7 @@ def by_seed_table(result: Result) -> Table | None:
             rows.append(Row(Cell(f"{one['a']} minus {one['b']}"), cells, doubtful(one, leaks)))
     columns = [Column("Compared", number=False), Column("Figure", number=False)]
     columns += map(Column, ("Seed", "First", "Second", "First minus second"))
-    return Table("What was compared, by seed.", columns, rows) if rows else None
+    return Table("Comparisons by seed", "What was compared, by seed.", columns, rows) if rows else None
 
 
 def paired_table(result: Result) -> Table | None:
@@ -307,7 +309,8 @@ def paired_table(result: Result) -> Table | None:
         cells = [Cell(item["title"]), difference, Cell(times(one.get("ratio")), one.get("ratio"))]
         rows.append(Row(Cell(f"{one['a']} minus {one['b']}"), cells, doubtful(one, leaks)))
     columns = (Column("Compared", number=False), Column("Figure", number=False), Column("Difference"), Column("Ratio"))
-    return Table("All other figures, by seed: described, not tested, and not corrected.", columns, rows)
+    caption = "All other figures, by seed: described, not tested, and not corrected."
+    return Table("Differences by seed", caption, columns, rows)
 
 
 # Texts and leaks
@@ -348,7 +351,8 @@ def probes_tables(result: Result) -> list[Table]:
             for one in read
         ]
         columns = [Column("Specimen", number=False), *(Column(f"Sentence {place + 1}") for place in places)]
-        tables.append(Table("Perplexity of each sentence, and its loss in nats per token below.", columns, rows))
+        caption = "Perplexity of each sentence, and its loss in nats per token below."
+        tables.append(Table("Probe sentences", caption, columns, rows))
     return tables
 
 
@@ -377,7 +381,7 @@ def quality_table(result: Result) -> Table | None:
     if result.get("text_quality"):
         rows.append(Row(Cell(THE_TEXT), cells(result["text_quality"])))
     columns = [Column("Written by", number=False), *(Column(title) for _, title, _ in SAMPLE_FIGURES)]
-    return Table("What the samples are made of, in shares of their tokens.", columns, rows)
+    return Table("Samples", "What the samples are made of, in shares of their tokens.", columns, rows)
 
 
 # The leak
@@ -406,7 +410,7 @@ def audit_table(result: Result) -> Table | None:
         Column("Largest leak", note="share of an output that later tokens move"),
         Column("In words", number=False),
     )
-    return Table("What the audit of every specimen found.", columns, rows)
+    return Table("Audit", "What the audit of every specimen found.", columns, rows)
 
 
 def word_by_word_table(result: Result) -> Table | None:
@@ -424,6 +428,7 @@ def word_by_word_table(result: Result) -> Table | None:
         rows.append(Row(Cell(one["name"]), cells, mark(one)))
     titles = ("Sentences", "Read whole", "Word by word", "Ratio")
     return Table(
+        "Word by word",
         "Token perplexity of the same sentences, read whole and each word from its prefix alone:"
         " they differ only if a model sees the future.",
         [Column("Specimen", number=False), *map(Column, titles)],
@@ -598,7 +603,7 @@ def document(result: Result) -> Document:
             reproduce(result, [Facts("Data", data_facts(result))], settings, more),
         ],
         notices=notices,
-        about=finished(result, "training and measuring took, all runs added up,"),
+        about=finished(result, "all runs together took"),
         command=result["command"],
         footer="The raw numbers are in result.json.",
     )

@@ -35,13 +35,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, of numbers or of words, with a note and a shorter title for the terminal; and whether the largest is best."""
+    """A heading, of numbers or of words, with a note; and whether the largest is best.
+
+    The terminal takes the `short` title, and where it is narrow leaves out `minor` columns first.
+    """
 
     title: str
     number: bool = True
     note: str = ""
     largest_first: bool = False
     short: str = ""
+    minor: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns (the first is that of the names) and rows. The terminal shows the tables that are `brief`."""
+    """Columns (the first is that of the names) and rows; the title names its files. The terminal shows `brief` tables."""
 
+    title: str
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Row]
-    title: str = ""
     brief: bool = False
 
     @property

@@ -76,7 +76,7 @@ def heat_map(
     marked_row: int | None = None,
     cells: str = "",
 ) -> str:
-    """A table of shaded cells with names on both sides, its numbers if asked for, and a legend.
+    """A table of shaded cells with names on both sides, with its numbers if asked for, else with a legend.
 
     `cells` takes the place of the drawn cells, in units of a tenth of a cell: a reference to some that the page has already.
     """
@@ -98,6 +98,7 @@ def heat_map(
         parts.append(f'<rect class="marked" x="{left:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{cell:.1f}"/>')
     if numbers:
         parts += cell_numbers(values, shading, written, (left, head, cell))
+        return svg(width, head + high + 8, label, parts)
     parts += heat_legend(left, head + high + 14, shading, written)
     return svg(width, head + high + 36, label, parts)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
     """The numbers of a line chart for the script, with five digits."""
 
     def short(values: Sequence[float]) -> list[float | None]:
-        return [float(f"{value:.5g}") if value == value else None for value in values]
+        return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
     series = [
         {"name": one.name, "look": look.colour} | {key: short(getattr(one, key)) for key in ("x", "y", "low", "high")}

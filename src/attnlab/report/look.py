@@ -89,7 +89,7 @@ def heads_section(view: View, mechanisms: Sequence[str]) -> Section:
         " as if so many tokens were looked at alike."
     )
     titles = ("Spread in tokens", "Tokens looked back", "On the first token")
-    table = Table(caption, [Column("Head", number=False), *map(Column, titles)], rows, "Heads in numbers")
+    table = Table("Heads in numbers", caption, [Column("Head", number=False), *map(Column, titles)], rows)
     viewer = Heads(tokens, heads, len(tokens) - 1, cell, notes, strip=True)
     (made,) = section("Where it looks", Text([words]) if readable else None, viewer, folded("Heads in numbers", table))
     return made
@@ -117,7 +117,7 @@ def surprise_section(view: View) -> Section:
         rows.append(Row(Cell(str(place), place), [Cell(visible(one["token"])), *cells]))
     columns = [Column("Position"), Column("Token", number=False), Column("Probability"), Column("Loss")]
     columns.append(Column("Expected most", number=False))
-    table = Table("Loss is the negative logarithm of the probability, in nats.", columns, rows, "By token")
+    table = Table("By token", "Loss is the negative logarithm of the probability, in nats.", columns, rows)
     shares = [min(1.0, (one["loss"] or 0.0) / SURPRISED) for one in view["read"]]
     tokens = Tokens([visible(one["token"]) for one in view["read"]], shares, notes)
     return Section("What surprised it", [Text([words]), tokens, folded("By token", table)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def reproduce(
     """What is needed to do it again: the command, the data, the machine, the settings."""
     machine = Facts("Machine", [(name, plain(value)) for name, value in (result.get("environment") or {}).items()])
     hidden = [folded(f"Settings of {name}", Facts("Settings", list(pairs))) for name, pairs in (settings or {}).items()]
-    return Section("Reproduce", [Code(result["command"]), *more, spread([*facts, machine]), *hidden])
+    return Section("Reproduce", [Code(result["command"]), spread([*facts, machine]), *more, *hidden])
 
 
 def settings_of(runs: Mapping[str, Result]) -> dict[str, list[tuple[str, str]]]:
@@ -69,7 +70,8 @@ def settings_of(runs: Mapping[str, Result]) -> dict[str, list[tuple[str, str]]]:
 
 def lines(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, height: float = 320) -> Chart:
     """Curves whose values can be read, with a label that tells where every one starts and ends."""
-    said = "; ".join(f"{one.name} from {one.y[0]:.2f} to {one.y[-1]:.2f}" for one in series if one.y)
+    known = [(one.name, [value for value in one.y if math.isfinite(value)]) for one in series]
+    said = "; ".join(f"{name} from {values[0]:.2f} to {values[-1]:.2f}" for name, values in known if values)
     label = f"Line chart of {of}: {said}" if said else f"Line chart of {of}, without a line"
     return Chart("lines", title, label, x, y, series, height=height, readable=True)
 
@@ -120,4 +122,4 @@ def training_table(runs: Mapping[str, Result]) -> Table:
         rows.append(Row(Cell(name), cells))
     titles = ("Steps", "Epochs", "Tokens", "Tokens per second", "Time", "Final loss", "Parameters")
     caption = "The final loss is the mean over the last twentieth of the steps."
-    return Table(caption, [Column("Run", number=False), *map(Column, titles)], rows, "Training runs")
+    return Table("Training runs", caption, [Column("Run", number=False), *map(Column, titles)], rows)

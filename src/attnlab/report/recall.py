@@ -327,14 +327,15 @@ def results_table(rows: Sequence[Row]) -> Table:
             return [Cell(NOTHING), Cell(NOTHING), Cell(f"{NOTHING} of {count(row['questions'])}"), usual, time]
         return [
             Cell(percent(row["accuracy"]), row["accuracy"]),
-            Cell(interval(row["low"], row["high"])),
+            Cell(interval(row["low"], row["high"]), row["low"]),
             Cell(f"{count(row['correct'])} of {count(row['questions'])}", row["correct"]),
             usual,
             time,
         ]
 
     titles = ("Accuracy", "95 % interval", "Correct") if scored else ("Predictions",)
-    columns = [Column("Who answers", number=False), *map(Column, titles), Column("Commonest answer", number=False)]
+    scores = [Column(title, minor=title == "Correct") for title in titles]
+    columns = [Column("Who answers", number=False), *scores, Column("Commonest answer", number=False)]
     caption = "Predictions; the exam has no answers to compare with."
     if scored:
         caption = (
@@ -349,7 +350,7 @@ def results_table(rows: Sequence[Row]) -> Table:
         )
         for row in rows
     ]
-    return Table(caption, [*columns, Column("Training")], lines, "Results", brief=True)
+    return Table("Results", caption, [*columns, Column("Training")], lines, brief=True)
 
 
 def accuracy_chart(rows: Sequence[Row]) -> Chart | None:

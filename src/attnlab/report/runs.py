@@ -150,7 +150,7 @@ def results_table(result: Result) -> Table:
     ]
     columns = [Column(title, note=note, largest_first=key in LARGER_IS_BETTER) for key, title, _, note in there]
     caption = NO_CLAIM if len(rows) > 1 else ALONE
-    return Table(caption, [Column("Run", number=False), *columns], rows)
+    return Table("Results", caption, [Column("Run", number=False), *columns], rows, brief=True)
 
 
 def differences_table(result: Result) -> Table | None:
@@ -168,10 +168,11 @@ def differences_table(result: Result) -> Table | None:
     if len(names) <= len(runs):
         columns = [Column(name, number=all(cell(run, name).value is not None for run in runs)) for name in names]
         rows = [Row(Cell(run["name"]), [cell(run, name) for name in names], *mark(run)) for run in runs]
-        return Table(caption, [Column("Run", number=False), *columns], rows)
+        return Table("Differences", caption, [Column("Run", number=False), *columns], rows)
     titles = [f"{run['name']} ({mark(run)[0]})" if mark(run)[0] else run["name"] for run in runs]
     turned = [Row(Cell(name), [cell(run, name) for run in runs]) for name in names]
-    return Table(caption, [Column("Setting", number=False), *(Column(one, number=False) for one in titles)], turned)
+    columns = [Column("Setting", number=False), *(Column(one, number=False) for one in titles)]
+    return Table("Differences", caption, columns, turned)
 
 
 def curve_charts(result: Result) -> list[Chart]:

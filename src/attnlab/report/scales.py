@@ -51,12 +51,13 @@ def _whole(number: float) -> bool:
     return abs(number - round(number)) < 1e-6
 
 
-def scale(low: float, high: float, begin: float, end: float, most: int = 5) -> Scale:
-    """A scale over the data with at most `most` steps between round ends."""
+def scale(low: float, high: float, begin: float, end: float, most: int = 5, whole: bool = False) -> Scale:
+    """A scale over the data with at most `most` steps between round ends, and no ticks between `whole` numbers."""
     if max(abs(low), abs(high)) < LEAST_SIZE:
         low, high = 0.0, 1.0
     elif high - low <= LEAST_SPREAD * max(abs(low), abs(high)):
         low, high = low - abs(low) / 2, low + abs(low) / 2
-    step = round_step(high - low, most)
+    step = max(round_step(high - low, most), 1.0 if whole else 0.0)
+    step = math.ceil(step) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return Scale(tuple(step * number for number in range(first, last + 1)), step, begin, end)

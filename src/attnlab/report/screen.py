@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from rich import box
 from rich import table as rich_table
@@ -12,7 +12,8 @@ from rich.text import Text
 
 from attnlab.report.document import Cell, Column, Document, Row, Table
 
-GAP = 3  # from one column to the next
+GAP, NARROW = 3, 1  # from one column to the next, on narrow screens too
+EDGES = 2  # of a table
 LONGEST = 40  # letters of a name
 WARNING = "red"
 
@@ -40,23 +41,33 @@ def title_of(column: Column) -> str:
     return column.short or column.title
 
 
-def chosen_columns(table: Table, width: int) -> tuple[dict[int, int], bool]:
-    """The columns that fit with their widths, and whether all of them with their second lines; the last ones go first."""
-    names = max((len(name_of(row)) for row in table.rows), default=0) + GAP + 1
+def chosen_columns(table: Table, width: int) -> tuple[dict[int, int], bool, int]:
+    """The columns that fit with their widths, whether with all second lines, and the gap between them.
+
+    Minor columns are left out first, then the last ones; before any is left out, gaps and second lines are.
+    """
+    names = max(len(table.columns[0].title), *(len(name_of(row)) for row in table.rows), 0) + EDGES
     places = range(len(table.columns) - 1)
+
+    def fits(widths: Mapping[int, int], gap: int) -> bool:
+        return names + sum(one + gap for one in widths.values()) <= width
+
     whole = {place: width_of(table, place, True) for place in places}
-    if names + sum(one + GAP for one in whole.values()) <= width:
-        return whole, True
+    if fits(whole, NARROW):
+        return whole, True, GAP if fits(whole, GAP) else NARROW
     kept = {place: width_of(table, place, place == 0) for place in places}
-    while len(kept) > 1 and names + sum(one + GAP for one in kept.values()) > width:
-        kept.popitem()
-    return kept, False
+    order = sorted(places, key=lambda place: (not table.columns[place + 1].minor, -place))
+    for place in order[:-1]:
+        if fits(kept, NARROW):
+            break
+        del kept[place]
+    return kept, False, GAP if fits(kept, GAP) else NARROW
 
 
 def as_rich(table: Table, width: int) -> tuple[rich_table.Table, list[str]]:
     """The table as far as it fits, and the titles of the columns that do not."""
-    kept, under = chosen_columns(table, width)
-    shown = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    kept, under, gap = chosen_columns(table, width)
+    shown = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
     shown.add_column(Text(table.columns[0].title), no_wrap=True)
     for place, wide in kept.items():
         column = table.columns[place + 1]
@@ -67,17 +78,18 @@ def as_rich(table: Table, width: int) -> tuple[rich_table.Table, list[str]]:
     return shown, [title_of(column) for place, column in enumerate(table.columns[1:]) if place not in kept]
 
 
-def show(document: Document, console: Console, lead: Sequence[str] | None = None) -> None:
-    """Print the brief tables, then the sentences: those that lead the document, unless others are given."""
+def show(document: Document, console: Console) -> None:
+    """Print the brief tables with their captions, then the warnings and the sentences that lead the document."""
     console.print(Text(document.title, style="bold"))
     for table in document.tables():
         if table.brief:
             shown, hidden = as_rich(table, console.width)
+            console.print(Text(table.caption, style="dim"))
             console.print(shown)
             if hidden:
                 console.print(Text(f"(not shown, since the screen is narrow: {', '.join(hidden)})"))
     for notice in document.notices:
         style = WARNING if notice.tone == "leaks" else ""
         console.print(Text(f"{notice.title} ", style=f"bold {style}") + Text(notice.text, style=style))
-    for sentence in document.lead if lead is None else lead:
+    for sentence in document.lead:
         console.print(Text(sentence))

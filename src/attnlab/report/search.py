@@ -60,21 +60,21 @@ def trials_table(result: Result) -> Table:
         Column("Trial"),
         Column("Batch"),
         Column("Learning rate"),
-        Column("Epochs"),
-        Column("Best epoch"),
+        Column("Epochs", minor=True),
+        Column("Best epoch", minor=True),
         Column(
             "Validation",
             note="share of right labels in the best epoch, with the 95 % interval of this trial alone",
             largest_first=True,
         ),
-        Column("Time"),
-        Column("Trained", number=False),
+        Column("Time", minor=True),
+        Column("Trained", number=False, minor=True),
     ]
     caption = (
         "Below each accuracy the 95 % interval of that trial alone: it knows nothing of the choice among them."
         f" {EARLY.capitalize()}: below the median of the others at the same share of its schedule."
     )
-    return Table(caption, columns, [row(one) for one in result["trials"]], "Trials", brief=True)
+    return Table("Trials", caption, columns, [row(one) for one in result["trials"]], brief=True)
 
 
 def history_chart(result: Result) -> Chart:
@@ -138,7 +138,10 @@ def kept_table(result: Result) -> Table:
         Column("What it is worth", number=False),
     ]
     return Table(
-        "The best settings, trained once more with the same seed; this is the model that was kept.", columns, rows
+        "Model",
+        "The best settings, trained once more with the same seed; this is the model that was kept.",
+        columns,
+        rows,
     )
 
 

@@ -41,10 +41,10 @@ def shorten(words: str, room: float) -> str:
 
 
 def svg(width: float, height: float, label: str, parts: Sequence[str], extra: str = "") -> str:
-    """The frame of every chart."""
+    """The frame of every chart; `--wide` tells the style sheet its width."""
     return (
-        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img"'
-        f' aria-label="{clean(label)}"{extra}>' + "".join(parts) + "</svg>"
+        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+        f' style="--wide: {width:g}px" role="img" aria-label="{clean(label)}"{extra}>' + "".join(parts) + "</svg>"
     )
 
 

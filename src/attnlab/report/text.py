@@ -9,6 +9,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from attnlab.report.document import (
     Answers,
@@ -26,13 +27,20 @@ from attnlab.report.document import (
     Text,
     Tokens,
 )
+from attnlab.report.words import NOTHING
 
+LONG = 40  # letters of a text that breaks its lines in LaTeX
+FORMULA = ("=", "+", "-", "@")  # what a formula of a spreadsheet starts with
 MARKUP = re.compile(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w)|^[#+-](?=\s))")
 LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{sign: f"{{{sign}}}" for sign in "[]*"},  # else an option or a star of the command before
+    **{sign: f"{sign}{{}}" for sign in "-',"},  # where two stand together, which would be drawn as one sign
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "`": r"\textasciigrave{}",
+    "|": r"\textbar{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "–": "--",
@@ -43,6 +51,7 @@ LATEX = {
     "∞": r"$\infty$",
     "²": r"$^2$",
 }
+SPECIAL = re.compile(r"([-',])(?=\1)|[" + re.escape("".join(LATEX.keys() - set("-',"))) + "]")
 
 
 # Markdown
@@ -126,7 +135,7 @@ def block_markdown(block: Block) -> Iterator[str]:
         case Tokens():
             yield safe(" ".join(block.tokens))
         case Heads():
-            yield from (f"- {safe(head.name)}: {safe(head.sentence)}" for head in block.heads if head.sentence)
+            yield "\n".join(f"- {safe(head.name)}: {safe(head.sentence)}" for head in block.heads)
         case Group():
             if block.title:
                 yield f"### {safe(block.title)}"
@@ -166,52 +175,80 @@ def named_tables(document: Document) -> Iterator[tuple[str, Table]]:
     """The tables with names that no two share."""
     seen: dict[str, int] = {}
     for one in document.tables():
-        name = slug(one.title or one.caption)
+        name = slug(one.title)
         seen[name] = seen.get(name, 0) + 1
         yield name if seen[name] == 1 else f"{name}-{seen[name]}", one
 
 
+def field(words: str) -> str:
+    """Somebody's text in a CSV file, on one line; an apostrophe keeps spreadsheets from reading it as a formula."""
+    line = " ".join(words.split())
+    return f"'{line}" if line.startswith(FORMULA) else line
+
+
+def full(cell: Cell, column: Column) -> str:
+    """A number in full, where the cell shows one and not a pair; empty where there is nothing."""
+    if not column.number:
+        return field(cell.text)
+    if isinstance(cell.value, float | int) and re.search(r"\d", cell.text) and not re.search(r"\b(of|to)\b", cell.text):
+        return repr(cell.value)
+    return "" if cell.text == NOTHING else cell.text
+
+
 def as_csv(one: Table) -> str:
-    """A table with its values in full, for other programs; an interval is a column of its own."""
-    under = [any(row.cells[place].under for row in one.rows) for place in range(len(one.columns) - 1)]
+    """A table with its numbers in full, for other programs; second lines and marks have columns of their own."""
+    columns, rows = one.columns, [(row.name, *row.cells) for row in one.rows]
+    below = [any(row[place].under for row in rows) for place in range(len(columns))]
     marked = any(row.mark for row in one.rows)
-
-    def full(cell: Cell, column: Column) -> str:
-        return repr(cell.value) if column.number and isinstance(cell.value, float | int) else cell.text
-
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    heading = [one.columns[0].title]
-    for column, more in zip(one.columns[1:], under, strict=True):
-        heading += [column.title, *([f"{column.title}, below"] if more else [])]
-    writer.writerow([*heading, *(["mark"] if marked else [])])
-    for row in one.rows:
-        cells = [row.name.text]
-        for cell, column, more in zip(row.cells, one.columns[1:], under, strict=True):
-            cells += [full(cell, column), *([cell.under] if more else [])]
-        writer.writerow([*cells, *([row.mark] if marked else [])])
+    titles = [
+        [field(column.title), *([f"{field(column.title)}, below"] if more else [])]
+        for column, more in zip(columns, below, strict=True)
+    ]
+    writer.writerow([*chain(*titles), *(["mark"] if marked else [])])
+    for row, cells in zip(one.rows, rows, strict=True):
+        texts = [
+            [full(cell, column), *([cell.under if column.number else field(cell.under)] if more else [])]
+            for cell, column, more in zip(cells, columns, below, strict=True)
+        ]
+        writer.writerow([*chain(*texts), *([field(row.mark)] if marked else [])])
     return stream.getvalue()
 
 
 def tex(words: str) -> str:
-    """Somebody's text in LaTeX."""
-    return "".join(LATEX.get(letter, letter) for letter in " ".join(words.split()))
+    """Somebody's text in LaTeX; what cannot be printed is left out."""
+    line = "".join(letter for letter in " ".join(words.split()) if letter.isprintable())
+    return SPECIAL.sub(lambda found: LATEX[found[0]], line)
 
 
-def as_latex(one: Table, name: str) -> str:
-    """A table for a paper; needs the package booktabs."""
+def latex_rows(one: Table) -> Iterator[str]:
+    """The rows, each with its second lines below; what is said of names is left out to save room."""
+    for row in one.rows:
+        mark = rf" \emph{{({tex(row.mark)})}}" if row.mark else ""
+        yield " & ".join([tex(row.name.text) + mark, *(tex(cell.text) for cell in row.cells)]) + r" \\"
+        if any(cell.under for cell in row.cells):
+            below = [rf"\footnotesize {tex(cell.under)}" if cell.under else "" for cell in row.cells]
+            yield " & ".join(["", *below]) + r" \\ \addlinespace"
 
-    def written(cell: Cell, mark: str = "") -> str:
-        text = tex(cell.text) + (rf" \emph{{({tex(mark)})}}" if mark else "")
-        return rf"{text} {{\footnotesize({tex(cell.under)})}}" if cell.under else text
 
-    lines = [r"\begin{table}", r"\centering"]
-    lines.append(rf"\begin{{tabular}}{{{''.join('r' if column.number else 'l' for column in one.columns)}}}")
-    lines.append(r"\toprule")
-    lines.append(" & ".join(tex(column.title) for column in one.columns) + r" \\")
-    lines.append(r"\midrule")
-    lines += [" & ".join([written(row.name, row.mark), *map(written, row.cells)]) + r" \\" for row in one.rows]
-    lines += [
+def latex_table(one: Table, name: str) -> str:
+    """A table; columns of long texts break their lines."""
+
+    def sign(place: int) -> str:
+        if one.columns[place].number:
+            return "r"
+        texts = [(row.name, *row.cells)[place].text for row in one.rows]
+        return r"p{0.4\linewidth}" if any(len(text) > LONG for text in texts) else "l"
+
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\begin{{tabular}}{{{''.join(map(sign, range(len(one.columns))))}}}",
+        r"\toprule",
+        " & ".join(tex(column.title) for column in one.columns) + r" \\",
+        r"\midrule",
+        *latex_rows(one),
         r"\bottomrule",
         r"\end{tabular}",
         rf"\caption{{{tex(one.caption)}}}",
@@ -219,3 +256,9 @@ def as_latex(one: Table, name: str) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def as_latex(document: Document) -> str:
+    """All tables, for a paper."""
+    head = "% Needs \\usepackage{booktabs}; letters of other scripts need LuaLaTeX or XeLaTeX.\n"
+    return "\n".join([head, *(latex_table(one, name) for name, one in named_tables(document))])

@@ -7,7 +7,6 @@ is not is told apart from it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -80,7 +79,7 @@ def false_answers(result: Result) -> str:
     for name, words in (("withheld", "names whose lines it never read"), ("invented", "invented ones")):
         one = group(result, name)
         if one is not None:
-            said.append(f"of {count(one['questions'])} {words} {percent(one['answered']['share'])}")
+            said.append(f"{percent(one['answered']['share'])} of {count(one['questions'])} {words}")
     if not said:
         return ""
     line = f"By its confidence alone it also answers {' and '.join(said)}"
@@ -149,7 +148,7 @@ def summary_table(result: Result) -> Table:
         f"At an allowed risk of {risk(result['max_risk'])}: answered by the confidence alone, and after a look at whether any"
         " line is about the name. Intervals are of 95 % (Wilson). What is right of a withheld name was guessed."
     )
-    return Table(caption, columns, rows)
+    return Table("Results", caption, columns, rows, brief=True)
 
 
 def separation_table(result: Result) -> Table:
@@ -164,7 +163,7 @@ def separation_table(result: Result) -> Table:
         "The chance that a known name scores higher than one that was never read, with its 95 % interval. The study was"
         " planned for the confidence; the other two are shown beside it."
     )
-    return Table(caption, columns, rows)
+    return Table("Known or not", caption, columns, rows)
 
 
 def verdict_table(result: Result) -> Table:
@@ -180,7 +179,7 @@ def verdict_table(result: Result) -> Table:
                 under = f"{percent(one['right'] / one['count'])} right" if name == "known" and one["count"] else ""
                 cells.append(Cell(count(one["count"]), one["count"], under))
             rows.append(Row(Cell(verdict), cells))
-    return Table("What attnlab ask says of each question, with a look at the lines.", columns, rows)
+    return Table("Verdicts", "What attnlab ask says of each question, with a look at the lines.", columns, rows)
 
 
 def rules_table(result: Result) -> Table:
@@ -203,7 +202,7 @@ def rules_table(result: Result) -> Table:
         )
         rows.append(Row(Cell(risk(rule["max_risk"]), rule["max_risk"]), cells))
     return Table(
-        "Thresholds chosen on one half of the calibration questions and certified on the other.", columns, rows
+        "Rules", "Thresholds chosen on one half of the calibration questions and certified on the other.", columns, rows
     )
 
 
@@ -330,7 +329,7 @@ def document(result: Result) -> Document:
         title=result["title"],
         lead=[outcome(result)],
         sections=[
-            *section("Results", histogram_chart(result), replace(summary_table(result), title="Results", brief=True)),
+            *section("Results", histogram_chart(result), summary_table(result)),
             *section("Known or not", separation_table(result) if result["separation"] else None),
             *section("When it answers", curve_chart(result), rules_table(result)),
             *section(
@@ -342,7 +341,7 @@ def document(result: Result) -> Document:
                 Text([words]) if words else None,
                 Text(likenesses, "list") if words and likenesses else None,
             ),
-            *section("What the guarantee covers, and what it doesn't", Text(limits(result), "list")),
+            *section("What the guarantee covers, and what it does not", Text(limits(result), "list")),
             *section("Answers", Text([intro]), spread([examples(one) for one in result["groups"]])),
             *(section("Training", *loss_charts(runs), training_table(runs)) if runs else []),
             reproduce(result, [Facts("Data", data)], settings_of(runs)),

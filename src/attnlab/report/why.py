@@ -6,7 +6,6 @@ Lines and views are curves that begin where nothing was read; every point carrie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from attnlab.report.document import (
@@ -112,9 +111,11 @@ def grid_table(result: Result) -> Table:
         found = [next((one for one in cells if one["exposures"] == number), None) for cells in lines.values()]
         rows.append(Row(Cell(count(number), number), [scored(one) if one else Cell(NOTHING, "") for one in found]))
     return Table(
+        "Results",
         "Right answers, with 95 % intervals below. 0: the same model on the questions alone, which read nothing in any form.",
         [Column("Exposures"), *(Column(name[:1].upper() + name[1:], largest_first=True) for name in lines)],
         rows,
+        brief=True,
     )
 
 
@@ -150,6 +151,7 @@ def reading_table(result: Result) -> Table:
         Column("Time", note="training a model, fine-tuning included, beside the other runs"),
     ]
     return Table(
+        "What was read",
         "What was read, and what came of it, means over seeds. By heart: the model, before it is fine-tuned, is given the line"
         " of a person it will be examined on up to the place of birth, and goes on with it.",
         columns,
@@ -178,13 +180,12 @@ def verdict_of(result: Result) -> Sequence[str]:
 def document(result: Result) -> Document:
     """The whole report."""
     quick = Notice("A quick run.", "Few people and forms, one seed: the same story with wide intervals.")
-    grid = replace(grid_table(result), title="Results", brief=True)
     return Document(
         kind="why",
         title=result["title"],
         lead=verdict_of(result),
         sections=[
-            *section("Results", exposures_chart(result), forms_chart(result), grid),
+            *section("Results", exposures_chart(result), forms_chart(result), grid_table(result)),
             *section("What it means", Text(result["explanation"])),
             *section("What was read", reading_table(result)),
             reproduce(
@@ -194,7 +195,7 @@ def document(result: Result) -> Document:
             ),
         ],
         notices=[quick] if result.get("quick") else [],
-        about=finished(result, "training and measuring took, all runs added up,"),
+        about=finished(result, "all runs together took"),
         command=result["command"],
         footer="The raw numbers are in result.json.",
     )

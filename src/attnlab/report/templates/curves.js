@@ -68,9 +68,10 @@
         box.replaceChildren(head);
         series.forEach((one, number) => {
           const reached = !hidden.has(number) && one.x.length && x >= one.x[0] - slack && x <= one.x.at(-1) + slack;
-          spots[number].setAttribute("visibility", reached ? "visible" : "hidden");
-          if (!reached) return;
           const near = nearest(one.x, x);
+          const known = reached && one.y[near] !== null;
+          spots[number].setAttribute("visibility", known ? "visible" : "hidden");
+          if (!known) return;
           spots[number].setAttribute("cx", place(one.x[near]));
           spots[number].setAttribute("cy", height(one.y[near]));
           const spread = one.low.length ? ` (${round(one.low[near])} to ${round(one.high[near])})` : "";

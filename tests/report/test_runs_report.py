@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from attnlab.report.beside import NO_CLAIM, differing
 from comparisons import make_comparison
 from reading import Reader, read
 
 from attnlab import listing
-from attnlab.report import write_report
+from attnlab.report import FORMATS, write_report
+from attnlab.report.runs import NO_CLAIM, differing
 from attnlab.runs import write_json
 from verbs import call, change, reseal
 
@@ -72,9 +72,9 @@ def test_runs_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "leaky (declared defect)" in html
     assert "62.5 %" in found.text
     assert "512.0 MB" in found.text
-    files = ["manifest.json", "report.html", "report.json", "report.md"]
+    files = ["manifest.json", "report-differences.csv", "report-results.csv"]
+    files += ["report.html", "report.json", "report.md", "report.tex"]
     assert sorted(path.name for path in (here / "report-1").iterdir()) == files
-    assert not re.search(r"https?:|url\(", html)
 
 
 def test_the_data_are_the_same_in_every_form(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,9 @@ def test_the_data_are_the_same_in_every_form(here: Path, capsys: pytest.CaptureF
     assert stopped["values"]["loss"] == stopped["metrics"][-1]["loss"]
     assert call("report", "whole", "leaky", "stopped", "--out", "new") == 0
     stored = json.loads(Path("new/report.json").read_text())
-    assert stored["runs"] == shown["runs"]
+    (table, *_) = (one for one in stored["sections"][0]["blocks"] if one["block"] == "table")
+    losses = [row["cells"][0]["value"] for row in table["rows"]]
+    assert losses == [run["values"]["loss"] for run in shown["runs"]]
     text = Path("new/report.md").read_text()
     assert re.search(rf"\| stopped \*\*\(stopped at \d+ %\)\*\* \| {stopped['values']['loss']:.3f} \|", text)
     assert "| leaky **(declared defect)** | 7 | zero_mask |" in text
@@ -103,18 +105,24 @@ def test_one_run_alone_makes_no_claim_about_others(here: Path) -> None:
     assert {path.name for path in (here / "report-1").iterdir()} == {"manifest.json", "report.html"}
 
 
-def test_a_comparison_is_written_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study, result = here / "compare-1", make_comparison(steps=20)
-    write_json(study.parent / "compare-1.json", result)
     study.mkdir()
-    (study.parent / "compare-1.json").rename(study / "result.json")
+    write_json(study / "result.json", result)
     write_json(study / "study.json", {"study": "compare", "plan": {"preset": "nano-words"}})
     assert call("report", "compare-1", "--format", "html") == 0
     assert capsys.readouterr().out.strip() == f"report: {Path('runs/compare-1/report.html')}"
     assert "which is better at words?" in page(study)[0].text
-    assert call("report", "compare-1", "--out", "elsewhere") == 0
-    write_report(result, here.parent / "directly")
-    assert Path("elsewhere/report.html").read_text() == Path("directly/report.html").read_text()
+    write_report(result, here.parent / "directly", FORMATS)
+    whole = {path.name: path.read_bytes() for path in (here.parent / "directly").iterdir()}
+    assert len(whole) == 17  # twelve tables, four other forms, and what the folder is
+    found = {}
+    for form in ("md", "json", "csv", "latex"):
+        assert call("report", "compare-1", "--format", form, "--out", form) == 0
+        found |= {path.name: path.read_bytes() for path in Path(form).iterdir()}
+    assert call("report", "compare-1", "--out", "all") == 0
+    found |= {path.name: path.read_bytes() for path in Path("all").iterdir()}
+    assert found == whole
     (study / "result.json").write_text(json.dumps({"specimens": []}))
     assert call("report", "compare-1") == 1
     assert "result.json is damaged, or of another version" in capsys.readouterr().err

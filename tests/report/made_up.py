@@ -1,0 +1,403 @@
+"""Made-up results of every kind: plausible curves and numbers, none of them measured."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+from comparisons import make_comparison
+
+from attnlab import stats
+from attnlab.corpora import Question
+from attnlab.studies.trust import Asked, curve, describe_group, separation
+
+Result = dict[str, Any]
+
+TOKENS = ["Where", " was", " Hank", " Aar", "on", " born", "?", "⁇", " Mob", "ile"]
+SETTINGS = {
+    "preset": "small",
+    "seed": 1,
+    "model": {"n_layer": 3, "n_head": 8, "n_embd": 256, "block_size": 128, "options": {}, "qk_norm": True},
+    "train": {"epochs": 40.0, "lr": 0.003, "muon_lr": 0.02, "optimizer": "muon", "tokens_per_batch": 4096},
+}
+
+
+MACHINE = {"attnlab": "0.1.0", "system": "Linux x86_64", "processor": "A Processor", "cores": 2, "torch": "2.13.0"}
+
+
+def interval(correct: int, questions: int) -> tuple[float, float]:
+    """Wilson's interval, written out so that the tests of the report need nothing else."""
+    z, p = 1.96, correct / questions
+    middle, scale = p + z * z / (2 * questions), 1 + z * z / questions
+    reach = z * math.sqrt(p * (1 - p) / questions + z * z / (4 * questions**2))
+    return (middle - reach) / scale, (middle + reach) / scale
+
+
+SPOKEN = {
+    "pretrained + fine-tuned": {"subject": "the pretrained model"},
+    "no pretraining": {"subject": "the same model without pretraining", "role": "control"},
+    "majority answer": {"subject": "always saying Los Angeles", "role": "baseline"},
+}
+
+
+def make_row(name: str, kind: str, correct: int | None, seconds: float | None = None, **more: Any) -> Result:
+    questions = more.pop("questions", 750)
+    row = {"name": name, "kind": kind, "questions": questions, "seconds": seconds, "note": f"what {name} means"}
+    row |= {"commonest_prediction": "Chicago", "commonest_share": 0.031} | SPOKEN.get(name, {}) | more
+    if correct is not None:
+        low, high = interval(correct, questions)
+        row |= {"correct": correct, "accuracy": correct / questions, "low": low, "high": high}
+    return row
+
+
+def make_rows() -> list[Result]:
+    return [
+        make_row("pretrained + fine-tuned", "model", 612, 321.0),
+        make_row("pretrained only", "model", 388, 300.1),
+        make_row("no pretraining", "model", 22, 41.7),
+        make_row("majority answer", "baseline", 17, None, commonest_prediction="Los Angeles", commonest_share=1.0),
+        make_row("open book", "baseline", 641, None),
+    ]
+
+
+def make_run(name: str, steps: int, first: float, last: float, rng: random.Random) -> Result:
+    metrics = []
+    for step in range(1, steps + 1):
+        progress = (step - 1) / max(1, steps - 1)
+        loss = last + (first - last) * math.exp(-5 * progress) * (1 - progress) + rng.gauss(0, 0.06) * (0.3 + last)
+        row = {"step": step, "progress": progress, "epoch": 40 * progress, "loss": max(loss, 0.01), "rate": 0.1}
+        metrics.append(row | {"tokens": 4000 * step, "seconds": 0.15 * step})
+    result = {"steps": steps, "tokens": 4000 * steps, "seconds": 0.15 * steps, "tokens_per_second": 26667}
+    result |= {"final_loss": last, "parameters": 3_383_296, "threads": 2, "processes": 1, "epochs": 40.0}
+    return {"folder": name, "stage": name, "settings": SETTINGS, "result": result, "metrics": metrics}
+
+
+def make_attention(rng: random.Random, layers: int = 3, heads: int = 8, tokens: list[str] = TOKENS) -> Result:
+    def weights(row: int, sharpness: float) -> list[float]:
+        raw = [math.exp(sharpness * rng.gauss(0, 1)) for _ in range(row + 1)]
+        return [round(value / sum(raw), 3) for value in raw] + [0.0] * (len(tokens) - row - 1)
+
+    patterns = [
+        [[weights(row, 0.4 + 0.3 * head) for row in range(len(tokens))] for head in range(heads)] for _ in range(layers)
+    ]
+    return {"question": "Where was Hank Aaron born?", "answer": "Mobile", "tokens": tokens, "patterns": patterns}
+
+
+def make_answers() -> dict[str, list[Result]]:
+    people = [
+        (
+            "Hank Aaron",
+            "Mobile",
+            "Atlanta",
+            "Aaron was born in {}, Alabama, and died in Atlanta; he was mainly an outfielder .",
+        ),
+        (
+            "Vida Blue",
+            "Mansfield",
+            "Oakland",
+            "Originally from {}, Louisiana, Blue threw left and first played for Oakland .",
+        ),
+        (
+            "Yogi Berra",
+            "St. Louis",
+            "Chicago",
+            "The career of Yogi Berra began with New York in 1946, his life in {}, Missouri .",
+        ),
+    ]
+    picked: dict[str, list[Result]] = {"right": [], "wrong": []}
+    for name, city, other, line in people * 3:
+        item = {"question": f"Where was {name} born?", "answer": city, "source": f"{name}. {line.format(city)}"}
+        picked["right"].append({**item, "prediction": city})
+        picked["wrong"].append({**item, "prediction": other})
+    return picked
+
+
+def make_recall(steps: int = 200) -> Result:
+    rng = random.Random(7)
+    return {
+        "kind": "recall",
+        "study": "recall",
+        "title": "What does a small model remember?",
+        "command": "attnlab run --model.n_layer 3",
+        "seconds": 412.3,
+        "finished": "2026-11-15",
+        "world": {
+            "corpus": "people",
+            "documents": 3000,
+            "characters": 420_000,
+            "training_questions": 1800,
+            "exam": "people:test",
+            "exam_questions": 750,
+            "quick": False,
+        },
+        "rows": make_rows(),
+        "runs": {
+            "pretrain": make_run("pretrain", steps, 7.6, 0.41, rng),
+            "finetune": make_run("finetune", max(1, steps // 8), 1.1, 0.12, rng),
+            "no-pretraining": make_run("no-pretraining", max(1, steps // 8), 7.5, 2.9, rng),
+        },
+        "answers": make_answers(),
+        "attention": make_attention(rng),
+        "calibration": make_calibration(),
+        "environment": MACHINE,
+    }
+
+
+def make_calibration() -> Result:
+    rule = {"max_risk": 0.1, "words": "Of answers with a confidence of 0.93 or more at most 10 % are wrong."}
+    return {
+        "questions": 200,
+        "accuracy": 0.81,
+        "low": 0.75,
+        "high": 0.86,
+        "candidates": 412,
+        "temperature": 1.31,
+        "ece_before": 0.092,
+        "ece_after": 0.031,
+        "ece_if_calibrated": 0.028,
+        "auroc": {"value": 0.871, "low": 0.82, "high": 0.91},
+        "rules": [rule],
+    }
+
+
+# Trust
+
+
+def make_group(name: str, confidence: list[float], right: list[bool], verdict: str) -> Asked:
+    questions = tuple(Question(f"Where was {name} <{n}> born?", "York" if ok else "Bath") for n, ok in enumerate(right))
+    count, sure = len(right), tuple(confidence)
+    unsure, held = tuple(1 - one for one in sure), tuple(verdict == "never seen" for _ in right)
+    return Asked(name, questions, ("York",) * count, sure, sure, unsure, sure, (verdict,) * count, ("",) * count, held)
+
+
+def make_trust(max_risk: float = 0.1, met: bool = True) -> Result:
+    """A result as the study makes it, of 100 known names of which the 80 surest are right."""
+    sure = [0.99 - n / 1000 for n in range(80)] + [0.4 - n / 1000 for n in range(20)]
+    right = [True] * 80 + [False] * 20
+    known = make_group("known", sure, right, "recalled and supported")
+    withheld = make_group("withheld", [0.3 + n / 100 for n in range(20)], [False] * 20, "never seen")
+    rule = stats.selective_rule(sure if met else sure[:4], right if met else right[:4], max_risk)
+    kept = stats.calibration(sure, right)
+    rules = [vars(rule) | {"chosen_on": {}, "certified_on": {}}]
+    like = {"question": "Where was Al Roe born?", "said": "York", "nearest": "Al Rowe", "similarity": 0.9}
+    return {
+        "kind": "trust",
+        "study": "trust",
+        "title": "Does it know what it does not know?",
+        "command": "attnlab run trust",
+        "finished": "2030-01-01",
+        "seconds": 61.0,
+        "world": {"corpus": "people", "documents": 2800, "quick": False},
+        "max_risk": max_risk,
+        "rule": rules[0],
+        "groups": [describe_group(one, rule.threshold) for one in (known, withheld)],
+        "accuracy": 0.8,
+        "separation": separation(known, withheld),
+        "curve": curve(known),
+        "reliability": {
+            name: vars(kept) | {"table": [vars(one) for one in kept.table]} for name in ("before", "after")
+        },
+        "fallback": {"count": 4, "of": 20, "share": 0.2, "low": 0.08, "high": 0.42, "chance": 0.05, "examples": [like]},
+        "calibration": {"questions": 100, "temperature": 1.5, "rules": rules},
+        "runs": {"pretrain": make_run("pretrain", 60, 7.6, 0.4, random.Random(2))},
+        "environment": MACHINE,
+    }
+
+
+# Why
+
+
+def make_cell(way: str, forms: int, exposures: int, right: int) -> Result:
+    low, high = interval(right, 300)
+    share = {"accuracy": right / 300, "low": low, "high": high, "each": [right / 300 - 0.01, right / 300 + 0.01]}
+    cell = {"name": f"{way}-x{forms}-{exposures}", "way": way, "forms": forms, "exposures": exposures, **share}
+    read = {} if way == "nothing" else {"tokens": 40_000 * exposures, "loss": 2.5 / forms, "by_heart": share}
+    return cell | read | {"seconds": 31.5, "commonest": "York", "commonest_share": 0.1}
+
+
+def make_why() -> Result:
+    cells = [make_cell("nothing", 0, 0, 6), make_cell("views", 1, 40, 150)]
+    cells += [make_cell("lines", forms, times, 5 * forms * times) for forms in (1, 2) for times in (4, 20)]
+    return {
+        "kind": "why",
+        "study": "why",
+        "title": "Why does it remember?",
+        "command": "attnlab run why --quick",
+        "finished": "2026-11-16",
+        "seconds": 900.0,
+        "quick": True,
+        "seeds": [0, 1],
+        "world": {"people": 500, "training_questions": 300, "exam": "people:500:test", "exam_questions": 300},
+        "majority": {"commonest_prediction": "York", "accuracy": 0.02},
+        "cells": cells,
+        "notes": ["2 runs went on after a stop."],
+        "verdict": ["Reading more helps: 66.7 % against 13.3 %.", "Forms help: 66.7 % against 33.3 %."],
+        "explanation": ["A fact told in one form is learned by heart.", "Told in several, it can be asked for."],
+        "environment": MACHINE,
+        "settings": {"lines": SETTINGS},
+    }
+
+
+# Classification and search
+
+
+def make_scores(right: int, texts: int, mistakes: int) -> Result:
+    low, high = interval(right, texts)
+    half, wrong = texts // 2, texts - right
+    counts = [[half - wrong, wrong], [0, texts - half]]
+    labels = [
+        {"label": "bad", "texts": half, "predicted": half - wrong, "precision": 1.0, "recall": 0.9, "f1": 0.95},
+        {
+            "label": "good",
+            "texts": texts - half,
+            "predicted": half + wrong,
+            "precision": None,
+            "recall": 1.0,
+            "f1": 0.9,
+        },
+    ]
+    found = {"place": "line 7", "text": "Not =bad at all", "label": "good", "predicted": "bad", "confidence": 0.98}
+    scores = {"texts": texts, "right": right, "accuracy": right / texts, "low": low, "high": high, "loss": 0.213}
+    return scores | {"commonest": 0.5, "confusion": counts, "by_label": labels, "mistakes": [found] * mistakes}
+
+
+def make_classification() -> Result:
+    table = {"texts": 160, "counts": {"bad": 80, "good": 80}, "sha256": "0" * 64, "column": "label-first"}
+    table |= {"recognised": "two short values that repeat", "heading": False, "blank": 2}
+    epochs = [
+        {
+            "epoch": number,
+            "train_loss": loss,
+            "train_accuracy": 0.7,
+            "dev_loss": 0.4,
+            "dev_accuracy": 0.8,
+            "seconds": 9.0,
+        }
+        for number, loss in ((1, None), (2, 0.31), (3, 0.22))
+    ]
+    return {
+        "kind": "classification",
+        "title": "roberta on train.tsv",
+        "model": "roberta",
+        "name": "roberta",
+        "command": "attnlab classify train.tsv dev.tsv",
+        "finished": "2026-11-16",
+        "seconds": 33.0,
+        "settings": {"epochs": 3, "lr": 5e-5},
+        "labels": ["bad", "good"],
+        "renamed": {"pos": "good"},
+        "data": {name: {"source": f"{name}.tsv", **table} for name in ("train", "dev", "test")},
+        "examples": {"bad": ["It is dull."], "good": ["It is fun.", "I like it."]},
+        "warnings": ["3 texts occur twice"],
+        "epochs": epochs,
+        "best_epoch": 2,
+        "trials": [{"strength": 10.0**power, "accuracy": 0.8 + power / 100} for power in (-1, 0, 1)],
+        "dev": make_scores(72, 80, 1),
+        "test": make_scores(70, 80, 2),
+        "steps": 30,
+        "tokens": 4000,
+        "padding": 400,
+        "facts": {"parameters": 124_000_000, "new_weights": ["classifier.dense"]},
+        "environment": MACHINE,
+    }
+
+
+def make_trial(number: int, right: int, pruned: bool = False) -> Result:
+    low, high = interval(right, 200)
+    params = {"batch_size": 16, "lr": 3e-5 * number, "epochs": 3}
+    scores = {"right": right, "texts": 200, "accuracy": right / 200, "low": low, "high": high}
+    return (
+        scores
+        | {"number": number, "params": params, "pruned": pruned, "epochs": [{}] * (1 if pruned else 3)}
+        | ({"best_epoch": 1 if pruned else 2, "seconds": 20.0})
+    )
+
+
+def make_search() -> Result:
+    kept = {key: value for key, value in make_scores(190, 200, 0).items() if not isinstance(value, list)}
+    return {
+        "kind": "search",
+        "study": "search",
+        "title": "roberta on train.tsv: which settings?",
+        "command": "attnlab classify train.tsv dev.tsv --search",
+        "finished": "2026-11-16",
+        "seconds": 120.0,
+        "budget": {"words": "3 trials"},
+        "space": {"lr": [1e-5, 1e-4]},
+        "tried": "rates from 1e-05 to 0.0001",
+        "optimizer": "adamw",
+        "trials": [make_trial(1, 170), make_trial(2, 120, pruned=True), make_trial(3, 190)],
+        "best": 3,
+        "dev": kept,
+        "test": kept,
+        "folder": "best",
+        "verdict": ["The best of 3 trials: 95.0 %.", "It is the highest of 3, and therefore optimistic."],
+        "warnings": [],
+        "data": {"train": "train.tsv", "texts": 160},
+        "settings": {"epochs": 3},
+        "environment": MACHINE,
+    }
+
+
+# Runs side by side, and one text inside a model
+
+
+def make_runs() -> Result:
+    def run(name: str, state: str, defect: str, **settings: Any) -> Result:
+        made = make_run(name, 40, 6.0, 2.0, random.Random(4))
+        values = {"loss": 2.0, "seconds": 12.0, "tokens": 160_000, "steps": 40, "accuracy": 0.625, "peak_memory": 512e6}
+        return {"name": name, "path": f"runs/{name}", "state": state, "progress": 0.4, "defect": defect} | {
+            "values": values,
+            "settings": {"stage": "pretrain", "seed": 1, **settings},
+            "metrics": made["metrics"],
+        }
+
+    return {
+        "kind": "runs",
+        "study": "runs",
+        "title": "3 runs side by side",
+        "command": "attnlab report whole leaky stopped",
+        "finished": "2026-11-16",
+        "note": "The study s is not finished",
+        "differs": ["model.mechanism"],
+        "runs": [
+            run("whole", "complete", "", **{"model.mechanism": "dot"}),
+            run("leaky", "complete", "zero_mask: the future leaks", **{"model.mechanism": "zero_mask"}),
+            run("stopped", "stopped", "", **{"model.mechanism": "linear"}),
+        ],
+        "environment": MACHINE,
+    }
+
+
+def make_view(tokens: list[str] = TOKENS) -> Result:
+    patterns = make_attention(random.Random(1), 2, 4, tokens)["patterns"]
+    below = [[-weight / 2 for weight in row] for row in patterns[1][0]]
+    read = [{"token": token, "probability": 0.2, "loss": 1.6, "expected": " the"} for token in tokens]
+    read[0] = {"token": tokens[0], "probability": None, "loss": None, "expected": None}
+    return {
+        "run": "runs/recall-1",
+        "text": "".join(tokens),
+        "tokens": tokens,
+        "command": "attnlab look runs/recall-1",
+        "layers": [
+            {"mechanism": "dot", "kind": "pattern", "maps": patterns[0]},
+            {"mechanism": "mine/mean.py:Mean", "kind": "influence", "maps": [below]},
+        ],
+        "heads": [{"layer": 1, "head": n, "spread": 2.5, "distance": 3.1, "first": 0.2} for n in range(1, 5)]
+        + [{"layer": 2, "head": None, "spread": 4.5, "distance": 2.1, "first": 0.1}],
+        "next": [{"token": " Mob", "probability": 0.62}, {"token": "\n", "probability": 0.1}],
+        "read": read,
+        "loss": 1.6,
+    }
+
+
+RESULTS = {
+    "recall": make_recall,
+    "comparison": make_comparison,
+    "trust": make_trust,
+    "why": make_why,
+    "classification": make_classification,
+    "search": make_search,
+    "runs": make_runs,
+}

@@ -1,0 +1,202 @@
+"""The report of a comparison: every part in its place, and leaks marked wherever they are shown."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from comparisons import make_comparison
+from reading import read
+
+from attnlab.report.comparison import document
+from attnlab.report.document import Chart
+from attnlab.report.html import as_html
+from attnlab.report.text import as_markdown
+
+Result = dict[str, Any]
+OPTIONAL = ("text_quality", "theirs", "explanation", "quick", "paired")
+OPTIONAL_OF_SPECIMENS = ("probes", "samples", "sample_quality", "word_by_word")
+
+
+@pytest.fixture
+def comparison() -> Result:
+    return make_comparison(steps=40)
+
+
+def charts(html: str) -> list[str]:
+    return re.findall(r'<svg class="chart".*?</svg>', html, re.DOTALL)
+
+
+def test_the_page_has_every_part_in_order(comparison: Result) -> None:
+    page = read(as_html(document(comparison)))
+    parts = [
+        "which is better at words?",
+        "Does additive attention learn more",
+        "The gain of zero_mask is the leak",
+        "zero_mask leaks: its outputs depend on later tokens",
+        "A quick run.",
+        "Means over 3 seeds",
+        "pair by pair",
+        comparison["comparisons"][0]["words"],
+        "Training loss",
+        "The quick brown fox jumps over the lazy dog . (11 tokens, 2 unknown)",
+        "zero_mask wrote that the company said",
+        "the text itself",
+        "The leak by position",
+        "read whole and each word from its prefix alone",
+        "What the leak is worth",
+        "course reports",
+        "Every run by itself",
+        "Below each value how many times that of dot",
+        "Varied: model.mechanism; seeds 0, 1, 2.",
+        "Order of the runs (2 at a time)",
+        "Settings of additive",
+    ]
+    places = [page.text.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_leaking_specimens_are_marked_in_every_table(comparison: Result) -> None:
+    """What a marked row looks like in every form is tested with all documents."""
+    made = document(comparison)
+    rows = [row for table in made.tables() for row in table.rows]
+    assert {row.mark for row in rows if "zero_mask" in row.name.text} == {"leaks", "zero_mask leaks"}
+    assert {row.mark for row in rows if "zero_mask" not in row.name.text} == {""}
+    named = [table for table in made.tables() if any("additive" in row.name.text for row in table.rows)]
+    assert len(named) == 11
+    assert all(any(row.mark and row.tone == "leaks" for row in table.rows) for table in named)
+    html = as_html(made)
+    assert html.count('<tr class="leaks">') == sum(bool(row.mark) for row in rows)
+
+
+def test_leaking_specimens_are_marked_in_every_chart(comparison: Result) -> None:
+    html = as_html(document(comparison))
+    named = [chart for chart in charts(html) if "zero_mask" in chart]
+    assert len(named) == 4  # pairs, losses, their second half, the leak
+    for chart in named:
+        root = ElementTree.fromstring(chart)
+        names = [one for one in root.iter("text") if "zero_mask" in (one.text or "")]
+        assert names
+        assert all("(leaks)" in (one.text or "") and "leak" in (one.get("class") or "").split() for one in names)
+        assert "(leaks)" in str(root.get("aria-label"))
+        assert [one for one in root.iter() if "leak" in (one.get("class") or "").split() and one.tag != "text"]
+    assert all("leak" not in chart for chart in charts(html) if "zero_mask" not in chart)
+
+
+def test_leaking_specimens_are_marked_where_texts_are_quoted(comparison: Result) -> None:
+    text = as_markdown(document(comparison))
+    assert "### zero_mask **(leaks)**\n\n> zero_mask wrote" in text
+    assert "### zero_mask against dot **(zero_mask leaks)**\n\ndiffers: " in text
+    assert "yes, invalid" in text
+
+
+def test_red_is_a_colour_of_its_own_in_light_dark_and_print(comparison: Result) -> None:
+    style = as_html(document(comparison)).split("<style>")[1].split("</style>")[0]
+    reds = re.findall(r"--leak: #([0-9a-f]{6})", style)
+    assert len(reds) == 3
+    for red in reds:
+        r, g, b = (int(red[place : place + 2], 16) for place in (0, 2, 4))
+        assert r > 1.8 * max(g, b)
+
+
+def test_curves_have_bands_and_a_closer_second_half(comparison: Result) -> None:
+    whole, later = (one for one in document(comparison).blocks() if isinstance(one, Chart) and one.readable)
+    assert [one.name for one in whole.series] == ["dot", "additive", "zero_mask (leaks)"]
+    for one in whole.series:
+        assert all(low <= y <= high for low, y, high in zip(one.low, one.y, one.high, strict=True))
+    assert later.series[0].x[0] >= whole.series[0].x[-1] / 2 - 1
+
+
+def test_what_is_absent_is_left_out(comparison: Result) -> None:
+    full = as_markdown(document(comparison))
+    for key in OPTIONAL:
+        del comparison[key]
+    comparison |= {"comparisons": [], "verdict": [], "order": [], "data": {}, "settings": {}}
+    for one in comparison["specimens"]:
+        for key in OPTIONAL_OF_SPECIMENS:
+            one.pop(key)
+        one["audit"] = None
+        for run in one["runs"]:
+            run["metrics"] = []
+    least = document(comparison)
+    text = as_markdown(least)
+    headings = ("Compared", "Training", "Probe sentences", "Samples", "Who sees the future", "What it means")
+    for title in (
+        *(f"## {one}" for one in headings),
+        "Published figures",
+        "A quick run",
+        "Order of the",
+        "Settings of",
+    ):
+        assert title in full
+        assert title not in text
+    assert charts(as_html(least)) == []
+    assert "Means over 3 seeds" in text
+
+
+@pytest.mark.parametrize("key", [*OPTIONAL, "question", "comparisons", "verdict", "order", "settings", "jobs"])
+def test_any_optional_part_may_be_null(comparison: Result, key: str) -> None:
+    comparison[key] = None
+    as_html(document(comparison))
+
+
+def test_one_seed_has_no_intervals_and_says_so() -> None:
+    made = document(make_comparison(("dot", "additive"), seeds=1, steps=20))
+    html = as_html(made)
+    assert "One seed each" in as_markdown(made)
+    assert 'type="checkbox"' not in html
+    assert 'class="band' not in html
+
+
+def test_numbers_that_are_none_are_shown_as_such(comparison: Result) -> None:
+    lost = comparison["specimens"][1]
+    nothing = dict.fromkeys(("mean", "low", "high"), math.nan)
+    lost["values"]["dev_sentence_perplexity"] |= nothing | {"each": [math.nan] * 3}
+    lost["values"]["final_loss"] = None
+    lost["runs"][0]["values"]["dev_sentence_perplexity"] = math.inf
+    for row in lost["runs"][0]["metrics"][20:]:
+        row["loss"] = math.nan
+    comparison["comparisons"][0] |= {"ratio": math.nan} | dict.fromkeys(("ratio_low", "ratio_high", "p", "adjusted"))
+    made = document(comparison)
+    html, text = as_html(made), as_markdown(made)
+    assert "| additive | NaN | " in text
+    assert "| additive | 0 | ∞ | " in text
+    assert "| additive over dot | dev perplexity (sentences) | NaN | – | – | no |" in text
+    assert not re.search(r"\bnan\b", "".join(charts(html)))
+    assert "no value" in read(html).text
+
+
+def test_differences_of_shares_are_points(comparison: Result) -> None:
+    comparison["figures"][0] |= {"kind": "share", "title": "accuracy", "lower_is_better": False}
+    for one in comparison["comparisons"]:
+        for key in ("ratio", "ratio_low", "ratio_high"):
+            del one[key]
+        one |= {"difference": -0.022, "low": -0.05, "high": 0.01}
+    made = document(comparison)
+    assert "| additive minus dot | accuracy | −2.2 points (−5.0 to +1.0 points) |" in as_markdown(made)
+    assert "difference; above 0 the first is better (points)" in read(as_html(made)).text
+
+
+def epochs(*losses: float | None) -> list[Result]:
+    shares = [{"dev_accuracy": 0.5, "dev_loss": loss, "train_loss": loss} for loss in losses]
+    return [{"epoch": number} | one for number, one in enumerate(shares, start=1)]
+
+
+def test_runs_told_by_epoch_have_curves_by_epoch(comparison: Result) -> None:
+    for one in comparison["specimens"]:
+        for run in one["runs"]:
+            run |= {"metrics": [], "epochs": epochs(2.0, None, 1.0)}
+    accuracy, loss, _ = (one for one in document(comparison).blocks() if isinstance(one, Chart) and one.readable)
+    assert accuracy.series[0].y == [50.0] * 3
+    assert [math.isnan(value) for value in loss.series[0].y] == [False, True, False]
+    assert loss.label == "Line chart of validation loss: " + "; ".join(
+        f"{name} from 2.00 to 1.00" for name in ("dot", "additive", "zero_mask")
+    )
+    for one in comparison["specimens"]:
+        for run in one["runs"]:
+            run["epochs"] = epochs(2.0)
+    assert not any(isinstance(one, Chart) and one.readable for one in document(comparison).blocks())

@@ -1,0 +1,261 @@
+"""The report of the recall study: sentences that claim what the intervals allow, answers in their lines, attention."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from made_up import make_recall, make_row
+from reading import read
+
+from attnlab.report.document import Answers, Chart, Heads, Piece
+from attnlab.report.html import as_html, first_head, thousandths
+from attnlab.report.recall import (
+    ELSEWHERE,
+    EMPTY,
+    NO_SOURCE,
+    OVERLAP,
+    SAME_LINE,
+    answer_row,
+    compare,
+    cut,
+    document,
+    outcome,
+    shown,
+    tally,
+    verdict,
+)
+from attnlab.report.text import as_markdown
+
+Result = dict[str, Any]
+WORLD = {"corpus": "people", "exam": "people:test"}
+
+
+@pytest.fixture
+def result() -> Result:
+    return make_recall(20)
+
+
+# The sentence at the top
+
+
+def trio(main: int | None, control: int | None, majority: int | None) -> list[dict[str, Any]]:
+    return [
+        make_row("pretrained + fine-tuned", "model", main),
+        make_row("pretrained only", "model", main),
+        make_row("no pretraining", "model", control),
+        make_row("open book", "baseline", majority),
+        make_row("majority answer", "baseline", majority, commonest_prediction="Los Angeles"),
+    ]
+
+
+def test_a_clear_win() -> None:
+    assert outcome(trio(612, 22, 17), WORLD) == (
+        "The pretrained model correctly answers 81.6 % of 750 questions about people it was never asked about;"
+        " the same model without pretraining 2.9 %, which this exam cannot tell from always saying Los Angeles (2.3 %)."
+    )
+
+
+def test_no_difference() -> None:
+    sentence = outcome(trio(24, 22, 17), WORLD)
+    assert "as the 95 % intervals overlap, this exam cannot tell the two apart" in sentence
+    assert sentence.endswith("Neither is clearly above always saying Los Angeles (2.3 %).")
+    assert "more" not in sentence
+
+
+def test_no_difference_yet_both_above_the_baseline() -> None:
+    assert outcome(trio(300, 290, 17), WORLD).endswith("Both are clearly above always saying Los Angeles (2.3 %).")
+
+
+def test_only_one_above_the_baseline() -> None:
+    sentence = outcome(trio(40, 33, 16), WORLD)
+    assert sentence.endswith("Only the pretrained model is clearly above always saying Los Angeles (2.1 %).")
+
+
+def test_a_loss_is_told_as_one() -> None:
+    assert "without pretraining 40.0 %, which is clearly more." in outcome(trio(75, 300, 17), WORLD)
+
+
+@pytest.mark.parametrize(("majority", "words"), [(60, "not clearly above that"), (400, "clearly below that")])
+def test_beating_the_control_is_not_beating_the_baseline(majority: int, words: str) -> None:
+    assert outcome(trio(75, 5, majority), WORLD).endswith(f"The pretrained model itself is {words}.")
+
+
+def test_an_exam_without_answers() -> None:
+    sentence = outcome(trio(None, None, None), WORLD)
+    assert "the exam has no answers to compare with, so nothing is scored" in sentence
+    assert "750 questions" in sentence
+    assert "Chicago (3.1 %)" in sentence
+    assert "correctly" not in sentence
+
+
+def test_other_names_and_data_are_taken_as_they_are() -> None:
+    rows = [make_row("dot", "model", 600), make_row("linear", "model", 300), make_row("chance", "baseline", 300)]
+    assert outcome(rows, {"corpus": "mine.txt", "exam": "mine.tsv"}) == (
+        "“dot” correctly answers 80.0 % of 750 questions; “linear” 40.0 %, which this exam cannot tell from “chance” (40.0 %)."
+    )
+
+
+def test_a_model_alone_and_no_model_at_all() -> None:
+    alone = [make_row("dot", "model", 1, questions=1)]
+    assert outcome(alone, {}) == "“dot” correctly answers 100.0 % of 1 question."
+    assert outcome([*alone, make_row("chance", "baseline", 0)], {}).endswith("clearly more than “chance” (0.0 %).")
+    assert outcome([], {}) == "No model was examined."
+
+
+def test_intervals_that_touch_do_not_count_as_apart() -> None:
+    assert compare({"low": 0.5, "high": 0.6}, {"low": 0.4, "high": 0.5}) == 0
+    assert compare({"low": 0.51, "high": 0.6}, {"low": 0.4, "high": 0.5}) == 1
+    assert compare({"low": 0.4, "high": 0.49}, {"low": 0.5, "high": 0.6}) == -1
+
+
+# Answers
+
+LINE = "Ann Lee was born in New York and died in York, not in Yorkshire ."
+
+
+@pytest.mark.parametrize(
+    ("prediction", "way"),
+    [
+        ("York", SAME_LINE),
+        ("Ann Lee", SAME_LINE),
+        ("New", OVERLAP),
+        ("in New York", OVERLAP),
+        ("Yorkshi", ELSEWHERE),
+        ("Boston", ELSEWHERE),
+        ("", EMPTY),
+    ],
+)
+def test_the_way_in_which_an_answer_is_wrong(prediction: str, way: str) -> None:
+    assert verdict(LINE, "New York", prediction) == way
+    assert verdict(None, "New York", prediction) == (NO_SOURCE if prediction else EMPTY)
+
+
+def test_a_line_is_cut_at_answer_and_prediction_and_stays_whole() -> None:
+    pieces = list(cut(LINE, "New York", "York"))
+    assert [piece for piece in pieces if piece.role] == [Piece("New York", "answer"), Piece("York", "prediction")]
+    assert "".join(piece.text for piece in pieces) == LINE
+    assert list(cut(LINE, "a.c(", "")) == [Piece(LINE)]
+
+
+def test_a_right_answer_has_no_verdict_and_one_mark() -> None:
+    item = {"question": "?", "answer": "New York", "prediction": "New York", "source": LINE}
+    right = shown(item, right=True)
+    assert right.verdict == ""
+    assert [piece.role for piece in right.source if piece.role] == ["answer"]
+    wrong = [shown({**item, "prediction": text}, right=False) for text in ("York", "York", "Boston")]
+    assert tally(wrong) == f"Of the wrong answers shown: 2 {SAME_LINE}, 1 {ELSEWHERE}."
+    assert tally([]) == ""
+
+
+# Attention
+
+
+def test_the_head_shown_first_looks_at_a_word_of_the_question() -> None:
+    resting = [[1, 0, 0, 0], [1, 0, 0, 0], [0.9, 0.1, 0, 0], [1, 0, 0, 0]]
+    looking = [[1, 0, 0, 0], [1, 0, 0, 0], [0.2, 0.7, 0.1, 0], [1, 0, 0, 0]]
+    result = make_recall(20)
+    result["attention"] |= {"tokens": ["Who", " Ann", "⁇", " x"], "patterns": [[resting] * 2, [resting, looking]]}
+    (block,) = (one for one in document(result).blocks() if isinstance(one, Heads))
+    head = first_head(block)
+    assert (block.row, head.name) == (2, "layer 2, head 2")
+    assert head.sentence == "Where the answer is chosen (row ⁇), it looks most at ·Ann (70.0 %)."
+    assert answer_row(["a", "b"]) == 1
+    assert thousandths(looking)[2] == [200, 700, 100]
+
+
+def test_every_head_can_be_chosen_without_the_script(result: Result) -> None:
+    html = as_html(document(result))
+    page = read(html)
+    picks = [item for item in page.all("input") if item.get("type") == "radio"]
+    assert len(picks) == 24
+    assert len([item for item in picks if "checked" in item]) == 1
+    names = {str(item["id"]) for item in picks}
+    assert {label.get("for") for label in page.all("label")} == names
+    assert {str(use["href"]) for use in page.all("use")} == {f"#{name.replace('pick', 'cells')}" for name in names}
+    assert all(f"#{name}:checked ~ .panels" in html for name in names)
+
+
+@pytest.mark.parametrize("attention", [None, {"question": "q", "answer": "a", "tokens": [], "patterns": []}])
+def test_a_mechanism_without_patterns_has_no_attention_part(result: Result, attention: Result | None) -> None:
+    assert "Attention of one answer" in as_markdown(document(result))
+    result["attention"] = attention
+    page = read(as_html(document(result)))
+    assert "Attention of one answer" not in page.text
+    assert len(page.all("script")) == 1
+
+
+def test_a_layer_without_weights_over_tokens_is_left_out_and_named(result: Result) -> None:
+    result["attention"]["patterns"][0] = []
+    assert "Layer 1 left out: no weights of tokens on tokens there." in as_markdown(document(result))
+
+
+def test_rows_that_do_not_sum_to_one_are_not_said_to(result: Result) -> None:
+    assert "a row sums to 100 %" in as_markdown(document(result))
+    result["attention"]["patterns"][1][2][3][0] += 0.2
+    assert "a row sums to 100 %" not in as_markdown(document(result))
+
+
+# The whole
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "What does a small model remember?",
+        "The pretrained model correctly answers 81.6 % of 750 questions",
+        "81.6 % 78.7 to 84.2 % 612 of 750 Chicago, 3 % 5 min 21 s",
+        "2.3 % 1.4 to 3.6 % 17 of 750 Los Angeles, 100 % –",
+        "Finished 2026-11-15; took 6 min 52 s on A Processor. Command: attnlab run --model.n_layer 3",
+        "pretrain 20 40 80,000 26,667 3.0 s 0.410 3,383,296",
+        "thousand tokens read",
+        "Atlanta, not Mobile",
+        "another phrase of the same line",
+        "Of answers with a confidence of 0.93 or more at most 10 % are wrong.",
+        "AUROC, right against wrong answers 0.871 (0.820 to 0.910)",
+        "Characters 420,000",
+        "model.n_embd 256",
+        "torch 2.13.0",
+    ],
+)
+def test_the_page_says(words: str) -> None:
+    assert words in read(as_html(document(make_recall(20)))).text
+
+
+def test_the_markdown_has_the_answers(result: Result) -> None:
+    text = as_markdown(document(result))
+    assert "| Where was Hank Aaron born? | Atlanta | Mobile | another phrase of the same line |" in text
+    assert "\n    attnlab run --model.n_layer 3\n" in text
+
+
+def test_an_exam_without_answers_shows_predictions_only(result: Result) -> None:
+    for row in result["rows"]:
+        for key in ("correct", "accuracy", "low", "high"):
+            del row[key]
+    result["answers"] = {"right": [], "wrong": []}
+    made = document(result)
+    page, text = read(as_html(made)).text, as_markdown(made)
+    assert "nothing is scored" in made.lead[0]
+    assert "pretrained only what pretrained only means 750 Chicago, 3 % 5 min 00 s" in page
+    assert "| pretrained only (what pretrained only means) | 750 | Chicago, 3 % | 5 min 00 s |" in text
+    assert "Accuracy" not in page + text
+    assert not any(
+        (isinstance(one, Chart) and one.shape == "bars") or isinstance(one, Answers) for one in made.blocks()
+    )
+
+
+def test_quick_runs_and_questions_asked_in_training_are_named(result: Result) -> None:
+    assert document(result).notices == []
+    result["world"] |= {"quick": True, "asked_before": 36}
+    quick, asked = document(result).notices
+    assert quick.title == "A quick run."
+    assert re.match("36 of them asked in training", asked.text)
+
+
+def test_the_least_result_is_enough(result: Result) -> None:
+    result |= {"rows": [], "runs": {}, "answers": {"right": [], "wrong": []}, "attention": None, "environment": {}}
+    del result["world"]["quick"], result["calibration"]
+    assert document(result).lead == ["No model was examined."]
+    read(as_html(document(result)))
+    as_markdown(document(result))
