@@ -4,31 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from attnlab.cli import options as opt
 from attnlab.cli.common import COMPARE, app, console, errors, show_json
-from attnlab.cli.options import (
-    NONE,
-    SETTINGS_HINT,
-    Config,
-    Corpus,
-    Dev,
-    Exam,
-    Facts,
-    Jobs,
-    Json,
-    Mechanism,
-    Out,
-    Preset,
-    Probe,
-    Quick,
-    Seeds,
-    Settings,
-    TrustCode,
-    about,
-    collect,
-    default,
-    read_seeds,
-    typed_command,
-)
+from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, read_seeds, typed_command
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,25 +19,25 @@ def compare(
     task: Annotated[
         str | None, about("Task: words, recall, spans or questions."), default("that of the preset")
     ] = None,
-    seeds: Seeds | None = None,
+    seeds: opt.Seeds | None = None,
     vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None,
-    corpus: Corpus | None = None,
-    dev: Dev | None = None,
-    facts: Facts | None = None,
-    exam: Annotated[Exam | None, about("Test questions with answers: a file, or people:dev.")] = None,
-    probe: Probe | None = None,
-    out: Annotated[Out | None, default("runs/compare-N")] = None,
-    preset: Annotated[Preset | None, default("that of the task")] = None,
-    config: Config | None = None,
-    mechanism: Annotated[Mechanism | None, about("Attention mechanism of all, for --vary.")] = None,
-    jobs: Jobs = 0,
+    corpus: opt.Corpus | None = None,
+    dev: opt.Dev | None = None,
+    facts: opt.Facts | None = None,
+    exam: Annotated[opt.Exam | None, about("Test questions with answers: a file, or people:dev.")] = None,
+    probe: opt.Probe | None = None,
+    out: Annotated[opt.Out | None, default("runs/compare-N")] = None,
+    preset: Annotated[opt.Preset | None, default("that of the task")] = None,
+    config: opt.Config | None = None,
+    mechanism: Annotated[opt.Mechanism | None, about("Attention mechanism of all, for --vary.")] = None,
+    jobs: opt.Jobs = 0,
     all_pairs: Annotated[bool, about("Test every pair, not only each against the first.")] = False,
-    quick: Quick = False,
+    quick: opt.Quick = False,
     plan: Annotated[bool, about("Train nothing: say what this comparison can find.")] = False,
     difference: Annotated[float | None, about("With --plan: difference to find; 0.02 is two points.")] = None,
-    trust_code: TrustCode = False,
-    json: Json = False,
-    given: Settings = NONE,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
+    given: opt.Settings = NONE,
 ) -> None:
     """Compare mechanisms, or any one setting, with several seeds each and a statistical test.
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App
 from rich.text import Text
 
+from attnlab.cli import options as opt
 from attnlab.cli.common import DATA, app, console, errors, indexing, show_json
-from attnlab.cli.options import Corpus, Facts, Json, Preset, Seed, Whole, about, at_least_one, default
+from attnlab.cli.options import about, at_least_one, default
 from attnlab.config import resolve
 from attnlab.errors import UserError
 
@@ -29,15 +30,15 @@ BuiltIn = Annotated[str, about("Data: people, people:300, people:x4 (four forms)
 @corpus_app.command(name="show")
 def corpus_show(
     *,
-    corpus: Annotated[Corpus, about("Text, one document per line: a file, people:300:x4 or prose.")] = "people",
-    facts: Facts | None = None,
+    corpus: Annotated[opt.Corpus, about("Text, one document per line: a file, people:300:x4 or prose.")] = "people",
+    facts: opt.Facts | None = None,
     task: Annotated[str, about("Task: spans, recall, questions or words.")] = "spans",
     preset: Annotated[
-        Preset | None, about("Preset of the tokenizer."), default("mingpt, nano-words or small, by task")
+        opt.Preset | None, about("Preset of the tokenizer."), default("mingpt, nano-words or small, by task")
     ] = None,
-    n: Annotated[Whole, about("Number of examples.")] = 5,
-    seed: Seed = 0,
-    json: Json = False,
+    n: Annotated[opt.Whole, about("Number of examples.")] = 5,
+    seed: opt.Seed = 0,
+    json: opt.Json = False,
 ) -> None:
     """Show the examples that a task makes of the data, as input and target."""
     from attnlab import corpora, stages
@@ -97,10 +98,10 @@ def corpus_find(
     name: Annotated[str, about("Name that a line starts with, such as 'Hank Aaron'.")],
     /,
     *,
-    corpus: Annotated[Corpus, about("Text, one document per line: a file, or people.")] = "people",
-    n: Annotated[Whole, about("Number of similar names.")] = 5,
+    corpus: Annotated[opt.Corpus, about("Text, one document per line: a file, or people.")] = "people",
+    n: Annotated[opt.Whole, about("Number of similar names.")] = 5,
     verify: Annotated[bool, about("Check every byte of the index first, and rebuild it if damaged.")] = False,
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Print the lines about a name, or the most similar names; builds an index the first time."""
     at_least_one("n", n)

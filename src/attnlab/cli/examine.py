@@ -7,22 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from attnlab.cli import options as opt
 from attnlab.cli.common import MEASURE, app, console, indexing, show_json
-from attnlab.cli.options import (
-    AsQuestion,
-    Exam,
-    Folder,
-    Json,
-    MaxRisk,
-    Out,
-    Probe,
-    Seed,
-    TrustCode,
-    Whole,
-    about,
-    at_least_one,
-    default,
-)
+from attnlab.cli.options import about, at_least_one, default
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,15 +18,15 @@ if TYPE_CHECKING:
 
 @app.command(group=MEASURE)
 def evaluate(
-    folder: Folder,
+    folder: opt.Folder,
     /,
     *,
-    exam: Annotated[Exam | None, about("Test questions, with or without answers."), default("people:test")] = None,
+    exam: Annotated[opt.Exam | None, about("Test questions, with or without answers."), default("people:test")] = None,
     corpus: Annotated[str | None, about("Text to measure on, one sentence per line: a file, or prose:dev.")] = None,
-    probe: Probe | None = None,
-    out: Annotated[Out | None, default("runs/evaluate-N")] = None,
-    trust_code: TrustCode = False,
-    json: Json = False,
+    probe: opt.Probe | None = None,
+    out: Annotated[opt.Out | None, default("runs/evaluate-N")] = None,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
 ) -> None:
     """Test a run on questions, or measure its loss on text.
 
@@ -118,14 +105,14 @@ def _tell_measured(summary: dict[str, Any]) -> None:
 
 @app.command(group=MEASURE)
 def ask(
-    folder: Folder,
+    folder: opt.Folder,
     question: Annotated[str, about("Question, phrased like the training questions.")],
     /,
     *,
-    max_risk: MaxRisk = 0.1,
-    top: Annotated[Whole, about("Number of answers to show.")] = 5,
-    trust_code: TrustCode = False,
-    json: Json = False,
+    max_risk: opt.MaxRisk = 0.1,
+    top: Annotated[opt.Whole, about("Number of answers to show.")] = 5,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
 ) -> None:
     """Ask a run one question: an answer with a probability and a verdict, or no answer.
 
@@ -186,14 +173,14 @@ def _tell_answer(answer: Answer) -> None:
 
 @app.command(group=MEASURE)
 def calibrate(
-    folder: Folder,
+    folder: opt.Folder,
     /,
     *,
     questions: Annotated[
         str | None, about("Held-out questions, QUESTION<TAB>ANSWER per line."), default("people:dev")
     ] = None,
-    trust_code: TrustCode = False,
-    json: Json = False,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
 ) -> None:
     """Measure how far a run's confidence can be trusted, for `attnlab ask`.
 
@@ -245,17 +232,17 @@ def _tell_calibration(summary: dict[str, Any]) -> None:
 
 @app.command(group=MEASURE)
 def generate(
-    folder: Folder,
+    folder: opt.Folder,
     prompt: Annotated[str, about("Start of the texts; models of words need none.")] = "",
     /,
     *,
-    n: Annotated[Whole, about("Number of texts.")] = 5,
+    n: Annotated[opt.Whole, about("Number of texts.")] = 5,
     temperature: Annotated[float, about("Sampling temperature; 0 takes the likeliest token.")] = 0.8,
-    top_k: Annotated[Whole, about("Sample from the likeliest tokens only, so many; 0: from all.")] = 0,
-    seed: Seed = 0,
-    max_new_tokens: Annotated[Whole, about("Maximum new tokens per text.")] = 100,
-    trust_code: TrustCode = False,
-    json: Json = False,
+    top_k: Annotated[opt.Whole, about("Sample from the likeliest tokens only, so many; 0: from all.")] = 0,
+    seed: opt.Seed = 0,
+    max_new_tokens: Annotated[opt.Whole, about("Maximum new tokens per text.")] = 100,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
 ) -> None:
     """Sample texts from a run's model."""
     from attnlab import evaluate
@@ -276,14 +263,14 @@ def generate(
 
 @app.command(group=MEASURE)
 def look(
-    folder: Folder,
+    folder: opt.Folder,
     text: Annotated[str, about("Text to read; the symbols ⁇ and □ stand for themselves.")],
     /,
     *,
-    question: AsQuestion = False,
-    out: Annotated[Out | None, default("runs/look-N")] = None,
-    trust_code: TrustCode = False,
-    json: Json = False,
+    question: opt.AsQuestion = False,
+    out: Annotated[opt.Out | None, default("runs/look-N")] = None,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
 ) -> None:
     """Show where every head looks as a model reads a text.
 

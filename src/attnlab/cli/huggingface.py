@@ -9,22 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
+from attnlab.cli import options as opt
 from attnlab.cli.common import HUGGING_FACE, app, console, errors, show_json
-from attnlab.cli.options import (
-    AsQuestion,
-    Folder,
-    Json,
-    Out,
-    Seeds,
-    TrustCode,
-    Whole,
-    about,
-    at_least_one,
-    default,
-    read_seeds,
-    settings_class,
-    typed_command,
-)
+from attnlab.cli.options import about, at_least_one, default, read_seeds, settings_class, typed_command
 from attnlab.config import build, from_text, type_hints
 from attnlab.errors import UserError
 from attnlab.hf.encoder_settings import EncoderConfig
@@ -55,20 +42,20 @@ def classify(
         str | None, about("Model of the hub such as roberta-base, a folder, minilm, or bag-of-words.")
     ] = None,
     test: Annotated[Path | None, about("Table to measure once, when everything is chosen.")] = None,
-    out: Annotated[Out | None, default("runs/classify-N")] = None,
+    out: Annotated[opt.Out | None, default("runs/classify-N")] = None,
     labels: Annotated[str | None, about("Names for labels, such as 1=positive,0=negative.")] = None,
     column: Annotated[
         Literal["label-first", "text-first"] | None, about("Place of the label, if not recognised.")
     ] = None,
     explain_batch: Annotated[bool, about("Train nothing: show the first batch, and count padding and cuts.")] = False,
     optimizers: Annotated[str | None, about("Compare optimizers, such as adamw,sgd,muon or adamw=3e-5,sgd.")] = None,
-    seeds: Annotated[Seeds | None, about("With --optimizers: trainings of each, or their seeds: 3,4,5.")] = None,
+    seeds: Annotated[opt.Seeds | None, about("With --optimizers: trainings of each, or their seeds: 3,4,5.")] = None,
     search: Annotated[bool, about("Search batch sizes, rates and epochs, and keep the best model.")] = False,
     trials: Annotated[
-        Whole | None, about("With --search: maximum trials."), default("12, or none with --minutes")
+        opt.Whole | None, about("With --search: maximum trials."), default("12, or none with --minutes")
     ] = None,
     minutes: Annotated[float | None, about("With --search: start no new trial after so many minutes.")] = None,
-    json: Json = False,
+    json: opt.Json = False,
     given: Annotated[GivenTuning, Parameter(name="*", group=TRAINING)] = NO_TUNING,
 ) -> None:
     """Fine-tune a pretrained encoder to classify texts.
@@ -168,8 +155,8 @@ def _make_study(
 @encoder_app.command(name="pretrain")
 def pretrain_encoder(
     *corpus: Annotated[str, about("Text files, tables with labels, prose or people."), default("prose")],
-    out: Annotated[Out | None, default("runs/encoder-N")] = None,
-    json: Json = False,
+    out: Annotated[opt.Out | None, default("runs/encoder-N")] = None,
+    json: opt.Json = False,
     given: Annotated[GivenEncoder, Parameter(name="*", group=TRAINING)] = NO_ENCODER,
 ) -> None:
     """Pretrain a small RoBERTa by predicting masked tokens; transformers loads the folder.
@@ -209,8 +196,8 @@ def fill_in(
     text: Annotated[str, about("Text with one or more <mask>.")],
     /,
     *,
-    top: Annotated[Whole, about("Number of tokens to show per mask.")] = 5,
-    json: Json = False,
+    top: Annotated[opt.Whole, about("Number of tokens to show per mask.")] = 5,
+    json: opt.Json = False,
 ) -> None:
     """Show what an encoder fills in for each <mask>, with probabilities."""
     at_least_one("top", top)
@@ -232,8 +219,8 @@ def export(
     folder: Annotated[Path, about("Folder to write; must not exist.")],
     /,
     *,
-    trust_code: TrustCode = False,
-    json: Json = False,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
 ) -> None:
     """Export a model as a folder that transformers loads, with a model card.
 
@@ -260,8 +247,8 @@ def import_(
     out: Annotated[Path, about("Run folder to write; must not exist.")],
     /,
     *,
-    trust_code: TrustCode = False,
-    json: Json = False,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
 ) -> None:
     """Import a GPT-2 folder, or one that export wrote, as a run.
 
@@ -282,13 +269,13 @@ def import_(
 
 @app.command(name="export-attention", group=HUGGING_FACE)
 def export_attention(
-    folder: Folder,
+    folder: opt.Folder,
     text: Annotated[str, about("Text to read; the symbols ⁇ and □ stand for themselves.")],
     file: Annotated[Path, about("JSON file to write; must not exist.")],
     /,
     *,
-    question: AsQuestion = False,
-    trust_code: TrustCode = False,
+    question: opt.AsQuestion = False,
+    trust_code: opt.TrustCode = False,
 ) -> None:
     """Export attention weights as JSON.
 

@@ -14,24 +14,9 @@ from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
+from attnlab.cli import options as opt
 from attnlab.cli.common import DESIGN, MEASURE, app, console, errors, show_json
-from attnlab.cli.options import (
-    NONE,
-    SETTINGS_HINT,
-    Config,
-    Folder,
-    Json,
-    Out,
-    Preset,
-    Seed,
-    Settings,
-    TrustCode,
-    Whole,
-    about,
-    at_least_one,
-    collect,
-    default,
-)
+from attnlab.cli.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 from attnlab.config import resolve
 from attnlab.errors import UserError
 from attnlab.terminal import printable
@@ -79,11 +64,11 @@ def _stdout_to_stderr() -> Iterator[None]:
 @app.command(group=MEASURE)
 def audit(
     *names: Annotated[str, about("Mechanisms, path.py:Class, presets or run folders."), default("all mechanisms")],
-    n_embd: Annotated[Whole, about("Width of the mechanisms that are built.")] = 32,
-    n_head: Annotated[Whole, about("Number of their heads.")] = 2,
-    length: Annotated[Whole, about("Longest text in tokens, and their block size.")] = 513,
-    trust_code: TrustCode = False,
-    json: Json = False,
+    n_embd: Annotated[opt.Whole, about("Width of the mechanisms that are built.")] = 32,
+    n_head: Annotated[opt.Whole, about("Number of their heads.")] = 2,
+    length: Annotated[opt.Whole, about("Longest text in tokens, and their block size.")] = 513,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
 ) -> None:
     """Test mechanisms, classes in files, presets and runs for leaks and other faults.
 
@@ -169,21 +154,21 @@ def _cell(checks: list[Check]) -> Text:
 def bench(
     *names: Annotated[str, about("Mechanisms, sliding:window=128, or path.py:Class."), default("all")],
     lengths: Annotated[str, about("Text lengths in tokens.")] = "512,1024,2048,4096,8192,16384",
-    batch: Annotated[Whole, about("Texts per batch.")] = 1,
-    n_head: Annotated[Whole, about("Number of heads.")] = 8,
-    n_embd: Annotated[Whole, about("Width of all heads together.")] = 256,
+    batch: Annotated[opt.Whole, about("Texts per batch.")] = 1,
+    n_head: Annotated[opt.Whole, about("Number of heads.")] = 8,
+    n_embd: Annotated[opt.Whole, about("Width of all heads together.")] = 256,
     causal: Annotated[bool, about("Look back only, or both ways."), Parameter(negative="--bidirectional")] = True,
     whole: Annotated[bool, about("Time whole modules, with their projections.")] = False,
     references: Annotated[bool, about("Also time the references."), Parameter(negative="--no-references")] = True,
-    threads: Annotated[Whole, about("Processor threads.")] = 1,
-    rounds: Annotated[Whole, about("Maximum runs of each; the shortest time counts.")] = 7,
+    threads: Annotated[opt.Whole, about("Processor threads.")] = 1,
+    rounds: Annotated[opt.Whole, about("Maximum runs of each; the shortest time counts.")] = 7,
     seconds: Annotated[float, about("Skip lengths that take longer, in seconds per run.")] = 15.0,
     memory_limit: Annotated[
         float | None, about("Skip lengths that need more GB."), default("half the free memory")
     ] = None,
     reach: Annotated[str | None, about("Find the longest text within 1GB, 10s or 1GB,10s instead.")] = None,
-    out: Out | None = None,
-    json: Json = False,
+    out: opt.Out | None = None,
+    json: opt.Json = False,
 ) -> None:
     """Measure time and peak memory of mechanisms beside torch's fused attention.
 
@@ -280,13 +265,13 @@ def _write(out: Path, stem: str, data: dict[str, Any], text: str, figure: Any) -
 
 @app.command(group=MEASURE, help_epilogue=SETTINGS_HINT)
 def params(
-    preset: Preset = "small",
+    preset: opt.Preset = "small",
     /,
     *,
-    length: Annotated[Whole | None, about("Length of the text in tokens."), default("the block size")] = None,
-    config: Config | None = None,
-    json: Json = False,
-    given: Settings = NONE,
+    length: Annotated[opt.Whole | None, about("Length of the text in tokens."), default("the block size")] = None,
+    config: opt.Config | None = None,
+    json: opt.Json = False,
+    given: opt.Settings = NONE,
 ) -> None:
     """Count the parameters of a preset by part, and its FLOPs per token.
 
@@ -333,7 +318,7 @@ app.command(mechanisms_app)
 
 @mechanisms_app.default
 def mechanisms(
-    *, json: Json = False, markdown: Annotated[bool, about("Print the page docs/mechanisms.md.")] = False
+    *, json: opt.Json = False, markdown: Annotated[bool, about("Print the page docs/mechanisms.md.")] = False
 ) -> None:
     """List the attention mechanisms."""
     from attnlab.measure import approximation
@@ -355,14 +340,14 @@ def mechanisms_show(
     /,
     *,
     error: Annotated[bool, about("Measure the distance from exact attention.")] = False,
-    run: Annotated[Folder | None, about("Take queries, keys and values from this run.")] = None,
+    run: Annotated[opt.Folder | None, about("Take queries, keys and values from this run.")] = None,
     std: Annotated[tuple[float, ...], about("Standard deviations of random queries and keys.")] = (0.5, 1.0, 2.0),
     causal: Annotated[bool, about("Measure the causal form, as always with --run.")] = False,
-    draws: Annotated[Whole, about("Number of random draws.")] = 32,
-    seed: Seed = 0,
-    out: Out | None = None,
-    trust_code: TrustCode = False,
-    json: Json = False,
+    draws: Annotated[opt.Whole, about("Number of random draws.")] = 32,
+    seed: opt.Seed = 0,
+    out: opt.Out | None = None,
+    trust_code: opt.TrustCode = False,
+    json: opt.Json = False,
 ) -> None:
     """Show the card of a mechanism; with --error, measure how far it is from exact attention.
 

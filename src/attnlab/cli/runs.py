@@ -11,8 +11,9 @@ from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
+from attnlab.cli import options as opt
 from attnlab.cli.common import COMPARE, app, console, show_json
-from attnlab.cli.options import Json, Out, about, default
+from attnlab.cli.options import about, default
 from attnlab.errors import AttnlabError, UserError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def runs(
     sort: Annotated[str, about("Column or setting to sort by.")] = "when",
     reverse: Annotated[bool, about("Sort in descending order.")] = False,
     all: Annotated[bool, about("Also list the runs inside studies.")] = False,
-    json: Annotated[Json, about("Print JSON, with all settings.")] = False,
+    json: Annotated[opt.Json, about("Print JSON, with all settings.")] = False,
 ) -> None:
     """List runs and studies, the newest last.
 
@@ -63,7 +64,7 @@ def runs(
 
 
 @runs_app.command
-def show(run: RunName, /, *, json: Json = False) -> None:
+def show(run: RunName, /, *, json: opt.Json = False) -> None:
     """Show one run or study: settings, differences from its preset, results, files."""
     from attnlab import listing
     from attnlab.report.run_list import headline, sections
@@ -152,9 +153,9 @@ def _agreed(question: str) -> bool:
 @app.command(group=COMPARE)
 def report(
     *runs: Annotated[str, about("One study, comparison or classification, or runs: folders, or names in ./runs.")],
-    out: Annotated[Out | None, default("the study, or runs/report-N")] = None,
+    out: Annotated[opt.Out | None, default("the study, or runs/report-N")] = None,
     format: Annotated[Literal["html", "md", "json", "csv", "latex", "all"], about("Format to write.")] = "all",
-    json: Annotated[Json, about("Print JSON and write nothing.")] = False,
+    json: Annotated[opt.Json, about("Print JSON and write nothing.")] = False,
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
     from attnlab.report import FORMATS, strict, write_report

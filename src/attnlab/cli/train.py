@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.table import Table
 
+from attnlab.cli import options as opt
 from attnlab.cli.common import TRAIN, app, console, show_json
-from attnlab.cli.options import (
-    NONE,
-    SETTINGS_HINT,
-    Config,
-    Corpus,
-    Dev,
-    Exam,
-    Facts,
-    Jobs,
-    Json,
-    MaxRisk,
-    Mechanism,
-    Out,
-    Preset,
-    Quick,
-    Seed,
-    Seeds,
-    Settings,
-    TrustCode,
-    Whole,
-    about,
-    collect,
-    default,
-    read_numbers,
-    read_seeds,
-    typed_command,
-)
+from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, read_numbers, read_seeds, typed_command
 from attnlab.config import RunConfig, load_preset, preset_names, resolve, type_hints, walk
 from attnlab.errors import UserError
 from attnlab.runs import speaks
@@ -60,32 +34,80 @@ COMPARISONS = {
 }
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class _OneModel:
+    """Options of the studies of one model."""
+
+    quick: opt.Quick = False
+    out: Annotated[opt.Out | None, default("runs/STUDY-N")] = None
+    preset: Annotated[opt.Preset | None, default("small, or recall for files")] = None
+    config: opt.Config | None = None
+    mechanism: opt.Mechanism | None = None
+    seed: opt.Seed | None = None
+    given: opt.Settings = NONE
+
+    def plan(self, usual: str) -> dict[str, Any]:
+        """What the plans take beside their data."""
+        return {
+            "preset": self.preset or ("quick" if self.quick else usual),
+            "file": str(self.config) if self.config else None,
+            "given": collect(self.given, self.mechanism, self.seed),
+            "quick": self.quick,
+            "command": typed_command(),
+        }
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class _SeveralModels:
+    """Options of the studies of several models and seeds."""
+
+    quick: opt.Quick = False
+    out: Annotated[opt.Out | None, default("runs/STUDY-N")] = None
+    preset: Annotated[opt.Preset | None, default("that of the study")] = None
+    config: opt.Config | None = None
+    seeds: opt.Seeds | None = None
+    jobs: opt.Jobs = 0
+    given: opt.Settings = NONE
+
+    def plan(self, mechanism: str | None = None) -> dict[str, Any]:
+        """What the plans take beside their data."""
+        return {
+            "preset": self.preset,
+            "config": self.config,
+            "seeds": read_seeds(self.seeds),
+            "jobs": self.jobs,
+            "given": collect(self.given, mechanism),
+            "quick": self.quick,
+            "command": typed_command(),
+        }
+
+
+ONE, SEVERAL = _OneModel(), _SeveralModels()
+
+
 @run_app.default
 def recall(
     *,
-    corpus: Corpus | None = None,
-    facts: Facts | None = None,
-    exam: Exam | None = None,
+    corpus: opt.Corpus | None = None,
+    facts: opt.Facts | None = None,
+    exam: opt.Exam | None = None,
     track: Annotated[str, about("Track: pure (the model alone) or assisted (by a reader).")] = "pure",
     held_out: Annotated[
-        Whole | None, about("Training questions kept for calibration."), default("a tenth of a file")
+        opt.Whole | None, about("Training questions kept for calibration."), default("a tenth of a file")
     ] = None,
-    quick: Quick = False,
-    out: Annotated[Out | None, default("runs/recall-N")] = None,
-    preset: Annotated[Preset | None, default("small; recall for files")] = None,
-    config: Config | None = None,
-    mechanism: Mechanism | None = None,
-    seed: Seed | None = None,
-    given: Settings = NONE,
+    model: _OneModel = ONE,
 ) -> None:
     """Test what a small model remembers of what it read.
 
-    Without files: of the built-in people."""
+    Without files: of the built-in people.
+    """
     from attnlab.studies import recall
 
-    data = _recall_data(corpus, facts, exam, quick, track, held_out)
-    about_it = _one_model("small" if corpus is None else "recall", preset, config, quick, given, mechanism, seed)
-    recall.begin(recall.Plan(**data, **about_it), _target("recall", out), console)
+    data = _recall_data(corpus, facts, exam, model.quick, track, held_out)
+    plan = recall.Plan(**data, **model.plan("small" if corpus is None else "recall"))
+    recall.begin(plan, _target("recall", model.out), console)
 
 
 run_app.command(recall)
@@ -94,17 +116,11 @@ run_app.command(recall)
 @run_app.command
 def trust(
     *,
-    corpus: Corpus | None = None,
-    facts: Facts | None = None,
-    exam: Exam | None = None,
-    max_risk: MaxRisk = 0.1,
-    quick: Quick = False,
-    out: Annotated[Out | None, default("runs/trust-N")] = None,
-    preset: Annotated[Preset | None, default("recall")] = None,
-    config: Config | None = None,
-    mechanism: Mechanism | None = None,
-    seed: Seed | None = None,
-    given: Settings = NONE,
+    corpus: opt.Corpus | None = None,
+    facts: opt.Facts | None = None,
+    exam: opt.Exam | None = None,
+    max_risk: opt.MaxRisk = 0.1,
+    model: _OneModel = ONE,
 ) -> None:
     """Test whether a model knows what it does not know.
 
@@ -113,25 +129,19 @@ def trust(
     """
     from attnlab.studies import trust
 
-    data = _trust_data(corpus, facts, exam, quick)
-    about_it = _one_model("recall", preset, config, quick, given, mechanism, seed)
-    trust.begin(trust.Plan(**data, max_risk=max_risk, **about_it), _target("trust", out), console)
+    data = _trust_data(corpus, facts, exam, model.quick)
+    plan = trust.Plan(**data, max_risk=max_risk, **model.plan("recall"))
+    trust.begin(plan, _target("trust", model.out), console)
 
 
 @run_app.command
 def why(
     *,
-    corpus: Annotated[Corpus | None, about("Built-in people, such as people:300.")] = None,
+    corpus: Annotated[opt.Corpus | None, about("Built-in people, such as people:300.")] = None,
     forms: Annotated[str | None, about("Numbers of sentence forms per person."), default("1,2,4,8")] = None,
     exposures: Annotated[str | None, about("Numbers of times that each person is read."), default("8,24,48")] = None,
-    quick: Quick = False,
-    out: Annotated[Out | None, default("runs/why-N")] = None,
-    preset: Annotated[Preset | None, default("reader")] = None,
-    config: Config | None = None,
-    mechanism: Mechanism | None = None,
-    seeds: Seeds | None = None,
-    jobs: Jobs = 0,
-    given: Settings = NONE,
+    mechanism: opt.Mechanism | None = None,
+    models: _SeveralModels = SEVERAL,
 ) -> None:
     """Test why reading helps: accuracy by number of exposures and sentence forms."""
     from attnlab.studies import why
@@ -140,29 +150,18 @@ def why(
         world=corpus,
         forms=read_numbers(forms, "forms"),
         exposures=read_numbers(exposures, "exposures"),
-        **_several_models(preset, config, seeds, jobs, quick, collect(given, mechanism)),
+        **models.plan(mechanism),
     )
-    why.begin(plan, _target("why", out), console)
+    why.begin(plan, _target("why", models.out), console)
 
 
 def _add_comparison(name: str, text: str) -> None:
     """Register a ready comparison on sentences."""
 
     def compare_on_sentences(
-        *,
-        corpus: Corpus | None = None,
-        dev: Dev | None = None,
-        quick: Quick = False,
-        out: Annotated[Out | None, default("runs/STUDY-N")] = None,
-        preset: Annotated[Preset | None, default("nano-words")] = None,
-        config: Config | None = None,
-        seeds: Seeds | None = None,
-        jobs: Jobs = 0,
-        given: Settings = NONE,
+        *, corpus: opt.Corpus | None = None, dev: opt.Dev | None = None, models: _SeveralModels = SEVERAL
     ) -> None:
-        _compare(
-            name, (corpus, dev, None, None), out, _several_models(preset, config, seeds, jobs, quick, collect(given))
-        )
+        _compare(name, (corpus, dev, None, None), models)
 
     run_app.command(compare_on_sentences, name=name, help=text)
 
@@ -174,20 +173,13 @@ for _name, _text in COMPARISONS.items():
 @run_app.command
 def efficient(
     *,
-    corpus: Corpus | None = None,
-    facts: Facts | None = None,
-    exam: Exam | None = None,
-    quick: Quick = False,
-    out: Annotated[Out | None, default("runs/efficient-N")] = None,
-    preset: Annotated[Preset | None, default("quick")] = None,
-    config: Config | None = None,
-    seeds: Seeds | None = None,
-    jobs: Jobs = 0,
-    given: Settings = NONE,
+    corpus: opt.Corpus | None = None,
+    facts: opt.Facts | None = None,
+    exam: opt.Exam | None = None,
+    models: _SeveralModels = SEVERAL,
 ) -> None:
     """Compare what every mechanism remembers, with its time and memory."""
-    settings = _several_models(preset, config, seeds, jobs, quick, collect(given))
-    _compare("efficient", (corpus, None, facts, exam), out, settings)
+    _compare("efficient", (corpus, None, facts, exam), models)
 
 
 def _target(study: str, out: Path | None) -> Path:
@@ -197,46 +189,12 @@ def _target(study: str, out: Path | None) -> Path:
     return out or runs.free_name(study)
 
 
-def _compare(study: str, data: tuple[str | None, ...], out: Path | None, settings: Mapping[str, Any]) -> None:
+def _compare(study: str, data: tuple[str | None, ...], models: _SeveralModels) -> None:
     from attnlab.studies import compare
     from attnlab.studies.compare.ready import ready_plan
 
-    folder = _target(study, out)
-    compare.begin(ready_plan(study, compare.Data(*data), **settings), folder, console)
-
-
-def _one_model(
-    usual: str,
-    preset: str | None,
-    config: Path | None,
-    quick: bool,
-    given: Any,
-    mechanism: str | None,
-    seed: int | None,
-) -> dict[str, Any]:
-    """What the plans of recall and trust take beside their data."""
-    return {
-        "preset": preset or ("quick" if quick else usual),
-        "file": str(config) if config else None,
-        "given": collect(given, mechanism, seed),
-        "quick": quick,
-        "command": typed_command(),
-    }
-
-
-def _several_models(
-    preset: str | None, config: Path | None, seeds: str | None, jobs: int, quick: bool, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the plans of several seeds take beside their data."""
-    return {
-        "preset": preset,
-        "config": config,
-        "seeds": read_seeds(seeds),
-        "jobs": jobs,
-        "given": given,
-        "quick": quick,
-        "command": typed_command(),
-    }
+    folder = _target(study, models.out)
+    compare.begin(ready_plan(study, compare.Data(*data), **models.plan()), folder, console)
 
 
 def _recall_data(
@@ -270,14 +228,14 @@ def _trust_data(corpus: str | None, facts: str | None, exam: str | None, quick: 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
 def pretrain(
     *,
-    corpus: Annotated[Corpus, about("Text, one document per line: a file, people or prose.")] = "people",
-    facts: Annotated[Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line.")] = None,
-    out: Annotated[Out | None, default("runs/pretrain-PRESET-N")] = None,
-    preset: Preset = "small",
-    config: Config | None = None,
-    mechanism: Mechanism | None = None,
-    seed: Seed | None = None,
-    given: Settings = NONE,
+    corpus: Annotated[opt.Corpus, about("Text, one document per line: a file, people or prose.")] = "people",
+    facts: Annotated[opt.Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line.")] = None,
+    out: Annotated[opt.Out | None, default("runs/pretrain-PRESET-N")] = None,
+    preset: opt.Preset = "small",
+    config: opt.Config | None = None,
+    mechanism: opt.Mechanism | None = None,
+    seed: opt.Seed | None = None,
+    given: opt.Settings = NONE,
 ) -> None:
     """Train a new model on a corpus."""
     from attnlab import stages
@@ -294,14 +252,14 @@ def finetune(
     base: Annotated[Path | None, about("Pretrained run to start from.")] = None,
     /,
     *,
-    facts: Annotated[Facts, about("Training questions, QUESTION<TAB>ANSWER per line.")] = "people:train",
-    corpus: Annotated[Corpus | None, about("Text for the tokenizer if there is no run to start from.")] = None,
-    out: Annotated[Out | None, default("runs/finetune-PRESET-N")] = None,
-    preset: Annotated[Preset | None, default("that of the run, or small")] = None,
-    config: Config | None = None,
-    seed: Seed | None = None,
-    trust_code: TrustCode = False,
-    given: Settings = NONE,
+    facts: Annotated[opt.Facts, about("Training questions, QUESTION<TAB>ANSWER per line.")] = "people:train",
+    corpus: Annotated[opt.Corpus | None, about("Text for the tokenizer if there is no run to start from.")] = None,
+    out: Annotated[opt.Out | None, default("runs/finetune-PRESET-N")] = None,
+    preset: Annotated[opt.Preset | None, default("that of the run, or small")] = None,
+    config: opt.Config | None = None,
+    seed: opt.Seed | None = None,
+    trust_code: opt.TrustCode = False,
+    given: opt.Settings = NONE,
 ) -> None:
     """Train on questions, from a pretrained run or from scratch."""
     from attnlab import stages
@@ -329,7 +287,9 @@ def _tell(done: Any) -> None:
 
 
 @app.command(group=TRAIN)
-def resume(folder: Annotated[Path, about("Folder of the run or study.")], /, *, trust_code: TrustCode = False) -> None:
+def resume(
+    folder: Annotated[Path, about("Folder of the run or study.")], /, *, trust_code: opt.TrustCode = False
+) -> None:
     """Resume a run or a study that was stopped or killed."""
     from attnlab import stages, studies
     from attnlab.progress import display
@@ -346,7 +306,7 @@ def resume(folder: Annotated[Path, about("Folder of the run or study.")], /, *, 
 
 
 @app.command(group=TRAIN)
-def settings(preset: Annotated[str, about("Preset to show.")] = "small", /, *, json: Json = False) -> None:
+def settings(preset: Annotated[str, about("Preset to show.")] = "small", /, *, json: opt.Json = False) -> None:
     """List every setting with its meaning and its value in a preset."""
     values = resolve(preset).to_dict()
     if json:
