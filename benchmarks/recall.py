@@ -98,7 +98,7 @@ def main() -> None:
     sources = stages.Sources.read(str(data / "wiki.txt"), facts)
     config = resolve("small", given={"train": {"epochs": epochs}})
     torch.set_num_threads(train.choose_threads(config.model, 0))
-    train.keep_memory()
+    train.retain_freed_memory()
     work, seconds = theirs(sources, measured)
 
     run = stages.pretrain(config, str(data / "wiki.txt"), facts, folder / "run")

@@ -62,7 +62,7 @@ def main() -> None:
     rounds = int(sys.argv[sys.argv.index("--rounds") + 1]) if "--rounds" in sys.argv else 5
     config, corpus = resolve("mingpt"), corpora.load_corpus(source)
     torch.set_num_threads(train.choose_threads(config.model, 0))
-    train.keep_memory()
+    train.retain_freed_memory()
     tokenizer = Tokenizer.train("char", corpus.lines, config.model.vocab_size)
     task = make_task(config.task, TaskData(tokenizer, BLOCK, corpus))
     models = [LanguageModel(config.model).train() for _ in range(2)]

@@ -38,7 +38,7 @@ from attnlab.runs import Run, environment
 from attnlab.stages import Sources
 from attnlab.tasks import Example, Task, TaskData, make_task
 from attnlab.tokenizers import Tokenizer
-from attnlab.train import NOTHING, Ranks, SummedLoss, Trainer, keep_memory
+from attnlab.train import NOTHING, Ranks, SummedLoss, Trainer, retain_freed_memory
 
 ROWS, LONGEST = 32, 100  # of the reports' batches
 MINGPT, BUCKETED, OURS = "minGPT's manner", "minGPT's, unpadded", "ours"
@@ -81,7 +81,7 @@ class World:
         """The preset on a corpus."""
         config, sources = resolve("nano-words", given=given), Sources.read(corpus, None)
         tokenizer = stages.learn_tokenizer(config, sources)
-        config = replace(config, model=stages.fitted(config, tokenizer))
+        config = replace(config, model=stages.fit_vocabulary(config, tokenizer))
         return cls(config, tokenizer, make_task(config.task, TaskData(tokenizer, LONGEST, sources.corpus)))
 
     def trainer(self, mechanism: str = "dot") -> Trainer:
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None, given: Mapping[str, Any] | None
     parser.add_argument("--json", type=Path, help="write everything to this file too")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    keep_memory()
+    retain_freed_memory()
     world = World.read(asked.corpus, given)
     examples = world.task.examples(np.random.default_rng(asked.seed))
     epoch = real_tokens(examples)

@@ -80,7 +80,7 @@ def test_the_probability_of_an_answer_is_that_of_its_tokens(knowing: tuple[Langu
     model, tokenizer = knowing
     question = corpora.load_questions(FACTS)[0].question
     answer, probability = evaluate.top_answers(model, tokenizer, question, 1)[0]
-    start = evaluate.cue(tokenizer, question, 64)
+    start = evaluate.encode_question(tokenizer, question, 64)
     ids = [*start, *tokenizer.encode(answer), tokenizer.mask]
     scores = model(torch.tensor([ids]))[0].log_softmax(-1)
     exact = sum(scores[at - 1, ids[at]].item() for at in range(len(start), len(ids)))

@@ -21,11 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attnlab import listing
-from attnlab.config import RunConfig, build, read_toml, resolve, walk
+from attnlab.config import RunConfig, build, flatten, read_toml, resolve
 from attnlab.errors import AttnlabError
 from attnlab.model import load_model, read_tensors
 from attnlab.report import write_report
-from attnlab.runs import Run, interpreting, read_json
+from attnlab.runs import Run, read_json, reporting_damage
 from verbs import call
 
 FEW = settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -107,7 +107,7 @@ def test_readers_of_files_take_any_bytes(tmp_path_factory: pytest.TempPathFactor
 
 
 @FEW
-@given(st.sampled_from(sorted(dict(walk(RunConfig().to_dict())))), VALUES)
+@given(st.sampled_from(sorted(dict(flatten(RunConfig().to_dict())))), VALUES)
 def test_settings_take_any_value(name: str, value: Any) -> None:
     *tables, key = name.split(".")
     values: dict[str, Any] = {key: value}
@@ -140,14 +140,14 @@ def test_readers_of_runs_take_any_damage(world: Path, seed: int, damage: str, da
 def show(run: Path) -> None:
     """What `attnlab runs show` reads."""
     entry = listing.read(run)
-    with interpreting(run):
+    with reporting_damage(run):
         sections(entry, listing.details(entry))
 
 
 def report(run: Path) -> None:
     """What `attnlab report` reads."""
     result = gather([listing.read(run)], "attnlab report", {})
-    with interpreting(run):
+    with reporting_damage(run):
         write_report(result, run.parent / "report", ("md", "json", "html"))
 
 

@@ -85,9 +85,9 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_free_names_count_up(tmp_path: Path) -> None:
-    assert runs.free_name("a", tmp_path).name == "a-1"
+    assert runs.unused_path("a", tmp_path).name == "a-1"
     (tmp_path / "a-1").mkdir()
-    assert runs.free_name("a", tmp_path).name == "a-2"
+    assert runs.unused_path("a", tmp_path).name == "a-2"
 
 
 def test_environment_tells_versions_and_nothing_personal() -> None:

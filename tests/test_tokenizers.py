@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import attnlab.tokenizers
 from attnlab.errors import CheckpointError, ConfigError
-from attnlab.tokenizers import MASK, PAD, Tokenizer, count_words, parts_of
+from attnlab.tokenizers import MASK, PAD, Tokenizer, count_words, split_long_text
 
 LINES = ["Hank Aaron was born in Mobile in 1934 .", "Where was José born?", "São Paulo, 1,234 people"] * 20
 BPE = Tokenizer.train("bpe", LINES, 320)
@@ -42,7 +42,7 @@ def test_a_character_never_seen_is_hidden() -> None:
 
 def test_long_texts_are_cut_without_a_change_of_their_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "  ".join(LINES) + "  José's\t born\n in 1934" * 100
-    parts = parts_of(text)
+    parts = split_long_text(text)
     assert "".join(parts) == text
     assert len(parts) == 5
     assert max(map(len, parts)) <= 1000

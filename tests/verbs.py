@@ -8,7 +8,7 @@ from typing import Any
 
 from attnlab import cli
 from attnlab.manifest import NAME, Manifest
-from attnlab.runs import seal
+from attnlab.runs import write_manifest
 
 
 def call(*arguments: str | Path) -> int:
@@ -35,4 +35,4 @@ def reseal(folder: Path) -> None:
     for manifest in folder.rglob(NAME):
         stored = Manifest.read(manifest.parent)
         assert stored is not None
-        seal(manifest.parent, stored.kind)
+        write_manifest(manifest.parent, stored.kind)

@@ -189,18 +189,18 @@ class RunConfig:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
 
-def walk(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf of nested settings with its dotted name."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from walk(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
 def diff(left: RunConfig, right: RunConfig) -> dict[str, tuple[Any, Any]]:
     """The settings in which two runs differ, by dotted name."""
-    a, b = dict(walk(left.to_dict())), dict(walk(right.to_dict()))
+    a, b = dict(flatten(left.to_dict())), dict(flatten(right.to_dict()))
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
@@ -325,7 +325,7 @@ def load_preset(name: str) -> dict[str, Any]:
 _SPECIAL = ("finetune", "scratch")  # tables of a preset or file that hold for one stage only
 
 
-def lay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` laid on `base`; a task of another name brings its own options, since the first one's would not fit it."""
     task = over.get("task", {})
     if isinstance(task, Mapping) and task.get("name", base.get("task", {}).get("name")) != base.get("task", {}).get(
@@ -363,10 +363,10 @@ def resolve(
         if "preset" in layer:
             raise ConfigError(f"{file}: choose the preset with --preset, not in the file")
         over, special_over = _split_stages(layer, str(file))
-        common = lay(common, over)
-        special = {name: lay(special[name], special_over[name]) for name in _SPECIAL}
-    values = common if stage == "pretrain" else lay(common, special[stage])
-    values = {**lay(values, given or {}), "preset": preset}
+        common = overlay(common, over)
+        special = {name: overlay(special[name], special_over[name]) for name in _SPECIAL}
+    values = common if stage == "pretrain" else overlay(common, special[stage])
+    values = {**overlay(values, given or {}), "preset": preset}
     config: RunConfig = build(RunConfig, values, where="settings given")
     return _renamed(config, usercode.named_by_user)
 
@@ -396,21 +396,23 @@ def code_named_in(stored: Any) -> list[str]:
     if not isinstance(stored, Mapping):
         return []
     found = [name for value in stored.values() for name in code_named_in(value)]
-    found += [one for key in ("mechanism", "name") for one in usercode.each(str(stored.get(key))) if ".py:" in one]
+    found += [
+        one for key in ("mechanism", "name") for one in usercode.split_names(str(stored.get(key))) if ".py:" in one
+    ]
     file = stored.get("file")
     return found + (code_named_in(read_toml(Path(file))) if isinstance(file, str) and usercode.is_file(file) else [])
 
 
-def lasting_names(mechanisms: str) -> str:
+def absolute_names(mechanisms: str) -> str:
     """Mechanism names with the paths of users' files made absolute, so that a saved model finds them from anywhere."""
-    return ",".join(str(Path(name).resolve()) if ".py:" in name else name for name in usercode.each(mechanisms))
+    return ",".join(str(Path(name).resolve()) if ".py:" in name else name for name in usercode.split_names(mechanisms))
 
 
-def lasting_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings given by hand with lasting paths."""
+def absolute_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings given by hand with absolute paths."""
     model, task = given.get("model", {}), given.get("task", {})
     if "mechanism" in model:
-        model = {**model, "mechanism": lasting_names(model["mechanism"])}
+        model = {**model, "mechanism": absolute_names(model["mechanism"])}
     if "name" in task:
-        task = {**task, "name": lasting_names(task["name"])}
+        task = {**task, "name": absolute_names(task["name"])}
     return {**given, "model": model, **({"task": task} if task else {})}

@@ -18,7 +18,7 @@ from attnlab.config import require_seed
 from attnlab.corpora import Question
 from attnlab.errors import DataError, UserError
 from attnlab.model import LanguageModel
-from attnlab.taps import at_rest
+from attnlab.taps import eval_mode
 from attnlab.tasks import cut_at
 from attnlab.tokenizers import Tokenizer
 
@@ -109,13 +109,13 @@ def sample(
             f"the prompt takes {len(begin)} tokens, and the block of this model holds {model.config.block_size}: shorten it"
         )
     choose = _by_chance(tokenizer, count, temperature, top_k, seed)
-    with at_rest(model):
+    with eval_mode(model):
         written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, use_cache, choose)
     first = 0 if tokenizer.start is None else 1
     return [tokenizer.decode([*begin[first:], *ids]) for ids in written]
 
 
-def cue(tokenizer: Tokenizer, question: str, block_size: int, number: int = 1) -> list[int]:
+def encode_question(tokenizer: Tokenizer, question: str, block_size: int, number: int = 1) -> list[int]:
     """The ids that ask a question: `question ⁇`."""
     ids = [*tokenizer.encode(question), tokenizer.mask]
     if len(ids) >= block_size:
@@ -130,7 +130,10 @@ def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[s
     """The greedy answer to every question, in order; questions of one length are answered together."""
     model.eval()
     by_length: dict[int, list[int]] = {}
-    cues = [cue(tokenizer, text, model.config.block_size, number) for number, text in enumerate(questions, start=1)]
+    cues = [
+        encode_question(tokenizer, text, model.config.block_size, number)
+        for number, text in enumerate(questions, start=1)
+    ]
     for index, ids in enumerate(cues):
         by_length.setdefault(len(ids), []).append(index)
     answers = [""] * len(cues)
@@ -150,7 +153,7 @@ def top_answers(
 ) -> list[tuple[str, float]]:
     """The likeliest whole answers with their probabilities, by beam search over at least twice as many beginnings."""
     model.eval()
-    start = cue(tokenizer, question, model.config.block_size)
+    start = encode_question(tokenizer, question, model.config.block_size)
     stops = torch.tensor([tokenizer.mask, tokenizer.pad])
     width = max(width, 2 * count)
     beams: list[tuple[list[int], float]] = [([], 0.0)]

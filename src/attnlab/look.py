@@ -26,7 +26,7 @@ from attnlab.report.html import as_html
 from attnlab.report.look import document
 from attnlab.report.picture import looking_picture
 from attnlab.runs import to_json
-from attnlab.taps import at_rest, capture, influence
+from attnlab.taps import capture, eval_mode, influence
 from attnlab.tokenizers import MASK, PAD, Tokenizer
 
 _SAMPLES = 16  # directions of an influence: a standard deviation of at most 18 %, enough for a shade
@@ -130,7 +130,7 @@ def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: boo
         )
     ids = encode(tokenizer, text, question, model.config.block_size)
     batch = torch.tensor([ids])
-    with at_rest(model), torch.no_grad(), capture(model) as seen:
+    with eval_mode(model), torch.no_grad(), capture(model) as seen:
         chances = model(batch)[0].log_softmax(dim=-1)
     return View(
         text=text,
@@ -147,14 +147,14 @@ def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> 
         raise UserError("the text is empty: write some, such as 'Hank Aaron was born in'")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UserError("the text is not UTF-8: type it again, or set the terminal to UTF-8")
-    ids = tokenizer.opening(text) if tokenizer.words else _with_symbols(tokenizer, text)
+    ids = tokenizer.opening(text) if tokenizer.words else _encode_with_symbols(tokenizer, text)
     ids += [tokenizer.mask] if question else []
     if len(ids) > block_size:
         raise UserError(f"the text takes {len(ids)} tokens, and the block of this model holds {block_size}: shorten it")
     return ids
 
 
-def _with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
+def _encode_with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of characters or pieces, and of the symbols between them."""
     parts = re.split(f"([{MASK}{PAD}])", text)
     if tokenizer.characters:

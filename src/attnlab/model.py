@@ -299,7 +299,7 @@ def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
         "model.safetensors": to_bytes(dict(model.state_dict())),
         "config.json": json.dumps(config, indent=1).encode(),
         "tokenizer.json": tokenizer.backend.to_str(pretty=True).encode(),
-        **usercode.carried(model.config.mechanism),
+        **usercode.code_files(model.config.mechanism),
     }
 
 

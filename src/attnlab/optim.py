@@ -87,7 +87,7 @@ class Muon(torch.optim.Optimizer):
         return gradient.lerp(average, momentum)
 
 
-class Both(torch.optim.Optimizer):
+class OptimizerPair(torch.optim.Optimizer):
     """Two optimizers that step together, with all their groups in one list for whoever sets the rates."""
 
     def __init__(self, first: torch.optim.Optimizer, second: torch.optim.Optimizer) -> None:

@@ -20,7 +20,7 @@ import torch
 from attnlab.errors import DataError
 from attnlab.kernels import vocabulary
 from attnlab.model import LanguageModel
-from attnlab.taps import at_rest
+from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
 
 _AT_ONCE = 4096  # tokens
@@ -96,15 +96,17 @@ def sentence_losses(
             raise DataError(f"sentence {number} ({lines[number - 1][:40]!r}) has no token to predict: leave it out")
     if not sentences:
         raise DataError("there is no sentence to measure: give at least one")
-    losses = read_whole(model, sentences, tokenizer.pad, longest if padded else None)
+    losses = whole_losses(model, sentences, tokenizer.pad, longest if padded else None)
     unknown = [0 if tokenizer.unknown is None else ids[1:].count(tokenizer.unknown) for ids in sentences]
     return SentenceLosses(tuple(losses), tuple(len(ids) - 1 for ids in sentences), tuple(unknown))
 
 
-def read_whole(model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None = None) -> list[float]:
+def whole_losses(
+    model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None = None
+) -> list[float]:
     """The mean loss of each of some sentences, in ids, read as in training; filled up to a width, where there is one."""
     losses = [0.0] * len(sentences)
-    with at_rest(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for rows in _alike(sentences, width):
             means = _mean_losses(model, [sentences[row] for row in rows], pad, width)
             for row, loss in zip(rows, means, strict=True):
@@ -112,7 +114,7 @@ def read_whole(model: LanguageModel, sentences: Sequence[list[int]], pad: int, w
     return losses
 
 
-def word_by_word(model: LanguageModel, sentences: Sequence[list[int]]) -> list[float]:
+def prefix_losses(model: LanguageModel, sentences: Sequence[list[int]]) -> list[float]:
     """The mean loss of each of some sentences, in ids, with every token predicted from a text that ends before it.
 
     So a model reads when it writes. One that cannot see the future has the same losses as when it reads sentences whole.
@@ -122,7 +124,7 @@ def word_by_word(model: LanguageModel, sentences: Sequence[list[int]]) -> list[f
         for at in range(1, len(ids)):
             prefixes.setdefault(at, []).append((number, at))
     totals = [0.0] * len(sentences)
-    with at_rest(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for length, places in prefixes.items():
             rows = max(1, _AT_ONCE // length)
             for begin in range(0, len(places), rows):

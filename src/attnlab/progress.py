@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from attnlab.runs import speaks
+from attnlab.runs import is_main_process
 from attnlab.stages import QUIET, Show
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Meter:
 @contextmanager
 def display(label: str, console: Console) -> Iterator[Show]:
     """Somewhere for a stage to show itself; only the first of several processes speaks."""
-    if not speaks():
+    if not is_main_process():
         yield QUIET
     elif console.is_terminal:
         with _bar(label, console) as show:

@@ -160,7 +160,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def interpreting(path: Path) -> Iterator[None]:
+def reporting_damage(path: Path) -> Iterator[None]:
     """Say of a stored file that it is damaged, when what it holds cannot be used."""
     try:
         yield
@@ -186,7 +186,7 @@ def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: boo
                 for name, content in sealed.items():
                     (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                     _write_through(temporary / name, content)
-                aside = _put_aside(path) if replace else None
+                aside = _hide(path) if replace else None
                 refuse_existing(path)
                 temporary.rename(path)
                 _sync(path.parent)
@@ -197,7 +197,7 @@ def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: boo
                 raise
 
 
-def _put_aside(folder: Path) -> Path:
+def _hide(folder: Path) -> Path:
     """Hide a folder that is to be removed: half of one, without its manifest, must never be taken for a whole one."""
     hidden = folder.with_name(f".{folder.name}.old.tmp")
     shutil.rmtree(hidden, ignore_errors=True)
@@ -212,7 +212,7 @@ def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] 
     What is replaced leaves the list first, so that a kill at any point leaves nothing listed that is not as it should be.
     The caller holds the lock of the folder. In a folder without a manifest, nothing is listed.
     """
-    _take_off_list(folder, *files)
+    _unlist(folder, *files)
     for name, content in files.items():
         write_bytes(folder / name, content)
     manifest = Manifest.read(folder)
@@ -221,21 +221,21 @@ def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] 
         write_bytes(folder / MANIFEST, manifest.with_files(listed).to_bytes())
 
 
-def _take_off_list(folder: Path, *names: str) -> None:
+def _unlist(folder: Path, *names: str) -> None:
     """Have files of a folder no longer count, since they are about to change."""
     manifest = Manifest.read(folder)
     if manifest is not None and not manifest.files.keys().isdisjoint(names):
         write_bytes(folder / MANIFEST, manifest.without(*names).to_bytes())
 
 
-def seal(folder: Path, kind: str) -> None:
+def write_manifest(folder: Path, kind: str) -> None:
     """Write the manifest of a folder that was filled file by file; folders inside it have their own."""
     inside = [one for one in folder.iterdir() if one.is_file() and one.name not in (MANIFEST, ".lock")]
     files = {one.name: one.read_bytes() for one in inside}
     write_bytes(folder / MANIFEST, Manifest.of(kind, files).to_bytes())
 
 
-def _peek(path: Path) -> dict[str, Any]:
+def _read_json_or_empty(path: Path) -> dict[str, Any]:
     """A JSON table, or an empty one where there is none that can be read."""
     try:
         return read_json(path)
@@ -257,20 +257,20 @@ def is_classifier(path: Path) -> bool:
     if _kind_of(path) == "classifier":
         return True
     there = (path / "model").is_dir() and (path / "predictions.tsv").is_file()
-    return there and {"best_epoch", "labels", "dev"} <= _peek(path / "result.json").keys()
+    return there and {"best_epoch", "labels", "dev"} <= _read_json_or_empty(path / "result.json").keys()
 
 
 def is_encoder(path: Path) -> bool:
     """Whether `attnlab encoder pretrain` wrote this folder."""
     if _kind_of(path) == "encoder":
         return True
-    theirs = "model_type" in _peek(path / "config.json")
-    return theirs and {"history", "unigram", "validation_targets"} <= _peek(path / "result.json").keys()
+    theirs = "model_type" in _read_json_or_empty(path / "config.json")
+    return theirs and {"history", "unigram", "validation_targets"} <= _read_json_or_empty(path / "result.json").keys()
 
 
 def refuse_models_of_transformers(path: Path) -> None:
     """Refuse a folder whose model is not attnlab's own, and say what can be done with it."""
-    kind, named = _peek(path / "config.json").get("model_type"), shlex.quote(str(path))
+    kind, named = _read_json_or_empty(path / "config.json").get("model_type"), shlex.quote(str(path))
     if is_classifier(path):
         if not (path / "model" / "config.json").is_file():
             raise UserError(
@@ -312,7 +312,7 @@ def refuse_existing(path: Path) -> None:
         raise OutputExists(f"{path} exists already: choose another name, or remove it first")
 
 
-def free_name(stem: str, root: Path = Path("runs")) -> Path:
+def unused_path(stem: str, root: Path = Path("runs")) -> Path:
     """The first unused runs/STEM-N."""
     number = 1
     while (root / f"{stem}-{number}").exists():
@@ -364,13 +364,13 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def refuse_several(what: str) -> None:
+def require_single_process(what: str) -> None:
     """Refuse work that several processes of torchrun would do on top of each other."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(f"{what} runs in one process: under torchrun use pretrain, finetune, or resume of such a run")
 
 
-def speaks() -> bool:
+def is_main_process() -> bool:
     """Whether this process talks to the user: the first of those that torchrun started, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
@@ -498,7 +498,7 @@ class Run:
                     f"{path} is damaged before step {step}: restore it from a copy; or, to train from the beginning, remove"
                     " it together with the folder checkpoints"
                 )
-        _take_off_list(self.path, "metrics.jsonl", "result.json")  # where a user removed the result of a complete run
+        _unlist(self.path, "metrics.jsonl", "result.json")  # where a user removed the result of a complete run
         write_bytes(path, content)
 
     def save_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
@@ -511,7 +511,7 @@ class Run:
         saved = self.checkpoints()
         past = [one for one in saved if _step_of(one) <= step]
         for old in (*past[:-_KEPT_CHECKPOINTS], *saved[len(past) :]):
-            _put_aside(old)
+            _hide(old)
         for hidden in (self.path / "checkpoints").glob(".step-*.tmp"):
             shutil.rmtree(hidden)
 

@@ -18,11 +18,11 @@ from attnlab.config import ModelConfig, RunConfig, Stage, require_seed, restore
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.model import FORMAT, LanguageModel, load_model, meta_model
-from attnlab.runs import Run, free_name, locked, movable, note_without_manifest, refuse_existing
+from attnlab.runs import Run, locked, movable, note_without_manifest, refuse_existing, unused_path
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
-from attnlab.train import Ranks, Step, Trainer, choose_threads, keep_memory, process_group
+from attnlab.train import Ranks, Step, Trainer, choose_threads, process_group, retain_freed_memory
 from attnlab.word_split import split_words
 
 _Announce = Callable[[str], None]
@@ -59,8 +59,8 @@ class Sources:
         text = corpora.load_corpus(corpus) if corpus is not None else None
         questions = corpora.load_questions(facts) if facts is not None else ()
         described = {
-            "corpus": {"source": lasting(corpus), "sha256": text.sha256} if corpus and text else None,
-            "facts": {"source": lasting(facts), "sha256": checksum(questions)} if facts else None,
+            "corpus": {"source": absolute(corpus), "sha256": text.sha256} if corpus and text else None,
+            "facts": {"source": absolute(facts), "sha256": checksum(questions)} if facts else None,
         }
         return cls(text, questions, described)
 
@@ -72,7 +72,7 @@ class Sources:
         return lines
 
 
-def lasting(source: str) -> str:
+def absolute(source: str) -> str:
     """A name that means the same from any folder."""
     return source if corpora.is_built_in(source) else str(Path(source).resolve())
 
@@ -138,14 +138,14 @@ def _corpus_of(run: Run) -> Corpus | None:
         return None
 
 
-def seen(run: Run, corpus: Corpus) -> int | None:
+def count_seen_lines(run: Run, corpus: Corpus) -> int | None:
     """How many lines of a corpus a run was trained on; None where its own corpus cannot be read now."""
     own = _corpus_of(run)
     known = frozenset(own.lines) if own else frozenset()
     return sum(line in known for line in corpus.lines) if own else None
 
 
-def reading_of(run: Run) -> dict[str, Any]:
+def reading_options(run: Run) -> dict[str, Any]:
     """How a run reads a sentence, as arguments of perplexity.sentence_losses: where it is cut, whether it is filled up."""
     task = stored_config(run).task
     if task.name != "words":
@@ -155,9 +155,9 @@ def reading_of(run: Run) -> dict[str, Any]:
     return {name: options[name] for name in ("longest", "padded")}
 
 
-def rehearse(config: RunConfig, sources: Sources, tokenizer: Tokenizer) -> None:
+def check_settings(config: RunConfig, sources: Sources, tokenizer: Tokenizer) -> None:
     """Find the mistakes that training would find, without training: in the model's and the task's settings, in the data."""
-    meta_model(fitted(config, tokenizer))
+    meta_model(fit_vocabulary(config, tokenizer))
     make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
 
 
@@ -168,7 +168,7 @@ def learn_tokenizer(config: RunConfig, sources: Sources) -> Tokenizer:
     )
 
 
-def fitted(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
+def fit_vocabulary(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
     """The model with as many rows as the tokenizer has symbols, where the corpus decides: for 0, and for words.
 
     Of words vocab_size is the largest number, since rows for words that do not occur would be waste.
@@ -257,7 +257,7 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
     threads = choose_threads(config.model, config.train.threads)
     config = replace(config, train=replace(config.train, threads=threads))  # kept: other threads round otherwise
     with process_group() as ranks:
-        run = Run(out or free_name(f"{stage}-{config.preset}"))
+        run = Run(out or unused_path(f"{stage}-{config.preset}"))
         refuse_existing(run.path)
         ranks.wait()  # everybody has looked before the first one makes the folder
         trainer = _prepare(run, config, sources, base, ranks, show)
@@ -272,7 +272,7 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
                 },
                 "base": os.path.relpath(base.path, run.path) if base else None,
             }
-            Run.create(run.path, stored, usercode.carried(trainer.model.config.mechanism, config.task.name))
+            Run.create(run.path, stored, usercode.code_files(trainer.model.config.mechanism, config.task.name))
         ranks.wait()
         show.line(f"run folder: {run.path}")
         with locked(run.path) if ranks.first else nullcontext():
@@ -282,12 +282,12 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
 
 def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ranks: Ranks, show: Show) -> Trainer:
     """Model, tokenizer and task of a stage, ready to train."""
-    keep_memory()
+    retain_freed_memory()
     torch.set_num_threads(config.train.threads)
     torch.manual_seed(config.seed)
     if base is None:
         tokenizer = learn_tokenizer(config, sources)
-        model = LanguageModel(fitted(config, tokenizer))
+        model = LanguageModel(fit_vocabulary(config, tokenizer))
     else:
         model, tokenizer = load_model(base.model)
     task = make_task(config.task, TaskData(tokenizer, model.config.block_size, sources.corpus, sources.facts))

@@ -75,7 +75,7 @@ def capture(model: nn.Module, ending: Choice = "") -> Iterator[dict[str, Tensor]
         for handle in handles:
             handle.remove()
     by_name = not isinstance(ending, str) and not callable(ending)
-    _complain_of([name for name in chosen if name not in seen] if by_name or not seen else [])
+    _require_passed([name for name in chosen if name not in seen] if by_name or not seen else [])
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def patch(model: nn.Module, changes: Mapping[str, Change]) -> Iterator[None]:
     finally:
         for tap, change in entered:
             tap.changes.remove(change)
-    _complain_of([name for name in taps if name in waiting])
+    _require_passed([name for name in taps if name in waiting])
 
 
 def influence(
@@ -139,7 +139,7 @@ def influence(
     if samples is not None and samples < 1:
         raise UserError(f"samples must be at least 1, not {samples}; leave it out for the exact influence")
     single = inputs.ndim == (1 if ids else 2)
-    with at_rest(module), torch.inference_mode(False), torch.enable_grad():
+    with eval_mode(module), torch.inference_mode(False), torch.enable_grad():
         texts = inputs.detach().clone()
         maps = [_derivative_norms(module, text, ends, samples, seed) for text in (texts[None] if single else texts)]
     return maps[0] if single else torch.stack(maps)
@@ -149,7 +149,7 @@ def _derivative_norms(
     module: nn.Module, text: Tensor, ends: tuple[str | None, str | None], samples: int | None, seed: int
 ) -> Float[Tensor, "T T"]:
     """The influence within one text, by sending copies of it through the module and pulling each at another output."""
-    begin, end = _through(module, text.expand(_COPIES, *text.shape).contiguous(), ends)
+    begin, end = _forward_between(module, text.expand(_COPIES, *text.shape).contiguous(), ends)
     tokens, width = len(text), end.shape[2:].numel()
     directions = probes(width, samples, seed).to(end)
     squares = end.new_zeros(tokens, tokens)
@@ -164,7 +164,7 @@ def _derivative_norms(
     return squares.sqrt()
 
 
-def _through(
+def _forward_between(
     module: nn.Module, batch: Tensor, ends: tuple[str | None, str | None]
 ) -> tuple[Float[Tensor, "B T ..."], Float[Tensor, "B T ..."]]:
     """One pass, with the tensors at both ends of the stretch whose derivative is asked for."""
@@ -202,7 +202,7 @@ def probes(width: int, samples: int | None, seed: int) -> Float[Tensor, "K E"]:
 
 
 @contextmanager
-def at_rest(module: nn.Module) -> Iterator[None]:
+def eval_mode(module: nn.Module) -> Iterator[None]:
     """The module in `eval` mode, and afterwards every part in the mode it was in."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
@@ -228,7 +228,7 @@ def _choose(taps: Mapping[str, Tap], choice: Choice) -> dict[str, Tap]:
     return {name: taps[name] for name in names}
 
 
-def _complain_of(missed: list[str]) -> None:
+def _require_passed(missed: list[str]) -> None:
     """Raise if taps that had to be passed were not."""
     if missed:
         several = f" and {len(missed) - 1} more" if len(missed) > 1 else ""

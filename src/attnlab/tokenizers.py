@@ -89,7 +89,7 @@ class Tokenizer:
             return [numbers.get(word, unknown) for word in _no_symbols(split_words(text))]
         text = text.translate(_SPECIAL)
         text = self.space + text if text else text
-        parts = parts_of(text) if self.space or self.characters else [text]
+        parts = split_long_text(text) if self.space or self.characters else [text]
         return [number for part in parts for number in self.backend.encode(part).ids]
 
     def opening(self, text: str) -> list[int]:
@@ -216,7 +216,7 @@ def _cuts_like_ours(backend: tokenizers.Tokenizer) -> bool:
     return backend.pre_tokenizer is not None and backend.pre_tokenizer.__getstate__() == _cut_pieces().__getstate__()
 
 
-def parts_of(text: str) -> list[str]:
+def split_long_text(text: str) -> list[str]:
     """A text in parts of at most 1,000 characters, cut before spaces, which leaves its pieces as they are.
 
     Only where there is no space is a word cut: learning from a word takes time that grows with the square of its length.
@@ -237,5 +237,5 @@ def _pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator((part for text in texts for part in parts_of(" " + text)), trainer)
+    backend.train_from_iterator((part for text in texts for part in split_long_text(" " + text)), trainer)
     return backend

@@ -41,7 +41,7 @@ from attnlab.model import (
     to_bytes,
 )
 from attnlab.runs import Run, add_files, disk, read_json, to_json, write_folder
-from attnlab.taps import at_rest
+from attnlab.taps import eval_mode
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
 
@@ -103,7 +103,7 @@ def process_group() -> Iterator[Ranks]:
         distributed.destroy_process_group()
 
 
-def keep_memory() -> None:
+def retain_freed_memory() -> None:
     """Have glibc keep freed memory: mapping large tensors anew each step costs more than computing some of them."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -319,7 +319,7 @@ class Trainer:
     def _compile(self) -> None:
         """Have everything compiled that is compiled on first use, so that no step's time holds it."""
         ids = torch.zeros(1, 2, dtype=torch.long)
-        with at_rest(self.model), torch.no_grad():
+        with eval_mode(self.model), torch.no_grad():
             SummedLoss(self.model)(ids, ids)
 
     def _batches(self) -> Iterator[tuple[list[Example], float, float]]:

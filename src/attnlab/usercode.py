@@ -70,7 +70,7 @@ def is_code(name: str) -> bool:
     return ".py:" in name or _is_stored(name)
 
 
-def each(names: str) -> list[str]:
+def split_names(names: str) -> list[str]:
     """The names in a list joined by commas."""
     return [name.strip() for name in names.split(",")]
 
@@ -93,7 +93,7 @@ def read(path: str | Path) -> Source:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
 
 
-def keep(source: Source, name: str) -> str:
+def remember(source: Source, name: str) -> str:
     """Remember a file, and return the stored name of a class in it."""
     stored = source.stored_name(name)
     _sources[stored.rpartition(":")[0]] = source
@@ -102,7 +102,7 @@ def keep(source: Source, name: str) -> str:
 
 def named_by_user(names: str) -> str:
     """Stored names for the names that a user has given in this process; the files they name may run."""
-    return ",".join(_named_by_user(name) for name in each(names))
+    return ",".join(_named_by_user(name) for name in split_names(names))
 
 
 def _named_by_user(name: str) -> str:
@@ -111,7 +111,7 @@ def _named_by_user(name: str) -> str:
     path, _, class_name = name.rpartition(":")
     source = read(path)
     _named.add(source.sha256)
-    return keep(source, class_name)
+    return remember(source, class_name)
 
 
 def stored_in(folder: Path | None, names: str) -> str:
@@ -119,7 +119,7 @@ def stored_in(folder: Path | None, names: str) -> str:
 
     Folders of earlier versions name a path and carry no file: the file is read from there.
     """
-    return ",".join(_stored_in(folder, name) for name in each(names))
+    return ",".join(_stored_in(folder, name) for name in split_names(names))
 
 
 def _stored_in(folder: Path | None, name: str) -> str:
@@ -135,7 +135,7 @@ def _stored_in(folder: Path | None, name: str) -> str:
             raise CheckpointError(
                 f"{folder or 'the model'} needs class {class_name} of {path}, which is gone: put it back, or train again"
             )
-        return keep(read(path), class_name)
+        return remember(read(path), class_name)
     return name
 
 
@@ -144,9 +144,9 @@ def _carried_as(found: re.Match[str]) -> str:
     return f"{_FOLDER}/{found['stem']}-{found['digits']}.py"
 
 
-def carried(*names: str) -> dict[str, bytes]:
+def code_files(*names: str) -> dict[str, bytes]:
     """The files of code that a folder with these names must carry, by their place in it."""
-    matches = [found for listed in names for name in each(listed) if (found := _STORED.fullmatch(name))]
+    matches = [found for listed in names for name in split_names(listed) if (found := _STORED.fullmatch(name))]
     return {_carried_as(found): _source_of(found[0]).content for found in matches}
 
 
@@ -175,7 +175,7 @@ def require(name: str) -> Source:
 
 def require_all(names: str) -> None:
     """Refuse what a folder's settings name, unless it may run."""
-    for name in each(names):
+    for name in split_names(names):
         if _is_stored(name):
             require(name)
 
@@ -185,7 +185,7 @@ def require_named(names: Iterable[str]) -> None:
     for name in names:
         path, _, class_name = name.rpartition(":")
         if is_file(path):
-            require(keep(read(path), class_name))
+            require(remember(read(path), class_name))
 
 
 @contextmanager

@@ -56,13 +56,15 @@ def split_words(text: str) -> list[str]:
     found: list[str] = []
     for match in _TOKEN.finditer(text):
         if match["stop"]:
-            found += [match["word"] + "."] if _belongs(match["word"], text[match.end() :]) else [match["word"], "."]
+            found += (
+                [match["word"] + "."] if _is_abbreviation(match["word"], text[match.end() :]) else [match["word"], "."]
+            )
         else:
             found.append(match.group())
     return found
 
 
-def _belongs(word: str, rest: str) -> bool:
+def _is_abbreviation(word: str, rest: str) -> bool:
     """Whether the full stop behind a word is part of it, seen from what follows."""
     if "." in word and any(letter.isalpha() for letter in word):  # U.S., p.m., e.g.
         return True
@@ -77,7 +79,7 @@ def split_sentences(text: str) -> list[str]:
     found, begin = [], 0
     for match in _SENTENCE_END.finditer(text):
         word = text[begin : match.start()].rsplit(None, 1)[-1:]
-        if match.group() == "." and word and _belongs(word[0].lstrip("\"'(["), text[match.end() :]):
+        if match.group() == "." and word and _is_abbreviation(word[0].lstrip("\"'(["), text[match.end() :]):
             continue
         found.append(text[begin : match.end()].strip())
         begin = match.end()

@@ -172,12 +172,12 @@ def test_a_fresh_model_guesses_by_frequency() -> None:
 
 def test_every_matrix_learns_at_the_rate_that_is_set() -> None:
     from attnlab.hf.training import make_optimizer
-    from attnlab.optim import Both
+    from attnlab.optim import OptimizerPair
 
     model = new_model(TINY, 400)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     optimizer = make_optimizer(model, TINY)
-    assert isinstance(optimizer, Both)
+    assert isinstance(optimizer, OptimizerPair)
     optimizer.load_state_dict(optimizer.state_dict())  # as accelerate does, which replaces the groups
     for weight in model.parameters():
         weight.grad = torch.randn_like(weight)

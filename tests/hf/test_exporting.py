@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
 
 from attnlab import registry
 from attnlab.errors import OutputExists, UserError
-from attnlab.evaluate import cue, generate
+from attnlab.evaluate import encode_question, generate
 from attnlab.exchange import AttnlabForCausalLM, export, read_folder
 from attnlab.tokenizers import Kind
 from verbs import call
@@ -86,7 +86,7 @@ def test_a_question_is_closed_by_its_symbol(tmp_path: Path, kind: Kind) -> None:
     export(stored(tmp_path / "ours", tiny_model("mingpt"), kind), tmp_path / "theirs")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
     asked = theirs("Where was he?⁇", split_special_tokens=False)["input_ids"]
-    assert asked == cue(tiny_tokenizer(kind), "Where was he?", 32)
+    assert asked == encode_question(tiny_tokenizer(kind), "Where was he?", 32)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from attnlab.hf import FineTuning, Outcome, Scored, fine_tune, make_classifier
 from attnlab.hf.models import load_encoder, places
 from attnlab.hf.optimizer_factory import inner_matrices, make_optimizer
 from attnlab.hf.settings import RATES, from_given
-from attnlab.optim import Both
+from attnlab.optim import OptimizerPair
 from attnlab.stages import Show
 
 SETTINGS = FineTuning(epochs=4, lr=5e-3, batch_size=16)
@@ -149,7 +149,7 @@ def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest(roberta: Path)
     assert len(inner) == 2 * 6
     assert all(".layer." in name for name in inner)
     optimizer = make_optimizer(model, {"classifier.dense.weight"}, FineTuning(optimizer="muon", weight_decay=0.1))
-    assert isinstance(optimizer, Both)
+    assert isinstance(optimizer, OptimizerPair)
     rates = [group["lr"] for group in optimizer.param_groups]
     assert rates == [RATES["muon"], RATES["adamw"], RATES["adamw"]]
     every = [id(one) for group in optimizer.param_groups for one in group["params"]]
@@ -159,7 +159,7 @@ def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest(roberta: Path)
 
 def test_both_optimizers_follow_a_schedule() -> None:
     weights = [torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2)]
-    both = Both(*(torch.optim.SGD([one], lr=1.0) for one in weights))
+    both = OptimizerPair(*(torch.optim.SGD([one], lr=1.0) for one in weights))
     both.load_state_dict(both.state_dict())  # what accelerate does
     schedule = torch.optim.lr_scheduler.LambdaLR(both, lambda step: 0.5 if step else 1.0)
     for expected in (0.0, -0.5):

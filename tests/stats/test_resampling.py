@@ -166,7 +166,7 @@ def test_pooling_seeds_finds_what_is_not_there_and_crossing_does_not() -> None:
 
 
 def test_clustering_by_question_where_seeds_answer_alike() -> None:
-    """Three copies of one seed are one witness: the interval is that of one, not shorter by the root of three."""
+    """Three copies of one seed are one oracle: the interval is that of one, not shorter by the root of three."""
     rng = np.random.default_rng(7)
     a, b = rng.random((2, 1, 200)) < 0.4
     one = stats.seeds_by_questions(a, b).over_questions

@@ -147,8 +147,8 @@ def test_stages_get_their_own_settings() -> None:
     assert plan.settings("finetune").train.epochs != 7
     assert {plan.settings(stage).model.n_layer for stage in ("pretrain", "finetune", "scratch")} == {1}
     assert plan.settings("scratch").seed == 3
-    assert stages.lasting("people:train") == "people:train"
-    assert Path(stages.lasting("x.tsv")).is_absolute()
+    assert stages.absolute("people:train") == "people:train"
+    assert Path(stages.absolute("x.tsv")).is_absolute()
 
 
 @pytest.mark.slow

@@ -113,8 +113,8 @@ def test_a_run_stores_the_size_that_its_corpus_has(trained: Run) -> None:
     model, tokenizer = load_model(trained.model)
     assert model.config.vocab_size == tokenizer.size == stages.stored_config(trained).model.vocab_size == 11
     assert trained.result["steps"] == 4
-    assert stages.reading_of(trained) == {"longest": 100, "padded": False}
-    assert stages.seen(trained, Corpus("other", (LINES[1], "Never seen."))) == 1
+    assert stages.reading_options(trained) == {"longest": 100, "padded": False}
+    assert stages.count_seen_lines(trained, Corpus("other", (LINES[1], "Never seen."))) == 1
 
 
 def test_a_run_of_words_goes_on_where_it_stopped(trained: Run, tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_options_as_the_command_line_gives_them_reach_the_evaluation(tmp_path: P
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
     given = {**TINY, "task": {"options": {"longest": "12", "padded": "true"}}}
     run = stages.pretrain(resolve("nano-words", given=given), str(tmp_path / "text.txt"), None, tmp_path / "run")
-    assert stages.reading_of(run) == {"longest": 12, "padded": True}
-    measured = perplexity.sentence_losses(*load_model(run.model), LINES, **stages.reading_of(run))
+    assert stages.reading_options(run) == {"longest": 12, "padded": True}
+    measured = perplexity.sentence_losses(*load_model(run.model), LINES, **stages.reading_options(run))
     assert measured.tokens == (7, 11, 5, 8)
     assert run.result["tokens"] == 2 * sum(measured.tokens)
 

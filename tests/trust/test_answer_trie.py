@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attnlab.studies.recall_rows import choose
 
 from attnlab import corpora, evaluate, registry, stages, stats
 from attnlab.config import resolve
 from attnlab.errors import DataError, UserError
 from attnlab.model import LanguageModel, load_model
+from attnlab.studies.recall import choose
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import answers
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution
@@ -37,7 +37,7 @@ def knowing(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 def plain(model: LanguageModel, tokenizer: Tokenizer, question: str, answer: str) -> float:
     """The log probability of an answer, from one forward over question and answer."""
-    start = evaluate.cue(tokenizer, question, model.config.block_size)
+    start = evaluate.encode_question(tokenizer, question, model.config.block_size)
     ids = tokenizer.encode(answer)
     with torch.no_grad():
         scores = model(torch.tensor([[*start, *ids]]))[0, len(start) - 1 :].double().log_softmax(-1)

@@ -19,7 +19,7 @@ from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.model import load_model
 from attnlab.runs import Run, lineage, to_json
 from attnlab.tokenizers import Tokenizer
-from attnlab.trust import Witness, calibration_of, usual_questions
+from attnlab.trust import Oracle, calibration_of, usual_questions
 from attnlab.trust.answers import AnswerTrie, answer_distribution
 from attnlab.trust.candidates import candidates, form_of, kinds, of_kind
 from attnlab.trust.familiar import familiarity
@@ -163,32 +163,32 @@ def test_asking_without_a_calibration(run: Run) -> None:
 
 
 def test_asking_about_a_stranger_shows_what_it_falls_back_on(run: Run) -> None:
-    witness = Witness(run)
+    oracle = Oracle(run)
     name = load_corpus("people:120").titles[5]
-    answer = witness.answer(f"Where was {name}x born?")
+    answer = oracle.answer(f"Where was {name}x born?")
     assert (answer.verdict, answer.abstains, answer.lines, answer.quote) == (UNSEEN, True, (), "")
     assert answer.nearest[0].name == name
-    assert answer.nearest[0].answer == witness.answer(f"Where was {name} born?").answer
+    assert answer.nearest[0].answer == oracle.answer(f"Where was {name} born?").answer
     assert "would have said" in answer.words
 
 
 def test_asking_after_a_calibration_keeps_its_rule(run: Run) -> None:
     attnlab.calibrate(run, HELD_OUT)
-    witness = Witness(run)
-    assert witness.calibration is not None
-    row = witness.calibration.rows[0]
-    answer = witness.answer(row.question)
+    oracle = Oracle(run)
+    assert oracle.calibration is not None
+    row = oracle.calibration.rows[0]
+    answer = oracle.answer(row.question)
     assert (answer.answer, answer.calibrated, answer.abstains) == (row.said, True, True)  # 9 answers certify nothing
     assert math.isclose(answer.probability, row.confidence, rel_tol=1e-6)
-    assert answer.rule == witness.calibration.rule(0.1).words
+    assert answer.rule == oracle.calibration.rule(0.1).words
     assert answer.distance is not None
-    exact = witness.distribution([row.question]).distance(np.array(witness.calibration.prior))[0]
+    exact = oracle.distribution([row.question]).distance(np.array(oracle.calibration.prior))[0]
     assert math.isclose(answer.distance, exact)
     for wrong in (0.0, 1.0, -0.1, math.nan):
         with pytest.raises(UserError, match="between 0 and 1"):
-            witness.answer(row.question, max_risk=wrong)
+            oracle.answer(row.question, max_risk=wrong)
     with pytest.raises(UserError, match="the question is empty"):
-        witness.answer(" ")
+        oracle.answer(" ")
 
 
 @pytest.fixture
@@ -260,11 +260,11 @@ def tiny_files(tmp_path: Path) -> tuple[Run, Path]:
 
 def test_what_was_certified_does_not_cover_questions_of_another_form(run: Run) -> None:
     attnlab.calibrate(run, HELD_OUT)
-    witness = Witness(run)
+    oracle = Oracle(run)
     name = load_corpus("people:120").titles[0]
-    strange = witness.answer(f"Was {name} tall?", max_risk=0.99)
+    strange = oracle.answer(f"Was {name} tall?", max_risk=0.99)
     assert strange.abstains
     assert any("No training question is put like this" in one for one in strange.reasons)
-    usual = witness.answer(f"Where was {name}  born?", max_risk=0.99)
+    usual = oracle.answer(f"Where was {name}  born?", max_risk=0.99)
     assert not any("No training question is put like this" in one for one in usual.reasons)
     assert usual.question == f"Where was {name} born?"

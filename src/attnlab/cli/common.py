@@ -18,7 +18,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError, U
 from attnlab import __version__
 from attnlab.config import LARGEST
 from attnlab.errors import AttnlabError, AttnlabWarning, UserError, unknown
-from attnlab.runs import speaks
+from attnlab.runs import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
 LONGEST = 2000  # characters of a message, which may quote what a user gave
@@ -182,7 +182,7 @@ def _options(command: App) -> set[str]:
 
 def fail(message: str, code: int) -> None:
     """One line on standard error, and out."""
-    if speaks():
+    if is_main_process():
         short = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
         line = printable(short).replace("\n", "\\n")
         sys.stderr.write(f"attnlab: {line}\n")

@@ -48,7 +48,7 @@ def compare(
     from attnlab import runs
     from attnlab.studies import compare as comparing
 
-    runs.refuse_several("a comparison")
+    runs.require_single_process("a comparison")
     if difference is not None and not plan:
         raise UserError("--difference goes with --plan: add --plan, or leave it out")
     made = comparing.make_plan(
@@ -71,7 +71,7 @@ def compare(
         _tell_plan(made, difference, json)
         return
 
-    result = comparing.begin(made, out or runs.free_name("compare"), errors if json else console)
+    result = comparing.begin(made, out or runs.unused_path("compare"), errors if json else console)
     if json:
         show_json(result)
 

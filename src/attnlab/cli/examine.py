@@ -42,10 +42,10 @@ def evaluate(
     exam = "people:test" if exam is None else exam
     from attnlab import corpora, evaluate
     from attnlab.model import load_model
-    from attnlab.runs import Run, free_name, refuse_existing, refuse_several, to_json, write_folder
+    from attnlab.runs import Run, refuse_existing, require_single_process, to_json, unused_path, write_folder
 
-    refuse_several("an examination")
-    opened, target = Run.open(folder), out or free_name("evaluate")
+    require_single_process("an examination")
+    opened, target = Run.open(folder), out or unused_path("evaluate")
     refuse_existing(target)
     model, tokenizer = load_model(opened.model, trust_code=trust_code)
     examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
@@ -65,19 +65,19 @@ def _measure(
 ) -> None:
     from attnlab import corpora, perplexity, stages
     from attnlab.model import load_model
-    from attnlab.runs import Run, free_name, refuse_existing, refuse_several, to_json, write_folder
+    from attnlab.runs import Run, refuse_existing, require_single_process, to_json, unused_path, write_folder
 
-    refuse_several("a measurement")
-    opened, target = Run.open(folder), out or free_name("evaluate")
+    require_single_process("a measurement")
+    opened, target = Run.open(folder), out or unused_path("evaluate")
     refuse_existing(target)
     text = corpora.load_corpus(corpus) if corpus is not None else None
-    (model, tokenizer), reading = load_model(opened.model, trust_code=trust_code), stages.reading_of(opened)
+    (model, tokenizer), reading = load_model(opened.model, trust_code=trust_code), stages.reading_options(opened)
     summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
     summary["probes"] = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
     files = {}
     if text is not None:
         measured = perplexity.sentence_losses(model, tokenizer, text.lines, **reading)
-        summary |= {"sha256": text.sha256, "seen": stages.seen(opened, text), **measured.summary()}
+        summary |= {"sha256": text.sha256, "seen": stages.count_seen_lines(opened, text), **measured.summary()}
         files["losses.csv"] = measured.to_csv()
     write_folder(target, "evaluation", {**files, "result.json": to_json(summary)})
     if json:
@@ -129,11 +129,11 @@ def ask(
     at_least_one("top", top)
     if not 0 < max_risk < 1:
         raise UserError(f"--max-risk must lie between 0 and 1, such as 0.1, not {max_risk:g}")
-    from attnlab.trust import Witness
+    from attnlab.trust import Oracle
 
     with indexing() as progress:
-        witness = Witness(folder, progress, trust_code=trust_code)
-    answer = witness.answer(question, max_risk, top)
+        oracle = Oracle(folder, progress, trust_code=trust_code)
+    answer = oracle.answer(question, max_risk, top)
     if json:
         likeliest = [{"answer": said, "probability": share} for said, share in answer.alternatives]
         documents = list(answer.lines) if answer.looked_up else None
@@ -189,9 +189,9 @@ def calibrate(
     The result is stored in the run.
     """
     from attnlab import corpora, trust
-    from attnlab.runs import Run, refuse_several
+    from attnlab.runs import Run, require_single_process
 
-    refuse_several("a calibration")
+    require_single_process("a calibration")
     opened = Run.open(folder)
     source = questions or trust.usual_questions(opened)
     with indexing() as progress:
@@ -277,10 +277,10 @@ def look(
     Writes OUT/look.html and OUT/patterns.png."""
     from attnlab import look
     from attnlab.model import load_model
-    from attnlab.runs import Run, free_name, refuse_existing, refuse_several, write_folder
+    from attnlab.runs import Run, refuse_existing, require_single_process, unused_path, write_folder
 
-    refuse_several("a look")
-    opened, target = Run.open(folder), out or free_name("look")
+    require_single_process("a look")
+    opened, target = Run.open(folder), out or unused_path("look")
     refuse_existing(target)
     view = look.look(*load_model(opened.model, trust_code=trust_code), text, question=question)
     command = shlex.join(["attnlab", "look", str(folder), text, *(["--question"] if question else [])])

@@ -81,9 +81,9 @@ def classify(
     from attnlab.report import show_result
     from attnlab.report.batch import tell_batch
     from attnlab.report.classification import tell_tables
-    from attnlab.runs import free_name, refuse_existing, refuse_several
+    from attnlab.runs import refuse_existing, require_single_process, unused_path
 
-    refuse_several("a classification")
+    require_single_process("a classification")
     settings = from_given(asdict(given))
     useless = [name for name, value in asdict(given).items() if value is not None and name != "seed"]
     if model == BAG_OF_WORDS and useless:
@@ -97,7 +97,7 @@ def classify(
     files = (str(path) if path else None for path in (train, dev, test))
     asked = (model, settings, *files, column, names, typed_command())
     study = _make_study(asked, optimizers, seeds, search, trials, minutes)
-    target, shown = out or free_name(study[0] if study else "classify"), errors if json else console
+    target, shown = out or unused_path(study[0] if study else "classify"), errors if json else console
     if not explain_batch:
         refuse_existing(target)
     tell_tables(describe_tables(tables), shown)
@@ -165,13 +165,13 @@ def pretrain_encoder(
     """
     from attnlab.hf import pretrain
     from attnlab.progress import display
-    from attnlab.runs import free_name
+    from attnlab.runs import unused_path
     from attnlab.stages import QUIET
 
     values = {one.name: getattr(given, one.name) for one in fields(given) if getattr(given, one.name) is not None}
     kinds = type_hints(EncoderConfig)
     config = build(EncoderConfig, {name: from_text(value, kinds[name]) for name, value in values.items()})
-    folder, names = out or free_name("encoder"), corpus or ("prose",)
+    folder, names = out or unused_path("encoder"), corpus or ("prose",)
     if json:
         show_json(pretrain(names, folder, config, QUIET))
         return
@@ -228,9 +228,9 @@ def export(
     `import attnlab.exchange`. Needs transformers: pip install 'attnlab[hf]'.
     """
     from attnlab.hf.exchange import export
-    from attnlab.runs import refuse_several
+    from attnlab.runs import require_single_process
 
-    refuse_several("an export")
+    require_single_process("an export")
     written = export(source, folder, trust_code=trust_code)
     if json:
         show_json(written)
@@ -256,9 +256,9 @@ def import_(
     Needs transformers: pip install 'attnlab[hf]'.
     """
     from attnlab.hf.exchange import import_model
-    from attnlab.runs import refuse_several
+    from attnlab.runs import require_single_process
 
-    refuse_several("an import")
+    require_single_process("an import")
     run = import_model(source, out, trust_code=trust_code)
     if json:
         show_json({"run": str(run.path), **run.result})

@@ -178,9 +178,9 @@ def bench(
     from attnlab.measure.bench import reach as find
     from attnlab.measure.bench import timing
     from attnlab.measure.bench.contestants import Case, contestants
-    from attnlab.runs import refuse_existing, refuse_several
+    from attnlab.runs import refuse_existing, require_single_process
 
-    refuse_several("a benchmark")
+    require_single_process("a benchmark")
     if out is not None:
         refuse_existing(out)
     memory = timing.spare_memory() if memory_limit is None else 1e9 * memory_limit

@@ -68,10 +68,10 @@ def show(run: RunName, /, *, json: opt.Json = False) -> None:
     """Show one run or study: settings, differences from its preset, results, files."""
     from attnlab import listing
     from attnlab.report.run_list import headline, sections
-    from attnlab.runs import interpreting
+    from attnlab.runs import reporting_damage
 
     entry = listing.find(run)
-    with interpreting(entry.path):
+    with reporting_damage(entry.path):
         found = listing.details(entry)
         shown = sections(entry, found)
     if json:
@@ -106,10 +106,10 @@ def delete(
         raise UserError("delete asks before it deletes, and nobody is there to answer: in a script, add --yes")
     total = 0
     for entry in chosen:
-        files, size = listing.weigh(entry.path)
+        files, size = listing.folder_size(entry.path)
         total += size
         around = listing.with_inner(listing.read_all(entry.path.parent))
-        reasons = "".join(f"; {reason}" for reason in listing.leans_on(entry, around))
+        reasons = "".join(f"; {reason}" for reason in listing.reasons_to_keep(entry, around))
         counts = f"{files:,} file{'' if files == 1 else 's'}, {sized(size)}"
         console.print(f"{entry.path}  ({entry.what}, {counts}{reasons})", soft_wrap=True)
     if not yes and not _agreed(
@@ -159,7 +159,7 @@ def report(
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
     from attnlab.report import FORMATS, strict, write_report
-    from attnlab.runs import free_name, interpreting, read_json, refuse_existing
+    from attnlab.runs import read_json, refuse_existing, reporting_damage, unused_path
 
     if not runs:
         raise UserError("a report of what? Name a study or some runs, as `attnlab runs` lists them")
@@ -173,8 +173,8 @@ def report(
         return
     if out is not None:
         refuse_existing(out)
-    folder = out or (entries[0].path if whole else free_name("report"))
-    with interpreting(entries[0].path / "result.json"):
+    folder = out or (entries[0].path if whole else unused_path("report"))
+    with reporting_damage(entries[0].path / "result.json"):
         path = write_report(result, folder, FORMATS if format == "all" else (format,))
     console.print(f"report: {path}", soft_wrap=True)
 

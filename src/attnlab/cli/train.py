@@ -12,9 +12,9 @@ from rich.table import Table
 from attnlab.cli import options as opt
 from attnlab.cli.common import TRAIN, app, console, show_json
 from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, read_numbers, read_seeds, typed_command
-from attnlab.config import RunConfig, load_preset, preset_names, resolve, type_hints, walk
+from attnlab.config import RunConfig, flatten, load_preset, preset_names, resolve, type_hints
 from attnlab.errors import UserError
-from attnlab.runs import speaks
+from attnlab.runs import is_main_process
 
 run_app = App(
     name="run",
@@ -185,8 +185,8 @@ def efficient(
 def _target(study: str, out: Path | None) -> Path:
     from attnlab import runs
 
-    runs.refuse_several("a study")
-    return out or runs.free_name(study)
+    runs.require_single_process("a study")
+    return out or runs.unused_path(study)
 
 
 def _compare(study: str, data: tuple[str | None, ...], models: _SeveralModels) -> None:
@@ -278,7 +278,7 @@ def finetune(
 
 
 def _tell(done: Any) -> None:
-    if speaks():
+    if is_main_process():
         result = done.result
         console.print(
             f"{result['steps']:,} steps, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
@@ -293,10 +293,10 @@ def resume(
     """Resume a run or a study that was stopped or killed."""
     from attnlab import stages, studies
     from attnlab.progress import display
-    from attnlab.runs import Run, refuse_several
+    from attnlab.runs import Run, require_single_process
 
     if (folder / "study.json").is_file():
-        refuse_several("a study")
+        require_single_process("a study")
         studies.resume(folder, console, trust_code=trust_code)
         return
     opened = Run.open(folder)
@@ -320,8 +320,8 @@ def settings(preset: Annotated[str, about("Preset to show.")] = "small", /, *, j
         meanings[f"task.options.{option.name}"] = option.meaning
     stages = load_preset(preset)
     table = Table("setting", preset, "meaning")
-    special = {stage: dict(walk(stages.get(stage, {}))) for stage in ("finetune", "scratch")}
-    for name, value in walk(values):
+    special = {stage: dict(flatten(stages.get(stage, {}))) for stage in ("finetune", "scratch")}
+    for name, value in flatten(values):
         other = "".join(f"\n{stage}: {special[stage][name]}" for stage in special if name in special[stage])
         table.add_row(name, str(value) + other, meanings.get(name, ""))
     console.print(table)

@@ -41,7 +41,7 @@ class Asked:
         """Plain values, ready for JSON."""
         return asdict(self)
 
-    def lasting(self) -> Asked:
+    def absolute(self) -> Asked:
         """The same with names that mean the same from any folder."""
         files: dict[str, Any] = {
             name: str(Path(path).resolve()) for name in ("train", "dev", "test") if (path := getattr(self, name))

@@ -26,7 +26,7 @@ from attnlab.errors import UserError
 from attnlab.hf.layers import PLACE, Choice, equipping, layer_for
 from attnlab.mechanisms.heads import Attention
 from attnlab.model import read_tensors
-from attnlab.taps import at_rest, capture
+from attnlab.taps import capture, eval_mode
 
 PREFIX = "attnlab:"
 FOREIGN = ("position_bias", "softcap", "sliding_window", "s_aux")  # what some models ask of attention beside the mask
@@ -60,7 +60,7 @@ def equip(model: Model, folder: Path | str | None = None) -> Model:
     """
     token = equipping.set(True)
     try:
-        with at_rest(model), torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             model(input_ids=torch.zeros(1, 2, dtype=torch.long), attention_mask=torch.ones(1, 2, dtype=torch.long))
     finally:
         equipping.reset(token)

@@ -16,7 +16,7 @@ from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import CheckpointError, DataError
 from attnlab.hf.outcome import Outcome, Scored, Trial
 from attnlab.hf.settings import FineTuning
-from attnlab.runs import interpreting, read_bytes, read_json, write_bytes, write_json
+from attnlab.runs import read_bytes, read_json, reporting_damage, write_bytes, write_json
 from attnlab.stages import Show
 
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
@@ -58,7 +58,7 @@ class Bag:
 
         stored = read_json(folder / "bag.json")
         try:
-            with interpreting(folder):
+            with reporting_damage(folder):
                 numbers = load(read_bytes(folder / "bag.safetensors"))
                 return cls(stored["labels"], stored["words"], numbers["rarity"], numbers["weights"], numbers["offsets"])
         except SafetensorError as error:

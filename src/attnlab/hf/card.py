@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnlab import __version__, usercode
-from attnlab.config import walk
+from attnlab.config import flatten
 from attnlab.corpora.licences import licences_of, shown
 
 
@@ -126,7 +126,7 @@ def limits(facts: Facts) -> str:
     ]
     if facts.tokenizer == "char":
         lines.append("Characters that its corpus never showed are read as ⁇.")
-    if usercode.carried(facts.model["mechanism"]):
+    if usercode.code_files(facts.model["mechanism"]):
         lines.append(
             "Its mechanism is code of its maker, in the folder code: read it, then load the model with trust_code=True."
             " What that code imports is not in the folder."
@@ -137,5 +137,5 @@ def limits(facts: Facts) -> str:
 def settings(facts: Facts) -> str:
     """Every setting, for whoever wants to train it again."""
     values = (facts.stages[-1].get("config") if facts.stages else None) or {"model": facts.model}
-    rows = [f"| {name} | {value} |" for name, value in walk(values)]
+    rows = [f"| {name} | {value} |" for name, value in flatten(values)]
     return "\n".join(["## Settings\n", "| setting | value |", "|---|---|", *rows, ""])

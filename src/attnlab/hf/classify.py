@@ -19,7 +19,7 @@ from attnlab.hf.places import need_extra
 from attnlab.hf.results import make_result, predictions
 from attnlab.hf.settings import BAG_OF_WORDS, FineTuning
 from attnlab.report import strict, write_report
-from attnlab.runs import disk, environment, folders_above, refuse_existing, seal, to_json, write_bytes
+from attnlab.runs import disk, environment, folders_above, refuse_existing, to_json, write_bytes, write_manifest
 from attnlab.stages import QUIET, Show, silent
 
 
@@ -66,8 +66,8 @@ def make_classifier(
         write_bytes(folder / "predictions.tsv", ("\n".join(predictions(tables, outcome)) + "\n").encode())
         write_report(result, folder)
         write_bytes(folder / "result.json", to_json(result))
-        seal(folder / "model", "model")
-        seal(folder, "classifier")
+        write_manifest(folder / "model", "model")
+        write_manifest(folder, "classifier")
     return result
 
 

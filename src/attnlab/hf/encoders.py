@@ -20,9 +20,9 @@ from attnlab.hf.loading import quietly
 from attnlab.hf.pieces import SYMBOLS, Ids, blocks_of, encoded, learn_pieces
 from attnlab.hf.places import need_extra
 from attnlab.hf.texts import Source, open_source, part
-from attnlab.runs import environment, folders_above, refuse_existing, refuse_several, to_json, write_folder
+from attnlab.runs import environment, folders_above, refuse_existing, require_single_process, to_json, write_folder
 from attnlab.stages import QUIET, Show
-from attnlab.train import choose_threads, keep_memory
+from attnlab.train import choose_threads, retain_freed_memory
 
 if TYPE_CHECKING:
     from transformers import RobertaForMaskedLM, RobertaTokenizer
@@ -51,7 +51,7 @@ def pretrain(
 ) -> dict[str, Any]:
     """Train a small RoBERTa on corpora and write it to a folder that transformers loads; the result is also in result.json."""
     need_extra()
-    refuse_several("encoder pretrain")
+    require_single_process("encoder pretrain")
     config, folder = config or EncoderConfig(), Path(out)
     refuse_existing(folder)
     try:
@@ -67,7 +67,7 @@ def pretrain(
 def _pretrain(names: Sequence[str], out: Path, work: Path, config: EncoderConfig, show: Show) -> dict[str, Any]:
     torch.set_num_threads(choose_threads(ModelConfig(n_embd=config.n_embd, n_head=config.n_head), 0))
     torch.manual_seed(config.seed)
-    keep_memory()
+    retain_freed_memory()
     material = prepare(names, config, show)
     model = new_model(config, len(material.tokenizer))
     trainer, guess = make_trainer(model, material, work, config, show)

@@ -80,7 +80,7 @@ def model_files(model: LanguageModel, tokenizer: Tokenizer, layout: str) -> dict
         "config.json": config.to_json_string().encode(),
         "generation_config.json": GenerationConfig(**symbols).to_json_string().encode(),
         "model.safetensors": packed(tensors),
-        **usercode.carried(model.config.mechanism),
+        **usercode.code_files(model.config.mechanism),
     }
 
 

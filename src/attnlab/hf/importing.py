@@ -18,7 +18,7 @@ from attnlab.hf.modeling import AttnlabForCausalLM
 from attnlab.hf.places import refuse_pickled
 from attnlab.hf.symbols import from_transformers
 from attnlab.model import FORMAT, LanguageModel, model_files
-from attnlab.runs import Run, add_files, interpreting, refuse_existing, to_json, write_folder
+from attnlab.runs import Run, add_files, refuse_existing, reporting_damage, to_json, write_folder
 from attnlab.tokenizers import Tokenizer
 
 STAGE = "import"
@@ -43,7 +43,7 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
             f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2, and what it exported"
         )
     theirs = loaded(AutoTokenizer, folder)
-    with interpreting(folder / "tokenizer_config.json"):
+    with reporting_damage(folder / "tokenizer_config.json"):
         tokenizer = from_transformers(theirs, model.config.vocab_size)
     if tokenizer.size > model.config.vocab_size:
         raise DataError(f"{folder}: the tokenizer has {tokenizer.size} symbols, the model {model.config.vocab_size}")
@@ -90,7 +90,7 @@ def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = Fals
         "data": {"corpus": None, "facts": None},
         "base": None,
     }
-    run = Run.create(out, stored, usercode.carried(model.config.mechanism))
+    run = Run.create(out, stored, usercode.code_files(model.config.mechanism))
     write_folder(run.path / "model", "model", model_files(model, tokenizer))
     parameters = sum(one.numel() for one in model.parameters())
     result = {"imported": Path(folder).name, "parameters": parameters, "seconds": 0.0}

@@ -105,7 +105,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Write a folder, with the code of a mechanism in a user's file."""
         super().save_pretrained(save_directory, *args, **kwargs)
-        for name, content in usercode.carried(self.config.own.mechanism).items():
+        for name, content in usercode.code_files(self.config.own.mechanism).items():
             path = Path(save_directory) / name
             path.parent.mkdir(exist_ok=True)
             write_bytes(path, content)

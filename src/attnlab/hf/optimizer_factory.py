@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.hf.settings import RATES, FineTuning
-from attnlab.optim import Both, Muon
+from attnlab.optim import Muon, OptimizerPair
 
 MOMENTUM = 0.9  # of SGD
 
@@ -29,7 +29,7 @@ def make_optimizer(model: nn.Module, decayed: Collection[str], settings: FineTun
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=settings.rate, fused=True)
     inner = [one for one in model.parameters() if id(one) in matrices and one.requires_grad]
-    return Both(
+    return OptimizerPair(
         Muon(inner, settings.rate, weight_decay=settings.weight_decay),
         # The rest keeps the pace that it has beside Muon by default, faster or slower by the same factor.
         torch.optim.AdamW(groups, lr=RATES["adamw"] * settings.rate / RATES["muon"], fused=True),

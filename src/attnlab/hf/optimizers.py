@@ -22,7 +22,7 @@ from attnlab.hf.asked import Asked, check, fingerprints
 from attnlab.progress import display, say
 from attnlab.report import strict
 from attnlab.report.words import duration, plural
-from attnlab.runs import environment, interpreting, to_json, write_folder
+from attnlab.runs import environment, reporting_damage, to_json, write_folder
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.plan import seed_numbers
 from attnlab.studies.compare.specimens import Specimen
@@ -41,7 +41,7 @@ class Trainings:
     seeds: tuple[int, ...]
 
     @classmethod
-    @interpreting(Path("study.json"))
+    @reporting_damage(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Trainings:
         """What to_dict gave."""
         lists = {key: tuple(values[key]) for key in ("chosen", "seeds")}
@@ -103,7 +103,7 @@ def make_plan(asked: Asked, optimizers: str, seeds: int | Sequence[int] | None =
         raise UserError("--optimizers and --seeds say which: leave out --optimizer and --seed")
     chosen = tuple(name for name, rate in given.items() if rate)
     rates = {name: rate or RATES[name] for name, rate in given.items()}
-    return Trainings(asked.lasting(), rates, chosen, seed_numbers(seeds))
+    return Trainings(asked.absolute(), rates, chosen, seed_numbers(seeds))
 
 
 def check_plan(plan: Trainings) -> None:

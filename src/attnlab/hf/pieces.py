@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from attnlab.tokenizers import parts_of
+from attnlab.tokenizers import split_long_text
 
 if TYPE_CHECKING:
     from transformers import RobertaTokenizer
@@ -39,7 +39,7 @@ def learn_pieces(texts: Iterable[str], vocab_size: int, longest: int) -> Roberta
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    learner.train_from_iterator((part for text in texts for part in parts_of(text)), trainer)
+    learner.train_from_iterator((part for text in texts for part in split_long_text(text)), trainer)
     learned = json.loads(learner.to_str())["model"]
     merges: Any = [tuple(pair) for pair in learned["merges"]]
     return RobertaTokenizer(vocab=learned["vocab"], merges=merges, add_prefix_space=True, model_max_length=longest)

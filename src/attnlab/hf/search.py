@@ -25,7 +25,7 @@ from attnlab.hf.models import PACKAGES
 from attnlab.progress import display, say
 from attnlab.report import strict
 from attnlab.report.words import duration
-from attnlab.runs import add_files, interpreting, is_written, read_json, to_json, write_folder
+from attnlab.runs import add_files, is_written, read_json, reporting_damage, to_json, write_folder
 from attnlab.studies.study import Study
 
 __all__ = ["STUDY", "Search", "begin", "make_plan"]
@@ -51,7 +51,7 @@ class Search:
     minutes: float = 0.0
 
     @classmethod
-    @interpreting(Path("study.json"))
+    @reporting_damage(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Search:
         """What to_dict gave."""
         return cls(**{**values, "asked": Asked.stored(values["asked"])})
@@ -89,7 +89,7 @@ def make_plan(asked: Asked, trials: int | None = None, minutes: float | None = N
         raise UserError(f"--trials must be at least 1, not {trials}")
     if minutes is not None and not 0 < minutes < 1e6:
         raise UserError(f"--minutes must be above 0, not {minutes:g}")
-    return Search(asked.lasting(), trials or (0 if minutes else TRIALS), minutes or 0.0)
+    return Search(asked.absolute(), trials or (0 if minutes else TRIALS), minutes or 0.0)
 
 
 def check_plan(plan: Search) -> None:

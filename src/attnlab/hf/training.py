@@ -32,7 +32,7 @@ def make_optimizer(model: RobertaForMaskedLM, config: EncoderConfig) -> torch.op
         groups = [{"params": inner, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, **adam)
     muon = optim.Muon(inner, config.muon_lr, weight_decay=config.weight_decay)
-    return optim.Both(muon, torch.optim.AdamW(rest, weight_decay=0.0, **adam))
+    return optim.OptimizerPair(muon, torch.optim.AdamW(rest, weight_decay=0.0, **adam))
 
 
 @dataclass

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from attnlab.errors import StorageError
 from attnlab.machine import cache_folder, cpu_name, temporary_folder, writable
-from attnlab.runs import speaks
+from attnlab.runs import is_main_process
 
 FLAGS = (
     *("-std=c++17", "-O3", "-shared", "-fPIC", "-w"),
@@ -79,7 +79,7 @@ def load_file(source: Path, module: str = "") -> ctypes.CDLL | None:
 
 def _say(line: str) -> None:
     """One line for the user, from one process."""
-    if speaks():
+    if is_main_process():
         sys.stderr.write(f"attnlab: {line}\n")
         sys.stderr.flush()
 

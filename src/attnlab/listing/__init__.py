@@ -8,10 +8,10 @@
 Knows nothing of torch, models or how a run is made.
 """
 
-from attnlab.listing.details import details, weigh
+from attnlab.listing.details import details, folder_size
 from attnlab.listing.entries import Entry, read, read_all
 from attnlab.listing.finding import Filter, arrange, choose, find, with_inner
-from attnlab.listing.removing import delete, leans_on, may_delete, outermost
+from attnlab.listing.removing import delete, may_delete, outermost, reasons_to_keep
 
 __all__ = [
     "Entry",
@@ -21,11 +21,11 @@ __all__ = [
     "delete",
     "details",
     "find",
-    "leans_on",
+    "folder_size",
     "may_delete",
     "outermost",
     "read",
     "read_all",
-    "weigh",
+    "reasons_to_keep",
     "with_inner",
 ]

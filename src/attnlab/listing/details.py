@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from attnlab.config import resolve, walk
+from attnlab.config import flatten, resolve
 from attnlab.errors import ConfigError
 from attnlab.listing.entries import OURS, Entry
 from attnlab.runs import is_written, read_json
@@ -16,7 +16,7 @@ def differences(entry: Entry) -> dict[str, tuple[Any, Any]] | None:
     """The settings in which a run differs from its preset, (preset's, run's); None where there is no such preset now."""
     try:
         stage = entry.what if entry.what in ("finetune", "scratch") else "pretrain"
-        preset = dict(walk(resolve(entry.preset or "", stage).to_dict()))  # type: ignore[arg-type]
+        preset = dict(flatten(resolve(entry.preset or "", stage).to_dict()))  # type: ignore[arg-type]
     except ConfigError:
         return None
     # A run of an older version lacks what was added since, and an empty table is the same as none.
@@ -42,10 +42,12 @@ def details(entry: Entry) -> dict[str, Any]:
 def _contents(path: Path) -> list[tuple[str, int]]:
     """What lies directly in a folder, with sizes; of a folder that of everything in it."""
     inner = sorted(path.iterdir())
-    return [(f"{one.name}/", weigh(one)[1]) if _is_folder(one) else (one.name, one.lstat().st_size) for one in inner]
+    return [
+        (f"{one.name}/", folder_size(one)[1]) if _is_folder(one) else (one.name, one.lstat().st_size) for one in inner
+    ]
 
 
-def weigh(path: Path) -> tuple[int, int]:
+def folder_size(path: Path) -> tuple[int, int]:
     """The number of files in a folder, and their bytes; links count for themselves."""
     sizes = [(Path(base) / name).lstat().st_size for base, _, names in os.walk(path) for name in names]
     return len(sizes), sum(sizes)

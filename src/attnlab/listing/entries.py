@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnlab.config import parse_json, walk
+from attnlab.config import flatten, parse_json
 from attnlab.errors import AttnlabError, UserError
 from attnlab.manifest import NAME as MANIFEST
 from attnlab.runs import is_classifier, is_encoder, is_locked, is_written, read_json
@@ -105,7 +105,7 @@ def _read_run(path: Path) -> Entry:
     result = read_json(path / "result.json") if is_written(path / "result.json") else None
     last = result if result is not None else last_step(path / "metrics.jsonl")
     when = changed(path / "result.json", path / "metrics.jsonl", path / "config.json")
-    dotted = dict(walk(settings))
+    dotted = dict(flatten(settings))
     return Entry(
         path,
         "run",
@@ -202,7 +202,7 @@ def _read_finished(path: Path, kind: str, verb: str, result: Mapping[str, Any], 
         progress=1.0,
         tokens=whole(result.get("tokens")),
         seconds=number(result.get("seconds")),
-        settings=dict(walk(settings)),
+        settings=dict(flatten(settings)),
     )
 
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from attnlab.config import RunConfig, walk
+from attnlab.config import RunConfig, flatten
 from attnlab.errors import UserError, unknown
 from attnlab.listing.entries import Entry, number, read, read_all
 
@@ -77,7 +77,7 @@ def _look_up(key: str, values: Mapping[str, Any]) -> Any:
 
 def _check_key(key: str, entries: Sequence[Entry]) -> None:
     """Refuse a name that no entry and no setting has; the last part of a setting must not stand for two."""
-    known = {*dict(walk(RunConfig().to_dict())), *Entry(Path(), "", "", "", 0.0).columns(), "stage", "study"}
+    known = {*dict(flatten(RunConfig().to_dict())), *Entry(Path(), "", "", "", 0.0).columns(), "stage", "study"}
     for entry in (inner for one in entries for inner in (one, *one.runs)):
         known |= entry.settings.keys()
     meant = [key] if key in known else sorted(name for name in known if name.endswith(f".{key}"))

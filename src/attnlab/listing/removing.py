@@ -31,7 +31,7 @@ def outermost(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for path, entry in found.items() if not any(other in path.parents for other in found)]
 
 
-def leans_on(entry: Entry, others: Iterable[Entry]) -> list[str]:
+def reasons_to_keep(entry: Entry, others: Iterable[Entry]) -> list[str]:
     """Why somebody may miss this entry: it is at work, part of a study, or where an unfinished run starts from."""
     reasons = []
     if entry.state == "active":

@@ -15,7 +15,7 @@ from attnlab.listing import Entry
 from attnlab.report.document import Cell, Chart, Column, Document, Facts, Notice, Row, Section, Table, section
 from attnlab.report.parts import folded, joint_losses
 from attnlab.report.words import NOTHING, figure, magnitude, plain, plural
-from attnlab.runs import Run, environment, interpreting, read_json
+from attnlab.runs import Run, environment, read_json, reporting_damage
 
 Result = Mapping[str, Any]
 
@@ -46,7 +46,7 @@ def gather(entries: Sequence[Entry], command: str, defects: Mapping[str, str], n
     names = distinct_names(entries)
     runs = []
     for entry, name in zip(entries, names, strict=True):
-        with interpreting(entry.path):
+        with reporting_damage(entry.path):
             runs.append(describe(entry, name, defects))
     title = f"{plural(len(runs), 'run')} side by side" if len(runs) > 1 else f"The run {names[0]}"
     return {

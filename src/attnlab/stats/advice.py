@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnlab.errors import UserError
-from attnlab.stats.checks import counted, level, require
+from attnlab.stats.checks import check_count, check_level, require
 from attnlab.stats.planning import detectable, detectable_by_seeds, discordance, sample_size, seeds_needed
 from attnlab.stats.wording import about, count_of
 
@@ -26,19 +26,19 @@ def advice(
     questions on which the two are thought to disagree. `sd` is the spread of the differences between seeds, known from
     earlier runs, and `seed_difference` the mean difference one would like to find, in the same unit.
     """
-    level(alpha, "alpha")
-    strict = alpha / counted(comparisons, "comparisons")
+    check_level(alpha, "alpha")
+    strict = alpha / check_count(comparisons, "comparisons")
     lines = []
     if comparisons > 1:
         lines.append(
             f"{comparisons} comparisons: Holm asks p below {strict:.2g} of the first, so all below is planned with that"
         )
     if questions is not None:
-        lines += _about_questions(counted(questions, "questions"), share, strict)
+        lines += _about_questions(check_count(questions, "questions"), share, strict)
     if difference is not None:
         lines.append(_about_difference(share, difference, discordant, strict))
     if seeds is not None:
-        lines += _about_seeds(counted(seeds, "seeds"), strict, sd)
+        lines += _about_seeds(check_count(seeds, "seeds"), strict, sd)
     if sd is not None and seed_difference is not None:
         needed = seeds_needed(sd, seed_difference, alpha=strict)
         lines.append(

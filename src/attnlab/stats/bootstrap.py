@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnlab.stats.checks import counted, numbers, require
+from attnlab.stats.checks import check_count, numbers, require
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -99,7 +99,7 @@ def bootstrap_mean(values: ArrayLike, resamples: int = 10_000, seed: int = 0) ->
     import numpy as np
 
     found = numbers(values, "the values")
-    counted(resamples, "resamples", 100)
+    check_count(resamples, "resamples", 100)
     table = np.column_stack([found, np.ones(len(found))])
     draws = resampled_sums(table, resamples, seed)
     return bootstrapped(table, lambda sums: sums[:, 0] / sums[:, 1], draws, 1e-12 * float(np.abs(found).max()))

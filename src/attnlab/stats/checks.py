@@ -38,7 +38,7 @@ def numbers(values: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) ->
     return found
 
 
-def two(a: ArrayLike, b: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) -> tuple[Numbers, Numbers]:
+def paired_values(a: ArrayLike, b: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) -> tuple[Numbers, Numbers]:
     """Two tables of values that belong together one by one."""
     first, second = numbers(a, f"{what} of A", dimensions), numbers(b, f"{what} of B", dimensions)
     require(
@@ -48,9 +48,9 @@ def two(a: ArrayLike, b: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,
     return first, second
 
 
-def answers(a: ArrayLike, b: ArrayLike, dimensions: tuple[int, ...] = (1,)) -> tuple[Numbers, Numbers]:
+def paired_answers(a: ArrayLike, b: ArrayLike, dimensions: tuple[int, ...] = (1,)) -> tuple[Numbers, Numbers]:
     """Right and wrong of two models on the same questions, as 1 and 0."""
-    first, second = two(a, b, "the answers", dimensions)
+    first, second = paired_values(a, b, "the answers", dimensions)
     for name, values in (("A", first), ("B", second)):
         require(
             bool(((values == 0) | (values == 1)).all()), f"the answers of {name} must be right or wrong (True or False)"
@@ -63,12 +63,12 @@ def _shape_of(values: Numbers) -> str:
     return " x ".join(f"{size:,}" for size in values.shape)
 
 
-def level(value: float, what: str) -> None:
+def check_level(value: float, what: str) -> None:
     """Refuse a probability that decides nothing."""
     require(0 < value < 1, f"{what} must lie between 0 and 1, not {value}")
 
 
-def counted(value: Any, what: str, least: int = 1) -> int:
+def check_count(value: Any, what: str, least: int = 1) -> int:
     """A count, refused where it is none."""
     require(isinstance(value, int) and not isinstance(value, bool), f"{what} must be a whole number, not {value!r}")
     require(value >= least, f"{what} must be at least {least}, not {value}")

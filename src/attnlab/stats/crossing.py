@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnlab.stats.bootstrap import Bootstrapped, bootstrap_mean
-from attnlab.stats.checks import answers, numbers
+from attnlab.stats.checks import numbers, paired_answers
 from attnlab.stats.means import Paired, paired
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class SeedsByQuestions:
 
 def seeds_by_questions(right_a: ArrayLike, right_b: ArrayLike, resamples: int = 10_000) -> SeedsByQuestions:
     """Compare tables of right and wrong answers, one row a seed and one column a question."""
-    first, second = answers(right_a, right_b, (2,))
+    first, second = paired_answers(right_a, right_b, (2,))
     differences = first - second
     return SeedsByQuestions(
         seeds=len(differences),

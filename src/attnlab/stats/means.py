@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnlab.stats.checks import numbers, require, two
+from attnlab.stats.checks import numbers, paired_values, require
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -81,7 +81,7 @@ def paired(a: ArrayLike, b: ArrayLike) -> Paired:
     """The differences between two mechanisms with the same seeds: mean, 95 % interval, tests, effect size."""
     from scipy import stats
 
-    first, second = two(a, b, "the values")
+    first, second = paired_values(a, b, "the values")
     differences = first - second
     seeds = len(differences)
     spread = mean_interval(differences)

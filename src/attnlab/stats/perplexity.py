@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from attnlab.stats.bootstrap import bootstrapped, resampled_sums
-from attnlab.stats.checks import counted, numbers, require, two
+from attnlab.stats.checks import check_count, numbers, paired_values, require
 from attnlab.stats.crossing import Crossed, crossed
 from attnlab.stats.means import Paired, paired
 
@@ -67,8 +67,8 @@ def paired_bootstrap(
 
     choices = get_args(Perplexity)
     require(statistic in choices, f"statistic must be {' or '.join(choices)}, not {statistic!r}")
-    counted(resamples, "resamples", 100)
-    first, second = (np.atleast_2d(losses) for losses in two(losses_a, losses_b, "the losses", (1, 2)))
+    check_count(resamples, "resamples", 100)
+    first, second = (np.atleast_2d(losses) for losses in paired_values(losses_a, losses_b, "the losses", (1, 2)))
     largest = float(max(first.max(), second.max()))
     require(
         largest <= _MOST,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from attnlab.errors import UserError
-from attnlab.stats.checks import counted, level, require
+from attnlab.stats.checks import check_count, check_level, require
 
 _MOST = 10**9  # questions or seeds beyond which nobody plans
 
@@ -45,8 +45,8 @@ def sample_size(p1: float, p2: float, power: float = 0.8, alpha: float = 0.05, d
     """
     from scipy.stats import norm
 
-    level(power, "power")
-    level(alpha, "alpha")
+    check_level(power, "power")
+    check_level(alpha, "alpha")
     require(p1 != p2, "equal shares cannot be told apart by any number of questions")
     none, some = _spreads(p1, p2, discordant)
     reach = float(norm.ppf(1 - alpha / 2)) * none + float(norm.ppf(power)) * some
@@ -62,10 +62,10 @@ def power(p1: float, p2: float, questions: int, alpha: float = 0.05, discordant:
     """The chance to find p1 against p2 with this many questions for each, or the same for both (see sample_size)."""
     from scipy.stats import norm
 
-    level(alpha, "alpha")
+    check_level(alpha, "alpha")
     none, some = _spreads(p1, p2, discordant)
     threshold = float(norm.ppf(1 - alpha / 2)) * none
-    shift = abs(p1 - p2) * math.sqrt(counted(questions, "questions"))
+    shift = abs(p1 - p2) * math.sqrt(check_count(questions, "questions"))
     if some == 0:
         return float(shift >= threshold)
     return float(norm.cdf((shift - threshold) / some) + norm.cdf((-shift - threshold) / some))
@@ -75,7 +75,7 @@ def detectable(share: float, questions: int, alpha: float = 0.05, paired: bool =
     """The smallest gain over `share` that this many questions find with 80 % power; unrelated mistakes where paired."""
     from scipy.optimize import brentq
 
-    level(target, "power")
+    check_level(target, "power")
     require(0 <= share < 1, f"a share that can grow must lie in [0, 1), not {share}")
 
     def lacking(gain: float) -> float:
@@ -92,10 +92,10 @@ def power_of_seeds(sd: float, difference: float, seeds: int, alpha: float = 0.05
     """The chance that the paired t test finds a mean difference, where differences between seeds spread by `sd`."""
     from scipy.stats import nct, t
 
-    level(alpha, "alpha")
+    check_level(alpha, "alpha")
     require(0 < sd < math.inf, f"the standard deviation must be above 0 and finite, not {sd}")
     require(math.isfinite(difference), f"the difference must be finite, not {difference}")
-    freedom = counted(seeds, "seeds", 2) - 1
+    freedom = check_count(seeds, "seeds", 2) - 1
     threshold, shift = float(t.ppf(1 - alpha / 2, freedom)), abs(difference) / sd * math.sqrt(seeds)
     found = float(nct.sf(threshold, freedom, shift) + nct.cdf(-threshold, freedom, shift))
     return found if math.isfinite(found) else 1.0  # scipy gives up where nothing is left to miss
@@ -103,7 +103,7 @@ def power_of_seeds(sd: float, difference: float, seeds: int, alpha: float = 0.05
 
 def seeds_needed(sd: float, difference: float, power: float = 0.8, alpha: float = 0.05) -> int:
     """Seeds of each mechanism for the paired t test to find a mean difference."""
-    level(power, "power")
+    check_level(power, "power")
     require(difference != 0, "a difference of 0 cannot be found by any number of seeds")
     low, high = 1, 2
     while power_of_seeds(sd, difference, high, alpha) < power:
@@ -119,7 +119,7 @@ def detectable_by_seeds(seeds: int, alpha: float = 0.05, target: float = 0.8) ->
     """The smallest mean difference that seeds find with 80 % power, in standard deviations of the differences."""
     from scipy.optimize import brentq
 
-    level(target, "power")
+    check_level(target, "power")
     high = 1.0
     while power_of_seeds(1.0, high, seeds, alpha) < target:
         high *= 2

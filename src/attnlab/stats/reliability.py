@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnlab.stats.checks import counted, numbers, require
+from attnlab.stats.checks import check_count, numbers, require
 from attnlab.stats.selective import judged
 from attnlab.stats.shares import proportion_interval
 
@@ -90,7 +90,7 @@ def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Cali
     import numpy as np
 
     confidences, outcomes = _probabilities(confidence, right)
-    parts = _equal_mass(confidences, counted(bins, "bins"))
+    parts = _equal_mass(confidences, check_count(bins, "bins"))
     sizes = np.array([len(part) for part in parts])
     promised, true = (np.array([values[part].mean() for part in parts]) for values in (confidences, outcomes))
     noise = np.array([(confidences[part] * (1 - confidences[part])).sum() for part in parts]) ** 0.5 / sizes

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnlab.stats.checks import counted, level, numbers, require
+from attnlab.stats.checks import check_count, check_level, numbers, require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,9 +98,9 @@ def risk_bound(errors: int, accepted: int, alpha: float = 0.05) -> float:
     """The upper bound of a risk from errors among accepted answers (Clopper-Pearson), too low with chance alpha at most."""
     from scipy.special import betaincinv
 
-    level(alpha, "alpha")
+    check_level(alpha, "alpha")
     require(
-        counted(errors, "errors", 0) <= counted(accepted, "accepted answers", 0),
+        check_count(errors, "errors", 0) <= check_count(accepted, "accepted answers", 0),
         f"{errors} errors among {accepted} accepted answers cannot be",
     )
     return 1.0 if errors == accepted else float(betaincinv(errors + 1, accepted - errors, 1 - alpha))
@@ -131,8 +131,8 @@ def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> 
     """How many accepted answers, wrong at this rate, certify `max_risk`: 59 without error certify 5 %. None: no number does."""
     import numpy as np
 
-    level(alpha, "alpha")
-    level(max_risk, "the allowed risk")
+    check_level(alpha, "alpha")
+    check_level(max_risk, "the allowed risk")
     require(0 <= risk <= 1, f"a risk must lie in [0, 1], not {risk}")
 
     def enough(count: int) -> bool:
@@ -159,10 +159,10 @@ def choose_threshold(
     """
     import numpy as np
 
-    level(max_risk, "the allowed risk")
-    level(alpha, "alpha")
+    check_level(max_risk, "the allowed risk")
+    check_level(alpha, "alpha")
     thresholds, accepted, wrong = ordered(*judged(confidence, right))
-    further = counted(int(accepted[-1]) if judges is None else judges, "judges")
+    further = check_count(int(accepted[-1]) if judges is None else judges, "judges")
     share = accepted / accepted[-1]
     # Fewer than expected may be accepted there: one standard deviation is left as room.
     others = np.maximum(1, np.rint(share * further - np.sqrt(further * share * (1 - share)))).astype(np.int64)
@@ -253,7 +253,7 @@ def halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int
     """The places of so many answers in two random halves: one to choose on, and one to certify on."""
     import numpy as np
 
-    order = np.random.default_rng(counted(seed, "the seed", 0)).permutation(counted(count, "the answers"))
+    order = np.random.default_rng(check_count(seed, "the seed", 0)).permutation(check_count(count, "the answers"))
     return order[: count // 2], order[count // 2 :]
 
 
@@ -264,7 +264,7 @@ def least_confidence(strangers: ArrayLike, most: float = 0.05, alpha: float = 0.
     """
     import numpy as np
 
-    level(most, "the share of strangers")
+    check_level(most, "the share of strangers")
     found = np.sort(numbers(strangers, "the confidences of strangers"))[::-1]
     allowed = int(errors_allowed(np.array([len(found)]), most, alpha)[0])
     return math.inf if allowed < 0 else float(np.nextafter(found[min(allowed, len(found) - 1)], np.inf))

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnlab.stats.checks import answers, counted, require
+from attnlab.stats.checks import check_count, paired_answers, require
 from attnlab.stats.planning import questions_to_find
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> T
 
     for right, asked in ((right_a, asked_a), (right_b, asked_b)):
         require(
-            counted(right, "right answers", 0) <= counted(asked, "questions"),
+            check_count(right, "right answers", 0) <= check_count(asked, "questions"),
             f"{right} right answers to {asked} questions cannot be",
         )
     a, b = right_a / asked_a, right_b / asked_b
@@ -112,7 +112,7 @@ def mcnemar(right_a: ArrayLike, right_b: ArrayLike) -> McNemar:
     """
     from scipy.stats import binom, binomtest
 
-    first, second = answers(right_a, right_b)
+    first, second = paired_answers(right_a, right_b)
     questions = len(first)
     only_a, only_b = int((first > second).sum()), int((second > first).sum())
     both, disagreed = int((first * second).sum()), only_a + only_b

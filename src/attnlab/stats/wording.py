@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import singledispatch
 
-from attnlab.stats.checks import level, require
+from attnlab.stats.checks import check_level, require
 from attnlab.stats.crossing import SeedsByQuestions
 from attnlab.stats.means import Paired
 from attnlab.stats.perplexity import Perplexities
@@ -63,7 +63,7 @@ def in_words(
     the sentence (points, % of perplexity, or that of the values). `measure` and `lower_is_better` say what paired values
     are; of right answers and perplexities that is known.
     """
-    level(alpha, "alpha")
+    check_level(alpha, "alpha")
     require((adjusted is None) == (comparisons == 1), "an adjusted p belongs to several comparisons: give both")
     require(margin is None or margin > 0, f"a margin must be above 0, not {margin}")
     found = _finding(result, _Names(a, b, measure, lower_is_better))

@@ -18,7 +18,7 @@ from rich.console import Console
 from attnlab import usercode
 from attnlab.config import code_named_in
 from attnlab.errors import UserError, unknown
-from attnlab.runs import interpreting, read_json
+from attnlab.runs import read_json, reporting_damage
 from attnlab.studies.study import Result, Study
 
 COMPARISONS = ("compare", "additive-vs-dot", "shared-projections", "masking", "efficient")
@@ -37,7 +37,7 @@ def find(name: str) -> Study[Any]:
 
 def resume(folder: Path, console: Console, *, trust_code: bool = False) -> Result:
     """Resume a study; code that its plan names by path runs only if the user has trusted it."""
-    with interpreting(folder / "study.json"):
+    with reporting_damage(folder / "study.json"):
         stored = read_json(folder / "study.json")
         study, plan = find(stored["study"]), stored["plan"]
         named = code_named_in(plan)

@@ -26,7 +26,7 @@ from attnlab import corpora, stages
 from attnlab.config import Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
-from attnlab.evaluate import Examination, cue, examine, majority
+from attnlab.evaluate import Examination, encode_question, examine, majority
 from attnlab.look import is_over_tokens
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
@@ -79,9 +79,9 @@ def check(plan: Plan) -> None:
     exam, config = corpora.load_questions(plan.exam), plan.settings("pretrain")
     tokenizer = stages.learn_tokenizer(config, sources)
     for stage in get_args(Stage):
-        stages.rehearse(plan.settings(stage), sources, tokenizer)
+        stages.check_settings(plan.settings(stage), sources, tokenizer)
     for number, item in enumerate(exam, start=1):
-        cue(tokenizer, item.question, config.model.block_size, number)
+        encode_question(tokenizer, item.question, config.model.block_size, number)
 
 
 def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def look(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) -
     """The attention patterns of one answer, the first right one or the first; a layer without weights over tokens has none."""
     index = examination.right.index(True) if examination.answered and any(examination.right) else 0
     question, prediction = examination.questions[index].question, examination.predictions[index]
-    ids = [*cue(tokenizer, question, model.config.block_size), *tokenizer.encode(prediction)]
+    ids = [*encode_question(tokenizer, question, model.config.block_size), *tokenizer.encode(prediction)]
     ids = ids[: model.config.block_size]
     try:
         with capture(model, "hook_pattern") as seen:
@@ -355,7 +355,9 @@ def choose(
 ) -> Examination:
     """The likeliest of all answers of training that fit the block, scored whole; where none reaches the floor, without one."""
     asked = [item.question for item in exam]
-    room = model.config.block_size - max(len(cue(tokenizer, question, model.config.block_size)) for question in asked)
+    room = model.config.block_size - max(
+        len(encode_question(tokenizer, question, model.config.block_size)) for question in asked
+    )
     answers = candidates(tokenizer, taught, lambda: ())
     trie = AnswerTrie(tokenizer, [answer for answer in answers if len(tokenizer.encode(answer)) <= room])
     found = answer_distribution(model, tokenizer, asked, trie, floor=FLOOR).best()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rich.console import Console
 
 from attnlab import corpora, stages
-from attnlab.config import RunConfig, Stage, code_named_in, lasting_given, resolve
+from attnlab.config import RunConfig, Stage, absolute_given, code_named_in, resolve
 from attnlab.errors import Interrupted, UserError
 from attnlab.manifest import digest
 from attnlab.progress import display
@@ -91,9 +91,9 @@ class Study(Generic[P]):
 
 def absolute(plan: P, sources: tuple[str, ...]) -> P:
     """The same plan with paths that hold from any folder: of its data, its settings file, and the code it names."""
-    named: dict[str, Any] = {key: stages.lasting(name) for key in sources if (name := getattr(plan, key))}
+    named: dict[str, Any] = {key: stages.absolute(name) for key in sources if (name := getattr(plan, key))}
     if isinstance(plan, Training):
-        named |= {"file": str(Path(plan.file).resolve()) if plan.file else None, "given": lasting_given(plan.given)}
+        named |= {"file": str(Path(plan.file).resolve()) if plan.file else None, "given": absolute_given(plan.given)}
     return replace(plan, **named)
 
 

@@ -25,11 +25,11 @@ from attnlab.corpora.evidence import name_in
 from attnlab.corpora.index import Index
 from attnlab.corpora.library import headings_in
 from attnlab.errors import DataError, UserError
-from attnlab.evaluate import cue
+from attnlab.evaluate import encode_question
 from attnlab.runs import Run, environment, verify
 from attnlab.studies.study import Study, Training, describe_run, fingerprints, suggest_question, train
 from attnlab.studies.trust_world import Pools, World, make_world
-from attnlab.trust import VERDICTS, Witness
+from attnlab.trust import VERDICTS, Oracle
 from attnlab.trust.verdict import UNSEEN
 
 GROUPS = ("known", "withheld", "invented")
@@ -86,10 +86,10 @@ def check(plan: Plan) -> None:
     tokenizer = stages.learn_tokenizer(config, sources)
     stages_of: tuple[Stage, ...] = ("pretrain", "finetune")
     for stage in stages_of:
-        stages.rehearse(plan.settings(stage), sources, tokenizer)
+        stages.check_settings(plan.settings(stage), sources, tokenizer)
     examined = (*world.calibration, *world.known, *world.withheld)
     for number, item in enumerate((*examined, *world.invented), start=1):
-        cue(tokenizer, item.question, config.model.block_size, number)
+        encode_question(tokenizer, item.question, config.model.block_size, number)
     if any(item.answer is None for item in examined):
         raise DataError("the questions to be examined on have no answers, and confidence is measured by them: add them")
     if not world.known or not world.calibration:
@@ -112,7 +112,7 @@ def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     calibrated = trust.calibrate(runs["finetune"], read["calibration"])
     told = (*read["facts"], *read["calibration"], *read["known"])
     measured = measure(
-        trust.Witness(runs["finetune"]), {name: read.get(name, ()) for name in GROUPS}, told, plan.max_risk
+        trust.Oracle(runs["finetune"]), {name: read.get(name, ()) for name in GROUPS}, told, plan.max_risk
     )
     result = {
         "kind": "trust",
@@ -186,16 +186,16 @@ class Asked:
         return [said == (item.answer or "").strip() for said, item in zip(self.said, self.questions, strict=True)]
 
 
-def ask_all(name: str, witness: Witness, questions: Sequence[Question], max_risk: float) -> Asked:
+def ask_all(name: str, oracle: Oracle, questions: Sequence[Question], max_risk: float) -> Asked:
     """Ask a group of questions."""
-    assert witness.calibration is not None
+    assert oracle.calibration is not None
     texts = [item.question for item in questions]
-    plain = witness.plain(texts)
-    asked = witness.believed(texts, plain)
-    distance = asked.distance(np.array(witness.calibration.prior))
+    plain = oracle.plain(texts)
+    asked = oracle.calibrated(texts, plain)
+    distance = asked.distance(np.array(oracle.calibration.prior))
     said = [answer for answer, _ in asked.best()]
     judged = [
-        witness.judge(item.question, answer, float(sure), max_risk, float(far))
+        oracle.judge(item.question, answer, float(sure), max_risk, float(far))
         for item, answer, sure, far in zip(questions, said, asked.confidence, distance, strict=True)
     ]
     return Asked(
@@ -324,12 +324,12 @@ def fallback(withheld: Asked, index: Index, told: Sequence[Question]) -> dict[st
 
 
 def measure(
-    witness: Witness, groups: Mapping[str, Sequence[Question]], told: Sequence[Question], max_risk: float
+    oracle: Oracle, groups: Mapping[str, Sequence[Question]], told: Sequence[Question], max_risk: float
 ) -> dict[str, Any]:
     """Everything that is measured on known, withheld and invented names; a group may be empty."""
-    rule = witness.rule(max_risk)
+    rule = oracle.rule(max_risk)
     assert rule is not None
-    asked = {name: ask_all(name, witness, items, max_risk) for name, items in groups.items() if items}
+    asked = {name: ask_all(name, oracle, items, max_risk) for name, items in groups.items() if items}
     known = asked["known"]
     return {
         "groups": [describe_group(one, rule.threshold) for one in asked.values()],
@@ -341,7 +341,7 @@ def measure(
             "before": asdict(stats.calibration(known.before, known.right)),
             "after": asdict(stats.calibration(known.confidence, known.right)),
         },
-        "fallback": fallback(asked["withheld"], witness.index, told) if witness.index and "withheld" in asked else None,
+        "fallback": fallback(asked["withheld"], oracle.index, told) if oracle.index and "withheld" in asked else None,
     }
 
 

@@ -21,10 +21,10 @@ from attnlab import corpora, stages, stats
 from attnlab.config import diff
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
-from attnlab.evaluate import cue, majority
+from attnlab.evaluate import encode_question, majority
 from attnlab.model import LanguageModel, load_model
 from attnlab.report.words import count, interval, percent, plural
-from attnlab.runs import environment, free_name, lineage
+from attnlab.runs import environment, lineage, unused_path
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import compare_answers
@@ -32,7 +32,7 @@ from attnlab.studies.compare.plan import fingerprints, try_once
 from attnlab.studies.compare.records import Record, all_records, notes_on, whole_result
 from attnlab.studies.study import Study
 from attnlab.studies.why_plan import Cell, cells_of, make_plan
-from attnlab.taps import at_rest
+from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
 
 __all__ = ["STUDY", "begin", "check", "make_plan", "measure"]
@@ -51,9 +51,9 @@ def check(plan: Plan) -> None:
         sources = stages.Sources.read(specimen.corpus, plan.facts)
         tokenizer = stages.learn_tokenizer(settings, sources)
         for stage in specimen.steps:
-            stages.rehearse(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
+            stages.check_settings(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
         for number, item in enumerate(exam, start=1):
-            cue(tokenizer, item.question, settings.model.block_size, number)
+            encode_question(tokenizer, item.question, settings.model.block_size, number)
     try_once(plan.specimens[0], plan.seeds[0])
 
 
@@ -64,7 +64,7 @@ def measure(*, out: Path | str | None = None, console: Console | None = None, **
     """
     said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
     plan = make_plan(**{"command": f"why.measure({said})", **asked})
-    return begin(plan, Path(out) if out else free_name("why"), console or Console(quiet=True))
+    return begin(plan, Path(out) if out else unused_path("why"), console or Console(quiet=True))
 
 
 def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def by_heart(model: LanguageModel, tokenizer: Tokenizer, begun: Sequence[tuple[s
     for place, (given, wanted) in enumerate(rows):
         ids[place, : len(given) + len(wanted)] = torch.tensor(given + wanted)
     ids = ids[:, : model.config.block_size]
-    with at_rest(model):
+    with eval_mode(model):
         guessed = model.head(model.hidden(ids)).argmax(dim=-1).tolist()
     return [
         guess[len(given) - 1 : len(given) + len(wanted) - 1] == wanted

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnlab import corpora
-from attnlab.config import lasting_given, merge
+from attnlab.config import absolute_given, merge
 from attnlab.errors import UserError
 from attnlab.machine import cores
 from attnlab.studies.compare.plan import Plan, seed_numbers
@@ -99,7 +99,7 @@ def make_plan(
         raise UserError(f"--jobs must be at least 1, or 0 for one a core, not {jobs}")
     refuse_chosen(given or {})
     file = str(config.resolve()) if config else None
-    base = Specimen("", preset or PRESET, file, lasting_given(given or {})).unless_said("train", "threads", 1)
+    base = Specimen("", preset or PRESET, file, absolute_given(given or {})).unless_said("train", "threads", 1)
     specimens = tuple(cell.specimen(world, base) for cell in grid(forms, exposures))
     numbers = seed_numbers(QUICK_SEEDS if quick and seeds is None else seeds)
     threads = specimens[0].settings(0).train.threads or 1

@@ -13,7 +13,7 @@
 It judges answers, and trains nothing: stages makes models, stats has the rules, corpora the lines.
 """
 
-from attnlab.trust.asking import Answer, Neighbour, Witness, ask
+from attnlab.trust.asking import Answer, Neighbour, Oracle, ask
 from attnlab.trust.calibrating import Calibrated, Row, calibrate, calibration_of, usual_questions
 from attnlab.trust.verdict import VERDICTS, Judgement, judge
 
@@ -23,8 +23,8 @@ __all__ = [
     "Calibrated",
     "Judgement",
     "Neighbour",
+    "Oracle",
     "Row",
-    "Witness",
     "ask",
     "calibrate",
     "calibration_of",

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from attnlab import stats
 from attnlab.errors import DataError, UserError
-from attnlab.evaluate import cue
+from attnlab.evaluate import encode_question
 from attnlab.model import LanguageModel
-from attnlab.taps import at_rest
+from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -205,7 +205,10 @@ def answer_distribution(
     which is then off by more than `floor`; 0 reads everything. Without the cache every beginning is read from the first
     token of the question on: the readable reference.
     """
-    cues = [cue(tokenizer, text, model.config.block_size, number) for number, text in enumerate(questions, start=1)]
+    cues = [
+        encode_question(tokenizer, text, model.config.block_size, number)
+        for number, text in enumerate(questions, start=1)
+    ]
     for number, ids in enumerate(cues, start=1):
         if len(ids) + trie.depth > model.config.block_size:
             raise DataError(
@@ -219,7 +222,7 @@ def answer_distribution(
     table = torch.full((len(cues), len(trie) + 1), -math.inf, dtype=torch.float64)
     at_once = max(_FLOORED if floor > 0 else 1, ROWS // len(trie))
     by_length = sorted(range(len(cues)), key=lambda place: len(cues[place]))
-    with at_rest(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for _, group in groupby(by_length, key=lambda place: len(cues[place])):
             places = list(group)
             for begin in range(0, len(places), at_once):

@@ -1,6 +1,6 @@
 """Ask a run, and learn how far to believe it: answer, probability, verdict, and the line it should have come from.
 
-A `Witness` is a run that is opened once and asked as often as one likes: its model, the answers to choose from, its
+A `Oracle` is a run that is opened once and asked as often as one likes: its model, the answers to choose from, its
 calibration and the index of what it read. It must not know about screens or reports.
 """
 
@@ -21,7 +21,7 @@ from attnlab.evaluate import top_answers
 from attnlab.model import load_model
 from attnlab.runs import Run
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution
-from attnlab.trust.calibrating import FLOOR, calibration_of, opened
+from attnlab.trust.calibrating import FLOOR, calibration_of, open_run
 from attnlab.trust.candidates import candidates, kinds, of_kind
 from attnlab.trust.familiar import Forms, familiarity
 from attnlab.trust.read import facts_of, lines_read, look_up
@@ -63,11 +63,11 @@ class Answer:
     words: str
 
 
-class Witness:
+class Oracle:
     """A run that is asked: model, answers to choose from, calibration and index, each opened once."""
 
     def __init__(self, run: Run | Path | str, progress: Progress | None = None, *, trust_code: bool = False) -> None:
-        self.run = opened(run)
+        self.run = open_run(run)
         self.model, self.tokenizer = load_model(self.run.model, trust_code=trust_code)
         self.calibration = calibration_of(self.run)
         try:
@@ -87,7 +87,7 @@ class Witness:
 
     def rule(self, max_risk: float) -> stats.SelectiveRule | None:
         """When to answer at this risk; None where the run was not calibrated."""
-        stats.checks.level(max_risk, "the allowed risk")
+        stats.checks.check_level(max_risk, "the allowed risk")
         if self.calibration is None:
             return None
         if max_risk not in self._rules:
@@ -95,8 +95,8 @@ class Witness:
         return self._rules[max_risk]
 
     def distribution(self, questions: Sequence[str]) -> AnswerDistribution:
-        """What is believed: the tempered probability of every answer, so far as the name is known."""
-        return self.believed(questions, self.plain(questions))
+        """What is calibrated: the tempered probability of every answer, so far as the name is known."""
+        return self.calibrated(questions, self.plain(questions))
 
     def plain(self, questions: Sequence[str]) -> AnswerDistribution:
         """The probability of every answer to every question, as the model gives it."""
@@ -104,7 +104,7 @@ class Witness:
             return self._found(questions)
         return answer_distribution(self.model, self.tokenizer, questions, self.trie, floor=FLOOR)
 
-    def believed(self, questions: Sequence[str], plain: AnswerDistribution) -> AnswerDistribution:
+    def calibrated(self, questions: Sequence[str], plain: AnswerDistribution) -> AnswerDistribution:
         """The same at the temperature of the calibration, so far as the model knows the names by its own account."""
         known = familiarity(self.model, self.tokenizer, [self.forms.name(one) for one in questions])
         return plain.tempered(self.calibration.temperature if self.calibration else 1.0).if_known(known)
@@ -132,7 +132,7 @@ class Witness:
         question = " ".join(question.split())
         if not question:
             raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
-        stats.checks.counted(top, "top")
+        stats.checks.check_count(top, "top")
         rule, asked = self.rule(max_risk), self.distribution([question])
         distance = float(asked.distance(np.array(self.calibration.prior))[0]) if self.calibration else None
         said, probability = asked.best()[0]
@@ -198,4 +198,4 @@ def ask(
     run: Run | Path | str, question: str, max_risk: float = 0.1, top: int = 5, *, trust_code: bool = False
 ) -> Answer:
     """Ask a run one question: its answer, how sure it is, what its source says, and whether it had better be silent."""
-    return Witness(run, trust_code=trust_code).answer(question, max_risk, top)
+    return Oracle(run, trust_code=trust_code).answer(question, max_risk, top)

@@ -81,7 +81,7 @@ class Calibrated:
 
     @cached_property
     def confidence(self) -> list[float]:
-        """The believed probability of the best answer, row by row."""
+        """The calibrated probability of the best answer, row by row."""
         return [row.confidence for row in self.rows]
 
     def rule(self, max_risk: float) -> stats.SelectiveRule:
@@ -133,7 +133,7 @@ def _weights_checksum(run: Run) -> str:
         raise CheckpointError(f"{path} is missing: the checkpoint is incomplete") from None
 
 
-def opened(run: Run | Path | str) -> Run:
+def open_run(run: Run | Path | str) -> Run:
     """A run, given as one or as its folder."""
     return run if isinstance(run, Run) else Run.open(run)
 
@@ -154,27 +154,27 @@ def calibrate(
     trust_code: bool = False,
 ) -> Calibrated:
     """Measure a run's confidence on questions that it was not trained on, and keep the result in its folder."""
-    run = opened(run)
+    run = open_run(run)
     facts, lookup = facts_of(run), look_up(run, progress)
     asked, strangers = _held_out(list(questions), facts, lookup.index)
     model, tokenizer = load_model(run.model, trust_code=trust_code)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, lambda: lines_read(run)))
     plain = answer_distribution(model, tokenizer, [item.question for item in asked], trie, floor=FLOOR)
     right = trie.columns([item.answer for item in asked])
-    temperature, note = _fitted(plain, right)
+    temperature, note = _fit_temperature(plain, right)
     forms = Forms(facts)
     known = familiarity(model, tokenizer, [forms.name(item.question) for item in asked])
-    believed = plain.tempered(temperature).if_known(known)
+    calibrated = plain.tempered(temperature).if_known(known)
     others = _strange_questions(run, forms, asked)
     found = Calibrated(
         model=_weights_checksum(run),
         temperature=temperature,
         answers=trie.answers,
-        prior=tuple(float(f"{share:.4g}") for share in believed.prior()),
-        rows=tuple(_rows_of(asked, plain, believed)),
+        prior=tuple(float(f"{share:.4g}") for share in calibrated.prior()),
+        rows=tuple(_rows_of(asked, plain, calibrated)),
         strangers=strangers,
         note=note,
-        nobody=tuple(_nobodies(model, tokenizer, others, trie, temperature, forms)),
+        nobody=tuple(_unknown_names(model, tokenizer, others, trie, temperature, forms)),
     )
     with locked(run.path):
         add_files(run.path, {_FILE: to_json({"format": _FORMAT, **asdict(found)})})
@@ -193,7 +193,7 @@ def _strange_questions(run: Run, forms: Forms, asked: Sequence[Question]) -> lis
     return drawn
 
 
-def _nobodies(
+def _unknown_names(
     model: LanguageModel,
     tokenizer: Tokenizer,
     questions: Sequence[str],
@@ -209,7 +209,7 @@ def _nobodies(
     return [float(f"{one:.6g}") for one in found.confidence]
 
 
-def _fitted(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]:
+def _fit_temperature(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]:
     """The temperature of the half that chooses; a right answer that was given no chance at all cannot take part."""
     choosing, _ = stats.halves(len(right), _SEED)
     possible = [place for place in choosing if np.isfinite(plain.table[place, right[place]])]
@@ -221,9 +221,9 @@ def _fitted(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str
     return found.value, found.note
 
 
-def _rows_of(asked: Sequence[Question], plain: AnswerDistribution, believed: AnswerDistribution) -> Iterable[Row]:
+def _rows_of(asked: Sequence[Question], plain: AnswerDistribution, calibrated: AnswerDistribution) -> Iterable[Row]:
     """What is kept of every question."""
-    best, entropy, distance = believed.best(), believed.entropy(), believed.distance()
+    best, entropy, distance = calibrated.best(), calibrated.entropy(), calibrated.distance()
     for place, item in enumerate(asked):
         said, confidence = best[place]
         answer = (item.answer or "").strip()

@@ -21,7 +21,7 @@ import torch
 from attnlab.corpora import Question
 from attnlab.corpora.evidence import name_in
 from attnlab.model import LanguageModel
-from attnlab.taps import at_rest
+from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def familiarity(model: LanguageModel, tokenizer: Tokenizer, names: Sequence[str]
     cues = [[*tokenizer.encode(name), tokenizer.mask] for name in names]
     found = np.ones(len(cues))
     fitting = [place for place, ids in enumerate(cues) if len(ids) <= model.config.block_size]
-    with at_rest(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         for _, group in groupby(
             sorted(fitting, key=lambda place: len(cues[place])), key=lambda place: len(cues[place])
         ):

@@ -61,7 +61,7 @@ def look_up(run: Run, progress: Progress | None = None) -> _Lookup:
         if not found:
             return _Lookup(None, "it has read no corpus that could be looked up")
         source, sha256 = found[0]["source"], found[0]["sha256"]
-        index = kept(sha256) or index_corpus(source, progress=progress)
+        index = existing_index(sha256) or index_corpus(source, progress=progress)
     except DataError as error:
         return _Lookup(None, f"its corpus cannot be looked up now: {error}")
     if index.sha256 != sha256:
@@ -71,7 +71,7 @@ def look_up(run: Run, progress: Progress | None = None) -> _Lookup:
     return _Lookup(index)
 
 
-def kept(sha256: str) -> Index | None:
+def existing_index(sha256: str) -> Index | None:
     """The index of lines with this checksum, if it was built before: then no file need be read."""
     with suppress(StorageError, CheckpointError):
         return Index(place_of(sha256))

@@ -229,9 +229,9 @@ def test_word_by_word_tells_who_looks_ahead(mechanism: str, same: bool) -> None:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     sentences = [tokenizer.sentence(line, 64) for line in lines]
-    whole = perplexity.read_whole(model, sentences, tokenizer.pad)
+    whole = perplexity.whole_losses(model, sentences, tokenizer.pad)
     assert list(perplexity.sentence_losses(model, tokenizer, lines).losses) == whole
-    assert (perplexity.word_by_word(model, sentences) == pytest.approx(whole, abs=1e-4)) == same
+    assert (perplexity.prefix_losses(model, sentences) == pytest.approx(whole, abs=1e-4)) == same
 
 
 def test_quality_counts_words() -> None:

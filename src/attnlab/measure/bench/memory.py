@@ -109,9 +109,9 @@ def watch(step: Callable[[], object], threads: int = 1) -> Glance:
 
 def settled(step: Callable[[], object], threads: int) -> float:
     """Seconds of a step as it runs in training, where memory is kept from step to step; the least of two, or one if slow."""
-    from attnlab.train import keep_memory
+    from attnlab.train import retain_freed_memory
 
-    keep_memory()
+    retain_freed_memory()
     now, times = clock(threads), list[float]()
     while len(times) < 2 and sum(times) < SLOW:
         began = now()

@@ -24,7 +24,7 @@ from attnlab.measure.bench.contestants import Case, Inputs, Step
 from attnlab.measure.bench.memory import MAKER, WARM_UP_TOKENS, Gauge, Glance, clock, describe, measurable, readable
 from attnlab.measure.bench.results import Point, Result, Row, forecast
 from attnlab.runs import environment
-from attnlab.train import keep_memory
+from attnlab.train import retain_freed_memory
 
 ENOUGH_SECONDS = 3.0  # of runs of one contestant at one length
 PATTERNS = 3  # arrays of all pairs that forward + backward hold at once, where the pattern is formed
@@ -162,7 +162,7 @@ def measure(
 ) -> Result:
     """Time and memory of all contestants at all lengths."""
     torch.set_num_threads(limits.threads)
-    keep_memory()
+    retain_freed_memory()
     warm_up(cases)
     points: dict[Case, list[Point]] = {case: [] for case in cases}
     with Gauge(limits.memory, limits.threads, maker) as gauge:

@@ -20,7 +20,7 @@ from rich.console import Console
 from attnlab.measure import audit
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import say
-from attnlab.runs import Run, add_files, free_name, is_written, read_json, to_json
+from attnlab.runs import Run, add_files, is_written, read_json, to_json, unused_path
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import judge
 from attnlab.studies.compare.plan import Data, Plan, advise, check, fingerprints, make_plan, small_model
@@ -38,7 +38,7 @@ def compare(*specimens: str, out: Path | str | None = None, console: Console | N
     named = {key: value for key, value in asdict(data).items() if value} | asked
     said = [*map(repr, specimens), *(f"{key}={value!r}" for key, value in named.items())]
     plan = make_plan(specimens, data=data, **{"command": f"attnlab.compare({', '.join(said)})", **asked})
-    return begin(plan, Path(out) if out else free_name("compare"), console or Console(quiet=True))
+    return begin(plan, Path(out) if out else unused_path("compare"), console or Console(quiet=True))
 
 
 def conclude(folder: Path, plan: Plan, console: Console) -> Result:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import corpora, stages, stats
-from attnlab.config import walk
+from attnlab.config import flatten
 from attnlab.errors import UserError
 from attnlab.runs import Run, environment, lineage
 from attnlab.stats.perplexity import exp_or_none
@@ -111,7 +111,7 @@ def describe(
     found: dict[str, Any] = {
         "leaks": any(check in audit["faults"] for check in FUTURE),
         "audit": dict(audit),
-        "settings": {plan.varied: dict(walk(settings_of(lineage(rows[0].run)[-1]))).get(plan.varied)},
+        "settings": {plan.varied: dict(flatten(settings_of(lineage(rows[0].run)[-1]))).get(plan.varied)},
         "values": spread,
         "runs": [
             {

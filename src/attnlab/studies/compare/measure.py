@@ -15,7 +15,7 @@ import torch
 
 from attnlab import corpora, perplexity, stages
 from attnlab.corpora import Question
-from attnlab.evaluate import cue, examine, sample
+from attnlab.evaluate import encode_question, examine, sample
 from attnlab.flops import flops_per_token
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
@@ -61,7 +61,11 @@ def on_questions(plan: Plan, model: LanguageModel, tokenizer: Tokenizer) -> tupl
     predictions = "".join(prediction + "\n" for prediction in examination.predictions).encode()
     files = {"right.csv": b"right\n" + right, "predictions.txt": predictions}
     asked = [
-        [*cue(tokenizer, item.question, model.config.block_size), *tokenizer.encode(item.answer or ""), tokenizer.mask]
+        [
+            *encode_question(tokenizer, item.question, model.config.block_size),
+            *tokenizer.encode(item.answer or ""),
+            tokenizer.mask,
+        ]
         for item in exam[:TWICE]
     ]
     read, more = twice(model, tokenizer, [ids[: model.config.block_size] for ids in asked], None)
@@ -72,7 +76,7 @@ def on_text(plan: Plan, run: Run, model: LanguageModel, tokenizer: Tokenizer) ->
     """The losses of sentences, seen in training and not; probes; samples; and whether the model looks ahead."""
     assert plan.corpus is not None
     assert plan.dev is not None
-    reading = stages.reading_of(run)
+    reading = stages.reading_options(run)
     longest = min(reading.get("longest") or model.config.block_size, model.config.block_size)
     dev, train = corpora.load_corpus(plan.dev).lines, corpora.load_corpus(plan.corpus).lines
     files: dict[str, bytes] = {}
@@ -100,8 +104,8 @@ def twice(
 ) -> tuple[Figures, dict[str, bytes]]:
     """The same texts read whole, and word by word; they differ only where a model sees the future."""
     tokens, nothing = tuple(len(ids) - 1 for ids in sentences), (0,) * len(sentences)
-    whole = SentenceLosses(tuple(perplexity.read_whole(model, sentences, tokenizer.pad, width)), tokens, nothing)
-    apart = SentenceLosses(tuple(perplexity.word_by_word(model, sentences)), tokens, nothing)
+    whole = SentenceLosses(tuple(perplexity.whole_losses(model, sentences, tokenizer.pad, width)), tokens, nothing)
+    apart = SentenceLosses(tuple(perplexity.prefix_losses(model, sentences)), tokens, nothing)
     figures = {"sentences": len(sentences), "whole": whole.token_perplexity, "word_by_word": apart.token_perplexity}
     return {"word_by_word": figures}, {"whole.csv": whole.to_csv(), "word_by_word.csv": apart.to_csv()}
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from attnlab import corpora, stages, stats, usercode
-from attnlab.config import Stage, lay, load_preset, merge, require_seed, shortened
+from attnlab.config import Stage, load_preset, merge, overlay, require_seed, shortened
 from attnlab.errors import UserError, unknown
-from attnlab.evaluate import cue
+from attnlab.evaluate import encode_question
 from attnlab.machine import cores
 from attnlab.model import LanguageModel
 from attnlab.perplexity import PROBES
-from attnlab.runs import Run, interpreting
+from attnlab.runs import Run, reporting_damage
 from attnlab.studies.compare.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
 from attnlab.studies.study import sums_of_files
 
@@ -56,7 +56,7 @@ class Plan:
     )  # finished ones, which are compared as they are, by specimen and seed
 
     @classmethod
-    @interpreting(Path("study.json"))
+    @reporting_damage(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Plan:
         """What to_dict gave."""
         lists = {key: tuple(values[key]) for key in ("seeds", "probes", "theirs") if key in values}
@@ -162,7 +162,7 @@ def make_plan(
         with usercode.trusting(trust_code):
             return plan_of_runs(names, data, jobs, **more)
     preset = preset or PRESETS.get(task or "", "quick" if quick else "small")
-    values = lay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
+    values = overlay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
     values = merge({"task": values} if values else {}, given or {})
     specimens, varied = make_specimens(names, vary, preset, config, values)
     task = specimens[0].settings(0).task.name
@@ -280,10 +280,10 @@ def check(plan: Plan) -> None:
     config = plan.specimens[0].settings(plan.seeds[0])
     tokenizer = stages.learn_tokenizer(config, sources)
     for number, item in enumerate(exam, start=1):
-        cue(tokenizer, item.question, config.model.block_size, number)
+        encode_question(tokenizer, item.question, config.model.block_size, number)
     for specimen in plan.specimens:
         for stage in stages_of(specimen, plan):
-            stages.rehearse(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
+            stages.check_settings(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
         try_once(specimen, plan.seeds[0])
 
 

@@ -14,15 +14,15 @@ from attnlab import registry, stages, usercode
 from attnlab.config import (
     RunConfig,
     Stage,
+    absolute_given,
+    absolute_names,
     diff,
+    flatten,
     from_text,
-    lasting_given,
-    lasting_names,
     merge,
     preset_names,
     read_toml,
     resolve,
-    walk,
 )
 from attnlab.errors import ConfigError, UserError, unknown
 from attnlab.runs import Run
@@ -58,7 +58,7 @@ class Specimen:
 
     def value(self, setting: str) -> Any:
         """Its value of a dotted setting."""
-        return dict(walk(self.settings(0).to_dict())).get(setting)
+        return dict(flatten(self.settings(0).to_dict())).get(setting)
 
     def unless_said(self, table: str, name: str, value: Any) -> Specimen:
         """With a setting that neither its file nor the user has chosen."""
@@ -76,7 +76,7 @@ class Specimen:
 
 def is_mechanism(name: str) -> bool:
     """Whether a name stands for a mechanism, a class in a file, or several of them joined by commas."""
-    return all(usercode.is_code(one) or one in registry.names("mechanism") for one in usercode.each(name))
+    return all(usercode.is_code(one) or one in registry.names("mechanism") for one in usercode.split_names(name))
 
 
 def is_run(name: str) -> bool:
@@ -99,7 +99,7 @@ def make_specimens(
     names: Sequence[str], vary: str | None, preset: str, file: Path | None, given: Mapping[str, Any]
 ) -> tuple[tuple[Specimen, ...], str]:
     """The specimens that a user names, and the setting in which they differ."""
-    base = Specimen("", preset, str(file.resolve()) if file else None, lasting_given(given))
+    base = Specimen("", preset, str(file.resolve()) if file else None, absolute_given(given))
     if vary is not None:
         found = varied_values(base, names, vary)
     elif all(map(is_mechanism, names)):
@@ -131,7 +131,7 @@ def with_mechanism(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     model = given.get("model", {})
     used = short(name).split(",")
     options = {one: table for one, table in model.get("options", {}).items() if one in used}
-    return {**given, "model": {**model, "mechanism": lasting_names(name), "options": options}}
+    return {**given, "model": {**model, "mechanism": absolute_names(name), "options": options}}
 
 
 def refuse_strange_options(names: Sequence[str], given: Mapping[str, Any]) -> None:
@@ -235,7 +235,7 @@ def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[
     called = dict(zip(mechanisms, telling_names(mechanisms), strict=True))
     runs: dict[str, str] = {}
     for path, config in configs:
-        value = dict(walk(config.to_dict())).get(varied)
+        value = dict(flatten(config.to_dict())).get(varied)
         name = called[config.model.mechanism] if varied == MECHANISM else f"{varied}={value}"
         if f"{name}/{config.seed}" in runs:
             raise UserError(
