@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from peers import BLOCK, LATENTS, PEERS, RANDOM, ROWS, WINDOW
 from rich.console import Console
-from rich.table import Table
 
 from attnlab import registry
 from attnlab.measure.bench import contestants, results
 from attnlab.measure.bench.contestants import NAIVE, SDPA, Case, Inputs, split_options, work_of
 from attnlab.measure.bench.results import Result
 from attnlab.measure.bench.timing import Limits, measure, read_lengths, spare_memory
+from attnlab.report.screen import show_all
 
 MAKER = f"{Path(__file__).resolve().with_name('peers.py')}:prepare_fields"
 LENGTHS = "512,2048,8192,16384"
@@ -224,27 +224,13 @@ def tell(what: str) -> None:
     sys.stderr.write(f"{what}\n")
 
 
-def show_table(rows: list[list[str]]) -> None:
-    """A table with its numbers to the right."""
-    table = Table(*rows[0])
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows[1:]:
-        table.add_row(*row)
-    console.print(table)
-
-
 def run_group(group: Group, only: Sequence[str], lengths: Sequence[int], limits: Limits) -> Iterator[Any]:
     """Measure a group and print it; its result, then its verdicts."""
     cases = cases_of(group, only)
     if not cases:
         return
     result = measure(cases, group.lengths or lengths, limits, tell=tell, maker=MAKER)
-    console.print(f"\n{group.title}. {results.headline(result)}")
-    show_table(results.time_table(result))
-    show_table(results.memory_table(result))
-    for line in results.notes(result):
-        console.print(line)
+    show_all(replace(results.document(result), title=group.title), console)
     yield result
     for target in group.targets:
         if belongs(target.ours.removesuffix(WHOLE), only):

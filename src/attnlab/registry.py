@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 from attnlab import usercode
 from attnlab.config import convert, describe_type, from_text
 from attnlab.errors import USER_MODULE, ConfigError, unknown
+from attnlab.terminal import line_of_user
 
 Kind = Literal["mechanism", "task"]
 # How the weights of a mechanism relate to dot-product attention of the same queries and keys: equal to it; it over fewer
@@ -149,13 +150,18 @@ class Entry:
             raise
         except Exception as error:  # whatever a user's class may raise
             said = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigError(f"{self.name} cannot be built as Mechanism(n_embd, n_head, block_size): {said}") from None
+            where = f" ({place})" if (place := line_of_user(error)) else ""
+            raise ConfigError(
+                f"{self.name} cannot be built as Mechanism(n_embd, n_head, block_size): {said}{where}"
+            ) from error
         if not callable(getattr(module, "forward", None)):
             raise ConfigError(f"{self.name} must build an nn.Module, not {type(module).__name__}")
         return module
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with their types made right, or an error naming the nearest ones."""
+        if not options:
+            return {}  # a class whose annotations cannot be read can still be built
         known, hints = self.options, self.hints()
         for name in options:
             if name not in known:

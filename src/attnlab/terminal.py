@@ -52,14 +52,19 @@ def unexpected(error: BaseException) -> tuple[str, int]:
     said = " ".join(f"{type(error).__name__}: {error}".split())
     said = said if len(said) < 300 else f"{said[:300]}..."
     place = _save_traceback("".join(traceback.format_exception(error))) or "no file, since none could be written"
+    if theirs := line_of_user(error):
+        return f"{theirs}: {said}; the whole traceback is in {place}", 1
+    return f"unexpected error ({said}): please report it with its traceback, saved in {place}", UNEXPECTED
+
+
+def line_of_user(error: BaseException) -> str:
+    """The last line of a user's own file that an error passed through, or nothing."""
     theirs = [
         f"{frame.f_code.co_filename}, line {line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
         if str(frame.f_globals.get("__name__")).startswith(USER_MODULE)
     ]
-    if theirs:
-        return f"{theirs[-1]}: {said}; the whole traceback is in {place}", 1
-    return f"unexpected error ({said}): please report it with its traceback, saved in {place}", UNEXPECTED
+    return theirs[-1] if theirs else ""
 
 
 def _save_traceback(text: str) -> Path | None:

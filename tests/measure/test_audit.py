@@ -29,9 +29,9 @@ from attnlab.measure.audit import (
     wrong,
 )
 from attnlab.measure.audit.leaks import Setting, future_leak, future_leak_at_all_cuts, opposite_tokens
+from attnlab.measure.audit.questions import shared_wires
 from attnlab.measure.audit.report import answer
 from attnlab.measure.audit.subject import NotTested, Subject
-from attnlab.measure.audit.wiring import shared_wires
 from attnlab.model import LanguageModel, model_files
 from attnlab.runs import Run, write_folder
 from attnlab.tokenizers import Tokenizer
@@ -545,7 +545,7 @@ def test_classes_in_a_users_file_are_audited(user_file: Path) -> None:
     assert "0.mix, 1.mix, 2.mix" in audit_any(f"{user_file}:Part", length=7).faults["wiring"]
     assert audit_any(f"{user_file}:Twice", length=7).verdict == "pass"  # within one layer it is the author's choice
     assert audit_any(f"{user_file}:model", length=7).verdict == "pass"
-    with pytest.raises(ConfigError, match="audit_module"):
+    with pytest.raises(ConfigError, match="cannot be built as Mechanism"):
         audit_any(f"{user_file}:Odd")
 
 
@@ -666,7 +666,7 @@ def test_a_module_that_raises_is_reported_in_one_line() -> None:
     assert report.verdict == "fail"
     assert "ValueError: only for show" in report.faults["responds"]
     flat = audit_module(lambda x: x.sum(1), n_embd=WIDTH)
-    assert "one vector a token" in flat.faults["responds"]
+    assert "one vector per token" in flat.faults["responds"]
 
     def raises() -> Any:
         raise RuntimeError("late")
@@ -705,7 +705,8 @@ def test_exit_codes_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("dot", "zero_mask") == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
-    assert [line.split()[-1] for line in lines[1:3]] == ["pass", "declared"]
+    start = next(number for number, line in enumerate(lines) if line.endswith("verdict "))
+    assert [line.split()[-1] for line in lines[start + 1 : start + 3]] == ["pass", "declared"]
     assert "when hidden tokens change (padding is True at hidden tokens" in " ".join(" ".join(lines).split())
 
 

@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 from attnlab import registry
 from attnlab.errors import ConfigError, UserError
-from attnlab.measure.bench import contestants, pictures, reach, results, timing
+from attnlab.measure import pictures
+from attnlab.measure.bench import contestants, reach, results, timing
 from attnlab.measure.bench.contestants import NAIVE, SDPA, Case, Inputs, prepare
 from attnlab.measure.bench.memory import Gauge, Glance, measurable, readable
-from attnlab.measure.bench.results import Point, Result, Row
+from attnlab.measure.bench.results import Conditions, Point, Result, Row
 from attnlab.measure.bench.timing import Limits, Scout
+from attnlab.report.document import Table
+from attnlab.report.text import as_markdown
 from verbs import call
 
 linux = pytest.mark.skipif(not measurable(), reason="peak memory is measured on Linux only")
@@ -129,8 +132,13 @@ def made_up() -> Result:
     bar = Row(SDPA, SDPA, (Point(512, 0.01, 3_000_000, 7), Point(1024, 0.04, 6_000_000, 7)))
     fast = Row("swift", SDPA, (Point(512, 0.02, 5_000_000, 7), Point(1024, 0.01, 10_000_000, 7)))
     slow = Row("naive", SDPA, (Point(512, 0.03, 30_000_000, 7), Point(1024, skipped="would need 12 GB")))
-    setting = {"batch": 1, "n_head": 8, "n_embd": 256, "causal": True, "threads": 1, "rounds": 7}
+    setting = Conditions(1, 8, 256, True, seconds=15, memory=1e9, rounds=7, threads=1, memory_measured=True)
     return Result((bar, fast, slow), setting, {"processor": "a machine", "torch": "2"}, {"other": "cannot be causal"})
+
+
+def texts(table: Table) -> list[list[str]]:
+    rows = [[row.name.text, *(cell.text for cell in row.cells)] for row in table.rows]
+    return [[column.title for column in table.columns], *rows]
 
 
 def test_ratios_are_to_the_bar_where_both_were_measured() -> None:
@@ -140,22 +148,25 @@ def test_ratios_are_to_the_bar_where_both_were_measured() -> None:
 
 
 def test_the_tables_say_what_was_measured_and_what_was_not() -> None:
-    times, sizes = results.time_table(made_up()), results.memory_table(made_up())
+    times, sizes = map(texts, results.document(made_up()).tables())
     assert times[0] == ["time", "512", "1,024", "faster from"]
     assert times[1] == [SDPA, "10.0 ms", "40.0 ms", ""]
     assert times[2][:3] == ["swift", "2.00x", "0.25x"]
     assert 512 < int(times[2][3]) < 1024
     assert times[3] == ["naive", "3.00x", "big", "never up to 512"]
     assert sizes[1:] == [[SDPA, "3.0", "6.0"], ["swift", "5.0", "10"], ["naive", "30", "big"]]
-    assert "naive: from 1,024 on skipped: would need 12 GB" in results.notes(made_up())
-    assert "other: left out: cannot be causal" in results.notes(made_up())
-    assert "| swift | 2.00x | 0.25x |" in results.to_markdown(made_up())
+    written = as_markdown(results.document(made_up()))
+    assert "- naive: from 1,024 on skipped: would need 12 GB\n" in written
+    assert "- other: left out: cannot be causal\n" in written
+    assert "| swift | 2.00x | 0.25x |" in written
+    unmeasured = replace(made_up(), setting=replace(made_up().setting, memory_measured=False))
+    assert "memory is not measured" in as_markdown(results.document(unmeasured))
 
 
 def test_without_its_bar_a_contestants_own_time_is_shown() -> None:
     result = made_up()
     bar = replace(result.rows[0], points=(result.rows[0].points[0], Point(1024, skipped="would take 16 s")))
-    times = results.time_table(replace(result, rows=(bar, *result.rows[1:])))
+    times = texts(results.document(replace(result, rows=(bar, *result.rows[1:]))).tables()[0])
     assert times[1][1:3] == ["10.0 ms", "slow"]
     assert times[2][1:] == ["2.00x", "10.0 ms", "never up to 512"]
 
@@ -177,7 +188,7 @@ def test_the_json_has_times_ratios_memory_and_reasons() -> None:
 
 
 def test_the_picture_is_written_twice() -> None:
-    files = pictures.files(pictures.bench_picture(made_up()), "bench")
+    files = pictures.files_of("bench", pictures.bench_picture(made_up()))
     assert files["bench.png"].startswith(b"\x89PNG")
     assert b"<svg" in files["bench.svg"]
 
@@ -189,7 +200,9 @@ def test_a_cell_says_why_it_is_empty() -> None:
         "TypeError: takes 2, needs 3": "failed",
         "": "–",
     }
-    assert {reason: results.say_skipped(reason) for reason in reasons} == reasons
+    row = Row(SDPA, SDPA, tuple(Point(tokens, skipped=reason) for tokens, reason in enumerate(reasons, start=1)))
+    times, sizes = map(texts, results.document(replace(made_up(), rows=(row,))).tables())
+    assert times[1][1:-1] == sizes[1][1:] == list(reasons.values())
 
 
 def test_sizes_are_readable() -> None:
@@ -437,7 +450,8 @@ def test_reach_is_compared_with_who_has_most_trouble() -> None:
     reached = (reach.Reached(SDPA, 8000, False), reach.Reached(NAIVE, 1000, True), reach.Reached("swift", 9000, True))
     memory = reach.Reach(reach.Budget("bytes", 1e9), reached)
     time = reach.Reach(reach.Budget("seconds", 10.0), reached)
-    assert reach.table(memory)[1:] == [
+    told = reach.document(reach.Reaches((memory, time), {}, made_up().setting, made_up().environment))
+    assert texts(told.tables()[0])[1:] == [
         [SDPA, "about 8,000 (extrapolated)", "8.0x"],
         [NAIVE, "1,000", "1.0x"],
         ["swift", "9,000", "9.0x"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ import pytest
 from attnlab import cli, registry
 from attnlab.config import resolve
 from attnlab.errors import ConfigError
-from attnlab.measure.approximation import card, entries, page
-from attnlab.measure.cards import link
+from attnlab.measure.cards import card, entries, link, page
 from attnlab.model import make_attention
 from attnlab.registry import Card
 from verbs import call
@@ -40,7 +40,7 @@ def test_a_class_without_a_docstring_has_an_empty_card() -> None:
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 def test_every_card_is_complete(entry: registry.Entry) -> None:
-    shown = card(entry)
+    shown = asdict(card(entry))
     assert all(shown[key] for key in ("summary", "costs", "cannot", "cost", "usage"))
     assert "\n" not in shown["summary"]
     assert all(option["meaning"] and option["type"] for option in shown["options"])
@@ -51,9 +51,7 @@ def test_every_card_is_complete(entry: registry.Entry) -> None:
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 def test_the_command_on_a_card_is_understood_and_builds_a_model(entry: registry.Entry) -> None:
-    function, bound, _ = cli.app.parse_args(
-        shlex.split(card(entry)["usage"])[1:], exit_on_error=False, print_error=False
-    )
+    function, bound, _ = cli.app.parse_args(shlex.split(card(entry).usage)[1:], exit_on_error=False, print_error=False)
     assert function is cli.train.pretrain
     given: dict[str, Any] = cli.train.collect(
         bound.arguments.get("given", cli.train.NONE), bound.arguments["mechanism"], None
@@ -65,7 +63,9 @@ def test_the_command_on_a_card_is_understood_and_builds_a_model(entry: registry.
 
 
 def test_what_is_counted() -> None:
-    counted = {name: card(FIND[name]) for name in ("dot", "shared_qkv", "gqa", "zero_mask", "performer", "sliding")}
+    counted = {
+        name: asdict(card(FIND[name])) for name in ("dot", "shared_qkv", "gqa", "zero_mask", "performer", "sliding")
+    }
     assert counted["dot"]["parameters"]["layer"] == 4 * 256 * 256
     assert counted["shared_qkv"]["parameters"]["layer"] == 2 * 256 * 256
     assert counted["dot"]["cache"] == {"64": 2 * 64 * 256, "128": 2 * 128 * 256}
@@ -168,7 +168,7 @@ def test_a_users_mechanism_has_a_card_and_an_error(tmp_path: Path, capsys: pytes
         "    def forward(self, x, padding=None, cache=None):\n        return self.out(x)\n"
     )
     assert call("mechanisms", "show", f"{tmp_path / 'plain.py'}:Plain") == 0
-    assert "65,792 a layer" in capsys.readouterr().out
+    assert "65,792 per layer" in capsys.readouterr().out
     assert call("mechanisms", "show", f"{tmp_path / 'plain.py'}:Plain", "--out", tmp_path / "out") == 2
     assert "no pattern to look at" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -11,11 +11,21 @@ import torch
 
 from attnlab import ops, registry
 from attnlab.errors import UserError
-from attnlab.measure.approximation import entries, examine, measure, random_source, to_csv
-from attnlab.measure.approximation.error import BEST, MEAN, PROJECTED, projected, relative
-from attnlab.measure.approximation.forms import Setting, make, settings_of, work
+from attnlab.measure.approximation import examine, measure, random_source, to_csv
+from attnlab.measure.approximation.error import (
+    BEST,
+    MEAN,
+    PROJECTED,
+    Setting,
+    make,
+    projected,
+    relative,
+    settings_of,
+    spectrum,
+    work,
+)
 from attnlab.measure.approximation.samples import Source, seed_of, seeded
-from attnlab.measure.approximation.spectrum import spectrum
+from attnlab.measure.cards import entries
 
 SPARSE, RANKED = (
     [entry for entry in entries() if entry.weights in kinds] for kinds in (("sparse",), ("low rank", "kernel"))
@@ -179,6 +189,6 @@ def test_what_was_found_is_plain_and_complete(entry: registry.Entry) -> None:
     assert all(math.isfinite(row[key]) for row in plain["rows"] for key in ("median", "low", "high", "mean", "std"))
     assert (plain["spectrum"] is not None) == (entry in RANKED)
     assert any(row["form"] == PROJECTED for row in plain["rows"]) == (entry.weights == "low rank")
-    table = to_csv(found.nearness.rows).decode().splitlines()
+    table = to_csv(found.errors.rows).decode().splitlines()
     assert table[0].startswith("sample,knob,value,form,what,median")
     assert len(table) == 1 + len(plain["rows"])

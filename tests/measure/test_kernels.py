@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnlab import registry
 from attnlab.measure.approximation import random_source
-from attnlab.measure.approximation.forms import make
+from attnlab.measure.approximation.error import make
 from attnlab.measure.approximation.kernels import KINDS, Featured, as_dicts, estimates, kernel_rows
 from attnlab.measure.approximation.samples import chance
 

@@ -46,8 +46,8 @@ def test_the_exact_pattern_of_a_runs_sample_is_the_pattern_of_the_model(trained:
 
 def test_errors_and_spectra_of_a_run(trained: Run) -> None:
     found = examine(find("mechanism", "linformer"), run_source(trained.path), draws=2)
-    assert found.nearness.causal
-    assert found.nearness.untrained == ("mix_keys", "mix_values")
+    assert found.errors.causal
+    assert found.errors.untrained == ("mix_keys", "mix_values")
     assert found.spectrum is not None
     assert found.spectrum.samples == ("layer 1", "layer 2", "random")
     for errors in found.spectrum.error:

@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 from rich.table import Table
-from rich.text import Text
 
 from attnlab.cli import options as opt
 from attnlab.cli.common import DESIGN, MEASURE, app, console, errors, show_json
@@ -22,25 +22,11 @@ from attnlab.errors import UserError
 from attnlab.terminal import printable
 
 if TYPE_CHECKING:
-    from attnlab.measure.audit import Check, Report
+    from matplotlib.figure import Figure
+
+    from attnlab.report.document import Document
 
 HEAVY = 2**28  # parameters of a model that is not built just to count its FLOPs, unless a length is given
-
-# Columns of the table, short enough for 80 letters, and the checks behind each.
-CHECKS = {
-    "leak": ("future", "gradient", "prefix"),
-    "cache": ("cache",),
-    "both": ("both_ways",),
-    "pad": ("padding",),
-    "batch": ("batch",),
-    "modes": ("train_eval",),
-    "again": ("repeat",),
-    "sane": ("responds", "masked", "large"),
-    "wires": ("wiring",),
-}
-STYLES = {"pass": "green", "declared": "yellow", "fail": "bold red", "not tested": "bold yellow"}
-
-BY_DESIGN = ("has no bidirectional form", "may see the future")  # reasons that need no mention
 
 
 @contextmanager
@@ -90,7 +76,8 @@ def audit(
     verdict is "not tested"), or if only specimens with declared defects were named.
     """
     from attnlab import registry
-    from attnlab.measure.audit import audit_any, wrong
+    from attnlab.measure.audit import audit_any, document, wrong
+    from attnlab.report.screen import show_all
 
     if length < 4:
         raise UserError(f"--length must be at least 4, not {length}: leaks are tested at several lengths")
@@ -102,52 +89,9 @@ def audit(
     if json:
         show_json([report.to_dict() for report in reports])
     else:
-        _show(reports)
+        show_all(document(reports), console)
     if wrong(reports, named=bool(names)):
         raise SystemExit(1)
-
-
-def _show(reports: list[Report]) -> None:
-    """The table, and below it what is wrong in words."""
-    table = Table("name", *CHECKS, "verdict", box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in table.columns:
-        column.no_wrap = column.header != "name"
-        column.min_width = 5
-    table.columns[0].overflow, table.columns[0].max_width = "fold", 17
-    for report in reports:
-        by_name = {check.name: check for check in report.checks}
-        cells = [_cell([by_name[name] for name in names if name in by_name]) for names in CHECKS.values()]
-        table.add_row(report.name, *cells, Text(report.verdict, STYLES[report.verdict]))
-    console.print(table)
-    for report in reports:
-        _explain(report)
-
-
-def _explain(report: Report) -> None:
-    """What is wrong with one, in words."""
-    untested: dict[str, list[str]] = {}
-    for name, why in report.untested.items():
-        untested.setdefault(why, []).append(name)
-    lines = [*report.faults.items()]
-    lines += [("not tested", f"{', '.join(names)}: {why}") for why, names in untested.items() if why not in BY_DESIGN]
-    lines += [("note", note) for note in report.notes]
-    if not lines:
-        return
-    declared = f", declared: {report.defect}" if report.verdict == "declared" else ""
-    console.print(Text.assemble("\n", (report.name, STYLES[report.verdict]), declared))
-    grid = Table.grid("check", "says", padding=(0, 2, 0, 0))
-    for name, says in lines:
-        grid.add_row(f"  {name}", says)
-    console.print(grid)
-
-
-def _cell(checks: list[Check]) -> Text:
-    """What the checks of a column found, in a few letters."""
-    failing = [check for check in checks if check.passed is False]
-    if failing:
-        sizes = [check.value for check in failing if check.value is not None]
-        return Text(f"{max(sizes):.1g}" if sizes else "error", "red")
-    return Text("ok", "green") if any(check.passed for check in checks) else Text("-", "dim")
 
 
 @app.command(group=MEASURE)
@@ -175,8 +119,9 @@ def bench(
     Times are of forward and backward, as multiples of SDPA's; all mechanisms run in turns in one
     process. Memory is measured in child processes (Linux).
     """
+    from attnlab.measure import pictures
     from attnlab.measure.bench import reach as find
-    from attnlab.measure.bench import timing
+    from attnlab.measure.bench import results, timing
     from attnlab.measure.bench.contestants import Case, contestants
     from attnlab.runs import refuse_existing, require_single_process
 
@@ -189,11 +134,13 @@ def bench(
     if reach is None:
         tokens = timing.read_lengths(lengths)
         cases, refused = contestants(names, like, references)
-        _show_bench(timing.measure(cases, tokens, limits, refused, _tell), out, json)
+        result = timing.measure(cases, tokens, limits, refused, _tell)
+        _deliver("bench", results.to_dict(result), results.document(result), pictures.bench_picture(result), out, json)
     else:
         budgets = find.read_budgets(reach)
         cases, _ = contestants(names, like, references=False)
-        _show_reach(find.reach(cases, budgets, limits, _tell), out, json)
+        found = find.reach(cases, budgets, limits, _tell)
+        _deliver("reach", find.to_dict(found), find.document(found), pictures.reach_picture(found), out, json)
 
 
 def _tell(what: str) -> None:
@@ -203,64 +150,23 @@ def _tell(what: str) -> None:
     sys.stderr.flush()
 
 
-def _show_bench(result: Any, out: Path | None, json: bool) -> None:
+def _deliver(stem: str, data: dict[str, Any], document: Document, figure: Figure, out: Path | None, json: bool) -> None:
     """Print a benchmark, and write it down if asked."""
-    from attnlab.measure.bench import results
-    from attnlab.measure.bench.pictures import bench_picture
-
-    _tell("")
-    if out is not None:
-        _write(out, "bench", results.to_dict(result), results.to_markdown(result), bench_picture(result))
-    if json:
-        show_json({**results.to_dict(result), "out": None if out is None else str(out)})
-        return
-    console.print(results.headline(result))
-    _show_table(results.time_table(result))
-    if result.setting["memory_measured"]:
-        _show_table(results.memory_table(result))
-    else:
-        console.print("Peak memory is not measured on this system (Linux can).")
-    for line in results.notes(result):
-        console.print(line)
-    if out is not None:
-        console.print(f"written: {out}", soft_wrap=True)
-
-
-def _show_reach(found: Any, out: Path | None, json: bool) -> None:
-    """Print how far budgets go, and write it down if asked."""
-    from attnlab.measure.bench import reach
-    from attnlab.measure.bench.pictures import reach_picture
-
-    _tell("")
-    if out is not None:
-        _write(out, "reach", reach.to_dict(found), reach.to_markdown(found), reach_picture(found))
-    if json:
-        show_json({**reach.to_dict(found), "out": None if out is None else str(out)})
-        return
-    console.print(reach.headline(found))
-    for one in found.reaches:
-        _show_table(reach.table(one))
-    if out is not None:
-        console.print(f"written: {out}", soft_wrap=True)
-
-
-def _show_table(rows: list[list[str]]) -> None:
-    """A table with its numbers to the right."""
-    head, *body = rows
-    table = Table(*head)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in body:
-        table.add_row(*row)
-    console.print(table)
-
-
-def _write(out: Path, stem: str, data: dict[str, Any], text: str, figure: Any) -> None:
-    """The folder of a measurement."""
-    from attnlab.measure.bench.pictures import files
+    from attnlab.measure.pictures import files_of
+    from attnlab.report.screen import show_all
+    from attnlab.report.text import as_markdown
     from attnlab.runs import to_json, write_folder
 
-    write_folder(out, "bench", {f"{stem}.json": to_json(data), f"{stem}.md": text.encode(), **files(figure, stem)})
+    _tell("")
+    if out is not None:
+        texts = {f"{stem}.json": to_json(data), f"{stem}.md": as_markdown(document).encode()}
+        write_folder(out, "bench", texts | files_of(stem, figure))
+    if json:
+        show_json({**data, "out": None if out is None else str(out)})
+        return
+    show_all(document, console)
+    if out is not None:
+        console.print(f"written: {out}", soft_wrap=True)
 
 
 @app.command(group=MEASURE, help_epilogue=SETTINGS_HINT)
@@ -321,17 +227,17 @@ def mechanisms(
     *, json: opt.Json = False, markdown: Annotated[bool, about("Print the page docs/mechanisms.md.")] = False
 ) -> None:
     """List the attention mechanisms."""
-    from attnlab.measure import approximation
-    from attnlab.measure.approximation.screen import show_list
+    from attnlab.measure import cards
+    from attnlab.report.screen import show_all
 
-    entries = approximation.entries()
+    entries = cards.entries()
     if markdown:
-        sys.stdout.write(approximation.page())
+        sys.stdout.write(cards.page())
     elif json:
         keys = ("name", "card", "paper", "cost", "causal", "defect", "weights", "knobs")
         show_json([{key: getattr(entry, key) for key in keys} for entry in entries])
     else:
-        show_list(entries, console)
+        show_all(cards.list_document(entries), console)
 
 
 @mechanisms_app.command(name="show")
@@ -355,8 +261,8 @@ def mechanisms_show(
     and always beside the trivial answer, the mean of the values.
     """
     from attnlab import registry
-    from attnlab.measure import approximation
-    from attnlab.measure.approximation import screen
+    from attnlab.measure import approximation, cards, pictures
+    from attnlab.report.screen import show_all
     from attnlab.runs import refuse_existing, write_folder
 
     entry = registry.find("mechanism", name)
@@ -374,14 +280,12 @@ def mechanisms_show(
         )
         found = approximation.examine(entry, source, draws, seed)
     if out:
-        write_folder(out, "approximation", approximation.pattern_files(entry) | (found.files() if found else {}))
+        measured = found.files() | pictures.error_files(found) if found else {}
+        write_folder(out, "approximation", pictures.pattern_files(entry) | measured)
     if json:
         written = sorted(str(path) for path in out.iterdir()) if out else []
-        show_json({**approximation.card(entry), "error": found.to_dict() if found else None, "files": written})
+        show_json({**asdict(cards.card(entry)), "error": found.to_dict() if found else None, "files": written})
         return
-    if found is None:
-        screen.show_card(approximation.card(entry), console)
-    else:
-        screen.show_findings(found, console)
+    show_all(approximation.document(found) if found else cards.document(cards.card(entry)), console)
     if out:
         console.print(f"written: {out}", soft_wrap=True)

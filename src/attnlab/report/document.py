@@ -18,12 +18,13 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, the value that it is sorted by, a second line, and the value of every seed."""
+    """A text, the value that it is sorted by, a second line, and the value of every seed; `tone` is its emphasis."""
 
     text: str
     value: float | str | None = None
     under: str = ""
     each: str = ""
+    tone: Literal["", "good", "warning", "bad", "quiet", "strong"] = ""
 
     @property
     def key(self) -> str:

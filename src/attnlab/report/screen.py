@@ -1,21 +1,24 @@
-"""A Document in the terminal: its brief tables, as far as they fit the screen, then the sentences that lead it."""
+"""A Document in the terminal: its brief tables, as far as they fit, then the sentences that lead it; or all of it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Literal
 
 from rich import box
 from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text
 
-from attnlab.report.document import Cell, Column, Document, Row, Table
+from attnlab.report import document as blocks
+from attnlab.report.document import Block, Cell, Code, Column, Document, Facts, Row, Table
 
 GAP, NARROW = 3, 1  # from one column to the next, on narrow screens too
 EDGES = 2  # of a table
 LONGEST = 40  # letters of a name
 WARNING = "red"
+TONES = {"": "", "good": "green", "bad": "red", "warning": "yellow", "quiet": "dim", "strong": "bold"}
 
 
 def name_of(row: Row) -> str:
@@ -88,8 +91,63 @@ def show(document: Document, console: Console) -> None:
             console.print(shown)
             if hidden:
                 console.print(Text(f"(not shown, since the screen is narrow: {', '.join(hidden)})"))
+    _show_notices(document, console)
+    for sentence in document.lead:
+        console.print(Text(sentence))
+
+
+def _show_notices(document: Document, console: Console) -> None:
     for notice in document.notices:
         style = WARNING if notice.tone == "leaks" else ""
         console.print(Text(f"{notice.title} ", style=f"bold {style}") + Text(notice.text, style=style))
+
+
+def _whole_table(table: Table) -> rich_table.Table:
+    """All columns of a table; words are broken where the screen is narrow, numbers are not."""
+    gap = 1 if any(column.number for column in table.columns) else 2
+    shown = rich_table.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for place, column in enumerate(table.columns):
+        side: Literal["left", "right"] = "right" if column.number and place else "left"
+        shown.add_column(Text(title_of(column)), justify=side, no_wrap=column.number and place > 0, overflow="fold")
+    for row in table.rows:
+        cells = [Text("\n".join(lines_of(cell, under=True)), style=TONES[cell.tone]) for cell in row.cells]
+        name = f"{row.name.text} ({row.mark})" if row.mark else row.name.text
+        style = WARNING if row.mark and row.tone == "leaks" else ""
+        shown.add_row(Text(name, style=TONES[row.name.tone]), *cells, style=style)
+    return shown
+
+
+def _show_block(block: Block, console: Console) -> None:
+    match block:
+        case Table():
+            if block.caption:
+                console.print(Text(block.caption))
+            console.print(_whole_table(block))
+        case Facts():
+            if block.title:
+                console.print(Text(block.title, style="bold"))
+            grid = rich_table.Table.grid(padding=(0, 2, 0, 0))
+            for name, value in block.pairs:
+                grid.add_row(Text(name, style="bold", no_wrap=True), Text(value))
+            console.print(grid)
+        case Code():
+            console.print(Text(block.text), soft_wrap=True)
+        case blocks.Text():
+            for line in block.paragraphs:
+                console.print(Text(f"- {line}" if block.style == "list" else line))
+        case _:
+            raise NotImplementedError(f"{type(block).__name__} has no form in the terminal")
+
+
+def show_all(document: Document, console: Console) -> None:
+    """Print the whole document: title, sentences, and every block under the heading of its section."""
+    console.print(Text(document.title, style="bold"))
     for sentence in document.lead:
         console.print(Text(sentence))
+    _show_notices(document, console)
+    for section in document.sections:
+        console.print(Text(f"\n{section.title}", style="bold"))
+        for number, block in enumerate(section.blocks):
+            if number:
+                console.print()
+            _show_block(block, console)

@@ -73,7 +73,8 @@ def table_markdown(one: Table) -> Iterator[str]:
     """A table with its caption; marks and second lines are in brackets."""
 
     def written(cell: Cell, mark: str = "") -> str:
-        parts = [safe(cell.text), f"({safe(cell.under)})" if cell.under else "", f"**({safe(mark)})**" if mark else ""]
+        text = f"**{safe(cell.text)}**" if cell.tone == "strong" else safe(cell.text)
+        parts = [text, f"({safe(cell.under)})" if cell.under else "", f"**({safe(mark)})**" if mark else ""]
         return " ".join(part for part in parts if part)
 
     if one.caption:
@@ -251,7 +252,7 @@ def latex_table(one: Table, name: str) -> str:
         *latex_rows(one),
         r"\bottomrule",
         r"\end{tabular}",
-        rf"\caption{{{tex(one.caption)}}}",
+        rf"\caption{{{tex(one.caption or one.title)}}}",
         rf"\label{{tab:{name}}}",
         r"\end{table}",
     ]

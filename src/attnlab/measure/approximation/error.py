@@ -1,38 +1,143 @@
-"""How far a mechanism lies from exact attention on the same queries, keys and values, over the options that trade cost for it.
+"""How far a mechanism is from exact attention on the same queries, keys and values, over the options that trade cost for it.
 
 Two errors, both relative in the Frobenius norm: of the output, and of the pattern. Beside every mechanism stands the trivial
 answer, the mean of the values that may be seen; beside one of few rows or features also the nearest pattern of that rank,
-which no choice of rows can beat (a causal form can: hiding the future adds rank). Knows no mechanism by name.
+which no choice of rows can beat (a causal form can: hiding the future adds rank).
+
+Knows no mechanism by name: the options that are varied (knobs) are declared in the registry, and the forms are the values of
+the options that are a choice among names.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlab import ops
-from attnlab.measure.approximation.forms import Key, Setting, learned_parts, make, settings_of, work
+from attnlab import ops, registry
+from attnlab.errors import ConfigError, UserError
+from attnlab.kernels.counting import Counter
 from attnlab.measure.approximation.samples import Drawn, Source, alone, chance, seeded
+from attnlab.mechanisms.heads import Attention
 from attnlab.registry import Entry
 from attnlab.taps import capture
 
+LEVELS = (0.5, 0.2, 0.1, 0.01)  # errors for which the rank is told
 EXACT = 1e-5  # an error below this is rounding
 REFERENCE_DRAWS = 8  # decompositions are slow, and hardly differ from draw to draw
 MEAN, BEST, PROJECTED = "mean", "best of the rank", "random projection"
 What = Literal["output", "pattern"]
 WHATS: tuple[What, ...] = ("output", "pattern")
 Pair = tuple[Tensor, Tensor]  # an output and a pattern, or their errors
+Key = tuple[str, str, int]  # form, knob, value
 Luck = tuple[int, int]  # a seed, and the number of the draw
 
 
+# What is varied
+
+
+class Setting(NamedTuple):
+    """One form of a mechanism at one value of one knob; without a knob, at its defaults."""
+
+    form: tuple[tuple[str, str], ...]
+    knob: str
+    value: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given to the constructor."""
+        return dict(self.form) | ({self.knob: self.value} if self.knob else {})
+
+    @property
+    def key(self) -> Key:
+        """What its errors are filed under; the form in words."""
+        return " ".join(value for _, value in self.form), self.knob, self.value
+
+
+def forms_of(entry: Entry) -> list[tuple[tuple[str, str], ...]]:
+    """Every combination of the options that are a choice among names."""
+    choices = [[(option.name, value) for value in option.choices] for option in entry.described() if option.choices]
+    return list(itertools.product(*choices))
+
+
+def refuse_others(entry: Entry) -> None:
+    """Say why there is no error to show, where there is none."""
+    if entry.weights == "own":
+        every = [registry.find("mechanism", name) for name in registry.names("mechanism")]
+        others = ", ".join(one.name for one in every if one.weights not in ("own", "exact"))
+        raise UserError(
+            f"{entry.name} is not an approximation of dot-product attention: no error to show; these are: {others}"
+        )
+    if entry.weights == "exact":
+        raise UserError(f"{entry.name} weighs as dot-product attention does, given the same queries and keys: no error")
+
+
+def make(entry: Entry, source: Source, options: Mapping[str, Any]) -> Attention:
+    """A mechanism for the shapes of a source."""
+    sizes = (source.heads * source.width, source.heads, source.tokens)
+    module = entry.make(sizes, options, causal=source.causal).eval()
+    if not isinstance(module, Attention):
+        raise UserError(f"{entry.name} is no attnlab.mechanisms.heads.Attention: it has no pattern to look at")
+    return module
+
+
+def settings_of(entry: Entry, source: Source) -> Iterator[Setting]:
+    """Every form at doubling values of every knob; where a mechanism refuses a value, at the next one that it takes.
+
+    Up to the number of tokens, where exact attention is cheaper; features up to twice that, to show how slowly they gain.
+    """
+    last = source.tokens * (2 if entry.weights == "kernel" else 1)
+    for form in forms_of(entry):
+        if not entry.knobs:
+            yield Setting(form, "", 0)
+        for knob in entry.knobs:
+            value = 2
+            while value <= last:
+                for near in (value, value + 1):
+                    setting = Setting(form, knob, near)
+                    try:
+                        make(entry, source, setting.options)
+                    except ConfigError:
+                        continue
+                    yield setting
+                    break
+                value *= 2
+
+
+def _learned_parts(module: Attention) -> tuple[str, ...]:
+    """The parameters of a mechanism that are not projections of queries, keys, values and output."""
+    names = (name for name, _ in module.named_parameters())
+    return tuple(name for name in names if not name.startswith(("heads.", "out.")))
+
+
+@torch.no_grad()
+def work(entry: Entry, source: Source, setting: Setting) -> float:
+    """Work over that of exact attention: the pairs looked at, or the FLOPs of the fast path over those of the fused kernel."""
+    module = make(entry, source, setting.options)
+    # Zeros: every weight is seen, and none rounds away.
+    blank = Drawn(*torch.zeros(3, 1, source.heads, source.tokens, source.width))
+    if entry.weights == "sparse":  # at a few hundred tokens the fast path may look at all pairs, since that is faster
+        with capture(module, "hook_pattern") as seen:
+            module.dispatch(*blank, None)
+        pairs = source.tokens**2 if source.mask is None else int(source.mask.sum())
+        return int((seen["hook_pattern"] > 0).sum()) / (source.heads * pairs)
+    with Counter() as exact:
+        ops.fused_attention(*blank, None, source.causal)
+    with Counter() as own:
+        module.fast(*blank, None)
+    return own.total / exact.total
+
+
+# What is measured
+
+
 @dataclass(frozen=True)
-class Row:
+class ErrorRow:
     """An error over the draws: of one form (or of what it is compared with) at one value of a knob, on one sample."""
 
     sample: str
@@ -50,7 +155,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Nearness:
+class Errors:
     """All errors of a mechanism."""
 
     name: str
@@ -63,9 +168,9 @@ class Nearness:
     knobs: tuple[str, ...]
     forms: tuple[str, ...]
     untrained: tuple[str, ...]  # learned parts beyond the projections, measured as they start
-    rows: tuple[Row, ...]
+    rows: tuple[ErrorRow, ...]
 
-    def find(self, what: What, sample: str, form: str, knob: str | None = None) -> list[Row]:
+    def find(self, what: What, sample: str, form: str, knob: str | None = None) -> list[ErrorRow]:
         """A curve, or the one number of what has no knob."""
         return [
             row
@@ -73,35 +178,31 @@ class Nearness:
             if (row.what, row.sample, row.form) == (what, sample, form) and (knob is None or row.knob == knob)
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
-
 
 @torch.no_grad()
 @alone
-def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Nearness:
+def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Errors:
     """The errors over some draws; each draws new samples and, where it is random, a new mechanism."""
     settings = worth_it(entry, source, list(settings_of(entry, source)), seed)
     errors: dict[Key, list[Pair]] = {}
     for number in range(draws):
         drawn = source.draw(number)
-        exact = attended(ops.attention_pattern(drawn.q, drawn.k, source.mask), drawn.v)
-        found = answers(entry, source, settings, drawn, exact, (seed, number))
+        exact = _attended(ops.attention_pattern(drawn.q, drawn.k, source.mask), drawn.v)
+        found = _answers(entry, source, settings, drawn, exact, (seed, number))
         if number < REFERENCE_DRAWS:
-            found = itertools.chain(found, references(entry, source, settings, drawn, exact, (seed, number)))
+            found = itertools.chain(found, _references(entry, source, settings, drawn, exact, (seed, number)))
         for key, answer in found:
             pair = relative(answer[0], exact[0]), relative(answer[1], exact[1])
             errors.setdefault(key, []).append(pair)
     works = {setting.key: work(entry, source, setting) for setting in settings}
     rows = [
-        row(sample, key, what, torch.stack([pair[side] for pair in pairs])[:, place], works.get(key))
+        _row(sample, key, what, torch.stack([pair[side] for pair in pairs])[:, place], works.get(key))
         for key, pairs in errors.items()
         for side, what in enumerate(WHATS)
         for place, sample in enumerate(source.names)
     ]
     forms = tuple(dict.fromkeys(setting.key[0] for setting in settings))
-    return Nearness(
+    return Errors(
         entry.name,
         entry.weights,
         entry.cost,
@@ -111,7 +212,7 @@ def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Nea
         source.names,
         entry.knobs,
         forms,
-        learned_parts(make(entry, source, settings[0].options)),
+        _learned_parts(make(entry, source, settings[0].options)),
         tuple(rows),
     )
 
@@ -132,16 +233,16 @@ def worth_it(entry: Entry, source: Source, settings: list[Setting], seed: int) -
     return kept
 
 
-def answers(
+def _answers(
     entry: Entry, source: Source, settings: list[Setting], drawn: Drawn, exact: Pair, luck: Luck
 ) -> Iterator[tuple[Key, Pair]]:
     """Output and pattern of the mean, and of the mechanism at all settings."""
-    yield (MEAN, "", 0), attended(plain_mean(source).expand_as(exact[1]), drawn.v)
+    yield (MEAN, "", 0), _attended(_plain_mean(source).expand_as(exact[1]), drawn.v)
     for setting in settings:
         yield setting.key, look(entry, source, setting, drawn, luck)
 
 
-def references(
+def _references(
     entry: Entry, source: Source, settings: list[Setting], drawn: Drawn, exact: Pair, luck: Luck
 ) -> Iterator[tuple[Key, Pair]]:
     """Output and pattern of what bounds a pattern of few rows or features, and of the theorem behind few rows."""
@@ -149,13 +250,13 @@ def references(
         return
     parts = tuple(torch.linalg.svd(exact[1], full_matrices=False))
     generator = seeded("projection", *luck)
-    for knob, rank in ranks_of(settings, source):
-        yield (BEST, knob, rank), attended(truncated(parts, rank), drawn.v)
+    for knob, rank in _ranks_of(settings, source):
+        yield (BEST, knob, rank), _attended(_truncated(parts, rank), drawn.v)
         if entry.weights == "low rank":
-            yield (PROJECTED, knob, rank), attended(projected(exact[1], rank, generator), drawn.v)
+            yield (PROJECTED, knob, rank), _attended(projected(exact[1], rank, generator), drawn.v)
 
 
-def ranks_of(settings: list[Setting], source: Source) -> list[tuple[str, int]]:
+def _ranks_of(settings: list[Setting], source: Source) -> list[tuple[str, int]]:
     """The ranks to compare with: those of the knob; without one, the width, which is the rank of products of features."""
     ranks = dict.fromkeys((setting.knob, setting.value if setting.knob else source.width) for setting in settings)
     return [(knob, rank) for knob, rank in ranks if rank <= source.tokens]
@@ -170,17 +271,16 @@ def look(entry: Entry, source: Source, setting: Setting, drawn: Drawn, luck: Luc
     return z, seen["hook_pattern"]
 
 
-def attended(pattern: Float[Tensor, "S H T T"], v: Float[Tensor, "S H T C"]) -> Pair:
-    """What a pattern makes of values, and the pattern."""
+def _attended(pattern: Float[Tensor, "S H T T"], v: Float[Tensor, "S H T C"]) -> Pair:
     return pattern @ v, pattern
 
 
-def plain_mean(source: Source) -> Float[Tensor, "1 1 T T"]:
+def _plain_mean(source: Source) -> Float[Tensor, "1 1 T T"]:
     """The pattern that answers the mean of all values that may be seen."""
     return ops.masked_softmax(torch.zeros(1, 1, source.tokens, source.tokens), source.mask)
 
 
-def truncated(parts: tuple[Tensor, Tensor, Tensor], rank: int) -> Tensor:
+def _truncated(parts: tuple[Tensor, Tensor, Tensor], rank: int) -> Tensor:
     """The nearest matrix of a rank (Eckart and Young), from the singular value decomposition."""
     u, s, vh = parts
     return (u[..., :rank] * s[..., None, :rank]) @ vh[..., :rank, :]
@@ -197,11 +297,63 @@ def relative(found: Float[Tensor, "S H T C"], exact: Float[Tensor, "S H T C"]) -
     return (found - exact).flatten(1).norm(dim=1) / exact.flatten(1).norm(dim=1)
 
 
-def row(sample: str, key: Key, what: What, errors: Float[Tensor, " N"], work: float | None) -> Row:
-    """The errors of all draws in a few numbers."""
+def _row(sample: str, key: Key, what: What, errors: Float[Tensor, " N"], work: float | None) -> ErrorRow:
     form, knob, value = key
     low, median, high = errors.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
     spread = errors.std().item() if len(errors) > 1 else 0.0
-    return Row(
+    return ErrorRow(
         sample, knob, value, form, what, median, low, high, errors.mean().item(), spread, draws=len(errors), work=work
+    )
+
+
+# The singular values of exact patterns: how nearly of low rank attention is, on random input and in a trained model.
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Of every sample, by rank: singular values over the largest, their cumulative share, and the least possible error."""
+
+    source: str
+    width: int
+    samples: tuple[str, ...]
+    values: list[list[float]]
+    cumulative: list[list[float]]
+    error: list[list[float]]
+
+    def rank_for(self, sample: int, level: float) -> int:
+        """The smallest rank at which a pattern can come this near."""
+        return next(rank for rank, error in enumerate(self.error[sample]) if error <= level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON, with the ranks for some errors."""
+        ranks = {
+            name: {str(level): self.rank_for(number, level) for level in LEVELS}
+            for number, name in enumerate(self.samples)
+        }
+        return {**asdict(self), "rank_for_error": ranks}
+
+
+def _tail(values: Float[Tensor, "... R"]) -> Float[Tensor, "... R1"]:
+    """The relative error of the nearest matrix of rank 0, 1, 2 ...: the norm of the singular values that are left out."""
+    squares = values.double().square().flip(-1).cumsum(-1).flip(-1)
+    squares = torch.cat([squares, torch.zeros_like(squares[..., :1])], dim=-1)
+    return (squares / squares[..., :1]).sqrt()
+
+
+@torch.no_grad()
+def spectrum(source: Source, draws: int = 8) -> Spectrum:
+    """The spectra of the exact patterns, averaged over draws and heads."""
+    found = []
+    for number in range(draws):
+        drawn = source.draw(number)
+        found.append(torch.linalg.svdvals(ops.attention_pattern(drawn.q, drawn.k, source.mask)))
+    values = torch.stack(found)  # draw, sample, head, rank
+    cumulative = values.cumsum(-1) / values.sum(-1, keepdim=True)
+
+    def averaged(x: Tensor) -> list[list[float]]:
+        return x.mean(dim=(0, 2)).tolist()
+
+    relative = values / values[..., :1]
+    return Spectrum(
+        source.words, source.width, source.names, averaged(relative), averaged(cumulative), averaged(_tail(values))
     )

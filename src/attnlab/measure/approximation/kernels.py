@@ -19,25 +19,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlab.measure.approximation.forms import Setting, forms_of, make
+from attnlab.measure.approximation.error import Setting, forms_of, make
 from attnlab.measure.approximation.samples import Source, alone, chance
 from attnlab.registry import Entry
 
 Points = Float[Tensor, "... C"]
 
 
-def positive_variance(x: Points, y: Points) -> Tensor:
-    """The relative variance of one positive feature."""
+def _positive_variance(x: Points, y: Points) -> Tensor:
     return (x + y).square().sum(-1).expm1()
 
 
-def hyperbolic_variance(x: Points, y: Points) -> Tensor:
+def _hyperbolic_variance(x: Points, y: Points) -> Tensor:
     """The relative variance of a pair of positive features, w and -w, counted as two."""
     size = (x + y).square().sum(-1)
     return -size.expm1() * (-size).expm1()
 
 
-def trigonometric_variance(x: Points, y: Points) -> Tensor:
+def _trigonometric_variance(x: Points, y: Points) -> Tensor:
     """The relative variance of a sine and a cosine, counted as two."""
     exponent = (x + y).square().sum(-1) - 4 * (x * y).sum(-1)
     return exponent.exp() * (-(x - y).square().sum(-1)).expm1().square()
@@ -53,9 +52,9 @@ class Kind:
 
 # The first member of a hyperbolic pair is an estimate by itself; a cosine needs its sine.
 KINDS = {
-    "positive": Kind(positive_variance, 1),
-    "hyperbolic": Kind(hyperbolic_variance, 1),
-    "trigonometric": Kind(trigonometric_variance, 2),
+    "positive": Kind(_positive_variance, 1),
+    "hyperbolic": Kind(_hyperbolic_variance, 1),
+    "trigonometric": Kind(_trigonometric_variance, 2),
 }
 
 
@@ -92,7 +91,7 @@ def estimates(module: Featured, q: Points, k: Points) -> Float[Tensor, "... M"]:
     return each if signs_q is None or signs_k is None else each * signs_q * signs_k
 
 
-def sums_of(module: Featured, q: Points, k: Points) -> tuple[Tensor, Tensor]:
+def _sums_of(module: Featured, q: Points, k: Points) -> tuple[Tensor, Tensor]:
     """The estimated weights of all pairs on a scale of their row, and their sums."""
     (log_q, signs_q), (log_k, signs_k) = module.features(q), module.features(k)
     left = (log_q - log_q.amax(-1, keepdim=True)).exp()
@@ -115,11 +114,11 @@ def kernel_rows(entry: Entry, source: Source, features: int = 64, draws: int = 3
         for form in forms_of(entry):
             setting = Setting(form, entry.knobs[0], features)
             if isinstance(make(entry, source, setting.options), Featured):
-                rows += rows_of(entry, source, setting, draws, seed)
+                rows += _rows_of(entry, source, setting, draws, seed)
     return rows
 
 
-def rows_of(entry: Entry, source: Source, setting: Setting, draws: int, seed: int) -> list[KernelRow]:
+def _rows_of(entry: Entry, source: Source, setting: Setting, draws: int, seed: int) -> list[KernelRow]:
     """One form on every sample."""
     squares, negative, lost = [], [], []
     q, k, _ = (part.double() for part in source.draw(0))
@@ -128,7 +127,7 @@ def rows_of(entry: Entry, source: Source, setting: Setting, draws: int, seed: in
             module = make(entry, source, setting.options).double()
         assert isinstance(module, Featured)
         squares.append((estimates(module, q, k).mean(-1) - 1).square())
-        weights, sums = sums_of(module, q, k)
+        weights, sums = _sums_of(module, q, k)
         negative.append((weights < 0).double().mean(dim=(1, 2, 3)))
         lost.append((sums < 0).double().mean(dim=(1, 2)))
     assert isinstance(module, Featured)

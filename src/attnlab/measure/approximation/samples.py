@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnlab import corpora, ops, registry
 from attnlab.errors import UserError
-from attnlab.model import LanguageModel, load_model
+from attnlab.model import load_model
 from attnlab.runs import Run
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
@@ -108,14 +108,14 @@ def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Sour
     """The queries, keys and values of every layer of a trained model on texts of its corpus, and random ones beside them."""
     run = Run.open(folder)
     model, tokenizer = load_model(run.model, trust_code=trust_code)
-    strange = {name for name in mechanisms_of(model) if registry.find("mechanism", name).weights != "exact"}
+    strange = {name for name in model.config.mechanisms if registry.find("mechanism", name).weights != "exact"}
     if strange or model.config.bottleneck:
         met = ", ".join(sorted(strange)) or "a bottleneck"
         raise UserError(f"{folder} attends by {met}, where no exact pattern is to be had: name a run of mechanism dot")
     ids = longest(corpus_of(run), tokenizer, model.config.block_size)
     with torch.no_grad(), capture(model, "") as seen:
         model(ids)
-    layers = [captured(seen, f"blocks.{layer}.attn.hook_") for layer in range(model.config.n_layer)]
+    layers = [_captured(seen, f"blocks.{layer}.attn.hook_") for layer in range(model.config.n_layer)]
     heads, tokens, width = layers[0].q.shape[1:]
     own = Drawn(*(torch.stack(part) for part in zip(*layers, strict=True)))  # layer, text, head, token, width
 
@@ -130,11 +130,6 @@ def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Sour
         " random: entries of queries, keys and values normal with std 1"
     )
     return Source(names, draw, heads, tokens, width, True, f"{folder}: {words}")
-
-
-def mechanisms_of(model: LanguageModel) -> list[str]:
-    """The names of a model's mechanisms."""
-    return list(model.config.mechanisms)
 
 
 def corpus_of(run: Run) -> tuple[str, ...]:
@@ -155,7 +150,7 @@ def longest(lines: tuple[str, ...], tokenizer: Tokenizer, block: int) -> Tensor:
     return torch.tensor([one[: len(ids[-1])] for one in ids])
 
 
-def captured(seen: dict[str, Tensor], prefix: str) -> Drawn:
+def _captured(seen: dict[str, Tensor], prefix: str) -> Drawn:
     """Queries, keys and values of a layer, every head with keys and values of its own."""
     q, k, v = (seen[f"{prefix}{name}"].transpose(1, 2) for name in "qkv")
     times = q.shape[1] // k.shape[1]

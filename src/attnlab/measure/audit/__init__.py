@@ -4,7 +4,7 @@
     attnlab.audit_module(my_model, n_embd=64).faults   anything that turns (B T D) into (B T E), already built
 
 Nothing here knows a mechanism by name or looks into one: whatever turns tokens into outputs is asked from outside, in both
-modes, at several lengths and norms (measure.py says how sizes are told, CHECKS what is asked).
+modes, at several lengths and norms (leaks.py says how sizes are measured, CHECKS what is asked).
 
 What no audit from outside can find: a fault that shows only after thousands of calls, at lengths that were not tried, or for
 rare inputs. A pass means that the tests found nothing.
@@ -23,17 +23,24 @@ from torch import nn
 from attnlab import registry
 from attnlab.config import preset_names, resolve
 from attnlab.errors import ConfigError, UserError, unknown
-from attnlab.measure.audit import causality, isolation, steadiness
-from attnlab.measure.audit.forms import Size, all_forms, build
-from attnlab.measure.audit.leaks import LIMIT, SAME, influence
-from attnlab.measure.audit.probes import Finding, few, not_long
-from attnlab.measure.audit.report import Check, Report, answer, one_line, wrong
-from attnlab.measure.audit.subject import NotTested, Subject, awaken, own_copy
-from attnlab.measure.audit.wiring import shared_wires
+from attnlab.measure.audit import questions
+from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, influence, not_long
+from attnlab.measure.audit.report import Check, Report, answer, document, one_line, wrong
+from attnlab.measure.audit.subject import NotTested, Size, Subject, all_forms, awaken, own_copy
 from attnlab.model import LanguageModel, load_model
 from attnlab.runs import Run
 
-__all__ = ["CHECKS", "Check", "Report", "audit_any", "audit_mechanism", "audit_module", "influence", "wrong"]
+__all__ = [
+    "CHECKS",
+    "Check",
+    "Report",
+    "audit_any",
+    "audit_mechanism",
+    "audit_module",
+    "document",
+    "influence",
+    "wrong",
+]
 
 # One more and one less than powers of two, where blocks end, a length that is near none, and the longest.
 LENGTHS = tuple(sorted({2**k + step for k in range(1, 10) for step in (-1, 0, 1)} | {150}))
@@ -50,18 +57,18 @@ Wires = Callable[[int], Finding]
 
 # What is asked, and the largest value that passes. At the edge of a block a token may have no later one to see.
 CHECKS: dict[str, tuple[Question, float]] = {
-    "responds": (causality.responds, 0.99),
-    "future": (causality.future, LIMIT),
-    "gradient": (causality.gradient, LIMIT),
-    "prefix": (causality.prefix, SAME),
-    "cache": (causality.cache, SAME),
-    "both_ways": (causality.both_ways, 0.5),
-    "padding": (isolation.padding, LIMIT),
-    "batch": (isolation.batch, SAME),
-    "train_eval": (steadiness.train_eval, SAME),
-    "repeat": (steadiness.repeat, SAME),
-    "masked": (steadiness.masked, 0.0),
-    "large": (steadiness.large, 0.0),
+    "responds": (questions.responds, 0.99),
+    "future": (questions.future, LIMIT),
+    "gradient": (questions.gradient, LIMIT),
+    "prefix": (questions.prefix, SAME),
+    "cache": (questions.cache, SAME),
+    "both_ways": (questions.both_ways, 0.5),
+    "padding": (questions.padding, LIMIT),
+    "batch": (questions.batch, SAME),
+    "train_eval": (questions.train_eval, SAME),
+    "repeat": (questions.repeat, SAME),
+    "masked": (questions.masked, 0.0),
+    "large": (questions.large, 0.0),
 }
 
 
@@ -90,7 +97,7 @@ def beyond_rounding(check: Question, limit: float, subject: Subject, lengths: Se
         return found
 
 
-def usable(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
+def _usable(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
     """The lengths that a subject takes, and its words on those that it refuses."""
     taken: list[int] = []
     refused: dict[str, list[str]] = {}
@@ -106,9 +113,9 @@ def usable(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
     ]
 
 
-def conduct(name: str, subjects: Sequence[Subject], longest: int, wires: Wires, **more: Any) -> Report:
+def _conduct(name: str, subjects: Sequence[Subject], longest: int, wires: Wires, **more: Any) -> Report:
     """The whole audit of the forms of one subject; `wires` looks at its wiring, with a length that it takes."""
-    lengths, refused = usable(subjects[0], longest)
+    lengths, refused = _usable(subjects[0], longest)
     if lengths:
         checks = [*examine(subjects, lengths), answer("wiring", 0.0, [lambda: wires(lengths[0])])]
         several = [tokens for tokens in lengths if tokens > 1]
@@ -131,9 +138,10 @@ def audit_mechanism(name: str, *, n_embd: int = 32, n_head: int = 2, length: int
         subjects, notes = all_forms(entry, size)
 
         def wires(_: int) -> Finding:
-            return shared_wires(nn.ModuleList(build(entry, size, 0, {}) for _ in range(LAYERS)), between_layers=True)
+            layers = nn.ModuleList(entry.make(size.of_mechanism) for _ in range(LAYERS))
+            return questions.shared_wires(layers, between_layers=True)
 
-        return conduct(entry.name, subjects, length, wires, defect=entry.defect, notes=tuple(notes))
+        return _conduct(entry.name, subjects, length, wires, defect=entry.defect, notes=tuple(notes))
 
 
 def audit_module(
@@ -166,30 +174,29 @@ def audit_module(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if not isinstance(module, nn.Module):
-            return conduct(name, [subject(module, "as given")], length, no_wires)
+            return _conduct(name, [subject(module, "as given")], length, _no_wires)
         given, awake = own_copy(module), own_copy(module)
         for one in (given, awake):
             if isinstance(one, LanguageModel):
-                narrow_head(one)
+                _narrow_head(one)
         subjects = [subject(given, "as given")]
         if awaken(awake):
             subjects.append(subject(awake, "with weights where it has zeros"))
 
         def wires(tokens: int) -> Finding:
-            return shared_wires(given, lambda: subjects[0].run(subjects[0].draw(2, tokens)))
+            return questions.shared_wires(given, lambda: subjects[0].run(subjects[0].draw(2, tokens)))
 
-        return conduct(name, subjects, length, wires, defect=defect)
+        return _conduct(name, subjects, length, wires, defect=defect)
 
 
-def narrow_head(model: LanguageModel) -> None:
+def _narrow_head(model: LanguageModel) -> None:
     """Keep some of the scores of a large vocabulary, in place: the head sees each token by itself and hides nothing."""
     kept = model.head.weight[:OUTPUTS].detach().clone()
     model.head = nn.Linear(kept.shape[1], len(kept), bias=False)
     model.head.weight = nn.Parameter(kept)
 
 
-def no_wires(_: int) -> Finding:
-    """A plain function shows no modules."""
+def _no_wires(_: int) -> Finding:
     raise NotTested("a plain function shows no modules")
 
 

@@ -7,7 +7,8 @@ see. What is within rounding of the outputs is no leak, and then the size is tol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,7 +54,7 @@ def difference(one: Tensor, other: Tensor) -> float:
     return min((one - other).abs().max().item() / max(size, 1e-30), 2.0)
 
 
-def steps_between(before: Tensor, after: Tensor) -> Tensor:
+def _steps_between(before: Tensor, after: Tensor) -> Tensor:
     """How far every output moves (B T); what was not finite before says nothing."""
     steps = (after - before).abs().nan_to_num(nan=1e30, posinf=1e30).where(before.isfinite(), 0)
     return steps.detach().amax(2)
@@ -61,7 +62,7 @@ def steps_between(before: Tensor, after: Tensor) -> Tensor:
 
 def moved(before: Tensor, after: Tensor) -> Tensor:
     """How far the output at every position moves (T), in the text where it moves most."""
-    return steps_between(before, after).amax(0)
+    return _steps_between(before, after).amax(0)
 
 
 def relative(steps: Tensor, freely: Tensor, size: Tensor) -> Tensor:
@@ -116,7 +117,7 @@ def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
         at_once = max(1, min(PAIRS_FORWARD // tokens**2, NUMBERS // (tokens * max(subject.width, y.shape[-1]))))
         for cuts in torch.arange(tokens - 1).split(at_once):
             later = places > cuts[:, None]
-            steps = steps_between(y, subject.run(opposite_tokens(subject, x, cuts, later)))
+            steps = _steps_between(y, subject.run(opposite_tokens(subject, x, cuts, later)))
             leaks[cuts] = relative(steps, freely, size).where(~later, 0).to(leaks)
     return leaks
 
@@ -172,3 +173,72 @@ def gradient_leak(subject: Subject, setting: Setting, asked: Sequence[int]) -> T
     x = subject.draw(1, setting.tokens, setting.norm, setting.seed)
     with subject.mode(setting.training):
         return future_share(influence(subject, x, asked, setting.seed), asked)
+
+
+# Where to look, and the worst of what was found
+
+NORMS = (1.0, 0.01, 100.0)
+LONG = 150  # tokens, beyond which less is asked
+FEW = (1, 2, 7, 64, LONG)
+RULER = 64  # tokens of the text whose leak is told position by position
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The worst that a check met: a number, in words, and for leaks the size at every position."""
+
+    value: float
+    says: str
+    by_position: tuple[float, ...] = ()
+
+
+def worst(findings: Iterable[Finding]) -> Finding:
+    """The finding with the largest value; sizes by position are the largest of all."""
+    every = list(findings)
+    if not every:
+        raise NotTested("no length that it takes is long enough")
+    longest = max(len(one.by_position) for one in every)
+    columns = zip(*(one.by_position for one in every if len(one.by_position) == longest), strict=True)
+    first = max(every, key=lambda one: one.value)
+    return Finding(first.value, first.says, tuple(max(column) for column in columns))
+
+
+def ruler(lengths: Sequence[int]) -> int:
+    """The length whose leak is told position by position."""
+    return max((tokens for tokens in lengths if tokens <= RULER), default=min(lengths))
+
+
+def few(lengths: Sequence[int]) -> list[int]:
+    """Some of many lengths, for what costs much or depends little on length: the nearest to each of FEW, and the longest."""
+    nearest = {max((tokens for tokens in lengths if tokens <= most), default=min(lengths)) for most in FEW}
+    return sorted({*nearest, max(lengths)})
+
+
+def not_long(lengths: Sequence[int]) -> list[int]:
+    """The lengths at which everything is asked; at longer ones, what depends on length."""
+    return [tokens for tokens in lengths if tokens <= LONG] or [min(lengths)]
+
+
+def settings(subject: Subject, lengths: Sequence[int]) -> Iterator[Setting]:
+    """Every length in both modes, and the shorter ones in every norm; a batch of one in train(), of two in eval()."""
+    for tokens in lengths:
+        several = not subject.reads_ids and tokens <= max(RULER, min(lengths))
+        for number, norm in enumerate(NORMS if several else NORMS[:1]):
+            for training in (False, True):
+                yield Setting(tokens, norm, training, rows=1 if training else 2, seed=number)
+
+
+def positions(tokens: int, most: int, seed: int) -> list[int]:
+    """Positions with a future: all of them, or the ends, the last of every 16 and some at random, `most` or so."""
+    if tokens - 1 <= most:
+        return list(range(tokens - 1))
+    chosen = {0, 1, tokens // 2, tokens - 2}
+    edges = list(range(15, tokens - 1, 16))
+    stride = max(1, 2 * len(edges) // most)
+    chosen |= set(edges[seed % stride :: stride])
+    return sorted(chosen | set(random.Random(seed).sample(range(tokens - 1), most // 3)))
+
+
+def left_padding(rows: int, tokens: int) -> Tensor:
+    """Hidden tokens (True) at the beginning, more of them in later rows, none in the first."""
+    return torch.arange(tokens) < torch.arange(rows)[:, None] * ((tokens + 2) // 3)

@@ -1,18 +1,33 @@
-"""What an audit says: one Check a question, one Report a subject, and the verdict."""
+"""What an audit says: one Check per question, one Report per subject, the verdict, and a Document of several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from attnlab.measure.audit.probes import Finding, worst
+from attnlab.measure.audit.leaks import Finding, worst
 from attnlab.measure.audit.subject import NotTested
+from attnlab.report.document import Cell, Column, Document, Facts, Row, Section, Table
 
 # What a declared defect may account for: seeing what is hidden, in all its forms. NaN or shared layers are never meant.
 EXCUSED = frozenset({"future", "gradient", "prefix", "cache", "padding"})
 
 NOT_TESTED = "not tested"
+
+# Columns of the table, short enough for 80 letters, and the checks behind each.
+COLUMNS = {
+    "leak": ("future", "gradient", "prefix"),
+    "cache": ("cache",),
+    "both": ("both_ways",),
+    "pad": ("padding",),
+    "batch": ("batch",),
+    "modes": ("train_eval",),
+    "again": ("repeat",),
+    "sane": ("responds", "masked", "large"),
+    "wires": ("wiring",),
+}
+BY_DESIGN = ("has no bidirectional form", "may see the future")  # reasons that need no mention
 
 
 @dataclass(frozen=True)
@@ -134,3 +149,45 @@ def wrong(reports: Sequence[Report], named: bool) -> bool:
     """Whether an audit must end in an error: an undeclared fault, no test for leaks, or only specimens asked for by name."""
     verdicts = {report.verdict for report in reports}
     return not verdicts.isdisjoint(("fail", NOT_TESTED)) or (named and verdicts == {"declared"})
+
+
+# In words
+
+
+def _cell(checks: Sequence[Check]) -> Cell:
+    """What the checks of a column found, in a few letters."""
+    failing = [check for check in checks if check.passed is False]
+    if failing:
+        size = max((check.value for check in failing if check.value is not None), default=None)
+        return Cell("error" if size is None else f"{size:.1g}", size, tone="bad")
+    return Cell("ok", tone="good") if any(check.passed for check in checks) else Cell("-", tone="quiet")
+
+
+def _row(report: Report) -> Row:
+    by_name = {check.name: check for check in report.checks}
+    cells = [_cell([by_name[name] for name in names if name in by_name]) for names in COLUMNS.values()]
+    tone: Literal["good", "warning", "bad"] = "bad" if report.verdict == "fail" else "warning"
+    verdict = Cell(report.verdict, tone="good" if report.verdict == "pass" else tone)
+    return Row(Cell(report.name), [*cells, verdict])
+
+
+def _explanation(report: Report) -> Facts | None:
+    """What is wrong with one, what was not tested, and notes; nothing where there is nothing to say."""
+    untested: dict[str, list[str]] = {}
+    for name, why in report.untested.items():
+        untested.setdefault(why, []).append(name)
+    pairs = [*report.faults.items()]
+    pairs += [(NOT_TESTED, f"{', '.join(names)}: {why}") for why, names in untested.items() if why not in BY_DESIGN]
+    pairs += [("note", note) for note in report.notes]
+    declared = f", declared: {report.defect}" if report.verdict == "declared" else ""
+    return Facts(f"{report.name}{declared}", pairs) if pairs else None
+
+
+def document(reports: Sequence[Report]) -> Document:
+    """Several audits as a report: the table, and below it what is wrong in words."""
+    columns = [Column(title, number=False) for title in ("name", *COLUMNS, "verdict")]
+    sections = [Section("Checks", [Table("Checks", "", columns, [_row(report) for report in reports])])]
+    explained = [facts for facts in map(_explanation, reports) if facts is not None]
+    if explained:
+        sections.append(Section("Findings", explained))
+    return Document("audit", "Audit", [], sections)

@@ -1,4 +1,4 @@
-"""What is audited, seen from outside: tokens go in, one vector a token comes out, and a few questions can be asked.
+"""What is audited, seen from outside: tokens go in, one vector per token comes out, and a few questions can be asked.
 
 A subject is a module or function of vectors (an attention mechanism, a stack of blocks) or of numbers that name tokens (a
 language model). Everything works on a copy, in float32 on the CPU and without dropout. Knows nothing of what is measured.
@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.errors import UserError
+from attnlab.errors import ConfigError, UserError
 from attnlab.model import arguments_of
+from attnlab.registry import Entry
 
 
 class NotTested(Exception):
@@ -79,14 +80,14 @@ class Subject:
         if cache is not None:
             given["caches" if "caches" in self.takes else "cache"] = cache
         if vectors is None or not self.reads_ids:
-            out = tensor_of(self.call(tokens if vectors is None else vectors, **given))
+            out = _tensor_of(self.call(tokens if vectors is None else vectors, **given))
         else:
             assert self.embedding is not None
-            with fed(self.embedding, vectors):
-                out = tensor_of(self.call(tokens, **given))
+            with _fed(self.embedding, vectors):
+                out = _tensor_of(self.call(tokens, **given))
         if out.ndim != 3 or out.shape[:2] != tokens.shape[:2]:
             raise UserError(
-                f"the output must have one vector a token, {tokens.shape[0]} x {tokens.shape[1]} x width,"
+                f"the output must have one vector per token, {tokens.shape[0]} x {tokens.shape[1]} x width,"
                 f" and has the shape {tuple(out.shape)}"
             )
         return out
@@ -116,7 +117,7 @@ class Subject:
 
 
 @contextmanager
-def fed(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
+def _fed(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
     """An embedding that answers with these vectors."""
     handle = embedding.register_forward_hook(lambda *_: vectors)
     try:
@@ -125,7 +126,7 @@ def fed(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def tensor_of(answer: Any) -> Tensor:
+def _tensor_of(answer: Any) -> Tensor:
     """The outputs in what a module returns: itself, the first of several, or what libraries call them."""
     if isinstance(answer, tuple | list) and answer:
         answer = answer[0]
@@ -161,3 +162,66 @@ def awaken(module: nn.Module) -> bool:
     for parameter in asleep:
         nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.5)
     return bool(asleep)
+
+
+# The forms in which a mechanism is audited: as it is built, as backbones use it, with its options, and both ways.
+
+BACKBONE = {"rotary": True, "qk_norm": True, "bias": True}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large specimens are made; `length` is their block."""
+
+    n_embd: int = 32
+    n_head: int = 2
+    length: int = 320
+
+    def __post_init__(self) -> None:
+        for name in ("n_embd", "n_head", "length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.n_embd % (2 * self.n_head):
+            raise ConfigError(f"n_embd ({self.n_embd}) must be an even multiple of n_head ({self.n_head})")
+
+    @property
+    def of_mechanism(self) -> tuple[int, int, int]:
+        """What a mechanism is built with: n_embd, n_head, block_size."""
+        return self.n_embd, self.n_head, self.length
+
+
+def _alternatives(entry: Entry) -> Iterator[dict[str, Any]]:
+    """Every option that names one of a few, at each value that is not its default."""
+    try:
+        hints = entry.hints()
+    except Exception:  # annotations that cannot be read say nothing of options
+        return
+    for name, parameter in entry.options.items():
+        kind = hints.get(name)
+        values = get_args(kind) if get_origin(kind) is Literal else (True, False) if kind is bool else ()
+        yield from ({name: value} for value in values if value != parameter.default)
+
+
+def all_forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
+    """All forms of a mechanism, and notes on those that cannot be built. All but the first are awake."""
+    nothing: dict[str, Any] = {}
+    changed = [(nothing, options) for options in _alternatives(entry)]  # shared facts, and options
+    asked = [(True, *one) for one in ((nothing, nothing), (BACKBONE, nothing), *changed)] if entry.causal else []
+    if entry.accepts("causal") or not entry.causal:
+        asked += [(False, *one) for one in ((nothing, nothing), *changed)]
+    subjects, notes = [], []
+    for seed, (causal, shared, options) in enumerate(asked):
+        words = [name if value is True else f"{name}={value}" for name, value in {**shared, **options}.items()]
+        form = " ".join(["causal" if causal else "bidirectional", *words])
+        torch.manual_seed(seed)
+        try:
+            module = own_copy(entry.make(size.of_mechanism, options, causal=causal, dropout=0.0, **shared))
+        except ConfigError as error:
+            if seed == 0:
+                raise
+            notes.append(f"not audited as {form}: {error}")
+            continue
+        if seed:
+            awaken(module)
+        subjects.append(Subject(module, size.n_embd, causal=causal, form=form))
+    return subjects, notes

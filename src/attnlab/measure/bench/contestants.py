@@ -123,23 +123,17 @@ def build(case: Case) -> nn.Module:
     entry = registry.find("mechanism", name)
     if case.causal and not entry.causal:
         raise ConfigError(f"{entry.name} cannot be causal: use --bidirectional")
-    arguments = {"causal": case.causal} if entry.accepts("causal") else {}
     torch.manual_seed(0)
-    try:
-        module: nn.Module = entry.build(case.n_embd, case.n_head, case.tokens, **arguments, **entry.check(options))
-    except TypeError as error:
-        raise ConfigError(f"{entry.name} is not built as Mechanism(n_embd, n_head, block_size): {error}") from None
-    if not isinstance(module, nn.Module):
-        raise ConfigError(f"{entry.name} must build an nn.Module, not {type(module).__name__}")
+    module: nn.Module = entry.make((case.n_embd, case.n_head, case.tokens), options, causal=case.causal)
     return module.train()
 
 
-def lends_its_core(module: nn.Module) -> bool:
+def _lends_its_core(module: nn.Module) -> bool:
     """Whether queries, keys and values can be handed to it."""
     return isinstance(module, Attention) and type(module).forward is Attention.forward
 
 
-def has_two_paths(module: nn.Module) -> bool:
+def _has_two_paths(module: nn.Module) -> bool:
     """Whether there is a fast path beside the reference."""
     if isinstance(module, Attention) and type(module).forward is Attention.forward:
         return type(module).fast is not Attention.fast or type(module).dispatch is not Attention.dispatch
@@ -160,9 +154,9 @@ def contestants(names: Sequence[str], like: Case, references: bool = True) -> tu
                 raise
             refused[name] = str(error)
             continue
-        case = replace(case, whole=like.whole or not lends_its_core(module))
+        case = replace(case, whole=like.whole or not _lends_its_core(module))
         runners.append(case)
-        if references and has_two_paths(module):
+        if references and _has_two_paths(module):
             runners.append(replace(case, path="reference"))
     cores = [replace(like, name=name) for name in (SDPA, NAIVE)] if not all(one.whole for one in runners) else []
     wholes = [one.bar for one in runners if one.whole][:1]
@@ -173,7 +167,7 @@ def forms_pattern(case: Case) -> bool:
     """Whether every pair of tokens has a place in memory."""
     if case.name in (SDPA, NAIVE) or case.name in GUESTS:
         return case.name == NAIVE
-    return case.path == "reference" or (not case.whole and not has_two_paths(build(case.at(LEAST_TOKENS))))
+    return case.path == "reference" or (not case.whole and not _has_two_paths(build(case.at(LEAST_TOKENS))))
 
 
 # Steps
@@ -183,7 +177,7 @@ def work_of(case: Case, inputs: Inputs) -> Work:
     """The work of a case."""
     if case.name in GUESTS:
         return GUESTS[case.name](case, inputs)
-    return whole_module(case, inputs) if case.whole else core(case, inputs)
+    return _whole_module(case, inputs) if case.whole else _core(case, inputs)
 
 
 def prepare(case: Case, inputs: Inputs | None = None) -> Step:
@@ -220,7 +214,7 @@ def on_heads(
     return Work(call, given, gradient, tuple(learned))
 
 
-def whole_module(case: Case, inputs: Inputs) -> Work:
+def _whole_module(case: Case, inputs: Inputs) -> Work:
     """A mechanism with its projections; watched, it takes its readable path."""
     module = build(case)
     if case.path == "reference":
@@ -230,12 +224,11 @@ def whole_module(case: Case, inputs: Inputs) -> Work:
     return on_stream(case, inputs, module)
 
 
-def core(case: Case, inputs: Inputs) -> Work:
-    """The attention itself."""
+def _core(case: Case, inputs: Inputs) -> Work:
     if case.name == SDPA:
         return on_heads(case, inputs, partial(F.scaled_dot_product_attention, is_causal=case.causal))
     if case.name == NAIVE:
-        return on_heads(case, inputs, partial(naive, causal=case.causal))
+        return on_heads(case, inputs, partial(_naive, causal=case.causal))
     module = build(case)
     assert isinstance(module, Attention)
     with torch.no_grad():
@@ -246,7 +239,7 @@ def core(case: Case, inputs: Inputs) -> Work:
     return on_heads(case, inputs, partial(average, padding=None), shapes, learned)
 
 
-def naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def _naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """Attention as the papers write it down, with every weight in memory."""
     return ops.attention_pattern(q, k, ops.visible(q.shape[2], k.shape[2], None, causal)) @ v
 

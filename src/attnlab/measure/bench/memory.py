@@ -9,7 +9,7 @@ that keeps memory, as training does. A child that would need more than its limit
 
     python -m attnlab.measure.bench.memory MODULE_OR_FILE:FUNCTION
 
-reads one JSON table a line, the arguments of FUNCTION, which makes the step; `tokens` among them is the length.
+reads one JSON table per line, the arguments of FUNCTION, which makes the step; `tokens` among them is the length.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def readable(size: float) -> str:
 # In the child
 
 
-def held(field: str) -> int:
+def _held(field: str) -> int:
     """machine.memory_held, where `measurable` says that the system tells."""
     size = memory_held(field)
     assert size is not None, field
     return size
 
 
-def give_memory_back() -> None:
+def _give_memory_back() -> None:
     """Have glibc return what is freed."""
     try:
         library = ctypes.CDLL(None)
@@ -87,11 +87,11 @@ def give_memory_back() -> None:
         return  # another allocator; the mark then shows what it keeps as well
 
 
-def limit_memory(size: int) -> None:
+def _limit_memory(size: int) -> None:
     """Let this process take so many more bytes, and no more."""
     import resource
 
-    most = held("VmSize") + size
+    most = _held("VmSize") + size
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
@@ -100,14 +100,14 @@ def watch(step: Callable[[], object], threads: int = 1) -> Glance:
     now = clock(threads)
     gc.collect()
     MARK.write_text(RESET)
-    before, began = held("VmRSS"), now()
+    before, began = _held("VmRSS"), now()
     result = step()
     seconds = now() - began
     del result
-    return Glance(max(0, held("VmHWM") - before), seconds)
+    return Glance(max(0, _held("VmHWM") - before), seconds)
 
 
-def settled(step: Callable[[], object], threads: int) -> float:
+def _settled(step: Callable[[], object], threads: int) -> float:
     """Seconds of a step as it runs in training, where memory is kept from step to step; the least of two, or one if slow."""
     from attnlab.train import retain_freed_memory
 
@@ -129,10 +129,10 @@ def answer(make: Callable[..., Callable[[], object]], question: Mapping[str, Any
     with suppress(Exception):  # some need longer texts
         make(**{**arguments, "tokens": min(WARM_UP_TOKENS, arguments["tokens"])})()
     try:
-        limit_memory(limit)
+        _limit_memory(limit)
         step = make(**arguments)
         glance = watch(step, question["threads"])
-        return vars(replace(glance, seconds=settled(step, question["threads"])) if question["timed"] else glance)
+        return vars(replace(glance, seconds=_settled(step, question["threads"])) if question["timed"] else glance)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             return {"failed": f"needs more than {readable(limit)}"}
@@ -149,15 +149,14 @@ def describe(error: Exception) -> str:
 # The server
 
 
-def load(maker: str) -> Callable[..., Callable[[], object]]:
+def _load(maker: str) -> Callable[..., Callable[[], object]]:
     """The function behind `module:function` or `file.py:function`."""
     place, _, name = maker.rpartition(":")
-    function: Callable[..., Callable[[], object]] = getattr(load_module(place), name)
+    function: Callable[..., Callable[[], object]] = getattr(_load_module(place), name)
     return function
 
 
-def load_module(place: str) -> ModuleType:
-    """A module by its name or its file."""
+def _load_module(place: str) -> ModuleType:
     if not place.endswith(".py"):
         return importlib.import_module(place)
     spec = importlib.util.spec_from_file_location(Path(place).stem, place)
@@ -169,7 +168,7 @@ def load_module(place: str) -> ModuleType:
     return module
 
 
-def wake_torch() -> None:
+def _wake_torch() -> None:
     """Have torch load what it loads at its first gradient, which takes seconds, here and not in every child."""
     import torch
 
@@ -179,7 +178,7 @@ def wake_torch() -> None:
     gc.freeze()  # collecting in a child would copy every page of what was loaded
 
 
-def ask_a_child(make: Callable[..., Callable[[], object]], question: Mapping[str, Any]) -> dict[str, Any]:
+def _ask_a_child(make: Callable[..., Callable[[], object]], question: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a fresh fork of this process."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -200,16 +199,16 @@ def ask_a_child(make: Callable[..., Callable[[], object]], question: Mapping[str
     return {"failed": f"ended by {how}, probably for want of {readable(question['limit'])}"}
 
 
-def serve(maker: str) -> None:
+def _serve(maker: str) -> None:
     """Answer questions until there are no more; what else is printed goes to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # who stops the program stops this too, without a word
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
-        make = load(maker)
-        wake_torch()
-        give_memory_back()
+        make = _load(maker)
+        _wake_torch()
+        _give_memory_back()
         for line in sys.stdin:
-            out.write(json.dumps(ask_a_child(make, json.loads(line))) + "\n")
+            out.write(json.dumps(_ask_a_child(make, json.loads(line))) + "\n")
             out.flush()
 
 
@@ -259,4 +258,4 @@ class Gauge:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    _serve(sys.argv[1])

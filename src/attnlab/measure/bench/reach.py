@@ -10,15 +10,16 @@ whose memory explodes; so memory is compared with naive, and time with SDPA.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from attnlab.errors import UserError
 from attnlab.measure.bench.contestants import NAIVE, SDPA, Case
 from attnlab.measure.bench.memory import Gauge, measurable, readable
-from attnlab.measure.bench.results import affordable, markdown
-from attnlab.measure.bench.timing import Limits, Scout, setting_of
+from attnlab.measure.bench.results import Conditions, affordable, machine
+from attnlab.measure.bench.timing import Limits, Scout, conditions
+from attnlab.report.document import Cell, Column, Document, Row, Section, Table
 from attnlab.runs import environment
 
 SHORTEST, LONGEST = 256, 2**22
@@ -81,14 +82,22 @@ class Reach:
         return one.tokens / self.rival.tokens if self.rival.tokens else None
 
 
+class Run(NamedTuple):
+    """What one text took."""
+
+    tokens: int
+    bytes: int | None
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Reaches:
-    """All answers, with every run on the way: label to (tokens, bytes, seconds)."""
+    """All answers, with every run on the way by label."""
 
     reaches: tuple[Reach, ...]
-    runs: dict[str, list[tuple[int, int | None, float]]]
-    setting: dict[str, Any]
-    environment: dict[str, Any]
+    runs: dict[str, list[Run]]
+    setting: Conditions
+    environment: Mapping[str, object]
 
 
 def read_budgets(text: str) -> list[Budget]:
@@ -105,7 +114,7 @@ def read_budgets(text: str) -> list[Budget]:
     return budgets
 
 
-def close_in(fits: Callable[[int], bool], lower: int, upper: int, guess: Callable[[], int]) -> int:
+def _close_in(fits: Callable[[int], bool], lower: int, upper: int, guess: Callable[[], int]) -> int:
     """The longest length known to fit, when `lower` does and `upper` does not; `guess` extrapolates from what fitted."""
     margin = CLOSE**0.5
     for _ in range(TRIES):
@@ -140,7 +149,7 @@ def longest(scout: Scout, case: Case, budget: Budget) -> Reached:
     if lower and objection and expected is not None and expected >= upper:
         return Reached(case.label, expected, False)
     if lower and upper <= LONGEST:
-        lower = close_in(fits, lower, upper, lambda: affordable(within(), budget.amount) or upper)
+        lower = _close_in(fits, lower, upper, lambda: affordable(within(), budget.amount) or upper)
     return Reached(case.label, lower, True)
 
 
@@ -167,23 +176,24 @@ def reach(
                 found.append(longest(scout, case, budget))
             reaches.append(Reach(budget, tuple(found)))
     runs = {
-        case.label: [(tokens, one.bytes, one.seconds or 0.0) for tokens, one in sorted(scout.seen[case].items())]
+        case.label: [Run(tokens, one.bytes, one.seconds or 0.0) for tokens, one in sorted(scout.seen[case].items())]
         for case in cases
     }
-    return Reaches(tuple(reaches), runs, setting_of(cases[0], limits), environment())
+    return Reaches(tuple(reaches), runs, conditions(cases[0], limits), environment())
 
 
-# Words
+# A report
 
 
-def table(one: Reach) -> list[list[str]]:
+def _table(one: Reach) -> Table:
     """Who gets how far."""
-    lines = [[f"within {one.budget}", "tokens", f"times {one.rival.label}"]]
+    rows = []
     for row in one.reached:
         ratio = one.ratio(row)
-        tokens = row.length if row.measured else f"{row.length} (extrapolated)"
-        lines.append([row.label, tokens, "–" if ratio is None else say_ratio(ratio)])
-    return lines
+        tokens = Cell(row.length if row.measured else f"{row.length} (extrapolated)", row.tokens)
+        rows.append(Row(Cell(row.label), [tokens, Cell("–" if ratio is None else say_ratio(ratio), ratio)]))
+    columns = [Column(f"within {one.budget}", number=False), Column("tokens"), Column(f"times {one.rival.label}")]
+    return Table(f"Within {one.budget}", "", columns, rows)
 
 
 def say_ratio(ratio: float) -> str:
@@ -192,7 +202,7 @@ def say_ratio(ratio: float) -> str:
 
 
 def to_dict(reaches: Reaches) -> dict[str, Any]:
-    """For programs."""
+    """Plain values, ready for JSON."""
     answers = [
         {
             "budget": str(one.budget),
@@ -203,25 +213,21 @@ def to_dict(reaches: Reaches) -> dict[str, Any]:
         }
         for one in reaches.reaches
     ]
-    runs = {
-        label: [dict(zip(("tokens", "bytes", "seconds"), run, strict=True)) for run in found]
-        for label, found in reaches.runs.items()
-    }
-    return {"setting": reaches.setting, "environment": reaches.environment, "reach": answers, "runs": runs}
+    shared = {"setting": asdict(reaches.setting), "environment": dict(reaches.environment)}
+    runs = {label: [run._asdict() for run in found] for label, found in reaches.runs.items()}
+    return {**shared, "reach": answers, "runs": runs}
 
 
 def headline(reaches: Reaches) -> str:
     """What the numbers are, in a sentence."""
-    s = reaches.setting
-    direction = "causal" if s["causal"] else "bidirectional"
     return (
-        f"The longest text whose forward + backward stays within a budget: {direction}, batch {s['batch']}, "
-        f"{s['n_head']} heads of {s['n_embd'] // s['n_head']}, float32, threads: {s['threads']}; memory beyond the inputs"
+        f"The longest text whose forward + backward stays within a budget: {reaches.setting},"
+        f" threads: {reaches.setting.threads}; memory beyond the inputs"
     )
 
 
-def to_markdown(reaches: Reaches) -> str:
-    """For people who read files."""
-    machine = reaches.environment
-    head = f"# How far a budget goes\n\n{headline(reaches)}.\n{machine['processor']}, torch {machine['torch']}.\n"
-    return "\n".join([head, *(markdown(table(one)) for one in reaches.reaches)])
+def document(reaches: Reaches) -> Document:
+    """The answers as a report."""
+    sections = [Section(f"Within {one.budget}", [_table(one)]) for one in reaches.reaches]
+    about = machine(reaches.environment)
+    return Document("reach", "How far a budget goes", [f"{headline(reaches)}."], sections, about=about)

@@ -1,11 +1,14 @@
-"""What was measured, and what follows from it: forecasts, ratios, crossover lengths, tables. Plain numbers, no torch."""
+"""What was measured, and what follows from it: forecasts, ratios, crossover lengths, a report. Plain numbers, no torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from attnlab.report import document as blocks
+from attnlab.report.document import Cell, Column, Document, Section, Table
 
 NOISE = 0.05  # a gain below this may be none
 STEEPEST = 3.0  # no attention grows faster than the cube of the length
@@ -36,13 +39,32 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What all contestants had in common: sizes, the limits of a step in seconds and bytes, and how it was timed."""
+
+    batch: int
+    n_head: int
+    n_embd: int
+    causal: bool
+    seconds: float
+    memory: float
+    rounds: int
+    threads: int
+    memory_measured: bool
+
+    def __str__(self) -> str:
+        direction = "causal" if self.causal else "bidirectional"
+        return f"{direction}, batch {self.batch}, {self.n_head} heads of {self.n_embd // self.n_head}, float32"
+
+
+@dataclass(frozen=True)
 class Result:
     """All contestants, in which setting they ran, on which machine, and who could not run at all."""
 
     rows: tuple[Row, ...]
-    setting: dict[str, Any]
-    environment: dict[str, Any]
-    refused: dict[str, str]
+    setting: Conditions
+    environment: Mapping[str, object]
+    refused: Mapping[str, str]
 
     def row(self, label: str) -> Row:
         """The row of a contestant."""
@@ -57,7 +79,7 @@ class Result:
 # Growth
 
 
-def slope(points: Sequence[tuple[int, float]]) -> float:
+def _slope(points: Sequence[tuple[int, float]]) -> float:
     """The exponent by which the last two costs grow with the length; at least in proportion, since small costs deceive."""
     (n0, cost0), (n1, cost1) = points[-2:]
     return min(STEEPEST, max(1.0, math.log(cost1 / cost0) / math.log(n1 / n0)))
@@ -68,7 +90,7 @@ def forecast(points: Sequence[tuple[int, float]], tokens: int) -> float | None:
     known = [(n, cost) for n, cost in points if cost > 0]
     if len(known) < 2:
         return None
-    return known[-1][1] * (tokens / known[-1][0]) ** slope(known)
+    return known[-1][1] * (tokens / known[-1][0]) ** _slope(known)
 
 
 def affordable(points: Sequence[tuple[int, float]], budget: float) -> int | None:
@@ -76,7 +98,7 @@ def affordable(points: Sequence[tuple[int, float]], budget: float) -> int | None
     known = [(n, cost) for n, cost in points if cost > 0]
     if len(known) < 2:
         return None
-    return int(known[-1][0] * (budget / known[-1][1]) ** (1 / slope(known)))
+    return int(known[-1][0] * (budget / known[-1][1]) ** (1 / _slope(known)))
 
 
 # Against the bar
@@ -113,10 +135,10 @@ def say_crossover(pairs: Sequence[tuple[int, float]]) -> str:
     return f"{found:,.0f}" if found > pairs[0][0] else f"{found:,.0f} or less"
 
 
-# Tables
+# A report
 
 
-def say_skipped(reason: str) -> str:
+def _say_skipped(reason: str) -> str:
     """A reason in the width of a cell."""
     for beginning, short in (("would take", "slow"), ("would need", "big"), ("needs more than", "big")):
         if reason.startswith(beginning):
@@ -124,43 +146,49 @@ def say_skipped(reason: str) -> str:
     return "failed" if reason else "–"
 
 
-def milliseconds(seconds: float) -> str:
-    """A time, three digits or all before the point."""
+def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f} ms" if seconds < 0.1 else f"{1e3 * seconds:,.0f} ms"
 
 
-def time_table(result: Result) -> list[list[str]]:
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f}" if size >= 1e7 else f"{size / 1e6:.1f}"
+
+
+def _lengths(result: Result) -> list[Column]:
+    return [Column(f"{tokens:,}") for tokens in result.lengths]
+
+
+def _time_table(result: Result) -> Table:
     """Milliseconds of the bars, multiples of them for the others, and from where on they are faster.
 
     Where its bar was skipped, a contestant's own milliseconds stand alone.
     """
-    table = [["time", *(f"{n:,}" for n in result.lengths), "faster from"]]
+    rows = []
     for row in result.rows:
         is_bar, known = row.label == row.bar, dict(ratios(row, result.row(row.bar)))
         cells = []
         for one in row.points:
             if one.seconds is None:
-                cells.append(say_skipped(one.skipped))
+                cells.append(Cell(_say_skipped(one.skipped)))
             elif is_bar or one.tokens not in known:
-                cells.append(milliseconds(one.seconds))
+                cells.append(Cell(_milliseconds(one.seconds), one.seconds))
             else:
-                cells.append(f"{known[one.tokens]:.2f}x")
-        table.append([row.label, *cells, "" if is_bar else say_crossover(list(known.items()))])
-    return table
+                cells.append(Cell(f"{known[one.tokens]:.2f}x", one.seconds))
+        faster = Cell("" if is_bar else say_crossover(list(known.items())))
+        rows.append(blocks.Row(Cell(row.label), [*cells, faster]))
+    return Table("Time", "", [Column("time", number=False), *_lengths(result), Column("faster from")], rows)
 
 
-def megabytes(size: int) -> str:
-    """Three digits at most, or all before the point."""
-    return f"{size / 1e6:,.0f}" if size >= 1e7 else f"{size / 1e6:.1f}"
-
-
-def memory_table(result: Result) -> list[list[str]]:
+def _memory_table(result: Result) -> Table:
     """Peak memory beyond the inputs, in megabytes."""
-    table = [["peak MB", *(f"{n:,}" for n in result.lengths)]]
+    rows = []
     for row in result.rows:
-        sizes = [megabytes(one.bytes) if one.bytes is not None else say_skipped(one.skipped) for one in row.points]
-        table.append([row.label, *sizes])
-    return table
+        cells = [
+            Cell(_say_skipped(one.skipped)) if one.bytes is None else Cell(_megabytes(one.bytes), one.bytes)
+            for one in row.points
+        ]
+        rows.append(blocks.Row(Cell(row.label), cells))
+    return Table("Peak memory", "", [Column("peak MB", number=False), *_lengths(result)], rows)
 
 
 def notes(result: Result) -> list[str]:
@@ -174,17 +202,32 @@ def notes(result: Result) -> list[str]:
 
 def headline(result: Result) -> str:
     """What the numbers are, in a sentence."""
-    s = result.setting
-    direction = "causal" if s["causal"] else "bidirectional"
-    threads = "1 thread, processor time" if s["threads"] == 1 else f"{s['threads']} threads, wall time"
+    threads = result.setting.threads
+    clock = "1 thread, processor time" if threads == 1 else f"{threads} threads, wall time"
     return (
-        f"Forward + backward, {direction}, batch {s['batch']}, {s['n_head']} heads of {s['n_embd'] // s['n_head']}, float32, "
-        f"{threads}, the least of up to {s['rounds']} runs in turns; memory beyond the inputs"
+        f"Forward + backward, {result.setting}, {clock}, the least of up to {result.setting.rounds} runs in turns;"
+        " memory beyond the inputs"
     )
 
 
+def document(result: Result) -> Document:
+    """The whole benchmark as a report."""
+    memory: blocks.Block = _memory_table(result)
+    if not result.setting.memory_measured:
+        memory = blocks.Text(["Peak memory is not measured on this system (Linux can)."])
+    sections = [Section("Time", [_time_table(result)]), Section("Peak memory", [memory])]
+    if lines := notes(result):
+        sections.append(Section("Left out", [blocks.Text(lines, "list")]))
+    return Document("bench", "Speed and memory", [f"{headline(result)}."], sections, about=machine(result.environment))
+
+
+def machine(environment: Mapping[str, object]) -> str:
+    """The machine that was measured on."""
+    return f"{environment.get('processor')}, torch {environment.get('torch')}."
+
+
 def to_dict(result: Result) -> dict[str, Any]:
-    """For programs."""
+    """Plain values, ready for JSON."""
     rows = []
     for row in result.rows:
         pairs = ratios(row, result.row(row.bar))
@@ -192,23 +235,5 @@ def to_dict(result: Result) -> dict[str, Any]:
         points = [{**asdict(one), "ratio": known.get(one.tokens)} for one in row.points]
         found = None if row.label == row.bar else crossover(pairs)
         rows.append({"name": row.label, "bar": row.bar, "crossover": found, "points": points})
-    return {"setting": result.setting, "environment": result.environment, "refused": result.refused, "rows": rows}
-
-
-def markdown(table: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, numbers to the right."""
-    head, *body = table
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def to_markdown(result: Result) -> str:
-    """The whole result for people who read files."""
-    machine = result.environment
-    parts = [
-        f"# Speed and memory\n\n{headline(result)}.\n{machine.get('processor')}, torch {machine.get('torch')}.\n",
-        markdown(time_table(result)),
-        markdown(memory_table(result)),
-        "".join(f"- {line}\n" for line in notes(result)),
-    ]
-    return "\n".join(part for part in parts if part)
+    shared = {"setting": asdict(result.setting), "environment": dict(result.environment)}
+    return {**shared, "refused": dict(result.refused), "rows": rows}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -22,7 +22,7 @@ from attnlab.errors import UserError
 from attnlab.measure.bench import contestants
 from attnlab.measure.bench.contestants import Case, Inputs, Step
 from attnlab.measure.bench.memory import MAKER, WARM_UP_TOKENS, Gauge, Glance, clock, describe, measurable, readable
-from attnlab.measure.bench.results import Point, Result, Row, forecast
+from attnlab.measure.bench.results import Conditions, Point, Result, Row, forecast
 from attnlab.runs import environment
 from attnlab.train import retain_freed_memory
 
@@ -89,7 +89,7 @@ def take_turns(steps: Mapping[Key, Step], rounds: int, threads: int) -> dict[Key
     return times
 
 
-def warm_up(cases: Sequence[Case]) -> None:
+def _warm_up(cases: Sequence[Case]) -> None:
     """Have libraries load and kernels be built before anything is timed: a slow contestant runs only once."""
     for case in cases:
         with suppress(Exception):  # who cannot run is told of later, with the reason
@@ -163,7 +163,7 @@ def measure(
     """Time and memory of all contestants at all lengths."""
     torch.set_num_threads(limits.threads)
     retain_freed_memory()
-    warm_up(cases)
+    _warm_up(cases)
     points: dict[Case, list[Point]] = {case: [] for case in cases}
     with Gauge(limits.memory, limits.threads, maker) as gauge:
         scout = Scout(gauge, limits)
@@ -181,10 +181,9 @@ def measure(
                 least = min(taken, default=None)
                 points[case].append(Point(tokens, least, point.bytes, len(taken), point.skipped))
     rows = tuple(Row(case.label, case.bar.label, tuple(found)) for case, found in points.items())
-    return Result(rows, setting_of(cases[0], limits), environment(), dict(refused or {}))
+    return Result(rows, conditions(cases[0], limits), environment(), dict(refused or {}))
 
 
-def setting_of(case: Case, limits: Limits) -> dict[str, Any]:
+def conditions(case: Case, limits: Limits) -> Conditions:
     """What all contestants have in common."""
-    common = {key: getattr(case, key) for key in ("batch", "n_head", "n_embd", "causal")}
-    return {**common, **asdict(limits), "memory_measured": measurable()}
+    return Conditions(case.batch, case.n_head, case.n_embd, case.causal, **asdict(limits), memory_measured=measurable())

@@ -1,0 +1,456 @@
+"""The questions of an audit: does it see the future, hidden tokens or other texts; is it the same each time; are layers apart?
+
+Every question takes a subject and the lengths it runs at, and returns the worst that was found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.measure.audit.leaks import (
+    LIMIT,
+    RULER,
+    Finding,
+    Setting,
+    difference,
+    few,
+    future_leak,
+    future_leak_at_all_cuts,
+    future_share,
+    gradient_leak,
+    gradient_of,
+    influence,
+    left_padding,
+    moved,
+    not_long,
+    positions,
+    relative,
+    replace_tokens,
+    ruler,
+    settings,
+    size_of,
+    worst,
+)
+from attnlab.measure.audit.subject import NotTested, Subject
+from attnlab.taps import capture, taps_of
+
+# The future
+
+ALL_CUTS = 150  # tokens up to which every cut is tested at every length; beyond, at the longest only
+
+
+def _must_be_causal(subject: Subject) -> None:
+    """Refuse to look for leaks from the future where the future may be seen."""
+    if not subject.causal:
+        raise NotTested("may see the future")
+
+
+def responds(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Does the output depend on the input at all? Without this every other answer would be empty."""
+    shares = []
+    for tokens in lengths:
+        with subject.mode(False):
+            y = subject.run(subject.draw(2, tokens))
+            steps = moved(y, subject.run(subject.draw(2, tokens, seed=500)))
+        shares.append((steps > 0).float().mean().item())
+    return Finding(1 - max(shares), "the output does not depend on the input: there is nothing to audit")
+
+
+def future(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Do earlier outputs move when later tokens change?"""
+    _must_be_causal(subject)
+    ticks = ruler(lengths)
+    chosen = [*settings(subject, few(lengths))]
+    if "padding" in subject.takes:
+        chosen += [
+            Setting(tokens, training=mode, padded=True) for tokens in {ticks, max(lengths)} for mode in (False, True)
+        ]
+    found = [_future_at(subject, one, one.tokens == ticks) for one in chosen]
+    closely = [tokens for tokens in lengths if tokens > 1 and (tokens <= ALL_CUTS or tokens == max(lengths))]
+    found += [_future_at_all_cuts(subject, Setting(tokens, rows=1)) for tokens in closely]
+    return worst(found)
+
+
+def _future_at_all_cuts(subject: Subject, setting: Setting) -> Finding:
+    return _worst_leak(future_leak_at_all_cuts(subject, setting), range(setting.tokens - 1), setting)
+
+
+def _worst_leak(leaks: Tensor, cuts: Sequence[int], setting: Setting) -> Finding:
+    """The largest of the leaks (cuts T) in words."""
+    row, place = divmod(int(leaks.argmax()), setting.tokens)
+    later = f"tokens {cuts[row] + 1} and later change" if cuts[row] + 2 < setting.tokens else "the last token changes"
+    return Finding(
+        leaks.max().item(), f"output {place} moves by {leaks.max():.2g} of its range when {later} ({setting})"
+    )
+
+
+def _future_at(subject: Subject, setting: Setting, by_position: bool) -> Finding:
+    cuts = positions(setting.tokens, 8 if setting.norm == 1 else 4, setting.seed + 3 * setting.training)
+    if not cuts:
+        return Finding(0.0, "", (0.0,) if by_position else ())
+    leaks = future_leak(subject, setting, cuts)
+    return replace(_worst_leak(leaks, cuts, setting), by_position=tuple(leaks.amax(0).tolist()) if by_position else ())
+
+
+def gradient(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Does a gradient flow from an output to later tokens?"""
+    _must_be_causal(subject)
+    ticks = ruler(lengths)
+    return worst(
+        _gradient_at(subject, one, one.tokens == ticks)
+        for one in settings(subject, lengths)
+        if one.norm == 1 or (one.tokens == ticks and not one.training)
+    )
+
+
+def _gradient_at(subject: Subject, setting: Setting, by_position: bool) -> Finding:
+    most = RULER if setting.tokens <= RULER and setting.norm == 1 else 12
+    asked = positions(setting.tokens, most, 7 + setting.seed + setting.training)
+    if not asked:
+        return Finding(0.0, "", (0.0,) if by_position else ())
+    shares = gradient_leak(subject, setting, asked)
+    row = int(shares.argmax())
+    says = f"a share {shares.max():.2g} of the gradient of output {asked[row]} lies on later tokens ({setting})"
+    sizes = [0.0] * setting.tokens
+    for position, share in zip(asked, shares.tolist(), strict=True):
+        sizes[position] = share
+    return Finding(shares.max().item(), says, tuple(sizes) if by_position else ())
+
+
+def prefix(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Is the output of the beginning of a text the beginning of the output, in both modes and at every length?"""
+    _must_be_causal(subject)
+    whole = (Setting(max(lengths), training=training, rows=1 if training else 2) for training in (False, True))
+    return worst(found for setting in whole for found in _prefix_at(subject, setting, lengths))
+
+
+def _prefix_at(subject: Subject, setting: Setting, lengths: Sequence[int]) -> Iterator[Finding]:
+    x = subject.draw(setting.rows, setting.tokens)
+    with subject.mode(setting.training):
+        y = subject.run(x).detach()
+        for kept in (tokens for tokens in lengths if tokens < setting.tokens):
+            apart = difference(y[:, :kept], subject.run(x[:, :kept]).detach())
+            words = f"the outputs of the first {kept} tokens differ by {apart:.2g} when more follow ({setting})"
+            yield Finding(apart, words)
+
+
+def cache(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Does a text written piece by piece, with a cache, give what it gives at once?"""
+    _must_be_causal(subject)
+    subject.new_cache()
+    with subject.mode(False):
+        return worst(
+            _cached_at(subject, tokens, pieces, hidden, seed)
+            for seed, tokens in enumerate(not_long(lengths))
+            for pieces in ([1] * min(tokens, 40), [4, 1, 1, 3], [3, 7, 20])
+            for hidden in (None, left_padding(2, tokens))
+            if hidden is None or "padding" in subject.takes
+        )
+
+
+def _cached_at(subject: Subject, tokens: int, pieces: Sequence[int], hidden: Tensor | None, seed: int) -> Finding:
+    """The same for one text: first what the pieces leave over, then the pieces."""
+    x = subject.draw(2, tokens, seed=seed)
+    ends = [tokens - sum(pieces[step:]) for step in range(len(pieces))]
+    bounds = sorted({0, tokens, *(end for end in ends if end > 0)})
+    cache, parts = subject.new_cache(), []
+    for begin, end in pairwise(bounds):
+        parts.append(subject.run(x[:, begin:end], padding=None if hidden is None else hidden[:, :end], cache=cache))
+    with_cache, at_once = torch.cat(parts, dim=1), subject.run(x, padding=hidden)
+    if hidden is not None:
+        with_cache, at_once = with_cache[~hidden], at_once[~hidden]
+    apart = difference(with_cache, at_once)
+    padded = "" if hidden is None else ", padded"
+    return Finding(apart, f"outputs with a cache differ by {apart:.2g} from those without ({tokens} tokens{padded})")
+
+
+def both_ways(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Does the bidirectional form see the future? The value is the share of outputs that do not."""
+    if subject.causal:
+        raise NotTested("has no bidirectional form")
+    asked = positions(ruler(lengths), RULER, 0)
+    if not asked:
+        raise NotTested("takes no text of several tokens")
+    with subject.mode(False):
+        shares = future_share(influence(subject, subject.draw(1, ruler(lengths)), asked), asked)
+    blind = (shares <= LIMIT).float().mean().item()
+    return Finding(
+        blind, f"{100 * blind:.0f} % of the outputs of the bidirectional form see no later token: it is causal"
+    )
+
+
+# Hidden tokens, and the texts of a batch
+
+CONVENTION = "padding is True at hidden tokens"
+
+
+def _hidden_tokens(tokens: int, seed: int) -> Tensor:
+    """Which tokens are hidden (True), in six texts: at the beginning, at the end, here and there."""
+    left = left_padding(3, tokens)[1:]
+    holes = torch.rand(2, tokens, generator=torch.Generator().manual_seed(seed)) < 0.3
+    holes[:, tokens // 2] = True
+    return torch.cat([left, left.flip(1), holes])
+
+
+def _must_take_padding(subject: Subject) -> None:
+    """Refuse to hide tokens from a subject that knows no padding."""
+    if "padding" not in subject.takes:
+        raise NotTested("takes no padding")
+
+
+def padding(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Does the content of hidden tokens move others?"""
+    _must_take_padding(subject)
+    chosen = [one for one in settings(subject, not_long(lengths)) if one.tokens > 1]
+    return worst(found for setting in chosen for found in _padding_at(subject, setting))
+
+
+def _padding_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
+    """The same under given circumstances, by changing what is hidden and by gradients."""
+    hidden = _hidden_tokens(setting.tokens, setting.seed)
+    steps = _padding_leak(subject, setting, hidden)
+    place, size = int(steps.argmax()), steps.max().item()
+    words = f"output {place} moves by {size:.2g} of its range when hidden tokens change"
+    yield Finding(size, f"{words} ({CONVENTION}; {setting})")
+    if setting.norm == 1 and setting.tokens <= RULER:
+        with suppress(NotTested):
+            share = _padding_gradient(subject, setting, hidden)
+            yield Finding(share, f"a share {share:.2g} of the gradient lies on hidden tokens ({CONVENTION}; {setting})")
+
+
+def _padding_leak(subject: Subject, setting: Setting, hidden: Tensor) -> Tensor:
+    """How much every output that counts moves (T) when hidden tokens become larger ones."""
+    x = subject.draw(len(hidden), setting.tokens, setting.norm, setting.seed)
+    anew = subject.draw(len(hidden), setting.tokens, setting.norm, setting.seed + 500)
+    other = replace_tokens(subject, x, hidden, setting, number=1)
+    with subject.mode(setting.training):
+        y, free, after = (subject.run(one, padding=hidden).where(~hidden[..., None], 0) for one in (x, anew, other))
+    return relative(moved(y, after), moved(y, free), size_of(y))
+
+
+def _padding_gradient(subject: Subject, setting: Setting, hidden: Tensor) -> float:
+    """The share that hidden tokens have in the gradient of all others."""
+    x = subject.draw(len(hidden), setting.tokens, setting.norm, setting.seed)
+    with subject.mode(setting.training), torch.enable_grad():
+        vectors = subject.vectors(x)
+        y = subject.run(x, vectors, padding=hidden)
+        aim = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+        norms = gradient_of((y * aim)[~hidden].sum(), vectors).norm(dim=-1).nan_to_num(0, 0, 0)
+    inside, outside = norms[hidden].max(), norms[~hidden].max()
+    return (inside / (inside + outside).clamp_min(1e-30)).item()
+
+
+def batch(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Do the texts of a batch meet?"""
+    return worst(
+        found
+        for setting in settings(subject, not_long(lengths))
+        if setting.norm == 1
+        for found in _batch_at(subject, setting)
+    )
+
+
+def _batch_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
+    """The first text beside others, beside larger ones, beside padded ones, and alone."""
+    x = subject.draw(3, setting.tokens, seed=setting.seed)
+    others = torch.arange(3)[:, None].expand(3, setting.tokens) > 0
+    with subject.mode(setting.training):
+        y = subject.run(x)[:1]
+        for number in range(3):
+            apart = difference(y, subject.run(replace_tokens(subject, x, others, setting, number))[:1])
+            yield Finding(apart, f"a text moves by {apart:.2g} when others in its batch change ({setting})")
+        if "padding" in subject.takes:
+            hidden = left_padding(3, setting.tokens).flip(1)
+            apart = difference(y, subject.run(x, padding=hidden)[:1])
+            yield Finding(apart, f"a text moves by {apart:.2g} when others in its batch are padded ({setting})")
+        apart = difference(y, subject.run(x[:1]))
+        yield Finding(apart, f"a text gives something else alone than in a batch, by {apart:.2g} ({setting})")
+
+
+# The same numbers in every mode and every time, and finite ones
+
+
+def _pattern_of(subject: Subject, x: Tensor) -> dict[str, Tensor]:
+    """The output and the patterns while they are captured; nothing where no layer has a tap for its pattern."""
+    module = subject.module
+    taps = [] if module is None else [name for name in taps_of(module) if name.endswith("hook_pattern")]
+    if module is None or not taps:
+        return {}
+    with capture(module, taps) as seen:
+        seen["output"] = subject.run(x)
+    return dict(seen)
+
+
+def train_eval(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Are the outputs, and what they look at, the same in train() and eval()?"""
+    if subject.module is None:
+        raise NotTested("a plain function has no modes")
+    return worst(found for tokens in lengths for found in _train_eval_at(subject, tokens, tokens in not_long(lengths)))
+
+
+def _train_eval_at(subject: Subject, tokens: int, closely: bool) -> Iterator[Finding]:
+    """The same at a length: outputs, patterns where taps show them, and influences where one looks closely."""
+    x, asked = subject.draw(2, tokens), positions(tokens, 6, tokens) if closely else []
+    found = []
+    for training in (False, True):
+        with subject.mode(training):
+            seen: dict[str, Tensor] = {"outputs": subject.run(x), **_pattern_of(subject, x)}
+            with suppress(NotTested):
+                seen["influences"] = influence(subject, x[:1], asked) if asked else torch.zeros(1)
+            found.append(seen)
+    for name in found[0]:
+        apart = difference(found[0][name].detach(), found[1][name].detach())
+        yield Finding(apart, f"{name} in train() and eval() differ by {apart:.2g} ({tokens} tokens)")
+
+
+def repeat(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Does the same text give the same numbers again, whatever the random generators say and whoever watches?"""
+    return worst(
+        found for setting in settings(subject, lengths) if setting.norm == 1 for found in _repeat_at(subject, setting)
+    )
+
+
+def _repeat_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
+    x = subject.draw(setting.rows, setting.tokens)
+    outputs, states = [], []
+    with subject.mode(setting.training):
+        for seed in (1, 2, 3):
+            torch.manual_seed(seed)
+            outputs.append(subject.run(x).detach())
+            states.append(torch.get_rng_state())
+        watched = _pattern_of(subject, x)
+    apart = max(difference(outputs[0], other) for other in outputs[1:])
+    yield Finding(apart, f"the same text gives other outputs the next time, by {apart:.2g} ({setting})")
+    seeds = float(torch.equal(states[0], states[1]))
+    yield Finding(seeds, f"it seeds torch's random generator, which is everybody's ({setting})")
+    if watched:
+        apart = difference(outputs[0], watched["output"].detach())
+        yield Finding(apart, f"it gives other outputs, by {apart:.2g}, when its pattern is captured ({setting})")
+
+
+def _count_bad(subject: Subject, x: Tensor, factor: float = 1.0, hidden: Tensor | None = None) -> int:
+    """Numbers that are NaN or infinite in the outputs and in all gradients."""
+    with torch.enable_grad():
+        vectors = (subject.vectors(x).detach() * factor).requires_grad_()
+        y = subject.run(x, vectors, padding=hidden)
+        parameters = [] if subject.module is None else [p for p in subject.module.parameters() if p.requires_grad]
+        aim = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+        sources = [vectors, *parameters]
+        gradients = torch.autograd.grad((y * aim).sum(), sources, allow_unused=True) if y.requires_grad else []
+    return sum(int((~one.isfinite()).sum()) for one in (y, *gradients) if one is not None)
+
+
+def large(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Is everything finite, forward and backward, for inputs of any size?"""
+
+    def at(tokens: int, factor: float, training: bool) -> Finding:
+        with subject.mode(training):
+            bad = _count_bad(subject, subject.draw(2, tokens), factor)
+        return Finding(bad, f"{bad} numbers are NaN or infinite ({Setting(tokens, factor, training)})")
+
+    chosen = {min(lengths), max(not_long(lengths))}
+    return worst(at(n, size, train) for n in chosen for size in (0.0, 1.0, 100.0, 1e4) for train in (False, True))
+
+
+def masked(subject: Subject, lengths: Sequence[int]) -> Finding:
+    """Is everything finite, forward and backward, where a token may see nothing at all?"""
+    _must_take_padding(subject)
+
+    def at(tokens: int, training: bool) -> Finding:
+        hidden = left_padding(3, tokens)
+        hidden[2] = True
+        with subject.mode(training):
+            bad = _count_bad(subject, subject.draw(3, tokens), hidden=hidden)
+        return Finding(bad, f"{bad} numbers are NaN or infinite where all is hidden ({Setting(tokens, 1, training)})")
+
+    return worst(at(tokens, training) for tokens in not_long(lengths) for training in (False, True))
+
+
+# Weights that two layers share without saying so. A head tied to the embedding is no fault: what is looked for is one
+# object, or one tensor, in several layers.
+
+
+def _layers_of(name: str) -> tuple[str, ...]:
+    """The numbers in a dotted name, which say in which layer it stands."""
+    return tuple(re.findall(r"(?:^|\.)(\d+)(?=\.|$)", name))
+
+
+def _in_several_layers(names: Sequence[str], depth: int | None = None) -> bool:
+    """Whether names stand in different layers, counting layers within layers down to a depth."""
+    return len({_layers_of(name)[:depth] for name in names if _layers_of(name)}) > 1
+
+
+def _shared(module: nn.Module, between_layers: bool) -> list[tuple[str, ...]]:
+    """The names of every object with weights that stands in several places, and of every weight in several layers.
+
+    Or, for a list of layers, in several of these only: what is shared within one is its author's choice.
+    """
+    depth = 1 if between_layers else None
+    places: defaultdict[object, list[str]] = defaultdict(list)
+    for name, one in module.named_modules(remove_duplicate=False):
+        if any(True for _ in one.parameters()):
+            places[id(one)].append(name)
+    found = [
+        tuple(names)
+        for names in places.values()
+        if len(names) > 1 and (_in_several_layers(names, depth) or not between_layers)
+    ]
+    inside = tuple(f"{name}." for names in found for name in names)
+    weights: defaultdict[object, list[str]] = defaultdict(list)
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if parameter.numel() and not name.startswith(inside):
+            weights[parameter.data_ptr()].append(name)
+    found += [tuple(names) for names in weights.values() if _in_several_layers(names, depth)]
+    return [names for names in found if not any(names[0].startswith(f"{above[0]}.") for above in found)]
+
+
+def _called_again(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, int]]:
+    """Blocks (modules made of several with weights) that one pass goes through more than once, and how often."""
+    counts: Counter[str] = Counter()
+
+    def watch(name: str) -> Callable[..., None]:
+        def count(*_: object) -> None:
+            counts[name] += 1
+
+        return count
+
+    handles = []
+    for name, one in module.named_modules():
+        parts = [part for part in one.modules() if part._parameters]
+        if name and len(parts) > 1:
+            handles.append(one.register_forward_pre_hook(watch(name)))
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    again = [(name, number) for name, number in counts.items() if number > 1]
+    return [(name, number) for name, number in again if not any(name.startswith(f"{above}.") for above, _ in again)]
+
+
+def shared_wires(module: nn.Module, run: Callable[[], object] | None = None, between_layers: bool = False) -> Finding:
+    """How many objects or weights serve in several places, or in several layers only, and which."""
+    found = _shared(module, between_layers)
+    lines = [f"the same weights serve as {_listed(names)}" for names in found]
+    if run is not None and not found:
+        lines += [f"one pass goes {number} times through {name}" for name, number in _called_again(module, run)]
+    return Finding(len(lines), "; ".join(_first(lines, 3)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(_first(list(names), 4))
+
+
+def _first(items: list[str], most: int) -> Iterator[str]:
+    """The first few, and how many more there are."""
+    yield from items[:most]
+    if len(items) > most:
+        yield f"{len(items) - most} more"
