@@ -13,9 +13,15 @@ import pytest
 from attnlab import cli, registry
 from attnlab.config import resolve
 from attnlab.errors import ConfigError
+from attnlab.measure import approximation, audit, cards
+from attnlab.measure.approximation import random_source
+from attnlab.measure.audit import audit_module
 from attnlab.measure.cards import card, entries, link, page
 from attnlab.model import make_attention
 from attnlab.registry import Card
+from attnlab.report.document import as_json
+from attnlab.report.html import as_html
+from attnlab.report.text import as_csv, as_latex, as_markdown
 from verbs import call
 
 ROOT = Path(__file__).parents[2]
@@ -183,3 +189,28 @@ def test_a_class_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path) -> No
     )
     with pytest.raises(ConfigError, match="cannot be run .* says where"):
         card(registry.find("mechanism", f"{tmp_path}/bad.py:Broken"))
+
+
+def test_every_measurement_is_a_document_in_every_form() -> None:
+    reports = [audit_module(lambda x: x.cumsum(1), n_embd=4, length=8), audit_module(lambda x: x, n_embd=4, length=4)]
+    for document in (
+        cards.document(card(FIND["zero_mask"])),
+        cards.list_document(OWN),
+        approximation.document(approximation.examine(FIND["performer"], random_source((0.5,), tokens=16), draws=1)),
+        audit.document(reports),
+    ):
+        assert document.tables() or document.kind == "mechanism"
+        assert document.title in as_html(document)
+        assert document.title in as_markdown(document).replace("\\", "")
+        assert json.loads(as_json(document))["kind"] == document.kind
+        for table in document.tables():
+            assert len(as_csv(table).splitlines()) > len(table.rows)
+            assert "\\caption{}" not in as_latex(table)
+
+
+def test_a_class_whose_annotations_cannot_be_read_is_built(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from __future__ import annotations\nfrom torch import nn\nclass Odd(nn.Linear):\n"
+        "    def __init__(self, n_embd: Absent, n_head, block_size):\n        super().__init__(n_embd, n_embd)\n"
+    )
+    assert registry.find("mechanism", f"{tmp_path}/odd.py:Odd").make((8, 2, 4)).in_features == 8
