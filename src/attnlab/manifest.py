@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from attnlab.errors import CheckpointError
+from attnlab.errors import CheckpointError, UserError
 
 NAME = "manifest.json"
 _VERSION = 1
@@ -96,3 +98,60 @@ class Manifest:
                 f"{path} is damaged or was edited (its checksum is not the one in {NAME}): restore it from a copy, or"
                 " make the folder again"
             )
+
+
+def peek(path: Path) -> dict[str, Any]:
+    """A JSON object, unchecked; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def kind_of(folder: Path) -> str:
+    """What a folder is: what its manifest says, else what its files show; empty for anything else."""
+    try:
+        manifest = Manifest.read(folder)
+    except CheckpointError:
+        manifest = None
+    return manifest.kind if manifest is not None else _kind_by_files(folder)
+
+
+def _kind_by_files(folder: Path) -> str:
+    """The kind of a folder from before there were manifests."""
+    config, result = peek(folder / "config.json"), peek(folder / "result.json")
+    if (folder / "study.json").is_file():
+        return "study"
+    if (folder / "predictions.tsv").is_file() and {"best_epoch", "labels", "dev"} <= result.keys():
+        return "classifier"
+    if "model_type" in config and {"history", "unigram", "validation_targets"} <= result.keys():
+        return "encoder"
+    return "run" if "stage" in config else ""
+
+
+def refuse_other_models(folder: Path) -> None:
+    """Refuse a folder whose model is one of transformers, and say what to do with it."""
+    kind, architecture, named = (
+        kind_of(folder),
+        peek(folder / "config.json").get("model_type"),
+        shlex.quote(str(folder)),
+    )
+    if kind == "classifier" and not (folder / "model" / "config.json").is_file():
+        raise UserError(
+            f"{folder} is a classification by a bag of words, not a run: `attnlab runs show {named}` shows its figures,"
+            " and attnlab classify measures other texts with --test"
+        )
+    if kind == "classifier":
+        load = f"AutoModelForSequenceClassification.from_pretrained({str(folder / 'model')!r})"
+        raise UserError(f"{folder} is a classifier of transformers already: load it with {load}")
+    if architecture in ("gpt2", "attnlab"):
+        raise UserError(
+            f"{folder} is a model of transformers already: to make a run of it, `attnlab import {named} runs/NAME`"
+        )
+    if isinstance(architecture, str):
+        what = "an encoder" if kind == "encoder" else f"a model ({architecture})"
+        raise UserError(
+            f"{folder} is {what} of transformers already: load it with AutoModel.from_pretrained({str(folder)!r}), or"
+            f" fine-tune it: attnlab classify --model {named}"
+        )

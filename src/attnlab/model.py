@@ -25,8 +25,9 @@ from torch.nn import functional as F
 from attnlab import registry, usercode
 from attnlab.config import ModelConfig, require, restore_model
 from attnlab.errors import CheckpointError, ConfigError, UserError, unknown
+from attnlab.manifest import refuse_other_models
 from attnlab.mechanisms.heads import Attention
-from attnlab.runs import Run, note_without_manifest, read_bytes, read_json, refuse_models_of_transformers
+from attnlab.runs import Run, note_without_manifest, read_bytes, read_json
 from attnlab.taps import Tap
 from attnlab.tokenizers import Tokenizer
 
@@ -312,7 +313,7 @@ def load_model(folder: Path | str, *, trust_code: bool = False) -> tuple[Languag
     if not (folder / "model.safetensors").is_file() and not (folder / "tokenizer.json").is_file():
         folder = Run.open(folder).model
     config = read_json(folder / "config.json")
-    refuse_models_of_transformers(folder)
+    refuse_other_models(folder)
     if config.get("format") != FORMAT:
         raise CheckpointError(
             f"{folder} has checkpoint format {config.get('format')}, and this version reads {FORMAT}:"

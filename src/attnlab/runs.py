@@ -22,7 +22,6 @@ import json
 import os
 import platform
 import re
-import shlex
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +48,7 @@ from attnlab.errors import (
 )
 from attnlab.machine import cores, cpu_name
 from attnlab.manifest import NAME as MANIFEST
-from attnlab.manifest import Manifest, digest
+from attnlab.manifest import Manifest, digest, refuse_other_models
 
 _KEPT_CHECKPOINTS = 2
 
@@ -235,62 +234,6 @@ def write_manifest(folder: Path, kind: str) -> None:
     write_bytes(folder / MANIFEST, Manifest.of(kind, files).to_bytes())
 
 
-def _read_json_or_empty(path: Path) -> dict[str, Any]:
-    """A JSON table, or an empty one where there is none that can be read."""
-    try:
-        return read_json(path)
-    except (AttnlabError, OSError, RecursionError):
-        return {}
-
-
-def _kind_of(folder: Path) -> str | None:
-    """What the manifest of a folder says that it is; None where there is no manifest that can be read."""
-    try:
-        manifest = Manifest.read(folder)
-    except CheckpointError:
-        return None
-    return manifest.kind if manifest is not None else None
-
-
-def is_classifier(path: Path) -> bool:
-    """Whether `attnlab classify` wrote this folder."""
-    if _kind_of(path) == "classifier":
-        return True
-    there = (path / "model").is_dir() and (path / "predictions.tsv").is_file()
-    return there and {"best_epoch", "labels", "dev"} <= _read_json_or_empty(path / "result.json").keys()
-
-
-def is_encoder(path: Path) -> bool:
-    """Whether `attnlab encoder pretrain` wrote this folder."""
-    if _kind_of(path) == "encoder":
-        return True
-    theirs = "model_type" in _read_json_or_empty(path / "config.json")
-    return theirs and {"history", "unigram", "validation_targets"} <= _read_json_or_empty(path / "result.json").keys()
-
-
-def refuse_models_of_transformers(path: Path) -> None:
-    """Refuse a folder whose model is not attnlab's own, and say what can be done with it."""
-    kind, named = _read_json_or_empty(path / "config.json").get("model_type"), shlex.quote(str(path))
-    if is_classifier(path):
-        if not (path / "model" / "config.json").is_file():
-            raise UserError(
-                f"{path} is a classification by a bag of words, not a run: `attnlab runs show {named}` tells its figures,"
-                " and attnlab classify measures other texts with --test"
-            )
-        load = f"AutoModelForSequenceClassification.from_pretrained({str(path / 'model')!r})"
-        raise UserError(f"{path} is a classifier of transformers already: load it with {load}")
-    if kind in ("gpt2", "attnlab"):
-        raise UserError(
-            f"{path} is a model of transformers already: to make a run of it, `attnlab import {named} runs/NAME`"
-        )
-    if isinstance(kind, str):
-        what = "an encoder" if is_encoder(path) else f"a model ({kind})"
-        raise UserError(
-            f"{path} is {what} of transformers already: load it with AutoModel.from_pretrained({str(path)!r}), or fine-tune"
-            f" it: attnlab classify --model {named}"
-        )
-
-
 @contextmanager
 def folders_above(folder: Path) -> Iterator[None]:
     """Make the folders above one that is to be written; those that were made for nothing go again."""
@@ -411,7 +354,7 @@ class Run:
             if several or "specimens" in read_json(path / "study.json").get("plan", {}):
                 example = several[0] if several else path / "SPECIMEN" / "seed-0"
                 raise UserError(f"{path} is a comparison of several runs: name one of them, such as {example}")
-            refuse_models_of_transformers(path / "best")
+            refuse_other_models(path / "best")
             if not (path / "finetune" / "model").is_dir():
                 if is_written(path / "result.json"):
                     raise UserError(f"{path} is a finished study and no run: `attnlab runs show {path}` tells about it")
@@ -419,7 +362,7 @@ class Run:
             path = path / "finetune"
         if not path.is_dir():
             raise UserError(f"{path}: no such run folder; `attnlab runs` shows those of this folder")
-        refuse_models_of_transformers(path)
+        refuse_other_models(path)
         if not (path / "config.json").is_file():
             raise UserError(f"{path} is not a run folder: it has no config.json")
         return cls(path)

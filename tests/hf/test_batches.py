@@ -12,7 +12,7 @@ from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
 from attnlab.hf import FineTuning
 from attnlab.hf.batches import compare_batching, explain_batch, padded_places
-from attnlab.hf.models import load_tokenizer
+from attnlab.hf.loading import load_tokenizer
 from attnlab.report.batch import tell_batch
 
 

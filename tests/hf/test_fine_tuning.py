@@ -13,8 +13,8 @@ import torch
 from attnlab.corpora.labelled import Tables, read_tables
 from attnlab.errors import ConfigError, UserError
 from attnlab.hf import FineTuning, Outcome, Scored, fine_tune, make_classifier
-from attnlab.hf.models import load_encoder, places
-from attnlab.hf.optimizer_factory import inner_matrices, make_optimizer
+from attnlab.hf.fine_tuning import inner_matrices, make_optimizer
+from attnlab.hf.loading import load_encoder, longest_text
 from attnlab.hf.settings import RATES, from_given
 from attnlab.optim import OptimizerPair
 from attnlab.stages import Show
@@ -104,7 +104,7 @@ def test_texts_that_are_cut_are_told(roberta: Path, tables: Tables) -> None:
 
 
 def test_tokens_and_padding_are_counted(roberta: Path, tables: Tables) -> None:
-    from attnlab.hf.models import load_tokenizer
+    from attnlab.hf.loading import load_tokenizer
 
     tokenizer = load_tokenizer(str(roberta))
     tokens = sum(min(24, len(ids)) for ids in tokenizer(tables.train.texts)["input_ids"])
@@ -141,7 +141,7 @@ def test_every_optimizer_learns(name: str, rate: float, share: float, roberta: P
 
 
 def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest(roberta: Path) -> None:
-    from attnlab.hf.models import load_encoder
+    from attnlab.hf.loading import load_encoder
 
     model = load_encoder(str(roberta), ("a", "b")).model
     names = {id(weight): name for name, weight in model.named_parameters()}
@@ -289,7 +289,7 @@ def test_places_by_another_name_are_found(tmp_path: Path) -> None:
         model_max_length = 10**30
 
     model = GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=20, vocab_size=30))
-    assert places(model, Endless.__new__(Endless)) == 20
+    assert longest_text(model, Endless.__new__(Endless)) == 20
 
 
 def test_a_folder_is_made_where_there_is_none(tmp_path: Path, tables: Tables) -> None:

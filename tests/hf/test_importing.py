@@ -147,7 +147,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
         read_folder(tmp_path / "llama")
     gpt2(tmp_path / "damaged")
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="cannot be read by transformers"):
+    with pytest.raises(DataError, match="cannot be loaded by transformers"):
         read_folder(tmp_path / "damaged")
     gpt2(tmp_path / "odd")
     odd = byte_pairs()

@@ -14,7 +14,7 @@ from huggingface_hub import constants
 
 from attnlab.errors import UserError
 from attnlab.hf import loading
-from attnlab.hf.places import locate
+from attnlab.hf.loading import locate
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def test_any_answer_of_the_hub_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["only pickled", "an index of pickled parts"])
 def test_pickled_weights_are_never_read(kind: str, tmp_path: Path) -> None:
-    from attnlab.hf.importing import read_folder
+    from attnlab.hf.exchange import read_folder
 
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_text(json.dumps({"model_type": "gpt2"}), encoding="utf-8")

@@ -17,9 +17,8 @@ from attnlab import stats, studies
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted, UserError
 from attnlab.hf import RATES, Epoch, FineTuning, Outcome, Scored, optimizers
-from attnlab.hf.asked import Asked
-from attnlab.hf.optimizers import Trainings, keep, make_plan, read_rates
-from attnlab.hf.optimizers_judge import about_rates, judge
+from attnlab.hf.classify import Asked
+from attnlab.hf.optimizers import Trainings, about_rates, judge, keep, make_plan, read_rates
 from attnlab.report import write_report
 from attnlab.report.comparison import epoch_charts
 from attnlab.runs import read_json
@@ -255,6 +254,6 @@ def test_rates_and_what_is_said_of_them() -> None:
     plan = make_plan(Asked("a-model", FineTuning()), "adamw=3e-5,muon", [4, 5])
     assert plan.rates == {"adamw": 3e-5, "muon": RATES["muon"]}
     assert (plan.chosen, plan.seeds) == (("adamw",), (4, 5))
-    assert plan == Trainings.stored(plan.to_dict())
+    assert plan == Trainings.restore(asdict(plan))
     assert plan.settings("muon", 4) == replace(FineTuning(), optimizer="muon", lr=RATES["muon"], seed=4)
     assert about_rates({"sgd": 0.1, "muon": 0.2}, ("sgd", "muon")) == "Learning rates as given: sgd 0.1, muon 0.2."

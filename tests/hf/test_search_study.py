@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from attnlab import stats, studies
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted
 from attnlab.hf import Epoch, FineTuning, Outcome, search
-from attnlab.hf.asked import Asked
-from attnlab.hf.search import Pruned, Search, distributions, estimate, make_plan, rebuilt, watcher
-from attnlab.hf.search_judge import best_of, verdict
+from attnlab.hf.classify import Asked
+from attnlab.hf.search import Pruned, Search, best_of, distributions, estimate, make_plan, rebuilt, verdict, watcher
 from attnlab.runs import read_json
 from verbs import call
 
@@ -185,7 +185,7 @@ def test_the_budget() -> None:
     timed = plan_of(minutes=1.0)
     assert (timed.trials, timed.over([trial(1, 0.5)])) == (0, False)
     assert timed.over([trial(1, 0.5)] * 2)
-    assert Search.stored(both.to_dict()) == both
+    assert Search.restore(asdict(both)) == both
     assert estimate(plan_of(trials=11), 10.0).startswith("the first took 10.0 s: the others may take about 1 min 00 s")
 
 

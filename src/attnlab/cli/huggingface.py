@@ -14,8 +14,7 @@ from attnlab.cli.common import HUGGING_FACE, app, console, errors, show_json
 from attnlab.cli.options import about, at_least_one, default, read_seeds, settings_class, typed_command
 from attnlab.config import build, from_text, type_hints
 from attnlab.errors import UserError
-from attnlab.hf.encoder_settings import EncoderConfig
-from attnlab.hf.settings import FineTuning
+from attnlab.hf.settings import EncoderConfig, FineTuning
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,8 +64,7 @@ def classify(
     Without files: sentences of the Python documentation by topic.
     Learning rates by default: adamw 5e-5, sgd 1e-2, adagrad 5e-4, muon 1.5e-3.
     """
-    from attnlab.hf.loading import reached
-    from attnlab.hf.places import locate
+    from attnlab.hf.loading import locate, reached
     from attnlab.hf.settings import BAG_OF_WORDS, from_given
 
     if model is None:
@@ -140,7 +138,7 @@ def _make_study(
         return None
     from functools import partial
 
-    from attnlab.hf import asked as fine_tuning
+    from attnlab.hf import classify as fine_tuning
     from attnlab.hf import optimizers as optimizing
     from attnlab.hf import search as searching
 

@@ -13,33 +13,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnlab.hf.classify import fine_tune, make_classifier
-    from attnlab.hf.encoder_settings import EncoderConfig
-    from attnlab.hf.encoders import pretrain
-    from attnlab.hf.exporting import export
-    from attnlab.hf.filling import Filling, fill
-    from attnlab.hf.importing import import_model
-    from attnlab.hf.outcome import Epoch, Outcome, Scored, Trial
-    from attnlab.hf.places import locate
-    from attnlab.hf.results import describe_tables
-    from attnlab.hf.settings import RATES, FineTuning
+    from attnlab.hf.encoders import Filling, fill, pretrain
+    from attnlab.hf.exchange import export, import_model
+    from attnlab.hf.loading import locate
+    from attnlab.hf.outcome import Epoch, Outcome, Scored, Trial, describe_tables
+    from attnlab.hf.settings import RATES, EncoderConfig, FineTuning
 
 _HOMES = {
     "Epoch": "outcome",
     "Outcome": "outcome",
     "Scored": "outcome",
     "Trial": "outcome",
-    "describe_tables": "results",
+    "describe_tables": "outcome",
     "RATES": "settings",
     "FineTuning": "settings",
     "fine_tune": "classify",
     "make_classifier": "classify",
-    "EncoderConfig": "encoder_settings",
-    "Filling": "filling",
-    "fill": "filling",
-    "locate": "places",
+    "EncoderConfig": "settings",
+    "Filling": "encoders",
+    "fill": "encoders",
+    "locate": "loading",
     "pretrain": "encoders",
-    "export": "exporting",
-    "import_model": "importing",
+    "export": "exchange",
+    "import_model": "exchange",
 }
 
 __all__ = [

@@ -1,9 +1,11 @@
 """attnlab's mechanisms inside models of transformers: `attn_implementation="attnlab:performer"`.
 
 transformers hands over queries, keys and values by head; what is left of a mechanism is what it does with them. Masks are
-taken as what they mean, hidden tokens and a direction, never as a matrix: whoever asks for another mask is refused. Texts that
-are padded on the left are read from their first token on, so that they get what they would get alone.
+taken as what they mean, hidden tokens and a direction, never as a matrix: any other mask is refused. Texts that are padded on
+the left are read from their first token on, so that they get what they would get alone.
 
+What a mechanism draws at random is seeded by the number of the layer, the same in every process, so that nothing need be saved.
+Learned weights belong into the model, where `equip` puts them: made later they would not be trained or saved.
 Knows nothing of attnlab's own models.
 """
 
@@ -11,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,16 +28,30 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 
 from attnlab import registry
 from attnlab.errors import UserError
-from attnlab.hf.layers import PLACE, Choice, equipping, layer_for
 from attnlab.mechanisms.heads import Attention
 from attnlab.model import read_tensors
 from attnlab.taps import capture, eval_mode
 
+PLACE = "attnlab_attention"  # what the learned weights of a mechanism are called inside an attention layer
 PREFIX = "attnlab:"
 FOREIGN = ("position_bias", "softcap", "sliding_window", "s_aux")  # what some models ask of attention beside the mask
 
 Model = TypeVar("Model", bound=nn.Module)
 Watching = AbstractContextManager[dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A mechanism as it is registered with transformers."""
+
+    entry: registry.Entry
+    name: str
+    block_size: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_layers: WeakKeyDictionary[nn.Module, tuple[object, Attention]] = WeakKeyDictionary()
+equipping: ContextVar[bool] = ContextVar("equipping", default=False)
 
 
 def register(mechanism: str, name: str | None = None, *, block_size: int | None = None, **options: Any) -> str:
@@ -41,9 +60,9 @@ def register(mechanism: str, name: str | None = None, *, block_size: int | None 
     `options` are the mechanism's own; `block_size` is the longest text, by default the model's max_position_embeddings.
     """
     entry = registry.find("mechanism", mechanism)
-    choice = Choice(entry, PREFIX + (name or entry.short_name), block_size, entry.check(options))
-    AttentionInterface.register(choice.name, partial(attend, choice))
-    AttentionMaskInterface.register(choice.name, partial(hide_padding, choice))
+    choice = _Choice(entry, PREFIX + (name or entry.short_name), block_size, entry.check(options))
+    AttentionInterface.register(choice.name, partial(_attend, choice))
+    AttentionMaskInterface.register(choice.name, partial(_hide_padding, choice))
     return choice.name
 
 
@@ -79,8 +98,11 @@ def equip(model: Model, folder: Path | str | None = None) -> Model:
     return model
 
 
-def hide_padding(
-    choice: Choice,
+# What transformers calls
+
+
+def _hide_padding(
+    choice: _Choice,
     batch_size: int,
     q_length: int,
     kv_length: int,
@@ -105,8 +127,8 @@ def hide_padding(
     return attention_mask[:, None, None, kv_offset : kv_offset + kv_length].bool()
 
 
-def attend(
-    choice: Choice,
+def _attend(
+    choice: _Choice,
     module: nn.Module,
     query: Float[Tensor, "B H T C"],
     key: Float[Tensor, "B G S C"],
@@ -120,13 +142,13 @@ def attend(
     """One layer's attention by a mechanism, as transformers calls it; the pattern too where it asks for attentions."""
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = causal and getattr(getattr(module, "config", None), "is_causal", True) is not False
-    refuse(choice, query, key, causal, attention_mask, asked)
+    _refuse(choice, query, key, causal, attention_mask, asked)
     repeat = query.shape[1] // key.shape[1]
     if repeat > 1:
         key, value = key.repeat_interleave(repeat, dim=1), value.repeat_interleave(repeat, dim=1)
     if scaling is not None and scaling != query.shape[-1] ** -0.5:
         query = query * (scaling * query.shape[-1] ** 0.5)
-    layer = layer_for(choice, module, query, causal)
+    layer = _layer_for(choice, module, query, causal)
     if key.shape[2] > layer.block_size:
         raise UserError(
             f"{key.shape[2]} tokens are too many for {choice.name}, which was made for {layer.block_size}:"
@@ -135,12 +157,12 @@ def attend(
     layer.dropout = dropout
     layer.train(dropout > 0)
     hidden = None if attention_mask is None else ~attention_mask[:, 0, 0, -key.shape[2] :]
-    z, pattern = read(layer, query, key, value, hidden, bool(asked.get("output_attentions")))
+    z, pattern = _read(layer, query, key, value, hidden, bool(asked.get("output_attentions")))
     return z.transpose(1, 2).contiguous(), pattern
 
 
-def refuse(
-    choice: Choice, query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, asked: dict[str, Any]
+def _refuse(
+    choice: _Choice, query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, asked: dict[str, Any]
 ) -> None:
     """Say what a mechanism is asked for and cannot do."""
     name = choice.name
@@ -155,7 +177,7 @@ def refuse(
         raise UserError(f"{name} takes a mask of padding, [batch, tokens]: leave the mask of pairs out")
 
 
-def read(
+def _read(
     layer: Attention, q: Tensor, k: Tensor, v: Tensor, hidden: Bool[Tensor, "B S"] | None, show: bool
 ) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B H T S"] | None]:
     """The averages, and the pattern where it is to be shown; rows with padding on the left from their first token on."""
@@ -193,3 +215,88 @@ def by_beginning(hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int) -> I
     for left in begins.unique().tolist():
         if left < seen:
             yield (begins == left).nonzero()[:, 0], left
+
+
+# The mechanism of a layer
+
+
+def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
+    """The mechanism of a layer: the one it was equipped with, or one made for it when it is first used."""
+    key = _describe(choice, query, causal)
+    held = getattr(module, PLACE, None)
+    if held is not None and getattr(held, "made_for", None) == key:
+        assert isinstance(held, Attention)
+        return held
+    known = _layers.get(module)
+    if known is not None and known[0] == key:
+        return known[1]
+    layer = _make(choice, module, query, causal)
+    if any(True for _ in layer.parameters()):
+        if not equipping.get():
+            own = ", ".join(sorted({name.split(".")[0] for name, _ in layer.named_parameters()}))
+            raise UserError(
+                f"{choice.name} has weights of its own ({own}) that must be part of the model: call"
+                " attnlab.exchange.equip(model) before training it, and equip(model, folder) after loading it"
+            )
+        layer.made_for = key  # type: ignore[assignment]
+        module.add_module(PLACE, layer)
+    else:
+        _layers[module] = (key, layer)
+    return layer
+
+
+def _describe(choice: _Choice, query: Tensor, causal: bool) -> tuple[object, ...]:
+    """What a layer is made for: another one is made where any of it changes."""
+    options = tuple(sorted((name, str(value)) for name, value in choice.options.items()))
+    return choice.name, choice.block_size, options, causal, query.shape[1], query.shape[-1], query.dtype
+
+
+def _make(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
+    """A mechanism for the shapes of a layer, without projections, or the reason why there is none."""
+    entry, (heads, width) = choice.entry, (query.shape[1], query.shape[-1])
+    if entry.defect:
+        raise UserError(f"{choice.name} is wrong on purpose ({entry.defect}): use attnlab:dot")
+    if causal and not entry.causal:
+        raise UserError(f"{choice.name} sees the future, and this model must not: choose a causal mechanism")
+    if not causal and not entry.accepts("causal"):
+        raise UserError(f"{choice.name} looks back only, and this encoder looks both ways: use it in a causal model")
+    offered = {"causal": causal} if entry.accepts("causal") else {}
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(getattr(module, "layer_idx", None) or 0)
+        layer = entry.build(heads * width, heads, _longest(choice, module), **offered, **choice.options)
+    if not isinstance(layer, Attention):
+        raise UserError(f"{choice.name} is not an attnlab Attention, and cannot be handed queries, keys and values")
+    if layer.heads.kv_heads != heads:
+        raise UserError(f"{choice.name} groups heads by its projections: set num_key_value_heads of the model instead")
+    if layer.heads.key is None or layer.heads.value is None:
+        raise UserError(
+            f"{choice.name} makes keys or values by the projection of its queries, and the projections belong to the model"
+        )
+    return _without_projections(choice, layer.to(query.dtype), query)
+
+
+def _without_projections(choice: _Choice, layer: Attention, query: Tensor) -> Attention:
+    """A mechanism that is left with what it does to queries, keys and values."""
+    layer.out = None  # type: ignore[assignment]
+    layer.heads.query = layer.heads.key = layer.heads.value = None  # type: ignore[assignment]
+    one = torch.zeros_like(query[:1, :, :1])
+    try:
+        with torch.no_grad():
+            layer.eval().dispatch(one, one, one, None)
+    except TypeError:
+        raise UserError(
+            f"{choice.name} needs the query projection of its layer for more than the tokens' queries, and that belongs to the"
+            " model"
+        ) from None
+    return layer
+
+
+def _longest(choice: _Choice, module: nn.Module) -> int:
+    """The longest text of a model."""
+    found = choice.block_size or getattr(getattr(module, "config", None), "max_position_embeddings", None)
+    if not found:
+        raise UserError(
+            f"the longest text of this model is not known: attnlab.exchange.register('{choice.entry.short_name}',"
+            " block_size=512)"
+        )
+    return int(found)

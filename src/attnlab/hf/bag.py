@@ -65,16 +65,16 @@ class Bag:
             raise CheckpointError(f"{folder / 'bag.safetensors'} is damaged ({error}): make it again") from None
 
 
-def fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:
+def _fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:
     """The baseline with the strength that predicts held-out parts of the training table best; the weaker one of equals."""
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
     texts, gold = tables.train.texts, tables.ids(tables.train)
-    trials = cross_validate(texts, gold, folds_of(tables), seed)
+    trials = _cross_validate(texts, gold, _folds_of(tables), seed)
     reader = TfidfVectorizer(**WORDS)
-    model = LogisticRegression(C=best_of(trials).strength, max_iter=MOST_ROUNDS).fit(reader.fit_transform(texts), gold)
+    model = LogisticRegression(C=_best_of(trials).strength, max_iter=MOST_ROUNDS).fit(reader.fit_transform(texts), gold)
     weights, offsets = model.coef_, model.intercept_
     if len(tables.labels) == 2:  # scikit-learn keeps one row for two labels
         weights, offsets = np.vstack([np.zeros_like(weights), weights]), np.array([0.0, offsets[0]])
@@ -82,7 +82,7 @@ def fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:
     return Bag(list(tables.labels), words, reader.idf_, np.ascontiguousarray(weights), offsets), trials
 
 
-def folds_of(tables: Tables) -> int:
+def _folds_of(tables: Tables) -> int:
     """Parts that the training table is cut into: each needs a text of every label."""
     label, least = min(tables.train.counts.items(), key=lambda pair: pair[1])
     if least < 2:
@@ -90,7 +90,7 @@ def folds_of(tables: Tables) -> int:
     return min(FOLDS, least)
 
 
-def cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> list[Trial]:
+def _cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> list[Trial]:
     """The accuracy of every strength on parts of the table that it did not see; a part's words are counted once for all."""
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -111,12 +111,12 @@ def cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> 
     return [Trial(strength, many / len(gold)) for strength, many in right.items()]
 
 
-def best_of(trials: Sequence[Trial]) -> Trial:
+def _best_of(trials: Sequence[Trial]) -> Trial:
     """The trial with the highest accuracy, the weakest of equals."""
     return max(trials, key=lambda one: one.accuracy)
 
 
-def score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
+def _score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
     """A table as the baseline sees it."""
     import numpy as np
 
@@ -128,21 +128,21 @@ def score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
 def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -> Outcome:
     """Fit the baseline; with a folder it is kept there, and measured on the test table if there is one."""
     began = time.perf_counter()
-    show.line(f"{len(STRENGTHS)} strengths are tried on {folds_of(tables)} parts of {tables.train.source}")
-    bag, trials = fit(tables, settings.seed)
-    chosen = best_of(trials)
+    show.line(f"{len(STRENGTHS)} strengths are tried on {_folds_of(tables)} parts of {tables.train.source}")
+    bag, trials = _fit(tables, settings.seed)
+    chosen = _best_of(trials)
     right = f"{100 * chosen.accuracy:.1f} % right in cross-validation within {tables.train.source}"
     show.line(f"strength {chosen.strength:g}: {right}")
-    dev, test = score(bag, tables.dev, tables.ids(tables.dev)), None
+    dev, test = _score(bag, tables.dev, tables.ids(tables.dev)), None
     if folder is not None:
         bag.save(folder)
         if tables.test is not None:
-            test = score(bag, tables.test, tables.ids(tables.test))
+            test = _score(bag, tables.test, tables.ids(tables.test))
     facts = {
         "architecture": "tf-idf of words and pairs, logistic regression",
         "parameters": int(bag.weights.size + bag.offsets.size),
         "words": len(bag.words),
         "strength": chosen.strength,
-        "folds": folds_of(tables),
+        "folds": _folds_of(tables),
     }
     return Outcome(tables.labels, dev, test, (), 0, time.perf_counter() - began, facts=facts, trials=tuple(trials))

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
-from attnlab.hf.loading import plainly, quietly
-from attnlab.hf.models import PACKAGES, load_tokenizer, places
-from attnlab.hf.places import locate, need_extra
+from attnlab.hf.loading import PACKAGES, load_tokenizer, longest_text_of, need_extra, quietly
 from attnlab.hf.settings import BAG_OF_WORDS, FineTuning
 
 if TYPE_CHECKING:
@@ -33,14 +31,14 @@ def explain_batch(name: str, tables: Tables, settings: FineTuning) -> dict[str, 
         raise UserError(f"{BAG_OF_WORDS} has no tokenizer and no batches: explain those of an encoder, with --model")
     need_extra(*PACKAGES)
     tokenizer = load_tokenizer(name)
-    limit = min(settings.max_length, places_of(name, tokenizer))
-    whole = lengths(tokenizer, tables.train.texts)
-    batch = make_batch(tokenizer, tables, settings, limit)
+    limit = min(settings.max_length, longest_text_of(name, tokenizer))
+    whole = _lengths(tokenizer, tables.train.texts)
+    batch = _make_batch(tokenizer, tables, settings, limit)
     return {
         "model": name,
         "source": tables.train.source,
         "labels": dict(enumerate(tables.labels)),
-        "tokenizer": describe_tokenizer(tokenizer, limit, settings),
+        "tokenizer": _describe_tokenizer(tokenizer, limit, settings),
         "tensors": [
             {
                 "name": key,
@@ -50,39 +48,29 @@ def explain_batch(name: str, tables: Tables, settings: FineTuning) -> dict[str, 
                     side=tokenizer.padding_side
                 ),
             }
-            for key, value in sorted(batch.items(), key=lambda pair: order(pair[0]))
+            for key, value in sorted(batch.items(), key=lambda pair: _order(pair[0]))
         ],
-        "batch": counted(whole[: settings.batch_size], limit, batch["input_ids"].shape[1]),
-        "text": shown_text(tokenizer, tables, batch),
-        "table": {**counted(whole, limit), "batching": compare_batching(whole, limit, settings)},
+        "batch": _counted(whole[: settings.batch_size], limit, batch["input_ids"].shape[1]),
+        "text": _shown_text(tokenizer, tables, batch),
+        "table": {**_counted(whole, limit), "batching": compare_batching(whole, limit, settings)},
     }
 
 
-def order(name: str) -> int:
+def _order(name: str) -> int:
     """Where a tensor is told: the text, what belongs to it, and the labels last."""
     known = list(MEANINGS)
     return known.index(name) if name in known else len(known) - 2
 
 
-def places_of(name: str, tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many tokens a model has places for, without its weights."""
-    import torch
-    from transformers import AutoConfig, AutoModel
-
-    models: Any = AutoModel  # without types
-    with quietly(), plainly(name), torch.device("meta"):
-        return places(models.from_config(AutoConfig.from_pretrained(locate(name), trust_remote_code=False)), tokenizer)
-
-
-def lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[int]:
+def _lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[int]:
     """Tokens of every text, special tokens included, before anything is cut."""
     with quietly():
         return [len(ids) for ids in tokenizer(texts)["input_ids"]]
 
 
-def make_batch(tokenizer: PreTrainedTokenizerBase, tables: Tables, settings: FineTuning, limit: int) -> Any:
+def _make_batch(tokenizer: PreTrainedTokenizerBase, tables: Tables, settings: FineTuning, limit: int) -> Any:
     """The first lines of the training table as the collator hands them to the model."""
-    from attnlab.hf.datasets import collator, tokenized
+    from attnlab.hf.fine_tuning import collator, tokenized
 
     first = range(min(settings.batch_size, len(tables.train.rows)))
     with quietly():
@@ -90,7 +78,7 @@ def make_batch(tokenizer: PreTrainedTokenizerBase, tables: Tables, settings: Fin
         return collator(tokenizer, settings, limit)([rows[place] for place in first])
 
 
-def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, limit: int, settings: FineTuning) -> dict[str, Any]:
+def _describe_tokenizer(tokenizer: PreTrainedTokenizerBase, limit: int, settings: FineTuning) -> dict[str, Any]:
     """The settings that decide what a batch looks like."""
     special = {
         name: {"token": str(token), "id": tokenizer.convert_tokens_to_ids(str(token))}
@@ -110,7 +98,7 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, limit: int, settings:
     }
 
 
-def counted(whole: Sequence[int], limit: int, width: int | None = None) -> dict[str, Any]:
+def _counted(whole: Sequence[int], limit: int, width: int | None = None) -> dict[str, Any]:
     """Texts, tokens, cuts; and padding, if they stand in one batch of some width."""
     kept = [min(length, limit) for length in whole]
     cut = [length - limit for length in whole if length > limit]
@@ -160,7 +148,7 @@ def padded_places(kept: Sequence[int], order: Sequence[int], size: int) -> int:
     return sum(len(batch) * max(kept[place] for place in batch) for batch in batches)
 
 
-def shown_text(tokenizer: PreTrainedTokenizerBase, tables: Tables, batch: Any) -> dict[str, Any]:
+def _shown_text(tokenizer: PreTrainedTokenizerBase, tables: Tables, batch: Any) -> dict[str, Any]:
     """The shortest text of the batch, piece by piece: where there is padding, it has some."""
     masks = batch["attention_mask"].tolist()
     place = min(range(len(masks)), key=lambda number: sum(masks[number]))

@@ -1,10 +1,11 @@
-"""The model card that an export writes: what the model is, what it was trained on, how well it does, how to load it.
+"""Model cards, of exported models and of encoders: what one is, what it was trained on, how well it does, how to load it.
 
-Facts in, Markdown out; what is not known is not said.
+Facts in, Markdown out; what is not known is left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,18 +34,64 @@ class Facts:
         return self.layout != "gpt2" or self.tokenizer == "word"
 
 
-def card(facts: Facts) -> str:
-    """README.md."""
-    parts = [head(facts), what(facts), loading(facts), training(facts), figures(facts), limits(facts), settings(facts)]
+def model_card(facts: Facts) -> str:
+    """README.md of an exported model."""
+    head = _header("text-generation", "attnlab", facts.name)
+    parts = [head, _what(facts), _loading(facts), _training(facts), _figures(facts), _limits(facts), _settings(facts)]
     return "\n".join(part for part in parts if part)
 
 
-def head(facts: Facts) -> str:
+def encoder_card(result: Mapping[str, Any]) -> str:
+    """README.md of a small encoder, from its result."""
+    config, best, guess = result["config"], result["history"][-1], result["unigram"]
+    rows = [f"| {shown(one['name'])} | {one['texts']:,} | `{one['sha256']}` |" for one in result["corpus"]]
+    curve = [
+        f"| {one['epoch']:.2f} | {one['seconds'] / 60:.1f} | {one['loss']:.3f} | {one['accuracy']:.1%} |"
+        for one in result["history"]
+    ]
+    return "\n".join(
+        [
+            _header("fill-mask", "roberta, attnlab", "A small RoBERTa"),
+            f"{config['n_layer']} layers, width {config['n_embd']}, {config['n_head']} heads,"
+            f" {result['vocab_size']:,} byte-pair pieces, texts of up to {config['block_size']} tokens:"
+            f" {result['parameters']:,} parameters. Pretrained from scratch with attnlab by filling in hidden tokens.",
+            "",
+            "It knows nothing but its corpus, and has its faults. It is a start for fine-tuning, not a source of facts.",
+            "",
+            "| trained on | texts | sha256 |",
+            "|---|---|---|",
+            *rows,
+            "",
+            *licences_of(one["name"] for one in result["corpus"]),
+            "",
+            f"{result['tokens']:,} tokens in {result['seconds'] / 60:.1f} minutes on {result['threads']} thread(s)"
+            f" ({result['tokens_per_second']:,} a second), {config['hidden']:.0%} of them hidden, seed {config['seed']}.",
+            "",
+            f"Of the texts {config['held_out']:.1%} were held out; {result['validation_targets']:,} of their tokens, 15 %,"
+            f" were hidden. It finds {best['accuracy']:.1%} of them (loss {best['loss']:.3f}); who knows only how frequent"
+            f" every token is finds {guess['accuracy']:.1%} (loss {guess['loss']:.3f}).",
+            "",
+            "| epoch | minutes | loss of hidden tokens | found |",
+            "|---|---|---|---|",
+            *curve,
+            "",
+            "```python",
+            "from transformers import AutoModelForMaskedLM, AutoTokenizer",
+            "",
+            'tokenizer = AutoTokenizer.from_pretrained("this-folder")',
+            'model = AutoModelForMaskedLM.from_pretrained("this-folder")',
+            "```",
+            "",
+        ]
+    )
+
+
+def _header(task: str, tags: str, title: str) -> str:
     """The fields that model hubs read, and the title."""
-    return f"---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [attnlab]\n---\n# {facts.name}\n"
+    return f"---\nlibrary_name: transformers\npipeline_tag: {task}\ntags: [{tags}]\n---\n# {title}\n"
 
 
-def what(facts: Facts) -> str:
+def _what(facts: Facts) -> str:
     """Mechanism and sizes."""
     model, total = facts.model, sum(facts.parameters.values())
     parts = ", ".join(f"{part} {count:,}" for part, count in facts.parameters.items() if count)
@@ -56,7 +103,7 @@ def what(facts: Facts) -> str:
     )
 
 
-def loading(facts: Facts) -> str:
+def _loading(facts: Facts) -> str:
     """A block of Python that runs as it stands."""
     first = "import attnlab.exchange  # pip install 'attnlab[hf]'\n" if facts.needs_attnlab else ""
     layout = (
@@ -85,7 +132,7 @@ print(tokenizer.decode(written[0]))
 {ask}"""
 
 
-def training(facts: Facts) -> str:
+def _training(facts: Facts) -> str:
     """The data of every stage, with their checksums and licences."""
     lines, sources = [], []
     for stored in facts.stages:
@@ -99,7 +146,7 @@ def training(facts: Facts) -> str:
     return "\n".join(["## Training\n", *lines, *licences, ""])
 
 
-def figures(facts: Facts) -> str:
+def _figures(facts: Facts) -> str:
     """What was measured, with intervals."""
     lines = []
     loss = facts.result.get("final_loss")
@@ -117,7 +164,7 @@ def figures(facts: Facts) -> str:
     return "\n".join(["## Figures\n", *lines, ""]) if lines else "## Figures\nNone were measured in its run.\n"
 
 
-def limits(facts: Facts) -> str:
+def _limits(facts: Facts) -> str:
     """What it cannot do."""
     longest = facts.model["block_size"]
     lines = [
@@ -134,7 +181,7 @@ def limits(facts: Facts) -> str:
     return "## Limits\n" + " ".join(lines) + "\n"
 
 
-def settings(facts: Facts) -> str:
+def _settings(facts: Facts) -> str:
     """Every setting, for whoever wants to train it again."""
     values = (facts.stages[-1].get("config") if facts.stages else None) or {"model": facts.model}
     rows = [f"| {name} | {value} |" for name, value in flatten(values)]

@@ -63,15 +63,15 @@ def to_gpt2(model: LanguageModel, **symbols: Any) -> tuple[GPT2Config, dict[str,
         block, theirs_block = f"blocks.{layer}", f"transformer.h.{layer}"
         names = [f"{block}.attn.heads.{one}" for one in ("query", "key", "value")]
         made[f"{theirs_block}.attn.c_attn.weight"] = torch.cat([ours[f"{name}.weight"] for name in names]).T
-        made[f"{theirs_block}.attn.c_attn.bias"] = torch.cat([bias_of(ours, name) for name in names])
+        made[f"{theirs_block}.attn.c_attn.bias"] = torch.cat([_bias_of(ours, name) for name in names])
         for part, other in PARTS.items():
             weight = ours[f"{block}.{part}.weight"]
             made[f"{theirs_block}.{other}.weight"] = weight.T if weight.ndim == 2 else weight
-            made[f"{theirs_block}.{other}.bias"] = bias_of(ours, f"{block}.{part}")
+            made[f"{theirs_block}.{other}.bias"] = _bias_of(ours, f"{block}.{part}")
     return theirs, {name: tensor.contiguous().clone() for name, tensor in made.items()}
 
 
-def bias_of(tensors: dict[str, Tensor], name: str) -> Tensor:
+def _bias_of(tensors: dict[str, Tensor], name: str) -> Tensor:
     """The bias of a linear map; zeros where it has none."""
     found = tensors.get(f"{name}.bias")
     return tensors[f"{name}.weight"].new_zeros(len(tensors[f"{name}.weight"])) if found is None else found
@@ -131,7 +131,7 @@ def from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
         weights = tensors[f"{theirs}.attn.c_attn.weight"].T.chunk(3)
         biases = tensors[f"{theirs}.attn.c_attn.bias"].chunk(3)
         for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
-            by = scale_of(config, layer) if name == "query" else 1.0
+            by = _scale_of(config, layer) if name == "query" else 1.0
             made[f"{block}.attn.heads.{name}.weight"] = weight * by
             made[f"{block}.attn.heads.{name}.bias"] = bias * by
         for part, other in PARTS.items():
@@ -142,7 +142,7 @@ def from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
     return model.eval()
 
 
-def scale_of(config: Any, layer: int) -> float:
+def _scale_of(config: Any, layer: int) -> float:
     """How much larger its queries are than attnlab's, whose scores are always divided by the root of the width."""
     scale = 1.0 if config.scale_attn_weights else float((config.n_embd // config.n_head) ** 0.5)
     return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale

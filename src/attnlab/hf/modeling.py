@@ -158,7 +158,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """The scores of every next token, and the loss where there are labels."""
         counted = others.pop("num_items_in_batch", None)
-        refuse(input_ids, attention_mask, past_key_values, others)
+        _refuse(input_ids, attention_mask, past_key_values, others)
         assert input_ids is not None
         cache = past_key_values
         if cache is None and use_cache and not self.training:
@@ -234,14 +234,14 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         if cache is not None:
             cache.groups = [(*begin, kept) for begin, kept in zip(beginnings, caches, strict=True) if kept is not None]
             cache.length = total
-        found = {name: joined(parts, name, len(ids), asked, total) for name in [*watched, "scores"]}
+        found = {name: _joined(parts, name, len(ids), asked, total) for name in [*watched, "scores"]}
         return found.pop("scores"), found
 
 
 Part = tuple[Tensor, int, int, dict[str, Tensor]]
 
 
-def joined(parts: Sequence[Part], name: str, batch: int, asked: int, total: int) -> Tensor:
+def _joined(parts: Sequence[Part], name: str, batch: int, asked: int, total: int) -> Tensor:
     """One tensor of all rows from those of the groups: patterns are [B, H, T, S], everything else begins with [B, T]."""
     rows, first, _, values = parts[0]
     if len(parts) == 1 and len(rows) == batch and first == 0:
@@ -257,7 +257,7 @@ def joined(parts: Sequence[Part], name: str, batch: int, asked: int, total: int)
     return whole
 
 
-def refuse(ids: Tensor | None, mask: Tensor | None, cache: object, others: dict[str, Any]) -> None:
+def _refuse(ids: Tensor | None, mask: Tensor | None, cache: object, others: dict[str, Any]) -> None:
     """Say what this model is given and does not read."""
     if ids is None:
         raise UserError("an attnlab model reads input_ids: it cannot begin with embeddings")

@@ -1,15 +1,17 @@
 """Which optimizer? The same encoder, tables, seeds and epochs, fine-tuned once by each optimizer with each seed.
 
 Order, folders, tests and report are those of a comparison; the texts of the validation table are its questions. The test
-table is never read. Trainings that are finished are kept, so that a study that was stopped goes on where it was.
+table is never read. Finished trainings are kept, so that a study that was stopped resumes where it was.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +19,48 @@ from rich.console import Console
 
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError, unknown
-from attnlab.hf import RATES, FineTuning, Outcome, fine_tune, optimizers_judge
-from attnlab.hf.asked import Asked, check, fingerprints
+from attnlab.hf.classify import Asked, check, data_of, fine_tune, fingerprints, versions
+from attnlab.hf.outcome import Outcome
+from attnlab.hf.settings import RATES, FineTuning
 from attnlab.progress import display, say
 from attnlab.report import strict
-from attnlab.report.words import duration, plural
-from attnlab.runs import environment, reporting_damage, to_json, write_folder
+from attnlab.report.words import duration, percent, plural
+from attnlab.runs import Run, environment, reporting_damage, to_json, write_folder
 from attnlab.studies.compare import Plan
+from attnlab.studies.compare.figures import Figure
+from attnlab.studies.compare.judge import compare_all, pair, spread_of
 from attnlab.studies.compare.plan import seed_numbers
+from attnlab.studies.compare.records import Record, notes_on
 from attnlab.studies.compare.specimens import Specimen
-from attnlab.studies.study import Study
+from attnlab.studies.study import Result, Study
 
 __all__ = ["STUDY", "Trainings", "begin", "make_plan"]
+
+FIGURES = (
+    Figure(
+        "accuracy",
+        "right labels",
+        "right",
+        "share",
+        False,
+        "of the validation texts, in the best epoch; that it was chosen on the same texts flatters all of them a little",
+        "accuracy",
+    ),
+    Figure("loss", "validation loss", "loss", "loss", True, "nats a text, in the best epoch", "loss"),
+    Figure(
+        "best_epoch", "best epoch", "best epoch", "epoch", True, "the first with the most right labels", "best_epoch"
+    ),
+    Figure(
+        "seconds_per_epoch",
+        "time of an epoch",
+        "epoch",
+        "seconds",
+        True,
+        "training alone, one training at a time",
+        "seconds_per_epoch",
+    ),
+    Figure("seconds", "whole time", "time", "seconds", True, "with loading and validation", "seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,14 +74,10 @@ class Trainings:
 
     @classmethod
     @reporting_damage(Path("study.json"))
-    def stored(cls, values: Mapping[str, Any]) -> Trainings:
-        """What to_dict gave."""
+    def restore(cls, values: Mapping[str, Any]) -> Trainings:
+        """The plan from what study.json holds."""
         lists = {key: tuple(values[key]) for key in ("chosen", "seeds")}
-        return cls(Asked.stored(values["asked"]), dict(values["rates"]), **lists)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
+        return cls(Asked.restore(values["asked"]), dict(values["rates"]), **lists)
 
     def tables(self) -> Tables:
         """What is learned from and judged on."""
@@ -106,25 +134,14 @@ def make_plan(asked: Asked, optimizers: str, seeds: int | Sequence[int] | None =
     return Trainings(asked.absolute(), rates, chosen, seed_numbers(seeds))
 
 
-def check_plan(plan: Trainings) -> None:
-    """Find mistakes before anything is trained."""
-    check(plan.asked, plan.tables(), "has no optimizer to choose")
-
-
-def sums(plan: Trainings) -> dict[str, str]:
-    """Checksums of the tables and the model."""
-    return fingerprints(plan.asked, plan.tables())
-
-
-def conclude(folder: Path, plan: Trainings, console: Console) -> dict[str, Any]:
-    """Train what is not trained yet, judge, and write the result and the report."""
+def _conclude(folder: Path, plan: Trainings, console: Console) -> Result:
     tables = plan.tables()
-    train_all(folder, plan, tables, console)
-    result: dict[str, Any] = strict(optimizers_judge.judge(plan, folder, tables))
+    _train_all(folder, plan, tables, console)
+    result: Result = strict(judge(plan, folder, tables))
     return result
 
 
-def train_all(folder: Path, plan: Trainings, tables: Tables, console: Console) -> None:
+def _train_all(folder: Path, plan: Trainings, tables: Tables, console: Console) -> None:
     """Every training that is not there yet, one after the other: so their times can be compared."""
     order, path = plan.comparison().order(), plan.comparison().path
     waiting = [one for one in order if not path(folder, *one).exists()]
@@ -133,7 +150,7 @@ def train_all(folder: Path, plan: Trainings, tables: Tables, console: Console) -
         f"{len(plan.rates)} optimizers x {plural(len(plan.seeds), 'seed')} = {len(order)} trainings,"
         f" {plural(plan.asked.settings.epochs, 'epoch')} each; {len(order) - len(waiting)} are done",
     )
-    say(console, optimizers_judge.about_rates(plan.rates, plan.chosen))
+    say(console, about_rates(plan.rates, plan.chosen))
     for number, (name, seed) in enumerate(waiting, start=1):
         began = time.perf_counter()
         with display(f"{name}, seed {seed}", console) as show:
@@ -173,5 +190,154 @@ def keep(path: Path, settings: FineTuning, outcome: Outcome) -> None:
     write_folder(path, "training", files)
 
 
-STUDY = Study(Trainings.stored, check_plan, sums, conclude, lambda _: "optimizers")
+# From finished trainings to figures, tests and sentences
+
+
+def about_rates(rates: Mapping[str, float], chosen: Sequence[str]) -> str:
+    """Where the learning rates come from, and what that means."""
+    defaults = [f"{name} {rate:g}" for name, rate in rates.items() if name not in chosen]
+    given = [f"{name} {rates[name]:g}" for name in chosen]
+    said = [f"as given: {', '.join(given)}"] if given else []
+    if not defaults:
+        return f"Learning rates {said[0]}."
+    said.append(f"each optimizer's default, not tuned: {', '.join(defaults)}")
+    warning = "With a rate tuned by --search an optimizer may do better, and the order may change."
+    return f"Learning rates {'; '.join(said)}. {warning}"
+
+
+def _read_records(plan: Trainings, folder: Path) -> dict[str, list[Record]]:
+    """The trainings by optimizer, in the order of the seeds, as records of a comparison."""
+    found: dict[str, list[Record]] = {}
+    for name in plan.rates:
+        for seed in plan.seeds:
+            path = plan.comparison().path(folder, name, seed)
+            stored = Run(path).result
+            each = [one["seconds"] for one in stored["epochs"]]
+            stored["seconds_per_epoch"] = sum(each) / len(each)
+            values = {one.key: one.of(stored) for one in FIGURES}
+            there = {key: float(value) for key, value in values.items() if value is not None}
+            found.setdefault(name, []).append(Record(seed, Run(path), path, there, stored))
+    return found
+
+
+def judge(plan: Trainings, folder: Path, tables: Tables) -> dict[str, Any]:
+    """The result in the shape of a comparison, ready for JSON and for the report."""
+    records = _read_records(plan, folder)
+    every = [one for rows in records.values() for one in rows]
+    columns = [one for one in FIGURES if all(one.key in record.values for record in every)]
+    comparison = plan.comparison()
+    specimens = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
+    comparisons = [_of_texts(one) for one in compare_all(comparison, records, columns[0], set())]
+    names = ", ".join(records)
+    return {
+        "kind": "comparison",
+        "study": "optimizers",
+        "title": f"{names}: which fine-tunes {plan.asked.called} better?",
+        "question": f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
+        f" {tables.dev.source}.",
+        "command": plan.asked.command,
+        "finished": date.today().isoformat(),
+        "seconds": round(sum(one.values["seconds"] for one in every), 1),
+        "varied": "optimizer, with its learning rate",
+        "seeds": list(plan.seeds),
+        "jobs": 1,
+        "order": [list(one) for one in comparison.order()],
+        "data": data_of(plan.asked, tables),
+        "figures": [one.to_dict() for one in columns],
+        "specimens": specimens,
+        "comparisons": comparisons,
+        "paired": [pair(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
+        "rates": {name: {"lr": rate, "given": name in plan.chosen} for name, rate in plan.rates.items()},
+        "verdict": [
+            _lead(specimens, comparisons, len(plan.seeds)),
+            about_rates(plan.rates, plan.chosen),
+            *_diverged(records),
+            *notes_on(records),
+            *(f"Look at the data: {one}." for one in tables.warnings),
+        ],
+        "environment": {**environment(), **versions()},
+        "settings": {name: _shared(plan, name) for name in records},
+    }
+
+
+def _shared(plan: Trainings, name: str) -> dict[str, Any]:
+    """The settings of all trainings by one optimizer."""
+    return {key: value for key, value in asdict(plan.settings(name, 0)).items() if key != "seed"}
+
+
+def _describe(
+    plan: Trainings, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]
+) -> dict[str, Any]:
+    """One optimizer with all its trainings."""
+    spread = {}
+    for column in columns:
+        each = [row.values[column.key] for row in rows]
+        found = spread_of(each, column.kind)
+        none = {"low": None, "high": None} if column.kind == "epoch" else {}  # a few whole numbers: shown one by one
+        spread[column.key] = {**found, **none, "each": each}
+    return {
+        "name": name,
+        "reference": name == next(iter(plan.rates)),
+        "leaks": False,
+        "settings": {
+            "optimizer": name,
+            "learning rate": plan.rates[name],
+            "rate": "given" if name in plan.chosen else "default",
+        },
+        "values": spread,
+        "runs": [
+            {
+                "seed": row.seed,
+                "folder": os.path.relpath(row.folder, folder),
+                "values": row.values,
+                "epochs": row.measured["epochs"],
+            }
+            for row in rows
+        ],
+    }
+
+
+def _diverged(records: Mapping[str, Sequence[Record]]) -> list[str]:
+    """The optimizers whose loss was no number in the end, which says more of the rate than of them."""
+    found = {name: [row.seed for row in rows if "loss" not in row.values] for name, rows in records.items()}
+    why = "its loss is not a number. Give it a smaller rate."
+    return [
+        f"{name} diverged with {plural(len(seeds), 'seed')} of {len(records[name])}: {why}"
+        for name, seeds in found.items()
+        if seeds
+    ]
+
+
+def _of_texts(comparison: dict[str, Any]) -> dict[str, Any]:
+    """A comparison whose words speak of texts: they are the questions here."""
+    return comparison | {key: comparison[key].replace("question", "text") for key in ("words", "test")}
+
+
+def _lead(specimens: Sequence[Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]], seeds: int) -> str:
+    """Who comes first, and over whom that is shown."""
+    best = max(specimens, key=lambda one: one["values"]["accuracy"]["mean"])
+    over: dict[bool, list[str]] = {True: [], False: []}
+    for one in comparisons:
+        if best["name"] in (one["a"], one["b"]):
+            over[one["shown"]].append(one["b"] if one["a"] == best["name"] else one["a"])
+    mean = f"{percent(best['values']['accuracy']['mean'])} of labels right" + (
+        f", mean of {seeds} seeds" if seeds > 1 else ""
+    )
+    said = [f"shown to be better than {_listed(over[True])}"] if over[True] else []
+    said += [f"not shown to be better than {_listed(over[False])}"] if over[False] else []
+    return f"{best['name']} comes first with {mean}; it is {', and '.join(said)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as one would say them."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+STUDY = Study(
+    restore=Trainings.restore,
+    check=lambda plan: check(plan.asked, plan.tables(), "has no optimizer to choose"),
+    fingerprints=lambda plan: fingerprints(plan.asked, plan.tables()),
+    judge=_conclude,
+    name=lambda _: "optimizers",
+)
 begin = STUDY.begin

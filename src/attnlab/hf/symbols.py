@@ -38,14 +38,14 @@ class AttnlabWordTokenizer(PreTrainedTokenizerFast):
     def _encode_plus(  # type: ignore[override]
         self, text: Any, text_pair: Any = None, **settings: Any
     ) -> Any:
-        return super()._encode_plus(apart(text), text_pair if text_pair is None else apart(text_pair), **settings)
+        return super()._encode_plus(_apart(text), text_pair if text_pair is None else _apart(text_pair), **settings)
 
 
-def apart(text: Any) -> Any:
+def _apart(text: Any) -> Any:
     """A text, or several, with its words apart; special ones stand for nothing."""
     if isinstance(text, str):
         return " ".join(UNKNOWN if word in WORD_SYMBOLS else word for word in split_words(text))
-    return [apart(one) for one in text]
+    return [_apart(one) for one in text]
 
 
 # Out
@@ -65,10 +65,10 @@ def tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
     }
     if tokenizer.words:
         settings |= {"bos_token": START, "eos_token": STOP, "unk_token": UNKNOWN, "pad_token": FILL}
-        stored["post_processor"] = begins_with(START, tokenizer.start)
+        stored["post_processor"] = _begins_with(START, tokenizer.start)
     else:
         settings |= {"eos_token": PAD, "pad_token": PAD, "mask_token": MASK}
-        stored["normalizer"] = reads_like_attnlab(tokenizer.space, stored["normalizer"])
+        stored["normalizer"] = _reads_like_attnlab(tokenizer.space, stored["normalizer"])
         if tokenizer.characters:
             settings["unk_token"] = MASK
         if tokenizer.space:
@@ -77,7 +77,7 @@ def tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
     return {"tokenizer.json": to_json(stored), "tokenizer_config.json": to_json(settings)}
 
 
-def reads_like_attnlab(space: str, further: dict[str, Any] | None) -> dict[str, Any]:
+def _reads_like_attnlab(space: str, further: dict[str, Any] | None) -> dict[str, Any]:
     """The normalizer that does to a text what attnlab's `encode` does, before the tokenizer's own."""
     steps: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": symbol}, "content": "?"} for symbol in (PAD, MASK)
@@ -86,7 +86,7 @@ def reads_like_attnlab(space: str, further: dict[str, Any] | None) -> dict[str, 
     return {"type": "Sequence", "normalizers": steps + ([further] if further else [])}
 
 
-def begins_with(symbol: str, number: int | None) -> dict[str, Any]:
+def _begins_with(symbol: str, number: int | None) -> dict[str, Any]:
     """The post-processor that puts a symbol before a text, unless special tokens are declined."""
     text = [{"SpecialToken": {"id": symbol, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     both = [*text, {"Sequence": {"id": "B", "type_id": 0}}]
@@ -107,7 +107,7 @@ def from_transformers(theirs: Any, rows: int) -> Tokenizer:
     stored = json.loads(backend.to_str())
     kind = theirs.init_kwargs.get(KIND)
     if kind is not None:
-        made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(restored(stored, kind))))
+        made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(_restored(stored, kind))))
         for probe in (*PROBES, f"{PAD} and {MASK}"):
             if made.encode(probe) != theirs.encode(probe, add_special_tokens=False):
                 raise UserError(
@@ -120,8 +120,8 @@ def from_transformers(theirs: Any, rows: int) -> Tokenizer:
             f"this model's tokenizer is {stored['model']['type']} and not GPT-2's byte-level BPE, which is what attnlab reads"
         )
     stored["post_processor"] = stored["truncation"] = stored["padding"] = None
-    name(stored, PAD, theirs.eos_token, rows)
-    name(stored, MASK, None, rows)
+    _name(stored, PAD, theirs.eos_token, rows)
+    _name(stored, MASK, None, rows)
     made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(stored)))
     for probe in PROBES:
         if made.encode(probe) != theirs.encode(probe, add_special_tokens=False):
@@ -131,7 +131,7 @@ def from_transformers(theirs: Any, rows: int) -> Tokenizer:
     return made
 
 
-def restored(stored: dict[str, Any], kind: str) -> dict[str, Any]:
+def _restored(stored: dict[str, Any], kind: str) -> dict[str, Any]:
     """What `tokenizer_files` added taken away again."""
     decoder, normalizer = stored["decoder"], None
     if kind != "word":
@@ -144,13 +144,13 @@ def restored(stored: dict[str, Any], kind: str) -> dict[str, Any]:
     return {**stored, "normalizer": normalizer, "post_processor": None, "decoder": decoder, "added_tokens": added}
 
 
-def name(stored: dict[str, Any], symbol: str, like: str | None, rows: int) -> None:
+def _name(stored: dict[str, Any], symbol: str, like: str | None, rows: int) -> None:
     """Give one of attnlab's symbols a number: of the token it is `like`, of a byte that never occurs, or of an unused row."""
     vocabulary = stored["model"]["vocab"]
     added = {one["content"]: one for one in stored["added_tokens"]}
     if symbol in vocabulary or symbol in added:
         return
-    old = like if like is not None and (like in added or like in vocabulary) else unused(stored)
+    old = like if like is not None and (like in added or like in vocabulary) else _unused(stored)
     if old is not None:
         number = added[old]["id"] if old in added else vocabulary[old]
         vocabulary.pop(old, None)
@@ -168,7 +168,7 @@ def name(stored: dict[str, Any], symbol: str, like: str | None, rows: int) -> No
     stored["added_tokens"].sort(key=lambda one: one["id"])
 
 
-def unused(stored: dict[str, Any]) -> str | None:
+def _unused(stored: dict[str, Any]) -> str | None:
     """The token of a byte that no text contains, and that no other piece is made of."""
     letters = byte_letters()
     pieces = stored["model"]["vocab"]

@@ -1,110 +1,99 @@
-"""Masked-language training on transformers' Trainer: a rate that follows the clock, validation.
+"""What fine-tuning and pretraining share of transformers' Trainer: the optimizers, a callback that shows every step, defaults.
 
-Imports transformers; nobody imports this module at start-up.
+Imports transformers, and is therefore imported late.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
-from torch import nn
-from transformers import PrinterCallback, RobertaForMaskedLM, Trainer, TrainerCallback
+from torch import Tensor, nn
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from attnlab import optim
-from attnlab.config import TrainConfig
-from attnlab.hf.encoder_settings import EncoderConfig
-from attnlab.hf.masked import Row, masked_loss, measure
+from attnlab.optim import Muon, OptimizerPair
 from attnlab.train import Step
 
-
-def make_optimizer(model: RobertaForMaskedLM, config: EncoderConfig) -> torch.optim.Optimizer:
-    """The optimizer of a run; weight decay falls on the linear maps only."""
-    maps = [one for one in model.modules() if isinstance(one, nn.Linear) and one is not model.lm_head.decoder]
-    inner = [one.weight for one in maps]
-    chosen = {id(weight) for weight in inner}
-    rest = [weight for weight in model.parameters() if id(weight) not in chosen]
-    adam: dict[str, Any] = {"lr": config.lr, "betas": (0.9, 0.98), "eps": 1e-6, "fused": True}
-    if config.optimizer == "adamw":
-        groups = [{"params": inner, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, **adam)
-    muon = optim.Muon(inner, config.muon_lr, weight_decay=config.weight_decay)
-    return optim.OptimizerPair(muon, torch.optim.AdamW(rest, weight_decay=0.0, **adam))
+MOMENTUM = 0.9  # of SGD
 
 
-@dataclass
-class Pace:
-    """How far a run has come, 0 to 1: by its steps, or by the clock where that is further."""
+def make_optimizer(
+    model: nn.Module,
+    kind: str,
+    rate: float,
+    *,
+    decayed: Collection[str],
+    weight_decay: float,
+    matrices: Sequence[Tensor] = (),
+    adamw_rate: float = 0.0,
+    **adam: Any,
+) -> torch.optim.Optimizer:
+    """An optimizer by name; weight decay applies to the parameters named in `decayed`.
 
-    steps: int
-    seconds: float  # 0: no limit
-    warmup: float
-    begun: float = field(default_factory=time.monotonic)
-
-    def elapsed(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self.begun
-
-    def progress(self, step: int) -> float:
-        """The share of the run that is over after a number of steps."""
-        return min(1.0, max(step / self.steps, self.elapsed() / self.seconds if self.seconds else 0.0))
-
-    def rate(self, step: int) -> float:
-        """The share of the peak learning rate: up, then down in a straight line."""
-        return optim.rate_at(self.progress(step), TrainConfig(warmup=self.warmup, decay=1.0))
+    Muon takes the `matrices`, and leaves the rest to AdamW at `adamw_rate`.
+    """
+    chosen = {id(weight) for weight in matrices} if kind == "muon" else set()
+    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad and id(one) not in chosen]
+    groups: list[dict[str, Any]] = [
+        {"params": [one for name, one in named if name in decayed], "weight_decay": weight_decay},
+        {"params": [one for name, one in named if name not in decayed], "weight_decay": 0.0},
+    ]
+    if kind == "sgd":
+        return torch.optim.SGD(groups, lr=rate, momentum=MOMENTUM)
+    if kind == "adagrad":
+        return torch.optim.Adagrad(groups, lr=rate)
+    if kind == "adamw":
+        return torch.optim.AdamW(groups, lr=rate, fused=True, **adam)
+    inner = [one for one in model.parameters() if one.requires_grad and id(one) in chosen]
+    beside = torch.optim.AdamW(groups, lr=adamw_rate, fused=True, **adam)
+    return OptimizerPair(Muon(inner, rate, weight_decay=weight_decay), beside)
 
 
 class Watch(TrainerCallback):
-    """Ends a run when its time is over, and shows every step."""
+    """Shows every step; a subclass says how much time has passed, and records what it wants."""
 
-    def __init__(self, pace: Pace, step: Callable[[Step], None]) -> None:
-        self.pace, self.step = pace, step
+    def __init__(self, step: Callable[[Step], None]) -> None:
+        self.step = step
         self.loss, self.tokens = 0.0, 0  # of the last batch, and read so far
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        raise NotImplementedError
+
+    def progress(self, state: Any) -> float:
+        """The share of the training that is over."""
+        return float(state.global_step / state.max_steps)
+
+    def rate(self, state: Any) -> float:
+        """The learning rate that is shown; 0 for none."""
+        return 0.0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After every update."""
-        done, at = self.pace.progress(state.global_step), state.global_step
-        rate = self.pace.rate(at)
-        self.step(Step(at, done, state.epoch or 0.0, self.loss, rate, self.tokens, self.pace.elapsed()))
+        done, epoch = self.progress(state), state.epoch or 0.0
+        self.step(Step(state.global_step, done, epoch, self.loss, self.rate(state), self.tokens, self.seconds()))
         if done >= 1.0:
             control.should_training_stop = True
-        return control
 
 
-class MaskedTrainer(Trainer):
-    """transformers' Trainer with the loss and the validation of above."""
+class QuietTrainer(Trainer):
+    """transformers' Trainer with one callback, which alone says what happens."""
 
-    def __init__(
-        self, *, watch: Watch, validation: Row, told: Callable[[dict[str, float]], None], **given: Any
-    ) -> None:
-        super().__init__(callbacks=[watch], **given)
+    def __init__(self, watch: Watch, **options: Any) -> None:
+        super().__init__(callbacks=[watch], **options)
         self.remove_callback(PrinterCallback)
-        self.watch, self.validation, self.told = watch, validation, told
-        self.history: list[dict[str, float]] = []
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """The mean loss of the hidden tokens of a batch."""
-        loss = masked_loss(model, inputs["input_ids"], inputs["labels"])
-        self.watch.loss = float(loss.detach())
-        self.watch.tokens += inputs["input_ids"].numel()
-        return (loss, {}) if return_outputs else loss
 
-    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Loss and accuracy of the held-out blocks, kept and told."""
-        assert self.model is not None
-        found = measure(self.model, self.validation, self.args.per_device_eval_batch_size)  # type: ignore[arg-type]
-        point = {
-            "epoch": round(float(self.state.epoch or 0.0), 3),
-            "step": self.state.global_step,
-            "seconds": round(self.watch.pace.elapsed(), 1),
-            **found,
-        }
-        if not self.history or self.history[-1]["step"] != point["step"]:
-            self.history.append(point)
-            self.told(point)
-        return {f"eval_{name}": value for name, value in found.items()}
+def arguments(folder: str, batch_size: int, seed: int, **others: Any) -> TrainingArguments:
+    """What Trainer is told in both cases."""
+    return TrainingArguments(
+        output_dir=folder,
+        per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=batch_size,
+        seed=seed,
+        eval_strategy="epoch",
+        report_to="none",
+        disable_tqdm=True,
+        **others,
+    )

@@ -14,7 +14,8 @@ from typing import Any
 from attnlab.config import flatten, parse_json
 from attnlab.errors import AttnlabError, UserError
 from attnlab.manifest import NAME as MANIFEST
-from attnlab.runs import is_classifier, is_encoder, is_locked, is_written, read_json
+from attnlab.manifest import kind_of
+from attnlab.runs import is_locked, is_written, read_json
 
 OURS = ("run", "study", "classifier", "encoder", "output")  # kinds that this program made, and may take away
 _REPORT = re.compile(
@@ -84,9 +85,10 @@ def read(path: Path) -> Entry:
     try:
         if (path / "study.json").is_file():
             return _read_study(path)
-        if is_encoder(path):
+        kind = kind_of(path)
+        if kind == "encoder":
             return _read_encoder(path)
-        if is_classifier(path):
+        if kind == "classifier":
             return _read_classifier(path)
         if (path / "config.json").is_file():
             return _read_run(path)
