@@ -9,6 +9,7 @@ import pytest
 
 from attnlab import runs
 from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
+from attnlab.manifest import kind_of
 from attnlab.runs import Run
 
 
@@ -94,3 +95,21 @@ def test_environment_tells_versions_and_nothing_personal() -> None:
     found = runs.environment()
     assert {"attnlab", "python", "torch", "processor", "cores"} <= set(found)
     assert str(Path.home()) not in json.dumps(found)
+
+
+def test_folders_of_before_there_were_manifests_are_recognised(tmp_path: Path) -> None:
+    results = {
+        "classifier": {"best_epoch": 1, "labels": [], "dev": {}},
+        "encoder": {"history": [], "unigram": {}, "validation_targets": 1},
+        "run": {},
+        "": {},
+    }
+    configs = {"encoder": {"model_type": "roberta"}, "run": {"stage": "pretrain"}, "": {"model_type": "bert"}}
+    for kind, result in results.items():
+        folder = tmp_path / (kind or "strange")
+        folder.mkdir()
+        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "config.json").write_text(json.dumps(configs.get(kind, {})))
+        if kind == "classifier":
+            (folder / "predictions.tsv").touch()
+        assert kind_of(folder) == kind
