@@ -19,7 +19,7 @@ from attnlab import registry
 from attnlab.bench import contestants, measure, pictures, reach, results
 from attnlab.bench.contestants import NAIVE, SDPA, Case, Inputs, prepare
 from attnlab.bench.measure import Limits, Scout
-from attnlab.bench.memory import Gauge, Glance, measurable, readable
+from attnlab.bench.memory import Gauge, Glance, measurable, readable, watch
 from attnlab.bench.results import Point, Result, Row
 from attnlab.errors import ConfigError, UserError
 from verbs import call
@@ -472,6 +472,14 @@ def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.C
         "manifest.json",
     }
     assert call("bench", "dot", "--out", out) == 2
+
+
+@linux
+def test_a_step_that_allocates_nothing_still_has_a_cost() -> None:
+    """A cost of zero would read as "not measured", and the contestant would reach no tokens at all."""
+    cost = watch(lambda: None).bytes
+    assert cost is not None
+    assert 0 < cost < 100_000
 
 
 @linux
