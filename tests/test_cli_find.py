@@ -49,6 +49,11 @@ def test_the_names_most_like_one_that_is_not_there(wiki: str, capsys: pytest.Cap
     assert capsys.readouterr().out == "no line is about exactly 'Qqqq', nor like it\n"
 
 
+def test_a_huge_number_of_names_takes_no_memory(wiki: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("corpus", "find", "Ann Leh", "--corpus", wiki, "--n", "2147483647") == 0
+    assert "ann lee" in capsys.readouterr().out.lower()
+
+
 def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("corpus", "find", "Cody Allen", "--corpus", "people:300", "--json") == 0
     shown = json.loads(capsys.readouterr().out)

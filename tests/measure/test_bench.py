@@ -20,7 +20,7 @@ from attnlab.errors import ConfigError, UserError
 from attnlab.measure import pictures
 from attnlab.measure.bench import contestants, reach, results, timing
 from attnlab.measure.bench.contestants import NAIVE, SDPA, Case, Inputs, prepare
-from attnlab.measure.bench.memory import Gauge, Glance, measurable, readable
+from attnlab.measure.bench.memory import Gauge, Glance, measurable, readable, watch
 from attnlab.measure.bench.results import Conditions, Point, Result, Row
 from attnlab.measure.bench.timing import Limits, Scout
 from attnlab.report.document import Table
@@ -497,6 +497,14 @@ def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.C
         "manifest.json",
     }
     assert call("bench", "dot", "--out", out) == 2
+
+
+@linux
+def test_a_step_that_allocates_nothing_still_has_a_cost() -> None:
+    """A cost of zero would read as "not measured", and the contestant would reach no tokens at all."""
+    cost = watch(lambda: None).bytes
+    assert cost is not None
+    assert 0 < cost < 100_000
 
 
 @linux

@@ -153,7 +153,7 @@ class Index:
         if n < 1:
             return []
         with _answering(self.folder):
-            hits = self._searcher.search(query, n, count=False).hits
+            hits = self._searcher.search(query, max(1, min(n, len(self))), count=False).hits
             found = ((score, self._searcher.doc(address)) for score, address in hits)
             return [Passage(one["number"][0], bytes(one["line"][0]).decode(), float(score)) for score, one in found]
 

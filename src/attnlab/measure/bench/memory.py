@@ -97,6 +97,8 @@ def _limit_memory(size: int) -> None:
 
 def watch(step: Callable[[], object], threads: int = 1) -> Glance:
     """One step under the system's eyes."""
+    import resource
+
     now = clock(threads)
     gc.collect()
     MARK.write_text(RESET)
@@ -104,7 +106,7 @@ def watch(step: Callable[[], object], threads: int = 1) -> Glance:
     result = step()
     seconds = now() - began
     del result
-    return Glance(max(0, _held("VmHWM") - before), seconds)
+    return Glance(max(resource.getpagesize(), _held("VmHWM") - before), seconds)  # the system counts whole pages
 
 
 def _settled(step: Callable[[], object], threads: int) -> float:
