@@ -1,8 +1,8 @@
 """The settings of a run: frozen dataclasses, filled from a preset, then a user's file, then the command line.
 
-Strict: a key nobody reads, a value of the wrong type and a number out of range are errors that name the fix. A setting's
-meaning stands once, beside its default; the command line's help and `attnlab settings` are made from it. Knows nothing of
-torch, files other than TOML presets, or what a mechanism does.
+Strict: an unknown key, a value of the wrong type or a number out of range is an error that names the fix. A setting's
+meaning is written once, beside its default; `attnlab settings` and the command line's help are generated from it. Knows
+nothing about torch, files other than TOML presets, or what a mechanism does.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any, Literal, get_args, get_origin
 from attnlab import usercode
 from attnlab.errors import ConfigError, unknown
 
-LARGEST = 2**31 - 1  # of the whole numbers that are settings; seeds too, since numpy takes no larger ones
-Stage = Literal["pretrain", "finetune", "scratch"]  # scratch: questions without pretraining, the baseline
+LARGEST = 2**31 - 1  # largest integer setting, seeds included: numpy takes no larger seeds
+Stage = Literal["pretrain", "finetune", "scratch"]  # scratch: the baseline without pretraining
 
 
 def setting(default: Any, meaning: str) -> Any:
-    """A dataclass field that carries its meaning."""
+    """Declare a dataclass field with its help text."""
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata={"help": meaning})
     return field(default=default, metadata={"help": meaning})
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuse a setting that is out of range."""
+    """Raise ConfigError unless the condition holds."""
     if not condition:
         raise ConfigError(message)
 
@@ -44,25 +44,25 @@ MOST = {"n_layer": 1000, "n_head": 65_536, "n_embd": 65_536, "block_size": 2**20
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The backbone: everything of a model but its tokenizer."""
+    """The model without its tokenizer."""
 
     n_layer: int = setting(2, "blocks")
-    n_head: int = setting(8, "attention heads a block")
+    n_head: int = setting(8, "attention heads per block")
     n_embd: int = setting(256, "width of the residual stream")
     block_size: int = setting(128, "longest sequence in tokens")
     vocab_size: int = setting(
-        2000, "rows of the token embedding, which the tokenizer must fit in; 0: as many as it has"
+        2000, "rows of the token embedding, at least as many as the tokenizer has symbols; 0: exactly as many"
     )
     mechanism: str = setting("dot", "attention mechanism, or several joined by commas, tiled over the layers")
     options: dict[str, dict[str, Any]] = setting({}, "options of the mechanisms, as options.NAME.OPTION")
-    bottleneck: int = setting(0, "latents that all layers but the first and the last live on; 0: none")
-    positions: Literal["learned", "rotary"] = setting("rotary", "how a token knows where it stands")
+    bottleneck: int = setting(0, "latents that the middle layers work on, as in a Perceiver; 0: none")
+    positions: Literal["learned", "rotary"] = setting("rotary", "position encoding")
     norm: Literal["layer", "rms"] = setting("rms", "normalisation: LayerNorm, or RMS without parameters")
     qk_norm: bool = setting(True, "normalise queries and keys")
     activation: Literal["gelu", "gelu_tanh", "relu2"] = setting("relu2", "activation of the MLP; gelu_tanh is GPT-2's")
-    mlp_ratio: int = setting(4, "width of the MLP over n_embd")
-    bias: bool = setting(False, "biases in the linear maps of the blocks")
-    zero_init: bool = setting(True, "start the output projections of the blocks at zero")
+    mlp_ratio: int = setting(4, "width of the MLP as a multiple of n_embd")
+    bias: bool = setting(False, "biases in the linear layers of the blocks")
+    zero_init: bool = setting(True, "initialize the output projections of the blocks to zero")
     dropout: float = setting(0.0, "dropout on embedding, attention weights and residuals")
     attention_dropout: float = setting(-1.0, "dropout on attention weights alone; -1: the same as dropout")
 
@@ -84,7 +84,7 @@ class ModelConfig:
         )
         require(
             self.bottleneck == 0 or (self.n_layer >= 2 and self.positions == "learned"),
-            "model.bottleneck needs at least two layers and --model.positions learned: latents stand at no place",
+            "model.bottleneck needs at least two layers and --model.positions learned: latents have no position",
         )
         require(self.block_size >= 8, f"model.block_size must be at least 8, not {self.block_size}")
         require(0 <= self.dropout < 1, f"model.dropout must lie in [0, 1), not {self.dropout}")
@@ -95,7 +95,7 @@ class ModelConfig:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """The names of the attention mechanisms, which are tiled over the layers."""
+        """The names of the attention mechanisms, repeated over the layers."""
         return tuple(name.strip() for name in self.mechanism.split(","))
 
     @property
@@ -105,18 +105,18 @@ class ModelConfig:
 
 
 def require_seed(seed: int) -> None:
-    """Refuse a seed that some generator would not take."""
+    """Raise ConfigError for a seed that a random generator would not accept."""
     require(0 <= seed <= LARGEST, f"seed must lie between 0 and {LARGEST}, not {shortened(seed)}")
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """How text becomes numbers."""
+    """How text becomes token ids."""
 
     kind: Literal["char", "bpe", "word"] = setting(
         "bpe", "characters, byte-pair pieces learned from the corpus, or words"
     )
-    min_count: int = setting(3, "words that the corpus shows less often are unknown")
+    min_count: int = setting(3, "words that occur less often in the corpus are unknown")
 
     def __post_init__(self) -> None:
         require(self.min_count >= 1, f"tokenizer.min_count must be at least 1, not {self.min_count}")
@@ -132,12 +132,12 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How the weights are learned."""
+    """How the weights are trained."""
 
     epochs: float = setting(40.0, "passes over the task's examples")
-    tokens_per_batch: int = setting(4096, "tokens in a batch, padding included, over all processes")
+    tokens_per_batch: int = setting(4096, "tokens per batch, padding included, over all processes")
     rows_per_batch: int = setting(
-        0, "examples in a batch, drawn whatever their length; 0: by tokens, of similar length"
+        0, "examples per batch, regardless of length; 0: batches by tokens, of similar length"
     )
     optimizer: Literal["muon", "adamw"] = setting("muon", "Muon for matrices with AdamW for the rest, or AdamW alone")
     lr: float = setting(3e-3, "learning rate of AdamW")
@@ -145,14 +145,16 @@ class TrainConfig:
     beta1: float = setting(0.9, "AdamW's decay of the mean gradient")
     beta2: float = setting(0.95, "AdamW's decay of the squared gradient")
     weight_decay: float = setting(0.0, "weight decay of matrices")
-    clip: float = setting(1.0, "largest norm of the gradient; 0 turns clipping off")
+    clip: float = setting(1.0, "maximum gradient norm; 0: no clipping")
     schedule: Literal["linear", "cosine"] = setting("linear", "shape of the decay: to zero, or cosine to a tenth")
-    horizon: float = setting(0.0, "epochs from the cosine's top to its foot, after which it rises again; 0: the decay")
+    horizon: float = setting(
+        0.0, "epochs from the cosine's maximum to its minimum, after which it rises again; 0: the decay"
+    )
     warmup: float = setting(0.01, "share of the run in which the rate rises from zero")
     decay: float = setting(0.6, "share of the run, at its end, in which the rate falls")
     checkpoint_every: int = setting(200, "steps between checkpoints")
-    checkpoint_minutes: float = setting(2.0, "most minutes between checkpoints")
-    threads: int = setting(0, "CPU threads a process; 0 chooses by model size")
+    checkpoint_minutes: float = setting(2.0, "maximum minutes between checkpoints")
+    threads: int = setting(0, "CPU threads per process; 0: chosen by model size")
 
     def __post_init__(self) -> None:
         for name in ("epochs", "tokens_per_batch", "lr", "muon_lr", "checkpoint_every", "checkpoint_minutes"):
@@ -168,10 +170,10 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One training run, whole."""
+    """All settings of one training run."""
 
-    preset: str = setting("small", "where the settings started from")
-    seed: int = setting(0, "seed of weights, order and views")
+    preset: str = setting("small", "the preset that the settings start from")
+    seed: int = setting(0, "seed of weights, order and examples")
     model: ModelConfig = field(default_factory=ModelConfig, metadata={"help": "model"})
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig, metadata={"help": "tokenizer"})
     task: TaskConfig = field(default_factory=TaskConfig, metadata={"help": "task"})
@@ -181,7 +183,7 @@ class RunConfig:
         require_seed(self.seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return asdict(self)
 
     def hash(self) -> str:
@@ -190,7 +192,7 @@ class RunConfig:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested settings with its dotted name."""
+    """Yield every leaf of nested settings with its dotted name."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
@@ -199,13 +201,13 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def diff(left: RunConfig, right: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """The settings in which two runs differ, by dotted name."""
+    """Return the settings in which two runs differ, by dotted name."""
     a, b = dict(flatten(left.to_dict())), dict(flatten(right.to_dict()))
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, table by table."""
+    """Merge `over` into `base`, table by table."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -214,7 +216,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_type(kind: Any) -> str:
-    """A type as a user would say it."""
+    """Describe a type for users."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     names = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}
@@ -222,7 +224,7 @@ def describe_type(kind: Any) -> str:
 
 
 def from_text(value: Any, kind: Any) -> Any:
-    """A command-line text as the plain value it spells, where it spells one; other values pass."""
+    """Parse a command-line text as a value of this type; return anything else unchanged."""
     if not isinstance(value, str) or kind is str:
         return value
     if kind is bool:
@@ -236,7 +238,7 @@ def from_text(value: Any, kind: Any) -> Any:
 
 
 def convert(value: Any, kind: Any, name: str, where: str) -> Any:
-    """`value` as `kind`, or an error that names the setting and its source."""
+    """Convert `value` to `kind`, or raise an error that names the setting and its source."""
     if is_dataclass(kind):
         if isinstance(value, Mapping):
             return build(typing.cast(Any, kind), value, name + ".", where)
@@ -258,7 +260,7 @@ def convert(value: Any, kind: Any, name: str, where: str) -> Any:
 
 
 def shortened(value: Any) -> str:
-    """A value as a message shows it."""
+    """Format a value for a message."""
     if isinstance(value, int) and abs(value) > LARGEST:
         return f"a number of {value.bit_length()} bits"
     shown = repr(value)
@@ -266,7 +268,7 @@ def shortened(value: Any) -> str:
 
 
 def build(cls: type[Any], values: Mapping[str, Any], prefix: str = "", where: str = "settings") -> Any:
-    """An instance of the dataclass `cls` from plain values, refusing what it does not know."""
+    """Build the dataclass `cls` from plain values; unknown keys are errors."""
     hints = type_hints(cls)
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: {prefix.rstrip('.') or 'settings'} must be a table, not {shortened(values)}")
@@ -277,34 +279,34 @@ def build(cls: type[Any], values: Mapping[str, Any], prefix: str = "", where: st
 
 
 def type_hints(cls: type[Any]) -> dict[str, Any]:
-    """The resolved types of a settings class."""
+    """Resolve the types of a settings class."""
     return typing.get_type_hints(cls)
 
 
 def preset_names() -> list[str]:
-    """The presets that come with the package."""
+    """List the built-in presets."""
     folder = resources.files("attnlab") / "presets"
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A settings file."""
+    """Read a settings file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such settings file") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name a TOML file") from None
-    except (ValueError, RecursionError) as error:  # also numbers of too many digits, and tables nested too deeply
+    except (ValueError, RecursionError) as error:  # also numbers with too many digits and tables nested too deeply
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON as plain values, whole numbers of 64 bits; whatever is wrong with it is a ValueError."""
+    """Parse JSON with integers of at most 64 bits; every defect raises ValueError."""
 
     def whole(digits: str) -> int:
         if len(digits) > 20 or abs(int(digits)) >= 2**63:
-            raise ValueError(f"a whole number of {len(digits)} digits")
+            raise ValueError(f"an integer of {len(digits)} digits")
         return int(digits)
 
     try:
@@ -314,7 +316,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def load_preset(name: str) -> dict[str, Any]:
-    """The settings of a preset by name; one that is `like` another says only what differs."""
+    """Load a preset by name; one that is `like` another holds only the differences."""
     if name not in preset_names():
         raise ConfigError(unknown("preset", name, preset_names()))
     own = tomllib.loads((resources.files("attnlab") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
@@ -322,11 +324,11 @@ def load_preset(name: str) -> dict[str, Any]:
     return merge(load_preset(like), own) if like else own
 
 
-_SPECIAL = ("finetune", "scratch")  # tables of a preset or file that hold for one stage only
+_SPECIAL = ("finetune", "scratch")  # tables of a preset or file that apply to one stage only
 
 
 def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`; a task of another name brings its own options, since the first one's would not fit it."""
+    """Merge `over` into `base`; a different task replaces the options too, since they belong to the task."""
     task = over.get("task", {})
     if isinstance(task, Mapping) and task.get("name", base.get("task", {}).get("name")) != base.get("task", {}).get(
         "name"
@@ -336,11 +338,11 @@ def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split_stages(layer: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
-    """A layer's settings for every stage, and those for one stage only; both checked."""
+    """Split a layer into the settings for all stages and those for one stage."""
     special = {name: layer.get(name, {}) for name in _SPECIAL}
     for name, table in special.items():
         if not isinstance(table, Mapping) or not table.keys() <= {"task", "train"}:
-            raise ConfigError(f"{where}: [{name}] may hold the tables task and train only")
+            raise ConfigError(f"{where}: [{name}] may contain only the tables task and train")
         build(RunConfig, table, where=f"{where} [{name}]")
     common = {key: value for key, value in layer.items() if key not in _SPECIAL}
     build(RunConfig, common, where=where)
@@ -353,9 +355,9 @@ def resolve(
     file: Path | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The settings of a run: preset, then `file`, then what was `given` by hand; what is said of one stage beats the rest.
+    """Resolve the settings of a run: preset, then `file`, then `given`; settings for one stage override general ones.
 
-    In the later stages a file's [train] therefore yields to a preset's [finetune.train]: write [finetune.train] there.
+    Therefore a preset's [finetune.train] overrides a file's [train] when fine-tuning: write [finetune.train] in the file.
     """
     common, special = _split_stages(load_preset(preset), f"preset {preset}")
     if file is not None:
@@ -372,25 +374,25 @@ def resolve(
 
 
 def restore(folder: Path, stored: Mapping[str, Any], where: str) -> RunConfig:
-    """The settings that a folder holds; the code that they name does not run unless it is trusted."""
+    """Restore the settings stored in a folder; user code that they name runs only if it is trusted."""
     config: RunConfig = build(RunConfig, stored, where=where)
     return _renamed(config, partial(usercode.stored_in, folder))
 
 
 def restore_model(folder: Path | None, stored: Mapping[str, Any], prefix: str, where: str) -> ModelConfig:
-    """The settings of a model that a folder holds; the code that they name does not run unless it is trusted."""
+    """Restore the model settings stored in a folder; user code that they name runs only if it is trusted."""
     config: ModelConfig = build(ModelConfig, stored, prefix, where)
     return replace(config, mechanism=usercode.stored_in(folder, config.mechanism))
 
 
 def _renamed(config: RunConfig, rename: Callable[[str], str]) -> RunConfig:
-    """Settings with other names for what may be a class in a user's file."""
+    """Rename the mechanism and the task, which may be classes in a user's file."""
     model = replace(config.model, mechanism=rename(config.model.mechanism))
     return replace(config, model=model, task=replace(config.task, name=rename(config.task.name)))
 
 
 def code_named_in(stored: Any) -> list[str]:
-    """The classes in users' files that a stored plan names, itself or in the settings files that it names."""
+    """List the classes in users' files that a stored plan names, directly or in the settings files it names."""
     if isinstance(stored, list | tuple):
         return [name for one in stored for name in code_named_in(one)]
     if not isinstance(stored, Mapping):
@@ -404,12 +406,12 @@ def code_named_in(stored: Any) -> list[str]:
 
 
 def absolute_names(mechanisms: str) -> str:
-    """Mechanism names with the paths of users' files made absolute, so that a saved model finds them from anywhere."""
+    """Make the paths of users' files in mechanism names absolute, so that a saved model finds them from anywhere."""
     return ",".join(str(Path(name).resolve()) if ".py:" in name else name for name in usercode.split_names(mechanisms))
 
 
 def absolute_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings given by hand with absolute paths."""
+    """Make the paths in settings given by hand absolute."""
     model, task = given.get("model", {}), given.get("task", {})
     if "mechanism" in model:
         model = {**model, "mechanism": absolute_names(model["mechanism"])}

@@ -1,16 +1,16 @@
-"""The errors users meet: one line that names the mistake and the fix, and an exit code.
+"""Errors for users: one line that names the mistake and the fix, and an exit code.
 
 AttnlabError            1  something failed
-├── UserError           2  the request cannot be done as given (a ValueError)
+├── UserError           2  the request is invalid (a ValueError)
 │   ├── ConfigError        a setting
 │   ├── DataError          a file's content
-│   ├── UntrustedCode      code of a folder that the user has not trusted
+│   ├── UntrustedCode      code in a folder that the user has not trusted
 │   └── OutputExists       a folder that would be overwritten
-├── CheckpointError     1  a checkpoint cannot be trusted
-├── StorageError        1  the disk refused
+├── CheckpointError     1  a damaged or incompatible checkpoint
+├── StorageError        1  a disk error
 └── Interrupted       130  stopped on request, with everything saved
 
-Anything else is a mistake in the program: exit code 70, and the traceback in a file.
+Anything else is a bug: exit code 70, with the traceback in a file.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-UNEXPECTED = 70  # the exit code of an error that nobody expected
-USER_MODULE = "attnlab_user_"  # how the names of modules that users wrote begin
+UNEXPECTED = 70  # exit code of an unexpected error
+USER_MODULE = "attnlab_user_"  # prefix of the module names of users' files
 
 
 class AttnlabError(Exception):
@@ -29,7 +29,7 @@ class AttnlabError(Exception):
 
 
 class UserError(AttnlabError, ValueError):
-    """The request cannot be done as given."""
+    """The request is invalid."""
 
     exit_code = 2
 
@@ -43,11 +43,11 @@ class DataError(UserError):
 
 
 class UntrustedCode(UserError):
-    """Code that came with a folder would be run, and the user has not trusted it."""
+    """A folder carries code that the user has not trusted."""
 
 
 class OutputExists(UserError):
-    """A folder that would be overwritten."""
+    """The output folder exists already."""
 
 
 class CheckpointError(AttnlabError):
@@ -55,7 +55,7 @@ class CheckpointError(AttnlabError):
 
 
 class StorageError(AttnlabError):
-    """The disk refused to take what had to be written."""
+    """A file cannot be written."""
 
 
 class Interrupted(AttnlabError):
@@ -65,11 +65,11 @@ class Interrupted(AttnlabError):
 
 
 class AttnlabWarning(UserWarning):
-    """Something that a user should know and that stops nothing; the command line prints it as one line."""
+    """A warning for users; the command line prints it as one line."""
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
-    """The message for a name that does not exist, with the nearest ones that do."""
+    """Return the message for an unknown name, with the closest valid names."""
     options = sorted(choices)
     alike = {option: difflib.SequenceMatcher(None, name, option).ratio() for option in options}
     best = max(alike.values(), default=0.0)

@@ -1,4 +1,4 @@
-"""Examine a model: generate greedily or by chance, compare exactly, list the likeliest answers."""
+"""Evaluate a model: greedy decoding, sampling, exact match, and the most likely answers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from attnlab.tokenizers import Tokenizer
 
 ROWS = 256  # questions answered at once
 
-_Choose = Callable[[Float[Tensor, "B V"]], Int[Tensor, " B"]]  # the next token of every row, from its scores
+_Choose = Callable[[Float[Tensor, "B V"]], Int[Tensor, " B"]]  # chooses the next token of every row from its logits
 
 
 def _likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
-    """The next tokens of greedy generation."""
     return scores.argmax(dim=-1)
 
 
@@ -41,9 +40,9 @@ def generate(
     use_cache: bool = True,
     choose: _Choose = _likeliest,
 ) -> list[list[int]]:
-    """A continuation of each row, token by token as chosen, up to a stop symbol (left out) or `limit` tokens.
+    """Continue each row token by token, up to a stop symbol (not included) or `limit` tokens.
 
-    With the cache each step computes the new token only; without it, everything again: the readable reference.
+    With the cache, each step computes only the new token; without it, everything is recomputed (the reference).
     """
     caches = model.new_caches() if use_cache else None
     new = ids
@@ -61,16 +60,16 @@ def generate(
 
 
 def _by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, seed: int) -> _Choose:
-    """A choice by the model's probabilities, sharpened by a low temperature, among the `top_k` likeliest (0: all).
+    """Sample from the model's probabilities at a temperature, among the `top_k` most likely tokens (0: all).
 
-    Every row has a generator of its own, so that a sample stays the same whatever the others do.
+    Every row has its own generator, so that a sample does not depend on the other rows.
     """
     seeds = [np.random.SeedSequence([seed, row]).generate_state(1).item() for row in range(rows)]
     generators = [torch.Generator().manual_seed(one) for one in seeds]
     never = [token for token in (tokenizer.start, tokenizer.pad) if token is not None and token != tokenizer.stop]
 
     def choose(scores: Tensor) -> Tensor:
-        scores = scores[:, : tokenizer.size].clone()  # a model may have more rows than there are symbols
+        scores = scores[:, : tokenizer.size].clone()  # a model may have more output rows than the tokenizer has symbols
         scores[:, never] = -math.inf
         if temperature == 0:
             return _likeliest(scores)
@@ -95,7 +94,7 @@ def sample(
     limit: int = 100,
     use_cache: bool = True,
 ) -> list[str]:
-    """Texts that a model writes, each from the prompt on, up to its stop symbol or `limit` further tokens."""
+    """Sample continuations of a prompt, each up to a stop symbol or `limit` new tokens."""
     require_seed(seed)
     if count < 1 or limit < 1:
         raise UserError("samples need a count and a limit of at least 1")
@@ -103,10 +102,10 @@ def sample(
         raise UserError(f"temperature and top_k must not be negative, but are {temperature} and {top_k}")
     begin = tokenizer.opening(prompt)
     if not begin:
-        raise UserError("this model has no symbol that begins a text: give it a prompt to go on from")
+        raise UserError("this model has no start symbol: give a prompt")
     if len(begin) >= model.config.block_size:
         raise UserError(
-            f"the prompt takes {len(begin)} tokens, and the block of this model holds {model.config.block_size}: shorten it"
+            f"the prompt has {len(begin)} tokens, but the model's block holds {model.config.block_size}: shorten it"
         )
     choose = _by_chance(tokenizer, count, temperature, top_k, seed)
     with eval_mode(model):
@@ -116,18 +115,18 @@ def sample(
 
 
 def encode_question(tokenizer: Tokenizer, question: str, block_size: int, number: int = 1) -> list[int]:
-    """The ids that ask a question: `question ⁇`."""
+    """Encode a question as a prompt: `question ⁇`."""
     ids = [*tokenizer.encode(question), tokenizer.mask]
     if len(ids) >= block_size:
         raise DataError(
-            f"question {number} ({question[:40]!r}) takes {len(ids)} tokens, and the block of this model holds {block_size}:"
+            f"question {number} ({question[:40]!r}) has {len(ids)} tokens, but the model's block holds {block_size}:"
             " shorten it"
         )
     return ids
 
 
 def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[str]) -> list[str]:
-    """The greedy answer to every question, in order; questions of one length are answered together."""
+    """Answer every question greedily; questions of the same length are batched."""
     model.eval()
     by_length: dict[int, list[int]] = {}
     cues = [
@@ -143,7 +142,7 @@ def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[s
             rows = indices[begin : begin + ROWS]
             written = generate(model, torch.tensor([cues[row] for row in rows]), model.config.block_size, stops)
             for row, ids in zip(rows, written, strict=True):
-                answers[row] = " ".join(tokenizer.decode(ids).strip().splitlines())  # one prediction a line
+                answers[row] = " ".join(tokenizer.decode(ids).strip().splitlines())  # one prediction per line
     return answers
 
 
@@ -151,7 +150,7 @@ def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[s
 def top_answers(
     model: LanguageModel, tokenizer: Tokenizer, question: str, count: int = 5, width: int = 16
 ) -> list[tuple[str, float]]:
-    """The likeliest whole answers with their probabilities, by beam search over at least twice as many beginnings."""
+    """Find the most likely complete answers with their probabilities by beam search, at least twice as wide as `top`."""
     model.eval()
     start = encode_question(tokenizer, question, model.config.block_size)
     stops = torch.tensor([tokenizer.mask, tokenizer.pad])
@@ -176,26 +175,26 @@ def top_answers(
 
 @dataclass(frozen=True)
 class Examination:
-    """Predictions, and how they compare with the answers, if there are any."""
+    """Predictions with the exam questions, whose answers may be unknown."""
 
     questions: tuple[Question, ...]
     predictions: tuple[str, ...]
 
     @property
     def answered(self) -> bool:
-        """Whether the right answers are known."""
+        """Whether the exam has answers to compare with."""
         return all(item.answer is not None for item in self.questions)
 
     @property
     def right(self) -> list[bool]:
-        """Exact match, question by question."""
+        """Exact match per question."""
         return [
             prediction == (item.answer or "").strip()
             for item, prediction in zip(self.questions, self.predictions, strict=True)
         ]
 
     def summary(self) -> dict[str, Any]:
-        """Counts, accuracy with its interval, and the share of the commonest prediction."""
+        """Counts, accuracy with its interval, and the share of the most common prediction."""
         commonest, times = Counter(self.predictions).most_common(1)[0]
         summary: dict[str, Any] = {
             "questions": len(self.predictions),
@@ -210,10 +209,10 @@ class Examination:
         return summary
 
     def sentence(self) -> str:
-        """The line that the course's script prints, with the interval behind it."""
+        """The line that the course's script prints, followed by the interval."""
         summary = self.summary()
         if not self.answered:
-            return f"Predicted: {summary['questions']} answers (the examination has none to compare with)"
+            return f"Predicted: {summary['questions']} answers (the exam has no answers to compare with)"
         share, low, high = (100 * summary[key] for key in ("accuracy", "low", "high"))
         return (
             f"Correct: {summary['correct']} out of {summary['questions']}: {share:.1f}%"
@@ -222,11 +221,11 @@ class Examination:
 
 
 def examine(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[Question]) -> Examination:
-    """Ask every question."""
+    """Answer every question of an exam."""
     return Examination(tuple(questions), tuple(answer_all(model, tokenizer, [item.question for item in questions])))
 
 
 def majority(train: Sequence[Question], exam: Sequence[Question]) -> Examination:
-    """The baseline that always gives the commonest training answer."""
+    """The baseline that always gives the most common training answer."""
     commonest = Counter(item.answer for item in train if item.answer is not None).most_common(1)[0][0]
     return Examination(tuple(exam), (commonest,) * len(exam))

@@ -1,9 +1,9 @@
-"""FLOPs of a token, by part of the model: counted by running it, not by a rule of thumb.
+"""FLOPs per token by part of the model, counted by running it instead of by a rule of thumb.
 
-What counts, and as how much, is said in kernels/counting.py. A text is sent through the model by the fast paths, and with
-`training` through the loss and back by the path of the training loop, dropout included: attention weights that are dropped are
-formed, and all pairs with them. The count of a token is the mean over the places of the text, each of which is predicted; the
-step of the optimizer is left out, since its share depends on the batch. Knows no mechanism by name.
+kernels/counting.py defines what each operation costs. A text goes through the model on its fast paths and, with
+`training`, through the loss and backward as in the training loop, dropout included: dropout on attention weights forms
+them, and therefore all pairs. The count per token is the mean over the positions of the text, each of which is predicted;
+the optimizer step is excluded, since its share depends on the batch. Knows no mechanism by name.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from attnlab.model import LanguageModel
 from attnlab.taps import taps_of
 from attnlab.train import SummedLoss
 
-# The taps of a block at which a part ends; what lies before another tap of the backbone is a part without a name.
+# The taps of a block at which a part ends; what precedes any other tap of the backbone counts as "other".
 _ENDS = {"hook_attn_out": "attention", "hook_mlp_out": "mlp"}
 _BACKBONE = re.compile(r"(?:blocks\.\d+\.)?(hook_\w+)")
 
 
 @dataclass(frozen=True)
 class Flops:
-    """The FLOPs of a token, by part; in training forward and backward together."""
+    """FLOPs per token by part; in training, forward plus backward."""
 
     attention: float
     mlp: float
@@ -51,10 +51,10 @@ class Flops:
 
 
 def flops_per_token(model: LanguageModel, tokens: int, *, training: bool = False) -> Flops:
-    """The FLOPs of a token in a text of so many tokens: forward, or forward and backward as in training.
+    """Count the FLOPs per token in a text of `tokens` tokens: forward, or forward and backward as in training.
 
-    The model is left as it is, random numbers too. A multiply-add is two FLOPs; in additive attention every channel of a pair
-    takes a sum, its tanh, counted as one, and a multiply-add.
+    The model and the random state are unchanged. A multiply-add is two FLOPs; in additive attention each channel of a pair
+    costs an addition, a tanh (counted as one) and a multiply-add.
     """
     if not 1 <= tokens <= model.config.block_size:
         raise UserError(
@@ -74,16 +74,16 @@ def flops_per_token(model: LanguageModel, tokens: int, *, training: bool = False
 
 
 class _Parts:
-    """Whose FLOPs are counted: forward those since the last part ended, backward those of the part that made the node."""
+    """Assigns FLOPs to parts: forward since the last part ended, backward by the part that created the autograd node."""
 
     def __init__(self, counter: Counter) -> None:
         self.counts = {"attention": 0, "mlp": 0, "head": 0, "other": 0}
-        self.now = "other"  # on the way back
+        self.now = "other"  # in the backward pass
         self._counter, self._counted = counter, 0
         self._known: set[Node] = set()
 
     def end(self, part: str, result: Tensor | None = None) -> None:
-        """Give a part all that was counted since the last end, and the nodes of its result that are nobody's."""
+        """Assign a part everything counted since the last end, and the unassigned autograd nodes of its result."""
         total = self._counter.total
         self.counts[part] += total - self._counted
         self._counted = total
@@ -102,7 +102,7 @@ class _Parts:
 
 @contextmanager
 def _counted_by_part(model: LanguageModel) -> Iterator[_Parts]:
-    """Count while the model runs; its taps say where a part ends."""
+    """Count while the model runs; its taps mark where a part ends."""
     with Counter() as counter:
         parts = _Parts(counter)
 

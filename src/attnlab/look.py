@@ -1,10 +1,10 @@
-"""Look inside a model as it reads a text: where every head looks, what it expects next, and what surprised it.
+"""Inspect a model on a text: attention patterns per head, next-token predictions and per-token losses.
 
     view = look(model, tokenizer, "Hank Aaron was born in")
     view.patterns["blocks.0.attn.hook_pattern"]     # heads, queries, keys
 
-A layer whose mechanism has no weights over tokens that could be read is shown by its influence instead, and says so. Text in,
-a view out, and from it a picture and a page; knows nothing of folders.
+A layer without attention weights over tokens is shown by its influence instead, and labelled so. Text in,
+a view out, and from it a picture and a page; knows nothing about folders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from attnlab.runs import to_json
 from attnlab.taps import capture, eval_mode, influence
 from attnlab.tokenizers import MASK, PAD, Tokenizer
 
-_SAMPLES = 16  # directions of an influence: a standard deviation of at most 18 %, enough for a shade
+_SAMPLES = 16  # random directions per influence: a standard deviation of at most 18 %, enough for a colour
 _DECIMALS = 4  # of weights on the page
 
 
@@ -43,7 +43,7 @@ class Layer:
     maps: Float[Tensor, "H T T"]
 
     def shares(self) -> Float[Tensor, "H T T"]:
-        """What is drawn: a pattern as it is, and of an influence, which has no unit, each row as parts of its sum."""
+        """The weights to draw: a pattern unchanged, an influence, which has no unit, with rows normalised to sum to 1."""
         if self.kind == "pattern":
             return self.maps
         return self.maps / self.maps.sum(dim=-1, keepdim=True).clamp_min(1e-30)
@@ -59,7 +59,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Reading:
-    """A token as it was met: what chance it was given, and what was expected most; nothing for the first."""
+    """A token of the text with its predicted probability and the most likely token; empty for the first token."""
 
     token: str
     probability: float | None = None
@@ -69,21 +69,21 @@ class Reading:
 
 @dataclass(frozen=True)
 class HeadNumbers:
-    """A head in numbers, means over the rows; layers and heads are counted from 1, and head 0 is an influence."""
+    """Statistics of a head, averaged over rows; layers and heads count from 1, and head 0 stands for an influence."""
 
     layer: int
     head: int
     tap: str
     kind: str
     entropy: float  # of a row, in nats
-    spread: float  # its exponential: as if so many tokens were looked at alike
-    distance: float  # tokens looked back
-    first: float  # share of the first token
+    spread: float  # exp of the entropy: the effective number of tokens attended to
+    distance: float  # mean distance in tokens
+    first: float  # weight on the first token
 
 
 @dataclass(frozen=True)
 class View:
-    """One text inside a model."""
+    """What a model does with one text."""
 
     text: str
     tokens: tuple[str, ...]
@@ -98,12 +98,12 @@ class View:
 
     @property
     def loss(self) -> float | None:
-        """The mean loss in nats a token, if more than one was read."""
+        """The mean loss in nats per token; None for a single token."""
         losses = [one.loss for one in self.read if one.loss is not None]
         return sum(losses) / len(losses) if losses else None
 
     def heads(self) -> list[HeadNumbers]:
-        """Every head in numbers."""
+        """Statistics of every head."""
         return [
             HeadNumbers(number, place if layer.kind == "pattern" else 0, layer.tap, layer.kind, **head_numbers(weights))
             for number, layer in enumerate(self.layers, start=1)
@@ -123,10 +123,10 @@ class View:
 
 
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
-    """What happens in a model as it reads a text; a `question` is asked as in training, with the symbol that asks behind."""
+    """Run a model on a text and record what it does; a `question` is encoded as in training, followed by `⁇`."""
     if model.latents is not None:
         raise UserError(
-            "this model has a bottleneck, whose layers look at latents and not at tokens: use attnlab.influence(model, ids)"
+            "this model has a bottleneck, whose layers attend to latents instead of tokens: use attnlab.influence(model, ids)"
         )
     ids = encode(tokenizer, text, question, model.config.block_size)
     batch = torch.tensor([ids])
@@ -142,7 +142,7 @@ def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: boo
 
 
 def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> list[int]:
-    """The ids of a text in which `⁇` and `□` stand for themselves, or an error with the fix."""
+    """Encode a text in which `⁇` and `□` are the special symbols, or raise an error with the fix."""
     if not text.strip():
         raise UserError("the text is empty: write some, such as 'Hank Aaron was born in'")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -150,12 +150,11 @@ def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> 
     ids = tokenizer.opening(text) if tokenizer.words else _encode_with_symbols(tokenizer, text)
     ids += [tokenizer.mask] if question else []
     if len(ids) > block_size:
-        raise UserError(f"the text takes {len(ids)} tokens, and the block of this model holds {block_size}: shorten it")
+        raise UserError(f"the text has {len(ids)} tokens, but the model's block holds {block_size}: shorten it")
     return ids
 
 
 def _encode_with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of characters or pieces, and of the symbols between them."""
     parts = re.split(f"([{MASK}{PAD}])", text)
     if tokenizer.characters:
         known = tokenizer.backend.get_vocab()
@@ -167,20 +166,20 @@ def _encode_with_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
     ids: list[int] = []
     for part in parts:
         symbol = {MASK: tokenizer.mask, PAD: tokenizer.pad}.get(part)
-        # Pieces bring their own space, so that those beside a symbol are only there to be read.
+        # Pieces contain their own space, so the spaces beside a symbol are only for readability.
         plain = part if tokenizer.characters or len(parts) == 1 else part.strip(" ")
         ids += tokenizer.encode(plain) if symbol is None else [symbol]
     return ids
 
 
 def is_over_tokens(pattern: Tensor, tokens: int) -> bool:
-    """Whether a pattern holds weights of tokens on tokens, and not those of latents or slots."""
-    # Weights over as many slots as there happen to be tokens give themselves away: a model never looks ahead.
+    """Whether a pattern holds weights of tokens on tokens rather than on latents or slots."""
+    # Weights over as many slots as there are tokens are recognised by their upper triangle: a model never looks ahead.
     return pattern.shape[-2:] == (tokens, tokens) and not pattern.triu(1).any()
 
 
 def _layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Layer:
-    """The pattern of a layer, or its influence where there are no weights of tokens on those before them."""
+    """The pattern of a layer, or its influence if it has no weights over tokens."""
     tap = f"blocks.{number}.attn.hook_pattern"
     names = model.config.mechanisms
     name, tokens = names[number % len(names)], seen["hook_embed"].shape[1]
@@ -193,7 +192,7 @@ def _layer_of(model: LanguageModel, number: int, seen: dict[str, Tensor]) -> Lay
 
 
 def _guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tuple[Guess, ...]:
-    """The likeliest next tokens; a model may have more rows than its tokenizer has symbols."""
+    """The most likely next tokens; a model may have more output rows than its tokenizer has symbols."""
     values, tokens = chances[: tokenizer.size].exp().topk(min(top, tokenizer.size))
     return tuple(
         Guess(tokenizer.piece(token), value) for value, token in zip(values.tolist(), tokens.tolist(), strict=True)
@@ -201,7 +200,6 @@ def _guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tu
 
 
 def _readings(chances: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[Reading, ...]:
-    """Every token with the chance it was given by those before it."""
     met: Int[Tensor, " N"] = torch.tensor(ids[1:], dtype=torch.long)
     losses = ops.token_losses(chances[:-1], met)
     likeliest = chances[:-1, : tokenizer.size].argmax(dim=-1).tolist()
@@ -212,9 +210,9 @@ def _readings(chances: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Toke
 
 
 def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
-    """Entropy, spread, distance and share of the first token: means over the rows, the first left out if there are others.
+    """Entropy, spread, distance and weight on the first token, averaged over rows except the first.
 
-    Rows are taken by size and brought to a sum of one: some mechanisms have weights below zero, or sums below one.
+    Rows are made absolute and normalised to sum to 1: some mechanisms have negative weights, or sums below 1.
     """
     rows = weights.double().abs()
     rows = rows / rows.sum(dim=-1, keepdim=True).clamp_min(1e-30)
@@ -230,11 +228,11 @@ def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
     }
 
 
-# To be seen
+# Output files
 
 
 def files(view: View, run: str, command: str) -> dict[str, bytes]:
-    """The folder of a view: the page, the picture, the numbers."""
+    """Return the files of a view: page, picture and numbers."""
     summary = {"run": run, **view.summary()}
     plain = {
         **summary,
@@ -246,26 +244,25 @@ def files(view: View, run: str, command: str) -> dict[str, bytes]:
         "version": __version__,
     }
     return {
-        "look.html": as_html(document(plain)).encode("utf-8", errors="replace"),  # a path may be odd
+        "look.html": as_html(document(plain)).encode("utf-8", errors="replace"),  # a path may hold surrogates
         "patterns.png": looking_picture(plain),
         "result.json": to_json(summary),
     }
 
 
 def _rounded(values: Any) -> Any:
-    """Nested numbers with as many decimals as anybody reads."""
     return [_rounded(one) for one in values] if isinstance(values, list) else round(values, _DECIMALS)
 
 
-# For other programs: bertviz and circuitsvis
+# Exports for bertviz and circuitsvis
 
 
 def attentions_of(
     model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False
 ) -> tuple[list[str], tuple[Float[Tensor, "1 H T T"], ...]]:
-    """The tokens of a text and where every head looks, layer by layer: what bertviz's head_view and model_view take.
+    """Return the tokens of a text and the attention per layer, as bertviz's head_view and model_view expect them.
 
-    A layer without weights over tokens shows its influence, in shares of a row, in every head.
+    A layer without weights over tokens shows its normalised influence in every head.
     """
     view = look(model, tokenizer, text, question=question)
     heads = model.config.n_head
@@ -275,12 +272,12 @@ def attentions_of(
 def circuits_of(
     model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False
 ) -> tuple[list[str], list[Float[Tensor, "H T T"]]]:
-    """The same as circuitsvis takes it: tokens, and for every layer [heads, destination, source]."""
+    """Return the same for circuitsvis: tokens, and per layer [heads, destination, source]."""
     tokens, layers = attentions_of(model, tokenizer, text, question=question)
     return tokens, [layer[0] for layer in layers]
 
 
 def as_json(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False) -> dict[str, Any]:
-    """The same as plain values: tokens, and attention as [layer][head][destination][source]."""
+    """Return the same as plain values: tokens, and attention as [layer][head][destination][source]."""
     tokens, layers = circuits_of(model, tokenizer, text, question=question)
     return {"tokens": tokens, "attention": [_rounded(layer.tolist()) for layer in layers]}

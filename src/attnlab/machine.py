@@ -1,4 +1,4 @@
-"""The machine as this process finds it: cores, processor, memory, cache; an end that comes with the parent's. No torch."""
+"""The machine: cores, processor, memory, cache folder, and ending with the parent process. No torch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ STATUS = Path("/proc/self/status")  # of Linux
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """The processor as the system names it."""
+    """Return the processor's name as reported by the system."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -34,7 +34,7 @@ def cpu_name() -> str:
 
 
 def memory_held(field: str) -> int | None:
-    """Bytes of this process: VmRSS now, VmHWM at the peak, VmSize with what is only promised; None where nobody tells."""
+    """Return this process's memory in bytes: VmRSS now, VmHWM at the peak, VmSize virtual; None if the system does not say."""
     try:
         match = re.search(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(), flags=re.MULTILINE)
     except OSError:
@@ -43,14 +43,14 @@ def memory_held(field: str) -> int | None:
 
 
 def end_with_parent(number: int) -> None:
-    """Have the system send this process a signal when its parent ends, where it can."""
+    """Have Linux send this process a signal when its parent ends."""
     when_the_parent_ends = 1
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(when_the_parent_ends, number)
 
 
 def cache_folder() -> Path:
-    """Where what was made once is kept for the next time: ATTNLAB_CACHE, or the user's own cache; as a whole path."""
+    """Return the absolute path of the cache folder: ATTNLAB_CACHE, or attnlab in the user's cache."""
     try:
         if asked := os.environ.get("ATTNLAB_CACHE"):
             return Path(asked).expanduser().absolute()
@@ -60,7 +60,7 @@ def cache_folder() -> Path:
 
 
 def writable(folder: Path) -> Path:
-    """The folder, or one for this process alone where it cannot be written."""
+    """Return the folder, or a temporary one if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -70,7 +70,7 @@ def writable(folder: Path) -> Path:
 
 
 def temporary_folder() -> Path:
-    """A folder for this process alone, removed when it ends."""
+    """Return a temporary folder that is removed when this process ends."""
     private = Path(tempfile.mkdtemp(prefix="attnlab-"))
     atexit.register(shutil.rmtree, private, ignore_errors=True)
     return private

@@ -1,8 +1,8 @@
 """manifest.json: what a folder is, and the sha256 of every file in it that counts, and of the manifest itself.
 
-A folder that is written at once gets its manifest with it. A file that is added later is listed after it was written, and
-one that is replaced is taken off the list first. A file that is there but not listed was therefore being written when a
-process died, and counts as absent. Checksums find damage; they prove nothing about who wrote a folder.
+A folder that is written in one step gets its manifest with it. A file added later is listed after it was written, and
+one that is replaced is removed from the list first. An existing but unlisted file was therefore being written when a
+process died, and counts as missing. Checksums detect damage; they prove nothing about who wrote a folder.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _VERSION = 1
 
 
 def digest(content: bytes) -> str:
-    """The sha256 of some bytes, as 64 hexadecimal digits."""
+    """Return the sha256 of some bytes as 64 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def is_digest(text: object) -> bool:
-    """Whether this is a sha256 as `digest` writes it, and nothing else, such as a path."""
+    """Whether this is a sha256 as written by `digest`, rather than, say, a path."""
     return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
@@ -46,19 +46,19 @@ class Manifest:
 
     @classmethod
     def of(cls, kind: str, contents: Mapping[str, bytes]) -> Manifest:
-        """The manifest of files that are about to be written."""
+        """Make the manifest of files that are about to be written."""
         return cls(kind, {name: digest(content) for name, content in contents.items()})
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
-        """The manifest of a folder; None where there is none, as in folders of older versions."""
+        """Read the manifest of a folder; None if there is none, as in folders of older versions."""
         path = folder / NAME
         try:
             stored = json.loads(path.read_bytes())
             kind, version, files = stored["kind"], stored["version"], stored["files"]
             if version != _VERSION:
                 raise CheckpointError(
-                    f"{path} has version {version!r}, and this attnlab reads {_VERSION}: upgrade attnlab"
+                    f"{path} has version {version!r}, but this attnlab reads {_VERSION}: upgrade attnlab"
                 )
             if stored["sha256"] != digest(_canonical(kind, files)):
                 raise ValueError("the manifest is not as it was written")
@@ -73,7 +73,7 @@ class Manifest:
         return cls(kind, files)
 
     def to_bytes(self) -> bytes:
-        """As it is stored."""
+        """Return the content of manifest.json."""
         files = dict(sorted(self.files.items()))
         stored = {
             "kind": self.kind,
@@ -84,18 +84,18 @@ class Manifest:
         return (json.dumps(stored, indent=1) + "\n").encode()
 
     def with_files(self, contents: Mapping[str, bytes]) -> Manifest:
-        """The same with files added or replaced."""
+        """Return a copy with files added or replaced."""
         return replace(self, files={**self.files, **Manifest.of(self.kind, contents).files})
 
     def without(self, *names: str) -> Manifest:
-        """The same without some files."""
+        """Return a copy without some files."""
         return replace(self, files={name: found for name, found in self.files.items() if name not in names})
 
     def check(self, path: Path, name: str, content: bytes) -> None:
-        """Refuse a file whose content is not what was written."""
+        """Raise CheckpointError if a file is not what was written."""
         if digest(content) != self.files[name]:
             raise CheckpointError(
-                f"{path} is damaged or was edited (its checksum is not the one in {NAME}): restore it from a copy, or"
+                f"{path} is damaged or was edited (its checksum differs from {NAME}): restore it from a copy, or"
                 " make the folder again"
             )
 

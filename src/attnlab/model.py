@@ -1,6 +1,6 @@
-"""The one backbone: token embedding, blocks of attention and MLP, head. What is compared enters by the registry.
+"""The language model: token embedding, blocks of attention and MLP, head. Attention comes from the registry.
 
-A model is saved as a folder: model.safetensors, config.json, tokenizer.json, and code/ where its mechanism is a user's own.
+A model is saved as a folder: model.safetensors, config.json, tokenizer.json, and code/ for a user's own mechanism.
 Nothing is ever unpickled.
 """
 
@@ -31,7 +31,7 @@ from attnlab.runs import Run, note_without_manifest, read_bytes, read_json
 from attnlab.taps import Tap
 from attnlab.tokenizers import Tokenizer
 
-FORMAT = 1  # of the checkpoint folder; a reader refuses others
+FORMAT = 1  # version of the checkpoint folder
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -41,12 +41,11 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _make_norm(kind: str, width: int) -> nn.Module:
-    """LayerNorm, or RMS without parameters."""
     return nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width, elementwise_affine=False)
 
 
 def make_attention(config: ModelConfig, layer: int) -> nn.Module:
-    """The mechanism of a layer; several names are tiled over the layers."""
+    """Build the attention of a layer; several mechanisms are repeated over the layers."""
     entries = [registry.find("mechanism", name) for name in config.mechanisms]
     if len(entries) > config.n_layer:
         raise ConfigError(
@@ -58,9 +57,11 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
             raise ConfigError(unknown("mechanism in model.options, which model.mechanism does not use,", name, used))
     entry = entries[layer % len(entries)]
     if config.bottleneck and layer in (0, config.n_layer - 1) and entry.name != "dot":
-        raise ConfigError(f"with a bottleneck the first and the last layer are 'dot', not '{entry.name}'")
+        raise ConfigError(f"with a bottleneck the first and last layers must be 'dot', not '{entry.name}'")
     if not entry.causal:
-        raise ConfigError(f"mechanism '{entry.name}' cannot be causal, and a language model must not see the future")
+        raise ConfigError(
+            f"mechanism '{entry.name}' cannot be causal: choose another, since a language model must not see the future"
+        )
     if config.positions == "rotary" and not entry.accepts("rotary"):
         raise ConfigError(f"mechanism '{entry.name}' has no rotary positions: set --model.positions learned")
     module: nn.Module = entry.make(
@@ -76,15 +77,15 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
 
 
 def arguments_of(call: Callable[..., Any]) -> frozenset[str]:
-    """The names of the arguments that a module's forward, or a function, takes."""
+    """Return the argument names of a module's forward, or of a function."""
     try:
         return frozenset(inspect.signature(call.forward if isinstance(call, nn.Module) else call).parameters)
-    except (TypeError, ValueError):  # a function written in C does not name its arguments
+    except (TypeError, ValueError):  # functions written in C have no signature
         return frozenset()
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between."""
+    """Two linear layers with an activation in between."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class MLP(nn.Module):
         self.activation = _ACTIVATIONS[config.activation]
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        """Each token by itself."""
+        """Apply the MLP to each token."""
         return self.out(self.activation(self.up(x)))
 
 
@@ -113,7 +114,7 @@ class Block(nn.Module):
     def attend(
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
     ) -> Float[Tensor, "B T D"]:
-        """Add what attention brings from other tokens."""
+        """Add the attention over the tokens to the residual stream."""
         x = self.hook_resid_pre(x)
         given = {name: value for name, value in (("padding", padding), ("cache", cache)) if value is not None}
         return self._add(x, self.attn(self.norm1(x), **given))
@@ -121,7 +122,7 @@ class Block(nn.Module):
     def cross_attend(
         self, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B 1 T N"], cache: Any
     ) -> Float[Tensor, "B T D"]:
-        """Add what attention brings from another sequence."""
+        """Add the attention over another sequence to the residual stream."""
         assert isinstance(self.attn, Attention)
         x = self.hook_resid_pre(x)
         return self._add(x, self.attn.across(self.norm1(x), self.norm1(source), mask, cache))
@@ -130,13 +131,13 @@ class Block(nn.Module):
         return self.hook_resid_mid(x + self.hook_attn_out(self.dropout(attended)))
 
     def feed_forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        """Add the MLP, which sees each token by itself."""
+        """Add the MLP's output to the residual stream."""
         return self.hook_resid_post(x + self.hook_mlp_out(self.dropout(self.mlp(self.norm2(x)))))
 
     def forward(
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
     ) -> Float[Tensor, "B T D"]:
-        """The residual stream after this block."""
+        """Return the residual stream after this block."""
         return self.feed_forward(self.attend(x, padding, cache))
 
 
@@ -148,10 +149,10 @@ def _attend_through_latents(
     caches: Sequence[Any],
     share: int,
 ) -> Float[Tensor, "B T D"]:
-    """A Perceiver's stack up to its last attention: the first block reads tokens into latents, the last reads them back.
+    """A Perceiver up to its last attention: the first block reads tokens into latents, the last reads from the latents.
 
-    A latent has a `share` of the block, and reads all tokens up to the end of it; a token reads the latents whose share ends
-    with it or before. So nothing comes from the future, and the latents of a text that is being generated stay as they are.
+    Each latent covers `share` tokens and reads all tokens up to the end of its share; a token reads the latents whose share
+    has ended. So nothing comes from the future, and the latents of a text do not change while it is being generated.
     """
     first, *middle, last = blocks
     start = caches[0].length if caches[0] is not None else 0
@@ -172,7 +173,7 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        require(config.vocab_size > 0, "model.vocab_size 0 follows from a corpus, and here is none: give a number")
+        require(config.vocab_size > 0, "model.vocab_size 0 needs a corpus to learn the vocabulary from: give a number")
         self.config = config = replace(config, mechanism=usercode.named_by_user(config.mechanism))
         self.tokens = nn.Embedding(config.vocab_size, config.n_embd)
         self.positions = nn.Embedding(config.block_size, config.n_embd) if config.positions == "learned" else None
@@ -187,7 +188,7 @@ class LanguageModel(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights: normal of spread 0.02, biases and (where asked) output projections zero."""
+        """Initialize the weights: normal with std 0.02; biases and (with zero_init) output projections zero."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
@@ -202,7 +203,7 @@ class LanguageModel(nn.Module):
 
     @property
     def takes_padding(self) -> bool:
-        """Whether every layer can hide tokens; `forward(x)` alone is enough for a mechanism that nothing is hidden from."""
+        """Whether every layer accepts a padding mask; a mechanism may take `forward(x)` alone."""
         return self.latents is not None or all("padding" in arguments_of(one) for one in self.mechanisms)
 
     @property
@@ -211,7 +212,7 @@ class LanguageModel(nn.Module):
         return [block.attn for block in self.blocks if isinstance(block, Block)]
 
     def new_caches(self) -> list[Any] | None:
-        """One empty cache per layer, for generation; None if a layer keeps none, and every text is then read whole."""
+        """Make one empty cache per layer for generation; None if a layer has no cache, and texts are then recomputed."""
         if not all(hasattr(one, "new_cache") and "cache" in arguments_of(one) for one in self.mechanisms):
             return None
         return [one.new_cache() for one in self.mechanisms]  # type: ignore[operator]
@@ -223,10 +224,10 @@ class LanguageModel(nn.Module):
         caches: Sequence[Any] | None = None,
         wanted: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"] | Float[Tensor, "N D"]:
-        """The residual stream after the last norm, what the head reads: of all tokens, or of those `wanted` only.
+        """Return the input of the head, the residual stream after the last norm: for all tokens, or only for those `wanted`.
 
-        After the last attention no token needs another, so that the last MLP is spared those that nobody asks for; the taps
-        behind it then pass [N, D].
+        After the last attention tokens are independent, so the last MLP is computed for the wanted tokens only; the taps
+        after it then see [N, D].
         """
         start = caches[0].length if caches else 0
         if start + ids.shape[1] > self.config.block_size:
@@ -234,7 +235,7 @@ class LanguageModel(nn.Module):
                 f"{start + ids.shape[1]} tokens do not fit into a block of {self.config.block_size}: shorten the text"
             )
         if padding is not None and not self.takes_padding:
-            raise UserError(f"mechanism '{self.config.mechanism}' takes no padding: read texts of one length at a time")
+            raise UserError(f"mechanism '{self.config.mechanism}' accepts no padding mask: batch texts of equal length")
         x = self.hook_embed(self.tokens(ids))
         if self.positions is not None:
             places = self.positions.weight[start : start + ids.shape[1]]
@@ -257,18 +258,18 @@ class LanguageModel(nn.Module):
         padding: Bool[Tensor, "B S"] | None = None,
         caches: Sequence[Any] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """The scores of every next token."""
+        """Return the logits of the next token at every position."""
         return self.head(self.hidden(ids, padding, caches))
 
 
 def meta_model(config: ModelConfig) -> LanguageModel:
-    """A model without memory for its weights: enough to count them."""
+    """Build a model on the meta device: no memory for weights, enough to count them."""
     with torch.device("meta"):
         return LanguageModel(config)
 
 
 def count_parameters(model: LanguageModel) -> dict[str, int]:
-    """Parameters by part; a parameter that is used twice counts once."""
+    """Count the parameters by part; a shared parameter counts once."""
     parts = {"token embedding": 0, "positions": 0, "latents": 0, "attention": 0, "MLP": 0, "norms": 0, "head": 0}
     for name, parameter in model.named_parameters():
         root, *rest = name.split(".")
@@ -279,22 +280,28 @@ def count_parameters(model: LanguageModel) -> dict[str, int]:
 
 
 def to_bytes(tensors: dict[str, Tensor]) -> bytes:
-    """Tensors in the safetensors format."""
+    """Serialize tensors in the safetensors format."""
     return bytes(save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or an error that says what is wrong with it."""
+    """Read a safetensors file, or raise an error that says what is wrong with it."""
     try:
         return dict(load_tensors(read_bytes(path)))
-    except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError) as error:  # headers say anything
+    except (
+        SafetensorError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:  # a damaged header can raise any of these
         raise CheckpointError(
             f"{path} is truncated or damaged ({error}): use an older checkpoint or train again"
         ) from None
 
 
 def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
-    """The files of a model folder by name."""
+    """Return the files of a model folder by name."""
     config = {"format": FORMAT, "model": model.config.__dict__}
     return {
         "model.safetensors": to_bytes(dict(model.state_dict())),
@@ -305,9 +312,9 @@ def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def load_model(folder: Path | str, *, trust_code: bool = False) -> tuple[LanguageModel, Tokenizer]:
-    """The model and tokenizer of a folder, or of the run it is, checked: format, names, shapes, finite numbers.
+    """Load the model and tokenizer of a model or run folder; format, names, shapes and finiteness are checked.
 
-    Code of a user that the folder carries runs only if this user has trusted it, or does so by `trust_code`.
+    User code in the folder runs only if this user has trusted it, or passes `trust_code`.
     """
     folder = Path(folder)
     if not (folder / "model.safetensors").is_file() and not (folder / "tokenizer.json").is_file():
@@ -316,7 +323,7 @@ def load_model(folder: Path | str, *, trust_code: bool = False) -> tuple[Languag
     refuse_other_models(folder)
     if config.get("format") != FORMAT:
         raise CheckpointError(
-            f"{folder} has checkpoint format {config.get('format')}, and this version reads {FORMAT}:"
+            f"{folder} has checkpoint format {config.get('format')}, but this version reads {FORMAT}:"
             " train it again, or use the version that wrote it"
         )
     try:
@@ -337,7 +344,7 @@ def load_model(folder: Path | str, *, trust_code: bool = False) -> tuple[Languag
 
 
 def load_weights(model: LanguageModel, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Put tensors into a model, refusing what does not fit or is not finite."""
+    """Load tensors into a model; wrong shapes and non-finite values are errors."""
     expected = model.state_dict()
 
     def kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
@@ -349,5 +356,7 @@ def load_weights(model: LanguageModel, tensors: dict[str, Tensor], folder: Path)
         raise CheckpointError(f"{folder}: the weights do not fit config.json, first at '{wrong[0]}': train it again")
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
-            raise CheckpointError(f"{folder}: '{name}' holds NaN or infinity: use an older checkpoint or a lower rate")
+            raise CheckpointError(
+                f"{folder}: '{name}' holds NaN or infinity: use an older checkpoint, or train with a lower learning rate"
+            )
     model.load_state_dict(tensors)

@@ -1,6 +1,6 @@
 """Pure tensor functions, and the legend of shape letters used in every signature.
 
-B batch   T tokens asked   S tokens seen   D width of the residual stream   H heads   C width of a head
+B batch   T query tokens   S key tokens   D width of the residual stream   H heads   C width of a head
 G heads of keys and values   V vocabulary   N targets
 """
 
@@ -15,44 +15,44 @@ from torch.nn import functional as F
 
 
 def split_heads(x: Float[Tensor, "B T D"], n_head: int) -> Float[Tensor, "B H T C"]:
-    """The width cut into heads."""
+    """Split the width into heads."""
     batch, tokens, width = x.shape
     return x.view(batch, tokens, n_head, width // n_head).transpose(1, 2)
 
 
 def rotary_table(tokens: int, width: int, base: float = 10_000.0) -> Float[Tensor, "T C"]:
-    """Cosines, then sines, of the angle of every position and pair of coordinates (arXiv:2104.09864)."""
+    """Cosines, then sines, of the rotary angle per position and pair of coordinates (arXiv:2104.09864)."""
     frequency = base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = torch.outer(torch.arange(tokens, dtype=torch.float64), frequency)
     return torch.cat([angle.cos(), angle.sin()], dim=-1).float()
 
 
 def rotate(x: Float[Tensor, "B H T C"], table: Float[Tensor, "T C"]) -> Float[Tensor, "B H T C"]:
-    """Every pair of coordinates (i, i + C/2) turned by the angle of its position."""
+    """Rotate every pair of coordinates (i, i + C/2) by the angle of its position."""
     cosine, sine = table.chunk(2, dim=-1)
     left, right = x.chunk(2, dim=-1)
     return torch.cat([left * cosine - right * sine, left * sine + right * cosine], dim=-1)
 
 
 def rms_norm(x: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:
-    """Scaled to a root mean square of one."""
+    """Scale to a root mean square of one."""
     return F.rms_norm(x, (x.shape[-1],))
 
 
 def blank(x: Float[Tensor, "B H T C"], padding: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B H T C"]:
-    """Zero where there is padding."""
+    """Set padded positions to zero."""
     return x if padding is None else x.masked_fill(padding[:, None, :, None], 0.0)
 
 
 def fill(x: Tensor, columns: int = 0, rows: int = 0, value: float = 0.0) -> Tensor:
-    """Longer by some columns and rows of one value; the same tensor where nothing is added, which F.pad would copy."""
+    """Pad with columns and rows of one value; without padding return the same tensor, which F.pad would copy."""
     return F.pad(x, (0, columns, 0, rows), value=value) if columns or rows else x
 
 
 def visible(
     asked: int, seen: int, padding: Bool[Tensor, "B S"] | None, causal: bool
 ) -> Bool[Tensor, "#B 1 T S"] | None:
-    """Which tokens may be looked at (True), or None for all; the asked tokens are the last of those seen."""
+    """Return the attention mask (True: visible), or None for all; the queries are the last of the keys' tokens."""
     mask = None
     if causal and asked > 1:
         mask = torch.ones(asked, seen, dtype=torch.bool).tril(seen - asked)[None, None]
@@ -65,25 +65,27 @@ def visible(
 def masked_softmax(
     scores: Float[Tensor, "#B H T S"], mask: Bool[Tensor, "#B 1 T S"] | None
 ) -> Float[Tensor, "#B H T S"]:
-    """The softmax over the tokens that may be seen; a row that may see nothing is zero."""
+    """Softmax over the visible tokens; a row that sees nothing is zero."""
     if mask is None:
         return scores.softmax(dim=-1)
-    blind = ~mask.any(dim=-1, keepdim=True)  # hidden after the softmax, not before: its gradient would be NaN
+    blind = ~mask.any(dim=-1, keepdim=True)  # zeroed after the softmax: masked before, the gradient would be NaN
     return scores.masked_fill(~(mask | blind), float("-inf")).softmax(dim=-1).masked_fill(blind, 0.0)
 
 
 def attention_pattern(
     q: Float[Tensor, "B H T C"], k: Float[Tensor, "B H S C"], mask: Bool[Tensor, "#B 1 T S"] | None
 ) -> Float[Tensor, "B H T S"]:
-    """The weights of scaled dot-product attention, written out."""
+    """Return the weights of scaled dot-product attention."""
     return masked_softmax(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, mask)
 
 
 def feature_pattern(
     q: Float[Tensor, "B H T M"], k: Float[Tensor, "B H S M"], mask: Bool[Tensor, "#B 1 T S"] | None
 ) -> Float[Tensor, "B H T S"]:
-    """The weights of a kernel of positive features, exp(q)·exp(k), that come as logarithms."""
-    rows = [(row[:, :, :, None] + k[:, :, None]).logsumexp(dim=-1) for row in q.split(16, dim=2)]  # some at a time
+    """Return the weights of a positive feature kernel, exp(q)·exp(k), given the logarithms of the features."""
+    rows = [
+        (row[:, :, :, None] + k[:, :, None]).logsumexp(dim=-1) for row in q.split(16, dim=2)
+    ]  # in slices, to bound memory
     return masked_softmax(torch.cat(rows, dim=2), mask)
 
 
@@ -94,10 +96,10 @@ def summary_pattern(
     block: int,
     mixtures: Callable[[int], tuple[Tensor, Tensor]],
 ) -> Float[Tensor, "B H T S"]:
-    """The weights of causal attention in blocks: over the own block, and over rows that mix everything before it.
+    """Return the weights of blockwise causal attention: over the own block, and over rows that summarise all before it.
 
-    `mixtures` gives, for the place where a block begins, how the rows mix the keys and the values before it; the weight of a
-    row goes on to the tokens by its mixture of values.
+    `mixtures` gives, for the start of a block, how the rows mix the keys and values before it; the weight of a row is passed
+    on to the tokens by its mixture of values.
     """
     asked, seen = q.shape[2], k.shape[2]
     start = seen - asked
@@ -125,9 +127,9 @@ def fused_attention(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Float[Tensor, "B H T E"]:
-    """Scaled dot-product attention by torch's kernel, which never forms the pattern; when causal, of a whole text.
+    """Scaled dot-product attention by torch's fused kernel, which never forms the pattern; causal only for whole texts.
 
-    The kernel wants values as wide as keys, else torch forms the pattern after all: the narrower ones are filled with zeros.
+    The kernel needs values as wide as keys, or torch forms the pattern after all: the narrower ones are padded with zeros.
     """
     assert not causal or q.shape[2] == k.shape[2]
     mask = None if padding is None else visible(q.shape[2], k.shape[2], padding, causal)
@@ -148,5 +150,5 @@ def fused_attention(
 
 
 def token_losses(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """The negative log probability of every target."""
+    """Return the negative log probability of every target."""
     return F.cross_entropy(logits, targets, reduction="none")

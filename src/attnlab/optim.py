@@ -1,4 +1,4 @@
-"""Optimizers: Muon for the matrices of the blocks, AdamW for the rest; and how their state is kept without pickling."""
+"""Optimizers: Muon for the matrices of the blocks, AdamW for the rest; their state is stored without pickling."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from attnlab.config import TrainConfig
 from attnlab.errors import CheckpointError
 from attnlab.model import LanguageModel
 
-# The quintic of Keller Jordan's Muon: steep at zero, so that five rounds bring singular values near one.
+# The quintic of Keller Jordan's Muon: steep at zero, so that five iterations bring singular values close to one.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalize_reference(matrix: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
-    """The nearest orthogonal matrix, by singular value decomposition."""
+    """Return the nearest orthogonal matrix by singular value decomposition."""
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
     return u @ v
 
 
 def orthogonalize(matrices: Float[Tensor, "K M N"], rounds: int = 5) -> Float[Tensor, "K M N"]:
-    """About the same for a stack of matrices by Newton-Schulz rounds: most singular values land between 0.7 and 1.2.
+    """Approximate it for a stack of matrices by Newton-Schulz iterations: most singular values end up in [0.7, 1.2].
 
-    In float32: bfloat16 is slower on CPUs, and on some of them an illegal instruction. The rounds are polynomials in the
-    Gram matrix: for long matrices they are multiplied there, where it is small, and applied once.
+    In float32: bfloat16 is slower on CPUs, and an illegal instruction on some. The iterations are polynomials in the
+    Gram matrix: for wide matrices they are multiplied there, where it is small, and applied once.
     """
     a, b, c = QUINTIC
     tall = matrices.shape[-2] > matrices.shape[-1]
@@ -57,14 +57,14 @@ def _polynomial(gram: Tensor, a: float, b: float, c: float) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised: every direction of a matrix is learned at the same pace."""
+    """Orthogonalised momentum: all directions of a matrix are updated at the same rate."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update; matrices of the same shape go through the rounds together."""
+        """Update once; matrices of the same shape are orthogonalised together."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Tensor]] = {}
             for parameter in group["params"]:
@@ -88,7 +88,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class OptimizerPair(torch.optim.Optimizer):
-    """Two optimizers that step together, with all their groups in one list for whoever sets the rates."""
+    """Two optimizers that step together, with all parameter groups in one list for learning rate schedulers."""
 
     def __init__(self, first: torch.optim.Optimizer, second: torch.optim.Optimizer) -> None:
         self.inner = (first, second)
@@ -97,8 +97,8 @@ class OptimizerPair(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update by each, at the rates that its groups have now."""
-        # Others may put new groups in the place of ours, so that they are handed over every time.
+        """Update with both, at the current rates of their groups."""
+        # Schedulers may replace the groups, so they are passed on at every step.
         parts = (self.param_groups[: self.split], self.param_groups[self.split :])
         for optimizer, groups in zip(self.inner, parts, strict=True):
             optimizer.param_groups = groups
@@ -106,10 +106,10 @@ class OptimizerPair(torch.optim.Optimizer):
 
 
 def make_optimizers(model: LanguageModel, config: TrainConfig) -> dict[str, torch.optim.Optimizer]:
-    """The optimizers of a run by name; weight decay falls on matrices of the blocks and the head only.
+    """Make the optimizers of a run by name; weight decay applies to the matrices of the blocks and the head only.
 
-    A matrix is the weight of a linear map. Other parameters of a mechanism, latents or tables of places, are no maps to be
-    made orthogonal, and go to AdamW.
+    A matrix is the weight of a linear layer. Other parameters of a mechanism, such as latents or position tables, must not be
+    orthogonalised, and go to AdamW.
     """
     linear = [module for module in model.blocks.modules() if isinstance(module, nn.Linear)]
     inner = [module.weight for module in linear if min(module.weight.shape) > 1]
@@ -133,9 +133,9 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> dict[str, torc
 
 
 def rate_at(progress: float, config: TrainConfig) -> float:
-    """The share of the peak rate at a point of the run, 0 to 1.
+    """Return the learning rate at a point of the run (0 to 1) as a share of the peak.
 
-    A cosine with a horizon is that of the course reports: it is not held at its foot but swings up again.
+    A cosine with a horizon is that of the course reports: after its minimum it rises again.
     """
     rise = min(1.0, progress / config.warmup) if config.warmup else 1.0
     begin = 1.0 - config.decay
@@ -154,7 +154,7 @@ def set_rates(optimizers: dict[str, torch.optim.Optimizer], share: float) -> Non
 
 
 def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """The state of the optimizers as named tensors."""
+    """Return the state of the optimizers as named tensors."""
     return {
         f"{name}/{index}/{key}": value
         for name, optimizer in optimizers.items()
@@ -164,7 +164,7 @@ def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Ten
 
 
 def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
-    """Put named tensors back into the optimizers, refusing what does not fit or is not finite."""
+    """Load named tensors into the optimizers; wrong shapes and non-finite values are errors."""
     expected = {
         f"{name}/{index}/{key}": parameter
         for name, optimizer in optimizers.items()
@@ -177,7 +177,9 @@ def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, 
             raise CheckpointError(f"the optimizer's state does not fit the model, first at '{name}': train it again")
         value = tensors[name]
         if not name.endswith("/step") and value.shape != expected[name].shape:
-            raise CheckpointError(f"the optimizer's state '{name}' has another shape than the model: train it again")
+            raise CheckpointError(
+                f"the optimizer's state '{name}' has a different shape than the model: train it again"
+            )
         if not torch.isfinite(value).all():
             raise CheckpointError(f"the optimizer's state '{name}' holds NaN or infinity: use an older checkpoint")
         optimizer, index, key = name.split("/")

@@ -1,11 +1,11 @@
-"""How well a model expects the words of sentences: the loss of each, and from them two perplexities, named apart.
+"""Loss per sentence, and two perplexities with different names.
 
-`token_perplexity` is the exponential of the mean loss of a token. `sentence_perplexity` is what the course reports call
-perplexity: every sentence's own, exp of its mean loss, averaged over the sentences. The second is larger, since a few hard
-sentences weigh much, and the two must never be compared with each other.
+`token_perplexity` is the exponential of the mean loss per token. `sentence_perplexity` is what the course reports call
+perplexity: exp of the mean loss of each sentence, averaged over the sentences. The second is larger, since a few hard
+sentences dominate it, and the two must never be compared with each other.
 
-Sentences of one length are read together, so that nothing is filled up and no sentence's loss depends on its company.
-Lines in, numbers out; knows nothing of folders.
+Sentences of equal length are batched, so that there is no padding and a sentence's loss does not depend on its batch.
+Lines in, numbers out; knows nothing about folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attnlab.model import LanguageModel
 from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
 
-_AT_ONCE = 4096  # tokens
+_AT_ONCE = 4096  # tokens per batch
 
 # The sentences on which the course reports compare their models.
 PROBES = (
@@ -36,7 +36,7 @@ PROBES = (
 
 @dataclass(frozen=True)
 class SentenceLosses:
-    """The mean loss of every sentence's tokens, how many were predicted, and how many of them are unknown words."""
+    """Per sentence: the mean loss per token, the number of predicted tokens, and how many of them are unknown words."""
 
     losses: tuple[float, ...]
     tokens: tuple[int, ...]
@@ -44,21 +44,21 @@ class SentenceLosses:
 
     @property
     def loss(self) -> float:
-        """The mean loss of a token."""
+        """The mean loss per token."""
         return sum(loss * count for loss, count in zip(self.losses, self.tokens, strict=True)) / sum(self.tokens)
 
     @property
     def token_perplexity(self) -> float:
-        """The exponential of the mean loss of a token."""
+        """The exponential of the mean loss per token."""
         return math.exp(self.loss)
 
     @property
     def sentence_perplexity(self) -> float:
-        """The mean over sentences of the exponential of a sentence's mean loss: the course reports' perplexity."""
+        """The mean over sentences of exp(mean loss of the sentence): the course reports' perplexity."""
         return sum(map(math.exp, self.losses)) / len(self.losses)
 
     def summary(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return {
             "sentences": len(self.losses),
             "tokens": sum(self.tokens),
@@ -69,7 +69,7 @@ class SentenceLosses:
         }
 
     def to_csv(self) -> bytes:
-        """A line a sentence, in order, below a line of names."""
+        """Return a CSV table with one line per sentence, in order."""
         rows = zip(self.losses, self.tokens, self.unknown, strict=True)
         return (
             "loss,tokens,unknown\n" + "".join(f"{loss!r},{tokens},{unknown}\n" for loss, tokens, unknown in rows)
@@ -77,7 +77,7 @@ class SentenceLosses:
 
     @classmethod
     def from_csv(cls, text: str) -> SentenceLosses:
-        """What to_csv wrote."""
+        """Read what to_csv wrote."""
         rows = [line.split(",") for line in text.split("\n")[1:-1]]
         return cls(*(tuple(kind(row[at]) for row in rows) for at, kind in enumerate((float, int, int))))
 
@@ -85,9 +85,9 @@ class SentenceLosses:
 def sentence_losses(
     model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str], longest: int = 0, padded: bool = False
 ) -> SentenceLosses:
-    """The losses of lines, a sentence each, cut at `longest` tokens (0: the block), as the task `words` reads them.
+    """Measure the loss of lines, one sentence each, truncated to `longest` tokens (0: the block), as in the task `words`.
 
-    With `padded` every sentence is filled up to `longest`, as a model was trained; no sound mechanism tells the difference.
+    With `padded`, every sentence is padded to `longest` as in training; a correct mechanism is unaffected.
     """
     longest = min(longest or model.config.block_size, model.config.block_size)
     sentences = [tokenizer.sentence(line, longest) for line in lines]
@@ -104,7 +104,7 @@ def sentence_losses(
 def whole_losses(
     model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None = None
 ) -> list[float]:
-    """The mean loss of each of some sentences, in ids, read as in training; filled up to a width, where there is one."""
+    """Return the mean loss per sentence (token ids), read as in training; optionally padded to a width."""
     losses = [0.0] * len(sentences)
     with eval_mode(model), torch.inference_mode():
         for rows in _alike(sentences, width):
@@ -115,9 +115,9 @@ def whole_losses(
 
 
 def prefix_losses(model: LanguageModel, sentences: Sequence[list[int]]) -> list[float]:
-    """The mean loss of each of some sentences, in ids, with every token predicted from a text that ends before it.
+    """Return the mean loss per sentence (token ids), with each token predicted from a text that ends before it.
 
-    So a model reads when it writes. One that cannot see the future has the same losses as when it reads sentences whole.
+    This is what happens in generation. A causal model has the same losses as with `whole_losses`.
     """
     prefixes: dict[int, list[tuple[int, int]]] = {}
     for number, ids in enumerate(sentences):
@@ -138,7 +138,7 @@ def prefix_losses(model: LanguageModel, sentences: Sequence[list[int]]) -> list[
 
 
 def _alike(sentences: Sequence[Sequence[int]], width: int | None) -> list[list[int]]:
-    """The numbers of sentences that are read together: of one length, unless all are filled up to one width."""
+    """Indices of the sentences per batch: of equal length, unless all are padded to one width."""
     groups: dict[int, list[int]] = {}
     for number in sorted(range(len(sentences)), key=lambda one: len(sentences[one])):
         groups.setdefault(width or len(sentences[number]), []).append(number)
@@ -150,7 +150,6 @@ def _alike(sentences: Sequence[Sequence[int]], width: int | None) -> list[list[i
 
 
 def _mean_losses(model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None) -> list[float]:
-    """The mean loss of each of some sentences that are read together."""
     lengths = torch.tensor([len(ids) - 1 for ids in sentences])
     filled = torch.tensor([ids + [pad] * ((width or len(ids)) - len(ids)) for ids in sentences])
     counted = torch.arange(filled.shape[1] - 1) < lengths[:, None]
@@ -167,7 +166,7 @@ def probe(
     longest: int = 0,
     padded: bool = False,
 ) -> list[dict[str, Any]]:
-    """Single sentences with their losses and perplexities."""
+    """Return sentences with their losses and perplexities."""
     measured = sentence_losses(model, tokenizer, sentences, longest, padded)
     return [
         {"sentence": text, "tokens": tokens, "unknown": unknown, "loss": loss, "perplexity": math.exp(loss)}

@@ -1,4 +1,4 @@
-"""What a person sees while training: a bar with loss, rate and time left; plain lines where there is no terminal."""
+"""Training progress: a bar with loss, rate and remaining time; plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from attnlab.stages import QUIET, Show
 if TYPE_CHECKING:
     from attnlab.train import Step
 
-LINES = 5  # a stage, where there is no terminal
+LINES = 5  # per stage, without a terminal
 SMOOTHING = 0.95
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds."""
+    """Format seconds as minutes and seconds."""
     return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line as it is: no markup in a user's paths, and no breaks in them."""
+    """Print a line verbatim: paths may contain markup, and must not be wrapped."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class Meter:
-    """A smoothed loss, the rate and the time left, from the steps as they come."""
+    """Smoothed loss, rate and remaining time, updated at every step."""
 
     def __init__(self) -> None:
         self.loss = self.tokens_per_second = self.left = 0.0
-        self._total = self._weight = 0.0  # of the losses, the last weighing most
+        self._total = self._weight = 0.0  # of an exponential average of the losses
         self._first: Step | None = None
 
     def update(self, step: Step) -> None:
-        """Take one step in."""
+        """Update with one step."""
         self._total = SMOOTHING * self._total + step.loss
         self._weight = SMOOTHING * self._weight + 1
-        self.loss = self._total / self._weight  # without the division the first losses would weigh too much
+        self.loss = self._total / self._weight  # bias correction, as in Adam
         if self._first is None:
             self._first = step
             return
@@ -51,14 +51,14 @@ class Meter:
         self.left = seconds * (1 - step.progress) / done
 
     def __str__(self) -> str:
-        if not self.tokens_per_second:  # one step says nothing of the pace
+        if not self.tokens_per_second:  # one step is too little to measure the rate
             return f"loss {self.loss:.3f}"
         return f"loss {self.loss:.3f}  {self.tokens_per_second:,.0f} tokens/s  {clock(self.left)} left"
 
 
 @contextmanager
 def display(label: str, console: Console) -> Iterator[Show]:
-    """Somewhere for a stage to show itself; only the first of several processes speaks."""
+    """Show the progress of a stage; with several processes, only that of the main one."""
     if not is_main_process():
         yield QUIET
     elif console.is_terminal:

@@ -1,6 +1,6 @@
-"""Names for what is compared: mechanisms and tasks register themselves, and are found without being imported by name.
+"""Registry of mechanisms and tasks: they register themselves and are discovered without being imported by name.
 
-A registered class is its own schema: the keyword-only parameters of its constructor are its options, its docstring is its
+A registered class is its own schema: the keyword-only parameters of its constructor are its options, and its docstring is its
 card. Files in `attnlab.mechanisms` and `attnlab.tasks` are discovered, installed plugins too (entry points of the group
 `attnlab.plugins`), and `my_file.py:MyClass` names a class in a user's own file.
 """
@@ -25,18 +25,18 @@ from attnlab.errors import USER_MODULE, ConfigError, unknown
 from attnlab.terminal import line_of_user
 
 Kind = Literal["mechanism", "task"]
-# How the weights of a mechanism relate to dot-product attention of the same queries and keys: equal to it; it over fewer
-# pairs; an estimate of it through few rows or through features; or something of their own.
+# How the weights of a mechanism relate to dot-product attention with the same queries and keys: equal; restricted to fewer
+# pairs; a low-rank or feature-map estimate; or unrelated.
 _Weights = Literal["own", "exact", "sparse", "low rank", "kernel"]
 C = TypeVar("C", bound=type)
 
-# Given to a constructor that asks for them: facts of the backbone and of the data, not options of the specimen.
+# Passed to a constructor that accepts them: properties of the model and the data, not options of the mechanism.
 _SHARED = frozenset({"causal", "rotary", "qk_norm", "bias", "dropout"})
 
 
 @dataclass(frozen=True)
 class Option:
-    """What a user may set: its type as people say it, its default (None where it must be given), its meaning."""
+    """A user option: its type in plain words, its default (None if required) and its help text."""
 
     name: str
     type: str
@@ -47,7 +47,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Card:
-    """A docstring taken apart; paragraphs are lines, and a heading that is not there is empty."""
+    """A parsed docstring; each paragraph is one line, and a missing section is empty."""
 
     summary: str
     body: str
@@ -57,7 +57,7 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> Card:
-        """The parts of a docstring: what it does, `Costs:`, `Cannot:`, and the meanings under `Parameters`."""
+        """Parse a docstring: summary, `Costs:`, `Cannot:`, and the descriptions under `Parameters`."""
         head, _, parameters = text.partition("\nParameters\n----------\n")
         parts = {"": "", "Costs:": "", "Cannot:": ""}
         heading = ""
@@ -74,7 +74,6 @@ class Card:
 
 
 def _unwrapped(text: str) -> str:
-    """Paragraphs as one line each."""
     return "\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
 
 
@@ -94,17 +93,17 @@ class Entry:
 
     @property
     def short_name(self) -> str:
-        """The name under which options are given: that of the class where it stands in a user's file."""
+        """The name under which options are given: for a class in a user's file, the class name."""
         return self.name.rpartition(":")[2]
 
     @property
     def card(self) -> str:
-        """The description a user reads: the docstring of the class itself."""
+        """The docstring of the class."""
         return inspect.cleandoc(self.build.__doc__ or "")
 
     @property
     def parts(self) -> Card:
-        """The card taken apart."""
+        """The parsed docstring."""
         return Card.read(self.card)
 
     def described(self) -> list[Option]:
@@ -127,7 +126,7 @@ class Entry:
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
-        """What a user may set: keyword-only parameters that the backbone does not fill in."""
+        """The user options: keyword-only parameters that the model does not set."""
         parameters = inspect.signature(self.build).parameters
         return {
             name: parameter
@@ -136,19 +135,19 @@ class Entry:
         }
 
     def accepts(self, name: str) -> bool:
-        """Whether the constructor takes this parameter; `**shared` takes all that the backbone offers."""
+        """Whether the constructor takes this parameter; `**shared` takes everything the model offers."""
         parameters = inspect.signature(self.build).parameters
         open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
         return name in parameters or (open_ended and name in _SHARED)
 
     def make(self, sizes: tuple[int, int, int], options: Mapping[str, Any] | None = None, **shared: Any) -> Any:
-        """Build a mechanism of (n_embd, n_head, block_size), with its options and what it accepts of the `shared` facts."""
+        """Build a mechanism of size (n_embd, n_head, block_size) with its options and the `shared` arguments it accepts."""
         arguments = {name: value for name, value in shared.items() if self.accepts(name)} | self.check(options or {})
         try:
             module = self.build(*sizes, **arguments)
         except ConfigError:
             raise
-        except Exception as error:  # whatever a user's class may raise
+        except Exception as error:  # a user's class may raise anything
             said = " ".join(f"{type(error).__name__}: {error}".split())
             where = f" ({place})" if (place := line_of_user(error)) else ""
             raise ConfigError(
@@ -159,14 +158,14 @@ class Entry:
         return module
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with their types made right, or an error naming the nearest ones."""
+        """Check and convert options, or raise an error with the closest names."""
         if not options:
             return {}  # a class whose annotations cannot be read can still be built
         known, hints = self.options, self.hints()
         for name in options:
             if name not in known:
                 if not known:
-                    raise ConfigError(f"{self.kind} '{self.name}' has no options, and '{name}' was given: leave it out")
+                    raise ConfigError(f"{self.kind} '{self.name}' has no options: leave '{name}' out")
                 raise ConfigError(unknown(f"option of {self.kind} {self.name}", name, known))
         return {
             name: convert(from_text(value, hints[name]), hints[name], name, f"{self.kind} {self.name}")
@@ -176,11 +175,10 @@ class Entry:
 
 _entries: dict[tuple[Kind, str], Entry] = {}
 _discovered: set[Kind] = set()
-_executed: dict[str, tuple[ModuleType, list[Entry]]] = {}  # users' files by sha256, with what they registered
+_executed: dict[str, tuple[ModuleType, list[Entry]]] = {}  # users' files by sha256, with the classes they registered
 
 
 def _register(kind: Kind, name: str, **card: Any) -> Callable[[C], C]:
-    """A decorator that registers a class under a name."""
 
     def decorate(cls: C) -> C:
         previous = _entries.get((kind, name))
@@ -204,8 +202,8 @@ def mechanism(
 ) -> Callable[[C], C]:
     """Register an attention mechanism.
 
-    `defect` declares a specimen that is wrong on purpose, `weights` how it relates to dot-product attention, and `knobs`
-    names the options that trade its cost against nearness to it.
+    `defect` declares a mechanism wrong on purpose, `weights` how it relates to dot-product attention, and `knobs`
+    names the options that trade cost for accuracy.
     """
     return _register(
         "mechanism", name, paper=paper, cost=cost, causal=causal, defect=defect, weights=weights, knobs=knobs
@@ -230,7 +228,7 @@ def discover(kind: Kind) -> None:
 
 
 def load_file(reference: str, kind: Kind) -> Entry:
-    """The class behind `path.py:Name`, which the user names, or behind a name that a run has stored."""
+    """Load the class `path.py:Name` given by the user, or the class of a stored name."""
     stored = usercode.named_by_user(reference)
     source, name = usercode.require(stored), stored.rpartition(":")[2]
     if source.sha256 not in _executed:
@@ -240,31 +238,31 @@ def load_file(reference: str, kind: Kind) -> Entry:
         raise ConfigError(f"{source.path} has no class '{name}'")
     found = getattr(module, name)
     if not callable(found):
-        raise ConfigError(f"{source.path}: '{name}' is no class, but {found!r:.40}")
+        raise ConfigError(f"{source.path}: '{name}' is not a class but {found!r:.40}")
     return next((entry for entry in registered if entry.build is found), Entry(kind, reference, found))
 
 
 def _execute(source: usercode.Source) -> tuple[ModuleType, list[Entry]]:
-    """Run a user's file as it was read, and see what it registers; bytecode beside it is not used."""
+    """Execute a user's file exactly as read, without cached bytecode, and collect what it registers."""
     module = ModuleType(f"{USER_MODULE}{source.path.stem}")
     module.__file__ = str(source.path)
-    sys.modules[module.__name__] = module  # dataclasses look their module up
+    sys.modules[module.__name__] = module  # dataclasses look up their module
     try:
         exec(compile(source.content, str(source.path), "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:  # whatever a user's file may raise
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ConfigError(f"{source.path} cannot be loaded: {said}") from None
     return module, [entry for entry in _entries.values() if entry.build.__module__ == module.__name__]
 
 
 def names(kind: Kind) -> list[str]:
-    """All registered names of a kind."""
+    """List the registered names of a kind."""
     discover(kind)
     return sorted(name for entry_kind, name in _entries if entry_kind == kind)
 
 
 def find(kind: Kind, name: str) -> Entry:
-    """The entry behind a name or `path.py:Class`."""
+    """Find the entry of a name or `path.py:Class`."""
     if usercode.is_code(name):
         return load_file(name, kind)
     discover(kind)
