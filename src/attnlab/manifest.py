@@ -1,4 +1,4 @@
-"""manifest.json: what a folder is, and the sha256 of every file in it that counts, and of the manifest itself.
+"""manifest.json: the kind of a folder, the sha256 of every file that belongs to it, and that of the manifest itself.
 
 A folder that is written in one step gets its manifest with it. A file added later is listed after it was written, and
 one that is replaced is removed from the list first. An existing but unlisted file was therefore being written when a

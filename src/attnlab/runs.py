@@ -1,17 +1,17 @@
-"""The run folder: what was asked (config.json), where (env.json), what happened (metrics.jsonl), what came out.
+"""The run folder: settings, environment, metrics, checkpoints, model and result.
 
     runs/pretrain-small-1/
       config.json     settings, data with their checksums, stage
       env.json        machine and versions
-      code/           users' files of mechanisms and tasks, if it uses any (also in checkpoints and model)
-      metrics.jsonl   one line a step, as it happens
+      code/           users' mechanism and task files, if any (also in checkpoints and model)
+      metrics.jsonl   one line per step, written as it happens
       checkpoints/    step-000400/ ...: everything needed to resume
       model/          the finished model
       result.json     written last
       manifest.json   the sha256 of these files; the run is complete when it lists result.json
       .lock           held by the process that writes the run
 
-Every file appears whole or not at all, and is checked when it is read. Knows nothing of torch.
+Every file is written atomically and checked when it is read. Knows nothing about torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 
 try:
     import fcntl
-except ImportError:  # no Unix, no locks
+except ImportError:  # locks need Unix
     fcntl = None  # type: ignore[assignment]
 
 from attnlab import __version__
@@ -55,17 +55,17 @@ _KEPT_CHECKPOINTS = 2
 
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """Turn the disk's refusals into one line with the fix."""
+    """Turn errors of the disk into one line with the fix."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(f"the disk is full while writing {path}: free some space, then resume") from None
+            raise StorageError(f"the disk is full, and {path} was not written: free some space, then resume") from None
         raise StorageError(f"cannot write {path} ({error.strerror}): choose another folder") from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     with disk(path):
         try:
@@ -77,7 +77,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def _write_through(path: Path, content: bytes) -> None:
-    """Write a file as far as the disk."""
     with path.open("wb") as stream:
         stream.write(content)
         stream.flush()
@@ -85,7 +84,7 @@ def _write_through(path: Path, content: bytes) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder reach the disk, where the system can do that."""
+    """Flush the entries of a folder to disk, if the system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -95,17 +94,17 @@ def _sync(folder: Path) -> None:
 
 
 def to_json(value: Any) -> bytes:
-    """Readable JSON as it is stored."""
+    """Serialize to indented JSON."""
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON whole or not at all."""
+    """Write JSON atomically."""
     write_bytes(path, to_json(value))
 
 
 def read_bytes(path: Path, folder: Path | None = None) -> bytes:
-    """A file that this program wrote, checked against the manifest of its folder where there is one."""
+    """Read a file written by attnlab and check it against the manifest of its folder, if there is one."""
     folder = folder or path.parent
     name = path.relative_to(folder).as_posix()
     manifest = Manifest.read(folder)
@@ -125,7 +124,7 @@ def read_bytes(path: Path, folder: Path | None = None) -> bytes:
 
 
 def is_written(path: Path) -> bool:
-    """Whether a file is there whole; one that a killed process left unlisted is not."""
+    """Whether a file was written completely; one that a killed process left unlisted was not."""
     if not path.is_file():
         return False
     manifest = Manifest.read(path.parent)
@@ -133,14 +132,14 @@ def is_written(path: Path) -> bool:
 
 
 def verify(folder: Path) -> None:
-    """Check every file that the manifest of a folder lists."""
+    """Check every file listed in the manifest of a folder."""
     manifest = Manifest.read(folder)
     for name in manifest.files if manifest is not None else ():
         read_bytes(folder / name, folder)
 
 
 def note_without_manifest(folder: Path) -> None:
-    """Tell that a folder cannot be checked, since an older version wrote it or its manifest was removed."""
+    """Warn that a folder cannot be checked, since an older version wrote it or its manifest was removed."""
     if Manifest.read(folder) is None:
         warnings.warn(
             f"{folder} has no {MANIFEST}, so its files are not checked for damage", AttnlabWarning, stacklevel=3
@@ -148,19 +147,19 @@ def note_without_manifest(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON table that this program wrote, or an error that says what is wrong with it."""
+    """Read a JSON object written by attnlab, or raise an error that says what is wrong with it."""
     try:
         value = parse_json(read_bytes(path).decode("utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged ({error}): use an older checkpoint or train again") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is damaged (no table inside): use an older checkpoint or train again")
+        raise CheckpointError(f"{path} is damaged (not a JSON object): use an older checkpoint or train again")
     return value
 
 
 @contextmanager
 def reporting_damage(path: Path) -> Iterator[None]:
-    """Say of a stored file that it is damaged, when what it holds cannot be used."""
+    """Report a stored file as damaged if its content cannot be used."""
     try:
         yield
     except AttnlabError:
@@ -173,7 +172,7 @@ def reporting_damage(path: Path) -> Iterator[None]:
 
 
 def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False) -> None:
-    """Write a folder with its manifest so that it is there whole or not at all; an existing one only if it may be replaced."""
+    """Write a folder with its manifest atomically; an existing one is an error unless `replace`."""
     temporary = path.with_name(f".{path.name}.tmp")
     sealed = {**files, MANIFEST: Manifest.of(kind, files).to_bytes()}
     with disk(path):
@@ -197,7 +196,7 @@ def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: boo
 
 
 def _hide(folder: Path) -> Path:
-    """Hide a folder that is to be removed: half of one, without its manifest, must never be taken for a whole one."""
+    """Hide a folder before removing it, so that a partly removed one is never taken for a complete one."""
     hidden = folder.with_name(f".{folder.name}.old.tmp")
     shutil.rmtree(hidden, ignore_errors=True)
     if folder.exists():
@@ -206,10 +205,10 @@ def _hide(folder: Path) -> Path:
 
 
 def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] = ()) -> None:
-    """Write files into a folder and list them in its manifest, with those that are `existing` already.
+    """Write files into a folder and list them in its manifest, together with the `existing` ones.
 
-    What is replaced leaves the list first, so that a kill at any point leaves nothing listed that is not as it should be.
-    The caller holds the lock of the folder. In a folder without a manifest, nothing is listed.
+    Replaced files are removed from the list first, so that whenever a process is killed, every listed file is intact.
+    The caller holds the lock of the folder. A folder without a manifest gets none.
     """
     _unlist(folder, *files)
     for name, content in files.items():
@@ -221,14 +220,14 @@ def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] 
 
 
 def _unlist(folder: Path, *names: str) -> None:
-    """Have files of a folder no longer count, since they are about to change."""
+    """Remove files from the manifest before they change."""
     manifest = Manifest.read(folder)
     if manifest is not None and not manifest.files.keys().isdisjoint(names):
         write_bytes(folder / MANIFEST, manifest.without(*names).to_bytes())
 
 
 def write_manifest(folder: Path, kind: str) -> None:
-    """Write the manifest of a folder that was filled file by file; folders inside it have their own."""
+    """Write the manifest of a folder whose files were written one by one; subfolders have their own."""
     inside = [one for one in folder.iterdir() if one.is_file() and one.name not in (MANIFEST, ".lock")]
     files = {one.name: one.read_bytes() for one in inside}
     write_bytes(folder / MANIFEST, Manifest.of(kind, files).to_bytes())
@@ -236,7 +235,7 @@ def write_manifest(folder: Path, kind: str) -> None:
 
 @contextmanager
 def folders_above(folder: Path) -> Iterator[None]:
-    """Make the folders above one that is to be written; those that were made for nothing go again."""
+    """Create the parent folders of a folder to be written; remove them again if writing fails."""
     missing = [one for one in folder.parents if not one.exists()]
     try:
         with disk(folder):
@@ -244,19 +243,19 @@ def folders_above(folder: Path) -> Iterator[None]:
         yield
     except BaseException:
         for one in missing:
-            with suppress(OSError):  # somebody else has written there since
+            with suppress(OSError):  # another process has written there
                 one.rmdir()
         raise
 
 
 def refuse_existing(path: Path) -> None:
-    """Refuse an output folder that exists."""
+    """Raise OutputExists if an output folder exists."""
     if path.exists():
         raise OutputExists(f"{path} exists already: choose another name, or remove it first")
 
 
 def unused_path(stem: str, root: Path = Path("runs")) -> Path:
-    """The first unused runs/STEM-N."""
+    """Return the first unused runs/STEM-N."""
     number = 1
     while (root / f"{stem}-{number}").exists():
         number += 1
@@ -265,7 +264,7 @@ def unused_path(stem: str, root: Path = Path("runs")) -> Path:
 
 @contextmanager
 def _one_writer(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes a folder inside this one."""
+    """Wait until no other process writes inside this folder."""
     if fcntl is None:
         yield
         return
@@ -279,7 +278,7 @@ def _one_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Keep other processes from writing a folder; a lock goes with its process, however that ends."""
+    """Lock a folder against other writers; the lock ends with its process."""
     if fcntl is None:
         yield
         return
@@ -294,7 +293,7 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process writes this folder now."""
+    """Whether a process is writing this folder now."""
     if fcntl is None:
         return False
     try:
@@ -308,18 +307,18 @@ def is_locked(folder: Path) -> bool:
 
 
 def require_single_process(what: str) -> None:
-    """Refuse work that several processes of torchrun would do on top of each other."""
+    """Raise UserError under torchrun with several processes, which would all do the same work."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(f"{what} runs in one process: under torchrun use pretrain, finetune, or resume of such a run")
 
 
 def is_main_process() -> bool:
-    """Whether this process talks to the user: the first of those that torchrun started, or the only one."""
+    """Whether this is the first process started by torchrun, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the versions that matter for a result; nothing that identifies a person."""
+    """Return the machine and the versions that matter for a result; nothing that identifies a person."""
     packages = ("torch", "numpy", "tokenizers", "safetensors")
     return {
         "attnlab": __version__,
@@ -339,7 +338,7 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], code: Mapping[str, bytes] | None = None) -> Run:
-        """A new run, with the users' files of code that it carries; the folder must not exist."""
+        """Create a run with the user code it needs; the folder must not exist."""
         refuse_existing(path)
         files = {"config.json": to_json(config), "env.json": to_json(environment()), **(code or {})}
         write_folder(path, "run", files)
@@ -347,7 +346,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
-        """An existing run."""
+        """Open an existing run."""
         path = Path(path)
         if (path / "study.json").is_file():
             several = sorted(one.parent for one in path.glob("*/seed-*/config.json"))
@@ -357,8 +356,10 @@ class Run:
             refuse_other_models(path / "best")
             if not (path / "finetune" / "model").is_dir():
                 if is_written(path / "result.json"):
-                    raise UserError(f"{path} is a finished study and no run: `attnlab runs show {path}` tells about it")
-                raise UserError(f"{path} was stopped before its model was finished: go on with `attnlab resume {path}`")
+                    raise UserError(f"{path} is a finished study, not a run: see `attnlab runs show {path}`")
+                raise UserError(
+                    f"{path} was stopped before its model was finished: resume with `attnlab resume {path}`"
+                )
             path = path / "finetune"
         if not path.is_dir():
             raise UserError(f"{path}: no such run folder; `attnlab runs` shows those of this folder")
@@ -380,31 +381,29 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run is complete."""
         return is_written(self.path / "result.json")
 
     @property
     def result(self) -> dict[str, Any]:
-        """What came out."""
+        """The result of a complete run."""
         return read_json(self.path / "result.json")
 
     @property
     def model(self) -> Path:
         """The folder of the finished model."""
         if not (self.path / "model").is_dir():
-            raise UserError(
-                f"{self.path} has no finished model: `attnlab resume {self.path}` goes on with the training"
-            )
+            raise UserError(f"{self.path} has no finished model: resume training with `attnlab resume {self.path}`")
         return self.path / "model"
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All steps recorded so far; a last line that was cut off by a kill is left out."""
+        """Return all recorded steps; a last line truncated by a kill is left out."""
         path = self.path / "metrics.jsonl"
         if not path.is_file():
             return []
         content = read_bytes(path) if is_written(path) else path.read_bytes()
         lines = content.split(b"\n")
-        lines.pop()  # empty, or cut off
+        lines.pop()  # empty, or truncated
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
@@ -422,14 +421,14 @@ class Run:
         return rows
 
     def metrics_mark(self) -> dict[str, Any]:
-        """How much is recorded so far, for a checkpoint: the length and the sha256 of the file, which reaches the disk."""
+        """Flush the metrics and return the length and sha256 of the file, for a checkpoint."""
         with disk(self.path), (self.path / "metrics.jsonl").open("rb") as stream:
             os.fsync(stream.fileno())
             content = stream.read()
         return {"bytes": len(content), "sha256": digest(content)}
 
     def rewind_metrics(self, step: int = 0, mark: Mapping[str, Any] | None = None) -> None:
-        """Forget what was recorded after a step; `mark` is that of its checkpoint, which older ones do not have."""
+        """Drop metrics recorded after a step; `mark` comes from its checkpoint, and is None in older ones."""
         path = self.path / "metrics.jsonl"
         if mark is None:
             kept = [row for row in self.metrics() if row["step"] <= step] if step else []
@@ -441,16 +440,16 @@ class Run:
                     f"{path} is damaged before step {step}: restore it from a copy; or, to train from the beginning, remove"
                     " it together with the folder checkpoints"
                 )
-        _unlist(self.path, "metrics.jsonl", "result.json")  # where a user removed the result of a complete run
+        _unlist(self.path, "metrics.jsonl", "result.json")  # present if a user removed result.json of a complete run
         write_bytes(path, content)
 
     def save_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
-        """Write a checkpoint in a folder of its own, then drop the oldest, and later ones, which were not resumed from."""
+        """Write a checkpoint, then remove the oldest ones, and later ones that were not resumed from."""
         write_folder(self.path / "checkpoints" / f"step-{step:06d}", "checkpoint", files, replace=True)
         self.tidy_checkpoints(step)
 
     def tidy_checkpoints(self, step: int) -> None:
-        """Keep the newest checkpoints up to a step; what a killed process left of others goes too."""
+        """Keep the newest checkpoints up to a step; remove others, and what a killed process left behind."""
         saved = self.checkpoints()
         past = [one for one in saved if _step_of(one) <= step]
         for old in (*past[:-_KEPT_CHECKPOINTS], *saved[len(past) :]):
@@ -472,18 +471,17 @@ def movable(source: str, run: Path) -> str:
 
 
 def _step_of(checkpoint: Path) -> int:
-    """The step of a checkpoint."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def lineage(run: Run) -> list[Run]:
-    """A run, the run that it was trained from, and so on; refused where one of them is gone."""
+    """Return a run, the run it was trained from, and so on; a missing one is an error."""
     found = [run]
     while base := found[-1].config.get("base"):
         try:
             earlier = Run.open(found[-1].path / base)
         except UserError as error:
-            raise DataError(f"{found[-1].path} was trained from a run that is gone: put it back ({error})") from None
+            raise DataError(f"{found[-1].path} was trained from a run that is missing: restore it ({error})") from None
         if earlier.path.resolve() in {one.path.resolve() for one in found}:
             break
         found.append(earlier)

@@ -1,4 +1,4 @@
-"""The stages of a study: pretrain, fine-tune, go on after a stop. Settings and data in, a run folder out."""
+"""The stages of training: pretrain, fine-tune, resume. Settings and data in, a run folder out."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from attnlab.word_split import split_words
 
 _Announce = Callable[[str], None]
 
-_BIN = 5  # words a bar of the histogram of sentence lengths
+_BIN = 5  # words per bar of the histogram of sentence lengths
 
 
 def silent(_: object) -> None:
-    """Show nothing."""
+    """Ignore the argument."""
 
 
 @dataclass(frozen=True)
 class Show:
-    """Where a stage tells what it does: lines for people, and every step for a progress bar."""
+    """Callbacks of a stage: lines for people, and every step for a progress bar."""
 
     line: _Announce = silent
     step: Callable[[Step], None] = silent
@@ -47,7 +47,7 @@ QUIET = Show()
 
 @dataclass(frozen=True)
 class Sources:
-    """The data of a stage, as named by the user, read and checked."""
+    """The data of a stage, read and checked."""
 
     corpus: Corpus | None
     facts: tuple[Question, ...]
@@ -55,7 +55,7 @@ class Sources:
 
     @classmethod
     def read(cls, corpus: str | None, facts: str | None) -> Sources:
-        """Read what is named; paths are kept absolute so that a run can go on from anywhere."""
+        """Read the named data; paths are stored absolute, so that a run can be resumed from anywhere."""
         text = corpora.load_corpus(corpus) if corpus is not None else None
         questions = corpora.load_questions(facts) if facts is not None else ()
         described = {
@@ -65,7 +65,7 @@ class Sources:
         return cls(text, questions, described)
 
     def texts(self) -> list[str]:
-        """Everything a tokenizer learns from."""
+        """Return all texts that the tokenizer is trained on."""
         lines = list(self.corpus.lines) if self.corpus else []
         for item in self.facts:
             lines += [item.question, item.answer or ""]
@@ -73,12 +73,12 @@ class Sources:
 
 
 def absolute(source: str) -> str:
-    """A name that means the same from any folder."""
+    """Make a path absolute; names of built-in data stay."""
     return source if corpora.is_built_in(source) else str(Path(source).resolve())
 
 
 def checksum(questions: tuple[Question, ...]) -> str:
-    """Digits that change when a question or an answer does."""
+    """Return the sha256 of questions and answers."""
     return hashlib.sha256("\n".join(corpora.as_table(questions)).encode()).hexdigest()
 
 
@@ -87,9 +87,7 @@ def pretrain(
 ) -> Run:
     """Train a fresh model on a corpus, with training questions mixed in when `facts` are given."""
     if facts and not reads_questions(config):
-        raise DataError(
-            f"task '{config.task.name}' reads no questions: leave --facts out, or choose --task.name recall"
-        )
+        raise DataError(f"task '{config.task.name}' uses no questions: leave --facts out, or choose --task.name recall")
     return _begin(config, "pretrain", Sources.read(corpus, facts), None, out, show)
 
 
@@ -103,7 +101,7 @@ def finetune(
     *,
     trust_code: bool = False,
 ) -> Run:
-    """Train on questions, from the model of a run; without one, from scratch, the baseline without pretraining."""
+    """Train on questions, from the model of a run or, as the baseline without pretraining, from scratch."""
     if base is not None:
         of_base = stored_config(base)
         config = replace(config, model=of_base.model, tokenizer=of_base.tokenizer)
@@ -112,25 +110,25 @@ def finetune(
 
 
 def reads_questions(config: RunConfig) -> bool:
-    """Whether the task of a run makes use of questions."""
+    """Whether the task of a run uses questions."""
     return bool(registry.find("task", config.task.name).build.reads_questions)  # type: ignore[attr-defined]
 
 
 def stored_config(run: Run) -> RunConfig:
-    """The settings a run was made with."""
+    """Restore the settings of a run."""
     stored = run.config
     if stored.get("format") != FORMAT:
         raise CheckpointError(
-            f"{run.path} has format {stored.get('format')}, and this version reads {FORMAT}: train again"
+            f"{run.path} has format {stored.get('format')}, but this version reads {FORMAT}: train again"
         )
     try:
         return restore(run.path, stored["config"], str(run.path / "config.json"))
     except (KeyError, AttributeError, ConfigError) as error:
-        raise CheckpointError(f"{run.path / 'config.json'} is not of this version, or damaged: {error}") from None
+        raise CheckpointError(f"{run.path / 'config.json'} is damaged or of another version: {error}") from None
 
 
 def _corpus_of(run: Run) -> Corpus | None:
-    """The corpus a run was trained on; None where it had none, or it cannot be read now."""
+    """The corpus a run was trained on; None if it had none or it cannot be read."""
     entry = run.config.get("data", {}).get("corpus")
     try:
         return corpora.load_corpus(entry["source"]) if entry else None
@@ -139,14 +137,14 @@ def _corpus_of(run: Run) -> Corpus | None:
 
 
 def count_seen_lines(run: Run, corpus: Corpus) -> int | None:
-    """How many lines of a corpus a run was trained on; None where its own corpus cannot be read now."""
+    """Count the lines of a corpus that a run was trained on; None if its own corpus cannot be read."""
     own = _corpus_of(run)
     known = frozenset(own.lines) if own else frozenset()
     return sum(line in known for line in corpus.lines) if own else None
 
 
 def reading_options(run: Run) -> dict[str, Any]:
-    """How a run reads a sentence, as arguments of perplexity.sentence_losses: where it is cut, whether it is filled up."""
+    """Return the arguments of perplexity.sentence_losses that match the training of a run: truncation and padding."""
     task = stored_config(run).task
     if task.name != "words":
         return {}
@@ -156,29 +154,29 @@ def reading_options(run: Run) -> dict[str, Any]:
 
 
 def check_settings(config: RunConfig, sources: Sources, tokenizer: Tokenizer) -> None:
-    """Find the mistakes that training would find, without training: in the model's and the task's settings, in the data."""
+    """Find errors in the settings and the data without training."""
     meta_model(fit_vocabulary(config, tokenizer))
     make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
 
 
 def learn_tokenizer(config: RunConfig, sources: Sources) -> Tokenizer:
-    """The tokenizer of a run, learned from everything it reads."""
+    """Train the tokenizer of a run on all its texts."""
     return Tokenizer.train(
         config.tokenizer.kind, sources.texts(), config.model.vocab_size, min_count=config.tokenizer.min_count
     )
 
 
 def fit_vocabulary(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
-    """The model with as many rows as the tokenizer has symbols, where the corpus decides: for 0, and for words.
+    """Return the model settings with the tokenizer's vocab_size, if the corpus decides it: for 0, and for words.
 
-    Of words vocab_size is the largest number, since rows for words that do not occur would be waste.
+    For words, vocab_size is a maximum, since rows for words that do not occur would be wasted.
     """
     follows = config.model.vocab_size == 0 or tokenizer.words
     return replace(config.model, vocab_size=tokenizer.size) if follows else config.model
 
 
 def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> dict[str, Any]:
-    """What a task makes of the data: counts, and examples as pairs of texts."""
+    """Show what a task makes of the data: counts, and examples as pairs of texts."""
     require_seed(seed)
     sources = Sources.read(corpus, facts)
     tokenizer = learn_tokenizer(config, sources)
@@ -200,7 +198,7 @@ def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed:
 
 
 def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> dict[str, Any]:
-    """A corpus of sentences in numbers: words, how many of them are known, and how long the sentences are."""
+    """Statistics of a corpus of sentences: words, unknown words and sentence lengths."""
     counts = count_words(lines)
     known = tokenizer.backend.get_vocab()
     lengths = [(len(split_words(line)) - 1) // _BIN for line in lines]
@@ -217,9 +215,9 @@ def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def resume(run: Run, show: Show = QUIET, *, trust_code: bool = False) -> Run:
-    """Go on with a run from its last checkpoint; a complete run is left as it is."""
+    """Resume a run from its last checkpoint; a complete run is left unchanged."""
     if run.complete:
-        show.line(f"{run.path} is complete already")
+        show.line(f"{run.path} is already complete")
         return run
     with (
         usercode.trusting(trust_code),
@@ -253,13 +251,15 @@ def _resume(run: Run, ranks: Ranks, show: Show) -> Run:
 
 
 def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, out: Path | None, show: Show) -> Run:
-    """Everything is read and built before the folder is made, so that a mistake leaves none behind."""
+    """Read and build everything before creating the folder, so that an error leaves none behind."""
     threads = choose_threads(config.model, config.train.threads)
-    config = replace(config, train=replace(config.train, threads=threads))  # kept: other threads round otherwise
+    config = replace(
+        config, train=replace(config.train, threads=threads)
+    )  # stored, since results depend on the number of threads
     with process_group() as ranks:
         run = Run(out or unused_path(f"{stage}-{config.preset}"))
         refuse_existing(run.path)
-        ranks.wait()  # everybody has looked before the first one makes the folder
+        ranks.wait()  # all processes have checked before the first creates the folder
         trainer = _prepare(run, config, sources, base, ranks, show)
         if ranks.first:
             stored = {
@@ -281,7 +281,7 @@ def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, 
 
 
 def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ranks: Ranks, show: Show) -> Trainer:
-    """Model, tokenizer and task of a stage, ready to train."""
+    """Build the model, tokenizer and task of a stage."""
     retain_freed_memory()
     torch.set_num_threads(config.train.threads)
     torch.manual_seed(config.seed)
@@ -292,7 +292,7 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
         model, tokenizer = load_model(base.model)
     task = make_task(config.task, TaskData(tokenizer, model.config.block_size, sources.corpus, sources.facts))
     if not task.examples(np.random.default_rng([config.seed, 0])):
-        raise DataError(f"task '{config.task.name}' makes no examples of these data: check its options and the files")
+        raise DataError(f"task '{config.task.name}' makes no examples from this data: check its options and the files")
     shared = f" in each of {ranks.world} processes" if ranks.world > 1 else ""
     show.line(
         f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {tokenizer.size:,},"
@@ -300,5 +300,5 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
     )
     for name in dict.fromkeys(config.model.mechanisms):
         if defect := registry.find("mechanism", name).defect:
-            show.line(f"{name} is wrong on purpose, do not believe its loss: {defect}")
+            show.line(f"{name} is wrong on purpose, its loss is invalid: {defect}")
     return Trainer(run, model, tokenizer, task, config, ranks)

@@ -1,11 +1,11 @@
-"""Text to numbers and back: characters, byte-pair pieces or words, on Hugging Face tokenizers.
+"""Tokenizers of characters, byte-pair pieces or words, built on Hugging Face tokenizers.
 
-Two symbols of characters and pieces have a meaning of their own: `□` fills and ends, `⁇` hides a span, asks and closes an
-answer. In a user's text they stand for nothing and are read as a question mark. The character vocabulary has no further
-symbol: a character that the corpus never showed is hidden from the model, so it is read as `⁇`.
+Characters and pieces have two special symbols: `□` pads and ends a text; `⁇` masks a span, ends a question and ends an
+answer. In a user's text both are read as a question mark. The character vocabulary has no other special
+symbol: a character that is not in the corpus is read as `⁇`.
 
-Words know `<START>`, `<STOP>`, `<PAD>`, and `<UNK>` for every word that the corpus showed too seldom; there is nothing to
-hide or to ask with. What a word is, english.py says.
+Words have `<START>`, `<STOP>`, `<PAD>`, and `<UNK>` for rare words; they have no mask symbol, so questions cannot be
+asked. word_split.py defines what a word is.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SPECIAL = str.maketrans({PAD: "?", MASK: "?"})
 
 
 class Tokenizer:
-    """Encodes and decodes; saved as one tokenizer.json.
+    """Encodes and decodes text; stored as tokenizer.json.
 
-    `pad` fills, `stop` ends a text, `start` begins one (None where texts begin with their first token), `unknown` stands for
-    what the vocabulary lacks (None where it lacks nothing), `space` stands before a text that is encoded.
+    `pad` pads, `stop` ends a text, `start` begins one (None if texts begin with their first token), `unknown` replaces what
+    the vocabulary lacks (None if it lacks nothing), and `space` is put before a text when encoding.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -49,41 +49,41 @@ class Tokenizer:
         self.unknown: int | None = {"char": numbers.get(MASK), "word": numbers.get(UNKNOWN)}.get(self.kind)
         self._mask: int | None = None if self.words else numbers[MASK]
         self._numbers = numbers if self.words else {}
-        # Pieces of a tokenizer that was made elsewhere begin as its own model learned them, not with a space.
+        # Tokenizers made elsewhere do not add a space before the text.
         self.space = " " if self.kind == "bpe" and _cuts_like_ours(backend) else ""
 
     @property
     def characters(self) -> bool:
-        """Whether every character is a symbol."""
+        """Whether this is a character tokenizer."""
         return self.kind == "char"
 
     @property
     def words(self) -> bool:
-        """Whether every word is a symbol."""
+        """Whether this is a word tokenizer."""
         return self.kind == "word"
 
     @property
     def mask(self) -> int:
-        """The symbol that hides, asks and closes; words have none."""
+        """The id of `⁇`; words have none."""
         if self._mask is None:
             raise ConfigError(
-                f"a vocabulary of words has no {MASK} to hide or to ask with: use --task.name words and"
+                f"a word tokenizer has no {MASK}, so questions cannot be asked: use --task.name words and"
                 " `evaluate --corpus`, or train with --tokenizer.kind bpe"
             )
         return self._mask
 
     @property
     def stops(self) -> tuple[int, ...]:
-        """The symbols at which a generated text ends."""
+        """The symbols that end a generated text."""
         return (self.stop, self.pad) if self._mask is None else (self._mask, self.pad)
 
     @property
     def size(self) -> int:
-        """How many symbols there are."""
+        """The number of symbols."""
         return int(self.backend.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text. A piece at the start is spelled like a piece inside, with a space before it, if learned here."""
+        """Encode a text; pieces trained here get a leading space, so that the first is encoded like any other."""
         if self.words:
             numbers, unknown = self._numbers, self._numbers[UNKNOWN]
             return [numbers.get(word, unknown) for word in _no_symbols(split_words(text))]
@@ -93,15 +93,15 @@ class Tokenizer:
         return [number for part in parts for number in self.backend.encode(part).ids]
 
     def opening(self, text: str) -> list[int]:
-        """The beginning of a text as a model reads it: the start symbol, where there is one, and the text so far."""
+        """Encode the beginning of a text, after the start symbol if there is one."""
         return self.encode(text) if self.start is None else [self.start, *self.encode(text)]
 
     def sentence(self, text: str, longest: int) -> list[int]:
-        """A whole text as a model reads it, from its start symbol to its stop symbol, cut at `longest` tokens."""
+        """Encode a whole text from its start symbol to its stop symbol, truncated to `longest` tokens."""
         return [*self.opening(text), self.stop][:longest]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special symbols shown."""
+        """Decode ids; special symbols are shown."""
         if self.words:
             return " ".join(map(self.piece, ids))
         pieces: list[str] = []
@@ -116,7 +116,7 @@ class Tokenizer:
         return "".join(pieces[:-1])
 
     def piece(self, token: int) -> str:
-        """One symbol as it is written, its space included."""
+        """Return the text of one symbol, including its space."""
         return str(self.backend.decode([token], skip_special_tokens=False))
 
     def _plain(self, ids: list[int]) -> str:
@@ -132,14 +132,14 @@ class Tokenizer:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}): the checkpoint is incomplete") from None
         try:
             return cls(tokenizers.Tokenizer.from_str(content.decode()))
-        except Exception as error:  # the library raises plain Exception
+        except Exception as error:  # the library raises bare Exception
             raise CheckpointError(f"{path} cannot be read ({error}): the checkpoint is damaged") from None
 
     @classmethod
     def train(cls, kind: Kind, texts: Iterable[str], vocab_size: int, min_count: int = 1) -> Tokenizer:
-        """A tokenizer learned from texts, of at most `vocab_size` symbols, or of as many as it takes (0).
+        """Train a tokenizer on texts, with at most `vocab_size` symbols (0: no limit).
 
-        Words that occur fewer than `min_count` times are unknown; where there are too many, the commonest are kept.
+        Words that occur fewer than `min_count` times are unknown; if there are too many, the most common are kept.
         """
         if kind == "word":
             return cls(_words(texts, vocab_size, min_count))
@@ -148,7 +148,7 @@ class Tokenizer:
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """How often every word occurs."""
+    """Count the occurrences of every word."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(_no_symbols(split_words(text)))
@@ -156,7 +156,7 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def _no_symbols(words: list[str]) -> list[str]:
-    """Words in which the special ones of a user's text stand for nothing."""
+    """Replace special symbols in a user's text."""
     return (
         words
         if not any(word in WORD_SYMBOLS for word in words)
@@ -165,7 +165,7 @@ def _no_symbols(words: list[str]) -> list[str]:
 
 
 def _kind(backend: tokenizers.Tokenizer) -> Kind:
-    """What a tokenizer's symbols are, or an error where they are none of ours."""
+    """The kind of a tokenizer, or an error if attnlab did not make it."""
     if all(backend.token_to_id(symbol) is not None for symbol in WORD_SYMBOLS):
         return "word"
     if backend.token_to_id(PAD) is None or backend.token_to_id(MASK) is None:
@@ -174,7 +174,7 @@ def _kind(backend: tokenizers.Tokenizer) -> Kind:
 
 
 def _words(texts: Iterable[str], vocab_size: int, min_count: int) -> tokenizers.Tokenizer:
-    """The special symbols, then the words from the commonest to the rarest, equals by the alphabet."""
+    """The special symbols, then the words from most to least common, ties in alphabetical order."""
     counts = count_words(texts)
     del counts[UNKNOWN]
     known = sorted(
@@ -191,7 +191,7 @@ def _words(texts: Iterable[str], vocab_size: int, min_count: int) -> tokenizers.
 
 
 def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    symbols = [PAD, MASK, *sorted({"\n"}.union(*texts))]  # the end of a line is a character of the corpus too
+    symbols = [PAD, MASK, *sorted({"\n"}.union(*texts))]  # the corpus contains line ends too
     if 0 < vocab_size < len(symbols):
         raise ConfigError(
             f"the corpus needs {len(symbols)} symbols, {MASK} and {PAD} included, and model.vocab_size is {vocab_size}:"
@@ -205,21 +205,21 @@ def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
 
 
 def _cut_pieces() -> pre_tokenizers.PreTokenizer:
-    """How text is cut before pieces are made: digits one by one, words with the space before them, as bytes."""
+    """Pre-tokenize into single digits and words with their leading space, as bytes."""
     return pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
 
 
 def _cuts_like_ours(backend: tokenizers.Tokenizer) -> bool:
-    """Whether a tokenizer's pieces were learned here."""
+    """Whether a byte-pair tokenizer was trained by attnlab."""
     return backend.pre_tokenizer is not None and backend.pre_tokenizer.__getstate__() == _cut_pieces().__getstate__()
 
 
 def split_long_text(text: str) -> list[str]:
-    """A text in parts of at most 1,000 characters, cut before spaces, which leaves its pieces as they are.
+    """Split a text before spaces into parts of at most 1,000 characters, which does not change its pieces.
 
-    Only where there is no space is a word cut: learning from a word takes time that grows with the square of its length.
+    A word is cut only if there is no space: training time grows with the square of a word's length.
     """
     return [text] if len(text) <= 1000 else _PART.findall(text)
 

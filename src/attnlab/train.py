@@ -1,8 +1,8 @@
-"""The one training loop, for every task and mechanism.
+"""The training loop for every task and mechanism.
 
-Batches hold about the same number of tokens, of examples of about the same length, instead of padding to the block. All
-randomness follows from the seed and the epoch, so that a run that was killed goes on from its last checkpoint with the very
-losses it would have had. Under torchrun each process takes its share of the same batches.
+Batches hold about the same number of tokens in examples of similar length, instead of padding to the block. All
+randomness follows from the seed and the epoch, so that a killed run resumes from its last checkpoint with exactly the
+losses it would have had. Under torchrun, each process takes its share of the same batches.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from attnlab.taps import eval_mode
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
 
-NOTHING = -100  # a target that is not counted
+NOTHING = -100  # ignored target
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is recorded of one step."""
+    """The record of one step."""
 
     step: int
     progress: float  # 0 to 1
     epoch: float
     loss: float
     rate: float  # share of the peak learning rate
-    tokens: int  # since the start, padding left out
-    seconds: float  # since the start, interruptions left out
+    tokens: int  # since the start, without padding
+    seconds: float  # since the start, without interruptions
 
 
 Watcher = Callable[[Step], None]
@@ -66,31 +66,31 @@ Watcher = Callable[[Step], None]
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together."""
+    """This process's rank among those that train together."""
 
     rank: int = 0
     world: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this process writes and speaks."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Sum a tensor over all processes."""
         if self.world > 1:
             distributed.all_reduce(value)
         return value
 
     def wait(self) -> None:
-        """Until everybody is here."""
+        """Wait for all processes."""
         if self.world > 1:
             distributed.barrier()
 
 
 @contextmanager
 def process_group() -> Iterator[Ranks]:
-    """The processes torchrun started, or this one alone."""
+    """Join the processes started by torchrun, or run alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Ranks()
         return
@@ -104,7 +104,7 @@ def process_group() -> Iterator[Ranks]:
 
 
 def retain_freed_memory() -> None:
-    """Have glibc keep freed memory: mapping large tensors anew each step costs more than computing some of them."""
+    """Have glibc retain freed memory: mapping large tensors anew at every step is expensive."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -115,7 +115,7 @@ def retain_freed_memory() -> None:
 
 
 def choose_threads(config: ModelConfig, asked: int) -> int:
-    """CPU threads of this process: one for tiny models, which two only slow down, else its share of the cores."""
+    """Choose the CPU threads of this process: one for tiny models, which two slow down, else its share of the cores."""
     if asked or "OMP_NUM_THREADS" in os.environ:
         return asked or max(1, int(os.environ["OMP_NUM_THREADS"]))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -123,7 +123,7 @@ def choose_threads(config: ModelConfig, asked: int) -> int:
 
 
 def make_batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> list[list[int]]:
-    """Indices in batches of at most `budget` tokens with padding, similar lengths together, in random order."""
+    """Group indices into batches of at most `budget` tokens including padding, of similar lengths, in random order."""
     shuffled = rng.permutation(len(lengths))
     ordered = shuffled[np.argsort(np.asarray(lengths)[shuffled], kind="stable")]
     batches: list[list[int]] = []
@@ -135,9 +135,9 @@ def make_batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) 
 
 
 def make_rows(count: int, rows: int, rng: np.random.Generator) -> list[list[int]]:
-    """Indices in batches of `rows` in random order, whatever their length; an incomplete last one is left out, if not alone.
+    """Group indices into batches of `rows` in random order, regardless of length; an incomplete last batch is dropped.
 
-    What the course reports did. It costs the padding to the longest of each batch, about twice the tokens of a corpus of
+    As in the course reports. It costs padding to the longest example per batch, about twice the tokens of a corpus of
     sentences, in the blocks; the head is computed for real tokens only.
     """
     shuffled = rng.permutation(count).tolist()
@@ -146,7 +146,7 @@ def make_rows(count: int, rows: int, rng: np.random.Generator) -> list[list[int]
 
 
 def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of a batch, filled to its longest example."""
+    """Return the inputs and targets of a batch, padded to its longest example."""
     width = max(len(example.ids) for example in examples) - 1
     ids = np.full((len(examples), width), pad, dtype=np.int64)
     targets = np.full((len(examples), width), NOTHING, dtype=np.int64)
@@ -158,14 +158,14 @@ def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
 
 
 class SummedLoss(nn.Module):
-    """The loss of a batch, summed over its targets; nothing is computed for places without one that they do not need."""
+    """The loss of a batch, summed over its targets; positions without a target are not computed where possible."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Negative log probability of all targets."""
+        """Return the summed negative log probability of all targets."""
         counted = targets != NOTHING
         hidden, aims = self.model.hidden(ids, wanted=counted), targets[counted]
         if self.model.config.vocab_size >= vocabulary.LARGE:
@@ -175,7 +175,7 @@ class SummedLoss(nn.Module):
 
 @contextmanager
 def _stop_requests() -> Iterator[list[int]]:
-    """Signals asking to stop, collected instead of obeyed at once; a second one is obeyed."""
+    """Collect stop signals instead of ending at once; a second signal ends the process."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -195,7 +195,7 @@ def _stop_requests() -> Iterator[list[int]]:
 
 
 class Trainer:
-    """A model on its way through a task."""
+    """Trains a model on a task."""
 
     def __init__(
         self, run: Run, model: LanguageModel, tokenizer: Tokenizer, task: Task, config: RunConfig, ranks: Ranks
@@ -210,10 +210,10 @@ class Trainer:
         if ranks.world > 1 and (config.model.dropout or config.model.dropout_of_attention):
             torch.manual_seed(config.seed + 1000 * ranks.rank)
 
-    # What a checkpoint holds -------------------------------------------------------------------------------------
+    # Checkpoints -------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Save everything needed to go on as if nothing had happened."""
+        """Save everything needed for an exact resume."""
         states = self._generator_states()
         if self.ranks.first:
             files = model_files(self.model, self.tokenizer)
@@ -237,7 +237,7 @@ class Trainer:
         return {str(rank): value for rank, value in enumerate(states)}
 
     def restore(self) -> list[str]:
-        """Go back to the newest checkpoint that is intact, or to the beginning; what was wrong with newer ones."""
+        """Restore the newest intact checkpoint, or the beginning; return what was wrong with newer ones."""
         damaged: list[str] = []
         for folder in reversed(self.run.checkpoints()):
             try:
@@ -258,11 +258,11 @@ class Trainer:
         return damaged
 
     def _restore(self, folder: Path) -> dict[str, Any] | None:
-        """Go back to one checkpoint; what it says about the recorded metrics, which is nothing in older ones."""
+        """Restore a checkpoint; return its mark of the metrics file, None in older ones."""
         state = read_json(folder / "state.json")
         if state.get("format") != FORMAT:
             raise CheckpointError(
-                f"{folder} has checkpoint format {state.get('format')}, and this version reads {FORMAT}"
+                f"{folder} has checkpoint format {state.get('format')}, but this version reads {FORMAT}"
             )
         for key in self._COUNTERS:
             if not isinstance(state.get(key), int | float):
@@ -274,20 +274,20 @@ class Trainer:
         return state.get("metrics")
 
     def _restore_generator(self, path: Path) -> None:
-        """Set torch's generator as it was; a further process, which was not there before, keeps its own."""
+        """Restore torch's generator; a process that did not exist before keeps its own."""
         states = read_tensors(path)
         if "0" not in states:
-            raise CheckpointError(f"{path} holds no generator state: the checkpoint is damaged")
+            raise CheckpointError(f"{path} has no generator state: the checkpoint is damaged")
         if str(self.ranks.rank) in states:
             try:
                 torch.set_rng_state(states[str(self.ranks.rank)])
             except (RuntimeError, TypeError) as error:
-                raise CheckpointError(f"{path} holds no generator state ({error}): the checkpoint is damaged") from None
+                raise CheckpointError(f"{path} has no generator state ({error}): the checkpoint is damaged") from None
 
     # The loop ----------------------------------------------------------------------------------------------------
 
     def fit(self, watch: Watcher) -> dict[str, Any]:
-        """Train to the end; the summary of the run."""
+        """Train to the end and return the summary of the run."""
         wrapped: nn.Module = SummedLoss(self.model)
         if self.ranks.world > 1:
             wrapped = DistributedDataParallel(wrapped)
@@ -317,13 +317,13 @@ class Trainer:
         return self._finish()
 
     def _compile(self) -> None:
-        """Have everything compiled that is compiled on first use, so that no step's time holds it."""
+        """Compile everything that is compiled on first use, so that it does not count as training time."""
         ids = torch.zeros(1, 2, dtype=torch.long)
         with eval_mode(self.model), torch.no_grad():
             SummedLoss(self.model)(ids, ids)
 
     def _batches(self) -> Iterator[tuple[list[Example], float, float]]:
-        """The rest of the run's batches, each with the progress and the epoch at which it stands."""
+        """Yield the remaining batches with their progress and epoch."""
         epochs = self.settings.epochs
         while self.epoch < epochs:
             rng = np.random.default_rng([self.seed, self.epoch])
@@ -334,7 +334,7 @@ class Trainer:
                 if epoch >= epochs:
                     return
                 self.position = position + 1
-                # The middle of the step, which the end may cut short: neither first nor last step is at rate 0.
+                # The middle of the step: neither the first nor the last step has rate 0.
                 middle = (epoch + min(epochs, epoch + 1 / len(batches))) / 2
                 yield [examples[index] for index in batches[position]], middle / epochs, epoch
             self.epoch, self.position = self.epoch + 1, 0
@@ -347,7 +347,7 @@ class Trainer:
     def _update(
         self, wrapped: nn.Module, batch: list[Example], share: float, flags: tuple[bool, ...]
     ) -> tuple[float, bool, bool]:
-        """One step: the mean loss over the whole batch, and which flags any process has raised: to stop, to save."""
+        """Do one step; return the mean loss over the whole batch, and whether any process wants to stop or to save."""
         ranks = self.ranks
         self.tokens += sum(example.end - 1 for example in batch)
         targets_in_all = sum(example.end - example.start for example in batch)
@@ -374,10 +374,10 @@ class Trainer:
         self.checkpoint()
         reason = "SIGTERM" if received[:1] == [signal.SIGTERM] else "Ctrl-C"
         command = f"attnlab resume {shlex.quote(str(self.run.path))}"
-        raise Interrupted(f"stopped by {reason} at step {self.step}; all is saved. Go on with: {command}")
+        raise Interrupted(f"stopped by {reason} at step {self.step}; all is saved. Resume with: {command}")
 
     def _finish(self) -> dict[str, Any]:
-        """Write the model and the summary; of several processes the first."""
+        """Write the model and the summary (first process only)."""
         result: dict[str, Any] = {}
         if self.ranks.first:
             rows = self.run.metrics()
@@ -392,7 +392,7 @@ class Trainer:
                 "parameters": sum(p.numel() for p in self.model.parameters()),
                 "threads": torch.get_num_threads(),
                 "processes": self.ranks.world,
-                "peak_memory": memory_held("VmHWM"),  # of this process, with all that it has loaded
+                "peak_memory": memory_held("VmHWM"),  # of this process, libraries included
             }
             self.run.tidy_checkpoints(self.step)
             write_folder(self.run.path / "model", "model", model_files(self.model, self.tokenizer), replace=True)
