@@ -80,13 +80,13 @@ def test_mistakes(
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     for message, *arguments in (
-        ("has no ⁇ to hide or to ask with", "evaluate", trained),
-        ("has no ⁇ to hide or to ask with", "ask", trained, "Where?"),
+        ("has no ⁇, so questions cannot be asked", "evaluate", trained),
+        ("has no ⁇, so questions cannot be asked", "ask", trained, "Where?"),
         ("give one, then the other", "evaluate", trained, "--exam", "people:test", "--corpus", "prose:dev"),
         ("did you mean prose:dev", "evaluate", trained, "--corpus", "prose:dve"),
         ("must not be negative", "generate", trained, "--temperature", "-1"),
         ("count and a limit", "generate", trained, "--n", "0"),
-        ("follows from a corpus", "params", "nano-words", "--model.vocab_size", "0"),
+        ("needs a corpus to learn the vocabulary", "params", "nano-words", "--model.vocab_size", "0"),
         ("must lie in [0, 1), or be -1", "params", "nano-words", "--model.attention_dropout", "-2"),
         ("min_count must be at least 1", "params", "nano-words", "--tokenizer.min_count", "0"),
         ("rows_per_batch must not be negative", "params", "nano-words", "--train.rows_per_batch", "-1"),

@@ -37,7 +37,7 @@ def test_command_line_beats_file_beats_preset(tmp_path: Path) -> None:
         ("[model]\nactivation = 'swish'", "one of gelu, gelu_tanh, relu2"),
         ("[model]\nn_head = 3", "multiple of model.n_head"),
         ("[train]\nepochs = 0", "train.epochs must be above 0"),
-        ("[finetune.model]\nn_head = 2", "task and train only"),
+        ("[finetune.model]\nn_head = 2", "only the tables task and train"),
         ("model = 3", "model must be a table"),
         ("[model", "not valid TOML"),
         ("seed = -1", "seed must lie between 0 and"),

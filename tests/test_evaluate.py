@@ -186,7 +186,7 @@ def test_words_begin_by_themselves_and_never_write_their_filling() -> None:
 
 def test_samples_that_cannot_be_had() -> None:
     model, tokenizer = writer("bpe")
-    with pytest.raises(UserError, match="give it a prompt"):
+    with pytest.raises(UserError, match="give a prompt"):
         evaluate.sample(model, tokenizer)
     with pytest.raises(UserError, match="the block of this model holds 48: shorten it"):
         evaluate.sample(model, tokenizer, "dog " * 60)

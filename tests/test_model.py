@@ -112,7 +112,7 @@ def test_latents_read_everything_and_nothing_of_the_future(padded: bool) -> None
         ({"bottleneck": 48}, "must divide"),
         ({"positions": "rotary"}, "positions learned"),
         ({"n_layer": 1}, "at least two layers"),
-        ({"mechanism": "sliding,dot"}, "the first and the last layer are 'dot'"),
+        ({"mechanism": "sliding,dot"}, "the first and last layers must be 'dot'"),
     ],
 )
 def test_a_bottleneck_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
@@ -215,7 +215,7 @@ def damage_missing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damage_version, "format 99, and this version reads 1"),
+        (damage_version, "format 99, but this version reads 1"),
         (damage_length, "truncated or damaged"),
         (damage_numbers, "'head.weight' holds NaN"),
         (damage_shape, "do not fit config.json"),

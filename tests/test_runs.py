@@ -55,7 +55,7 @@ def test_create_refuses_and_open_explains(tmp_path: Path) -> None:
 
 def test_a_study_stands_for_its_last_model_once_there_is_one(tmp_path: Path) -> None:
     runs.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
-    with pytest.raises(UserError, match="stopped before its model was finished: go on with `attnlab resume"):
+    with pytest.raises(UserError, match="stopped before its model was finished: resume with `attnlab resume"):
         Run.open(tmp_path / "study")
     Run.create(tmp_path / "study/finetune", {})
     (tmp_path / "study/finetune/model").mkdir()

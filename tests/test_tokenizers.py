@@ -135,7 +135,7 @@ def test_special_words_in_a_text_stand_for_nothing() -> None:
 
 
 def test_words_have_no_symbol_to_ask_with() -> None:
-    with pytest.raises(ConfigError, match="no ⁇ to hide or to ask with") as error:
+    with pytest.raises(ConfigError, match="no ⁇, so questions cannot be asked") as error:
         _ = WORD.mask
     assert "\n" not in str(error.value)
     assert (WORD.words, WORD.characters, BPE.words, CHAR.characters) == (True, False, False, True)

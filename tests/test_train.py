@@ -305,8 +305,8 @@ STATE = "checkpoints/step-000008/state.json"
         (tensors_changed("model", lambda t: t.update({"head.weight": t["head.weight"].long()})), "do not fit"),
         (text_changed(STATE, '"step": 8', '"step": "eight"'), "no number 'step'"),
         (text_changed(STATE, '"format": 1', '"format": 7'), "format 7"),
-        (text_changed("config.json", '"n_layer"', '"n_layers"'), "not of this version"),
-        (text_changed("config.json", '"config"', '"konfig"'), "not of this version"),
+        (text_changed("config.json", '"n_layer"', '"n_layers"'), "damaged or of another version"),
+        (text_changed("config.json", '"config"', '"konfig"'), "damaged or of another version"),
         (text_changed("config.json", '"data"', '"date"'), "is damaged"),
         (text_changed("config.json", '"format": 1', '"format": 2'), "format 2"),
     ],
@@ -341,7 +341,7 @@ def test_runs_that_were_moved_go_on(tmp_path: Path, tiny: RunConfig) -> None:
 
 def test_questions_for_a_task_that_reads_none_are_refused(tmp_path: Path, tiny: RunConfig) -> None:
     spans = replace(tiny, task=TaskConfig("spans"))
-    with pytest.raises(DataError, match="reads no questions"):
+    with pytest.raises(DataError, match="uses no questions"):
         stages.pretrain(spans, WORLD, FACTS, tmp_path / "run")
     nothing = replace(tiny, task=TaskConfig("recall", {"views": 0, "lines": 0.0, "questions": 0.0}))
     with pytest.raises(DataError, match="makes no examples"):

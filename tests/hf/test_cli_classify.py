@@ -101,13 +101,13 @@ def test_it_is_no_run_and_says_what_it_is(
 ) -> None:
     assert call(*(word.format(kept) for word in verb)) == 2
     error = capsys.readouterr().err
-    assert "is a classifier of transformers already: load it with AutoModelForSequenceClassification" in error
+    assert "is a transformers classifier already: load it with AutoModelForSequenceClassification" in error
     assert "from_pretrained('runs/classify-1/model')" in error
     assert len(error.splitlines()) == 1
     shutil.rmtree(kept / "model")
     (kept / "model").mkdir()
     assert call(*(word.format(kept) for word in verb)) == 2
-    assert "is a classification by a bag of words" in capsys.readouterr().err
+    assert "is a bag-of-words classifier" in capsys.readouterr().err
 
 
 def test_the_numbers_fit_the_predictions(done: Path, result: dict) -> None:

@@ -232,8 +232,8 @@ def test_what_is_not_imported_says_how(tmp_path: Path, capsys: pytest.CaptureFix
     for verb in (("export", tmp_path / "gpt2", tmp_path / "new"), ("evaluate", tmp_path / "gpt2")):
         capsys.readouterr()
         assert call(*verb) == 2
-        assert f"to make a run of it, `attnlab import {tmp_path / 'gpt2'} runs/NAME`" in capsys.readouterr().err
-    with pytest.raises(UserError, match="is a model of transformers already"):
+        assert f"to convert it to a run, use `attnlab import {tmp_path / 'gpt2'} runs/NAME`" in capsys.readouterr().err
+    with pytest.raises(UserError, match="is a transformers model already"):
         load_model(tmp_path / "gpt2")
 
 

@@ -121,7 +121,7 @@ def test_its_report_is_written_again(made: Path, tmp_path: Path, capsys: pytest.
         assert (tmp_path / "again" / name).read_text() == (made / name).read_text()
     capsys.readouterr()
     assert call("evaluate", made) == 2
-    assert f"is a finished study and no run: `attnlab runs show {made}`" in capsys.readouterr().err
+    assert f"is a finished study, not a run: see `attnlab runs show {made}`" in capsys.readouterr().err
 
 
 def test_going_on_trains_nothing_that_is_there(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

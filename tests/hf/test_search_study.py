@@ -68,7 +68,7 @@ def test_its_report_is_written_again(made: Path, tmp_path: Path, capsys: pytest.
     assert call("report", made, "--json") == 0
     capsys.readouterr()
     assert call("evaluate", made) == 2
-    assert f"{made / 'best'} is a classifier of transformers already" in capsys.readouterr().err
+    assert f"{made / 'best'} is a transformers classifier already" in capsys.readouterr().err
 
 
 def test_the_best_is_kept_and_the_table_is_whole(made: Path) -> None:

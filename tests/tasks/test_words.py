@@ -89,7 +89,7 @@ def test_options_are_checked() -> None:
 @pytest.mark.parametrize("name", ["spans", "recall"])
 def test_tasks_that_ask_refuse_words(name: str, tmp_path: Path) -> None:
     config = resolve("nano-words", given={**TINY, "task": {"name": name}})
-    with pytest.raises(ConfigError, match="a vocabulary of words has no ⁇"):
+    with pytest.raises(ConfigError, match="a word tokenizer has no ⁇"):
         stages.pretrain(config, "people:60", None, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -152,5 +152,5 @@ def test_the_preset_is_the_reports_model() -> None:
 
     parts = count_parameters(meta_model(resolve("nano-words").model))
     assert sum(parts.values()) - parts["head"] == 26_604 * 48 + 1024 * 48 + 3 * (12 * 48**2 + 13 * 48) + 2 * 48
-    with pytest.raises(ConfigError, match="follows from a corpus, and here is none"):
+    with pytest.raises(ConfigError, match="needs a corpus to learn the vocabulary from"):
         meta_model(resolve("nano-words", given={"model": {"vocab_size": 0}}).model)

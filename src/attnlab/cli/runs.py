@@ -208,7 +208,7 @@ def _side_by_side(entries: list[Entry], names: tuple[str, ...]) -> dict[str, Any
     inner = [one for entry in entries for one in (entry.runs if entry.kind == "study" else (entry,))]
     runs = [one for one in inner if one.kind == "run"]
     if not runs:
-        raise UserError(f"{', '.join(names)} has no runs yet: go on with `attnlab resume {shlex.quote(names[0])}`")
+        raise UserError(f"{', '.join(names)} has no runs yet: resume with `attnlab resume {shlex.quote(names[0])}`")
     stopped = [one for one in entries if one.kind == "study" and one.state != "complete"]
     note = "; ".join(
         f"the study {one.name} is not finished: attnlab resume {shlex.quote(str(one.path))}" for one in stopped

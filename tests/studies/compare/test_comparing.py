@@ -134,7 +134,7 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path) -> 
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
-    assert f"Go on with: attnlab resume {folder}" in said
+    assert f"Resume with: attnlab resume {folder}" in said
     stopped = Run.open(folder / "dot" / "seed-0")
     assert not stopped.complete
     assert stopped.checkpoints()
