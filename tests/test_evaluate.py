@@ -113,7 +113,7 @@ def test_majority_gives_the_commonest_training_answer() -> None:
 
 
 def test_too_long_a_question_is_named_with_its_number(knowing: tuple[LanguageModel, Tokenizer]) -> None:
-    with pytest.raises(DataError, match=r"question 2 .* takes .* tokens, and the block of this model holds 64"):
+    with pytest.raises(DataError, match=r"question 2 .* has .* tokens, but the model's block holds 64"):
         evaluate.answer_all(*knowing, ["Where?", "Where " * 200])
 
 
@@ -188,7 +188,7 @@ def test_samples_that_cannot_be_had() -> None:
     model, tokenizer = writer("bpe")
     with pytest.raises(UserError, match="give a prompt"):
         evaluate.sample(model, tokenizer)
-    with pytest.raises(UserError, match="the block of this model holds 48: shorten it"):
+    with pytest.raises(UserError, match="the model's block holds 48: shorten it"):
         evaluate.sample(model, tokenizer, "dog " * 60)
     for wrong in ({"count": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": -1}, {"seed": -1}):
         with pytest.raises(UserError):

@@ -238,7 +238,7 @@ def test_a_corpus_that_is_gone_or_changed_is_said(tiny_files: tuple[Run, Path]) 
     shutil.rmtree(Path(look_up(run).index.folder))  # type: ignore[union-attr]
     corpus.write_text("Ann Lee. Lee was born in Bath .\n")
     assert look_up(run).index is None
-    assert "has changed since it was read" in look_up(run).note
+    assert "has changed since training" in look_up(run).note
     corpus.unlink()
     assert "does not exist" in look_up(run).note
     answer = attnlab.ask(run, "Where was Ann Lee born?")
@@ -264,7 +264,7 @@ def test_what_was_certified_does_not_cover_questions_of_another_form(run: Run) -
     name = load_corpus("people:120").titles[0]
     strange = oracle.answer(f"Was {name} tall?", max_risk=0.99)
     assert strange.abstains
-    assert any("No training question is put like this" in one for one in strange.reasons)
+    assert any("No training question is phrased like this" in one for one in strange.reasons)
     usual = oracle.answer(f"Where was {name}  born?", max_risk=0.99)
-    assert not any("No training question is put like this" in one for one in usual.reasons)
+    assert not any("No training question is phrased like this" in one for one in usual.reasons)
     assert usual.question == f"Where was {name} born?"

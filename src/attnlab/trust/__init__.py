@@ -1,16 +1,16 @@
-"""Did it know, or make it up? A calibrated confidence, the line an answer should have come from, and a verdict on both.
+"""How far to trust an answer: a calibrated confidence, the corpus line it should come from, and a verdict on both.
 
-    attnlab.calibrate("runs/recall-1", attnlab.load_questions("people:dev"))    # once, with questions never trained on
+    attnlab.calibrate("runs/recall-1", attnlab.load_questions("people:dev"))    # once, with held-out questions
     attnlab.ask("runs/recall-1", "Where was Hank Aaron born?").words
 
-    read          what a run has read: its questions, its corpus, the index of it
-    candidates    the answers to choose from, and those of one kind
-    familiar      whether a name is one that it has read about, by its own account
-    calibrating   temperature and confidences on held-out questions, kept beside the model
-    verdict       pure: from a confidence and the line to one of a few words
+    read          the data a run was trained on: questions, corpus and its index
+    candidates    the possible answers, and those of one kind
+    familiar      the model's own probability that it has read about a name
+    calibrating   temperature and confidences on held-out questions, stored in the run
+    verdict       pure functions: from a confidence and the line to a verdict
     asking        all of it together, for one question or many
 
-It judges answers, and trains nothing: stages makes models, stats has the rules, corpora the lines.
+It judges answers and trains nothing: stages trains models, stats has the rules, corpora the lines.
 """
 
 from attnlab.trust.asking import Answer, Neighbour, Oracle, ask

@@ -1,10 +1,10 @@
-"""What a model could have answered: the exact probability of every known answer to a question, and of anything else.
+"""The exact probability of every known answer to a question, and of anything else.
 
-The answers of a question file can be counted, so that nothing has to be sampled. They are laid out as a trie of tokens, which
-is walked level by level: a beginning that several answers share is read once, with what the model keeps of the question.
-An answer's probability is that of its tokens and of a closing symbol; what leaves the trie is summed up as one more outcome.
+The possible answers are known, so that nothing has to be sampled. They form a trie of tokens, which
+is walked level by level: a prefix shared by several answers is computed once, with the cache of the question.
+An answer's probability is that of its tokens and of a stop symbol; everything outside the trie is summed as one more outcome.
 
-It knows models and tokens, not what is true, nor what follows for the person who asks: attnlab.stats judges confidences.
+It knows models and tokens, but not which answer is correct; attnlab.stats judges confidences.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
     _Numbers = NDArray[np.float64]
 
-ROWS = 2048  # beginnings of answers read at once
-_FLOORED = 32  # questions at once where unlikely beginnings are left: few are read on
+ROWS = 2048  # answer prefixes per batch
+_FLOORED = 32  # minimum questions per batch with a floor, which leaves few prefixes
 
 
 class AnswerTrie:
-    """Every answer by its tokens, beginnings shared.
+    """A trie of the answers' tokens.
 
-    Nodes are numbered level by level, the root 0, and the children of a node follow one another; `ends` is the answer that
-    may be closed at a node, or -1. Behind a node lie the answers from `low` to `high` in the order of their tokens, and
-    `order` leads from the order of `answers` to that one.
+    Nodes are numbered level by level from the root, 0, and the children of a node are consecutive; `ends` is the answer that
+    ends at a node, or -1. Below a node are the answers from `low` to `high`, sorted by tokens, and
+    `order` maps the order of `answers` to that order.
     """
 
     def __init__(self, tokenizer: Tokenizer, answers: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ class AnswerTrie:
         for (ids, place), (others, other) in pairwise(coded):
             if ids == others:
                 both = f"{self.answers[place]!r} and {self.answers[other]!r}"
-                raise DataError(f"the answers {both} are written alike by this tokenizer: keep one of them")
+                raise DataError(f"the answers {both} have the same tokens: keep one of them")
         sequences = [ids for ids, _ in coded]
         self.order = torch.tensor([place for _, place in coded]).argsort()
         self.depth = max(map(len, sequences))
@@ -74,7 +74,7 @@ class AnswerTrie:
         self.first, self.count, self.ends = torch.tensor(first), torch.tensor(count), torch.tensor(ends)
 
     def __len__(self) -> int:
-        """How many answers there are; also the column of anything else."""
+        """The number of answers; also the column of anything else."""
         return len(self.answers)
 
     @cached_property
@@ -83,11 +83,11 @@ class AnswerTrie:
         return {answer: place for place, answer in enumerate(self.answers)}
 
     def columns(self, answers: Sequence[str | None]) -> list[int]:
-        """The columns of answers in a table of outcomes, the last one for any that is not in the trie."""
+        """Return the columns of answers in a table of outcomes; the last one for answers outside the trie."""
         return [len(self) if answer is None else self.index.get(answer.strip(), len(self)) for answer in answers]
 
     def below(self, nodes: Int[Tensor, " R"]) -> tuple[Int[Tensor, " E"], Int[Tensor, " E"]]:
-        """The children of some nodes, each with the place of its parent among them."""
+        """Return the children of nodes, each with the index of its parent."""
         count = self.count[nodes]
         parent = torch.arange(len(nodes)).repeat_interleave(count)
         rank = torch.arange(len(parent)) - (count.cumsum(0) - count)[parent]
@@ -95,17 +95,17 @@ class AnswerTrie:
 
 
 def _spelled(tokenizer: Tokenizer, answer: str) -> list[int]:
-    """The tokens of an answer, refused where a model could never write them as one."""
+    """Encode an answer; one that a model cannot generate is an error."""
     ids = tokenizer.encode(answer)
     if not ids:
         raise DataError("an answer is empty: leave it out")
     if set(ids) & set(tokenizer.stops):
-        raise DataError(f"the answer {answer!r} has a character that this tokenizer lacks: leave it out")
+        raise DataError(f"the answer {answer!r} has a character unknown to the tokenizer: leave it out")
     return ids
 
 
 def _children(sequences: list[list[int]], depth: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """The tokens that come next in some sorted sequences, each with the part of them that it leads to."""
+    """Yield the next tokens of sorted sequences, each with the range of sequences that continue with it."""
     for token, part in groupby(range(low, high), key=lambda place: sequences[place][depth]):
         places = list(part)
         yield token, places[0], places[-1] + 1
@@ -113,7 +113,7 @@ def _children(sequences: list[list[int]], depth: int, low: int, high: int) -> It
 
 @dataclass(frozen=True, eq=False)
 class AnswerDistribution:
-    """Log probabilities of all outcomes by question: a column for every answer, and a last one for anything else."""
+    """Log probabilities per question: one column per answer, and a last one for anything else."""
 
     answers: tuple[str, ...]
     table: _Numbers  # [questions, answers + 1]
@@ -125,64 +125,64 @@ class AnswerDistribution:
 
     @property
     def outside(self) -> _Numbers:
-        """The probability of anything that is no known answer, by question."""
+        """The probability per question that the answer is none of the known ones."""
         return np.exp(self.table[:, -1])
 
     @property
     def likeliest(self) -> NDArray[np.int64]:
-        """The column of the likeliest answer to each question, the first of equals."""
+        """The column of the most likely answer per question; the first one in a tie."""
         return self.logp.argmax(axis=1)
 
     @property
     def confidence(self) -> _Numbers:
-        """The probability of the likeliest answer to each question."""
+        """The probability of the most likely answer per question."""
         return np.exp(self.logp.max(axis=1))
 
     def best(self) -> list[tuple[str, float]]:
-        """The likeliest answer to each question with its probability."""
+        """Return the most likely answer to each question with its probability."""
         return [
             (self.answers[place], float(value)) for place, value in zip(self.likeliest, self.confidence, strict=True)
         ]
 
     def entropy(self) -> _Numbers:
-        """How undecided the model is about each question, in nats, anything else being one outcome."""
+        """Return the entropy per question in nats, with anything else as one outcome."""
         from scipy.special import entr
 
         return np.asarray(entr(np.exp(self.table)).sum(axis=1))
 
     def tempered(self, temperature: float) -> AnswerDistribution:
-        """The same at another temperature of whole outcomes, as `stats.fit_temperature` finds it."""
+        """Return the distribution at another temperature, as fitted by `stats.fit_temperature`."""
         return AnswerDistribution(self.answers, stats.tempered(self.table, temperature))
 
     def if_known(self, chance: _Numbers) -> AnswerDistribution:
-        """The same where each question's answers count only so far as its name is known; the rest is anything else."""
+        """Scale each question's answers by the probability that its name is known; the rest goes to anything else."""
         with np.errstate(divide="ignore"):
             share = np.log(np.clip(chance, 0.0, 1.0))[:, None]
             outside = np.log1p(-np.clip(np.exp(self.logp + share).sum(axis=1), 0.0, 1.0))
         return AnswerDistribution(self.answers, np.concatenate([self.logp + share, outside[:, None]], axis=1))
 
     def prior(self) -> _Numbers:
-        """The mean distribution over the questions: what the model says when it does not listen to the name."""
+        """Return the mean distribution over the questions: what the model says regardless of the name."""
         return np.exp(self.table).mean(axis=0)
 
     def others(self) -> _Numbers:
-        """For each question the mean distribution over all others."""
+        """Return, per question, the mean distribution over all other questions."""
         questions = len(self.table)
         if questions < 2:
-            raise UserError("one question has no others to be compared with: give the prior of some")
+            raise UserError("a single question has no others to compare with: give a prior")
         chances = np.exp(self.table)
         rest = np.maximum(0.0, chances.sum(axis=0) - chances)
         return np.asarray(rest / (questions - 1))
 
     def distance(self, prior: _Numbers | None = None) -> _Numbers:
-        """How far each question lies from a prior (that of the other questions, unless given): 0 alike, 1 nothing shared.
+        """Return the total variation distance per question from a prior (default: the mean of the others), 0 to 1.
 
         It is the total variation: the probability that would have to move.
         """
         return np.asarray(np.abs(np.exp(self.table) - (self.others() if prior is None else prior)).sum(axis=1) / 2)
 
     def divergence(self, prior: _Numbers | None = None) -> _Numbers:
-        """The same as a Kullback-Leibler divergence from the prior, in nats: what the name told the model."""
+        """Return the Kullback-Leibler divergence per question from the prior, in nats: the information in the name."""
         from scipy.special import rel_entr
 
         expected = self.others() if prior is None else prior
@@ -199,11 +199,11 @@ def answer_distribution(
     floor: float = 0.0,
     use_cache: bool = True,
 ) -> AnswerDistribution:
-    """The probability of every answer of the trie to every question, and of anything else.
+    """Compute the probability of every answer in the trie for every question, and of anything else.
 
-    A beginning less likely than `floor` is not read on, and its probability is shared out evenly among its answers, none of
-    which is then off by more than `floor`; 0 reads everything. Without the cache every beginning is read from the first
-    token of the question on: the readable reference.
+    A prefix less likely than `floor` is not continued, and its probability is divided evenly among its answers, none of
+    which is then off by more than `floor`; 0 computes everything. Without the cache, every prefix is recomputed from the first
+    token of the question: the reference.
     """
     cues = [
         encode_question(tokenizer, text, model.config.block_size, number)
@@ -212,11 +212,11 @@ def answer_distribution(
     for number, ids in enumerate(cues, start=1):
         if len(ids) + trie.depth > model.config.block_size:
             raise DataError(
-                f"question {number} ({questions[number - 1][:40]!r}) takes {len(ids)} tokens, the longest answer"
-                f" {trie.depth}, and the block of this model holds {model.config.block_size}: shorten the question"
+                f"question {number} ({questions[number - 1][:40]!r}) has {len(ids)} tokens, the longest answer"
+                f" {trie.depth}, but the model's block holds {model.config.block_size}: shorten the question"
             )
     if not cues:
-        raise UserError("there is no question to answer: give at least one")
+        raise UserError("there are no questions: give at least one")
     if not 0 <= floor <= 1:
         raise UserError(f"the floor of probabilities must lie in [0, 1], not {floor}")
     table = torch.full((len(cues), len(trie) + 1), -math.inf, dtype=torch.float64)
@@ -240,10 +240,10 @@ def outcomes(
     floor: float = 0.0,
     use_cache: bool = True,
 ) -> Float[Tensor, "Q A+1"]:
-    """Log probabilities of all outcomes for questions of one length, by a walk down the trie.
+    """Compute the log probabilities of all outcomes for questions of equal length by walking down the trie.
 
-    A row is one beginning of answers to one question. On each level every row is closed where an answer ends, goes on to its
-    children, and loses what leads out of the trie.
+    A row is one answer prefix for one question. On each level a row ends if an answer ends there, continues to its
+    children, and loses the probability of leaving the trie.
     """
     closing = torch.tensor(stops)
     closed = torch.full((len(cues), len(trie)), -math.inf, dtype=torch.float64)
@@ -288,7 +288,7 @@ def _share_out(
     node: Int[Tensor, " R"],
     reached: Float[Tensor, " R"],
 ) -> None:
-    """Give each answer behind a node an equal part of the node's probability."""
+    """Divide the probability of each node evenly among the answers below it."""
     count = trie.high[node] - trie.low[node]
     row = torch.arange(len(node)).repeat_interleave(count)
     rank = torch.arange(len(row)) - (count.cumsum(0) - count)[row]

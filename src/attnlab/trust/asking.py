@@ -1,7 +1,7 @@
-"""Ask a run, and learn how far to believe it: answer, probability, verdict, and the line it should have come from.
+"""Ask a run: answer, probability, verdict, and the corpus line it should come from.
 
-A `Oracle` is a run that is opened once and asked as often as one likes: its model, the answers to choose from, its
-calibration and the index of what it read. It must not know about screens or reports.
+An `Oracle` is a run that is opened once for any number of questions: its model, the possible answers, its
+calibration and the index of its corpus. It must not know about screens or reports.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from attnlab.trust.read import facts_of, lines_read, look_up
 from attnlab.trust.verdict import UNSEEN, Judgement, judge, percent
 
 _NEIGHBOURS = 3
-_STRANGE = "No training question is put like this one: what was certified does not cover it."
+_STRANGE = "No training question is phrased like this one: the guarantee does not cover it."
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A known name like the one asked about, and what the model says of it."""
+    """A known name similar to the one in the question, and the model's answer for it."""
 
     name: str
     similarity: float
@@ -42,29 +42,29 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer and how far to believe it. Where it `abstains`, `answer` is what it would have said."""
+    """An answer and how far to trust it. If it `abstains`, `answer` is what it would have said."""
 
     question: str
     answer: str
     probability: float
     verdict: str
     abstains: bool
-    quote: str  # of the person's own line, around what it names
+    quote: str  # from the person's own line, around the answer it names
     lines: tuple[str, ...]  # about the name
-    looked_up: bool  # whether there were lines to look at
-    nearest: tuple[Neighbour, ...]  # known names, where no line is about this one
-    alternatives: tuple[tuple[str, float], ...]  # the likeliest answers, this one first
+    looked_up: bool  # whether the corpus could be looked up
+    nearest: tuple[Neighbour, ...]  # similar known names, if no line is about this one
+    alternatives: tuple[tuple[str, float], ...]  # the most likely answers, this one first
     entropy: float  # nats
-    distance: float | None  # from what it says of anybody: 0 to 1; None where it was not calibrated
+    distance: float | None  # from the prior, 0 to 1; None if not calibrated
     calibrated: bool
     max_risk: float
     reasons: tuple[str, ...]
-    rule: str  # what the threshold guarantees and what not, or how to get one
+    rule: str  # what the threshold guarantees and what it doesn't, or how to get one
     words: str
 
 
 class Oracle:
-    """A run that is asked: model, answers to choose from, calibration and index, each opened once."""
+    """An opened run: model, possible answers, calibration and index."""
 
     def __init__(self, run: Run | Path | str, progress: Progress | None = None, *, trust_code: bool = False) -> None:
         self.run = open_run(run)
@@ -86,7 +86,7 @@ class Oracle:
         self._rules: dict[float, stats.SelectiveRule] = {}
 
     def rule(self, max_risk: float) -> stats.SelectiveRule | None:
-        """When to answer at this risk; None where the run was not calibrated."""
+        """Return the rule for this risk; None if the run is not calibrated."""
         stats.checks.check_level(max_risk, "the allowed risk")
         if self.calibration is None:
             return None
@@ -95,40 +95,40 @@ class Oracle:
         return self._rules[max_risk]
 
     def distribution(self, questions: Sequence[str]) -> AnswerDistribution:
-        """What is calibrated: the tempered probability of every answer, so far as the name is known."""
+        """Return the calibrated probability of every answer."""
         return self.calibrated(questions, self.plain(questions))
 
     def plain(self, questions: Sequence[str]) -> AnswerDistribution:
-        """The probability of every answer to every question, as the model gives it."""
+        """Return the probability of every answer to every question, uncalibrated."""
         if self.trie is None:
             return self._found(questions)
         return answer_distribution(self.model, self.tokenizer, questions, self.trie, floor=FLOOR)
 
     def calibrated(self, questions: Sequence[str], plain: AnswerDistribution) -> AnswerDistribution:
-        """The same at the temperature of the calibration, so far as the model knows the names by its own account."""
+        """Apply the calibration's temperature and the model's own probability that it knows each name."""
         known = familiarity(self.model, self.tokenizer, [self.forms.name(one) for one in questions])
         return plain.tempered(self.calibration.temperature if self.calibration else 1.0).if_known(known)
 
     def _found(self, questions: Sequence[str]) -> AnswerDistribution:
-        """Where no answer is known beforehand: the likeliest that a search finds."""
+        """Without known answers, use the most likely ones found by beam search."""
         if len(questions) > 1:
-            raise UserError("without known answers one question is asked at a time")
+            raise UserError("without known answers, ask one question at a time")
         found = top_answers(self.model, self.tokenizer, questions[0], 10)
         shares = np.array([[share for _, share in found]])
         table = np.concatenate([shares, np.maximum(1 - shares.sum(keepdims=True), 1e-12)], axis=1)
         return AnswerDistribution(tuple(answer for answer, _ in found), np.log(table))
 
     def look(self, question: str, answer: str) -> Evidence | None:
-        """What the corpus says on a question and its answer; None where nothing can be looked up."""
+        """Look up a question and its answer in the corpus; None if there is no index."""
         return evidence(self.index, question, answer, _NEIGHBOURS) if self.index is not None else None
 
     def judge(self, question: str, said: str, probability: float, max_risk: float, distance: float | None) -> Judgement:
-        """The verdict on an answer to a question."""
+        """Judge an answer to a question."""
         found = self.look(question, said)
         return judge(said, probability, self.rule(max_risk), found, of_kind(question, self.kinds), distance)
 
     def answer(self, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
-        """One question, answered as far as it should be."""
+        """Answer one question, or abstain."""
         question = " ".join(question.split())
         if not question:
             raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
@@ -163,7 +163,7 @@ class Oracle:
         )
 
     def neighbours(self, question: str, found: Evidence | None) -> tuple[Neighbour, ...]:
-        """The known names most like an unknown one, with what the model says of each: what it falls back on."""
+        """Return the known names most similar to an unknown one, with the model's answer for each."""
         name, near = name_in(question), found.nearest if found else ()
         answers: list[str | None] = [None] * len(near)
         if near and self.trie is not None and name in question:
@@ -175,17 +175,17 @@ class Oracle:
         return tuple(Neighbour(one.name, one.similarity, said) for one, said in zip(near, answers, strict=True))
 
     def rule_in_words(self, rule: stats.SelectiveRule | None) -> str:
-        """What the confidence is worth, or how to find out."""
+        """Describe the rule, or how to get one."""
         if rule is not None:
             return rule.words
         return (
-            "Not calibrated: its probabilities promise nothing yet. Calibrate it once, with questions that it was not"
+            "Not calibrated: its probabilities guarantee nothing. Calibrate it once, with questions that it was not"
             f" trained on: attnlab calibrate {shlex.quote(str(self.run.path))} --questions FILE"
         )
 
 
 def _in_words(said: str, probability: float, judged: Judgement, max_risk: float, note: str) -> str:
-    """The answer in a sentence or two."""
+    """Phrase the answer in one or two sentences."""
     if judged.abstains:
         first = f"It abstains at a risk of {percent(max_risk)}; it would have said {said} ({percent(probability)})."
     else:
@@ -197,5 +197,5 @@ def _in_words(said: str, probability: float, judged: Judgement, max_risk: float,
 def ask(
     run: Run | Path | str, question: str, max_risk: float = 0.1, top: int = 5, *, trust_code: bool = False
 ) -> Answer:
-    """Ask a run one question: its answer, how sure it is, what its source says, and whether it had better be silent."""
+    """Ask a run one question: its answer, confidence, source, and whether it abstains."""
     return Oracle(run, trust_code=trust_code).answer(question, max_risk, top)

@@ -1,10 +1,10 @@
-"""How far a run's confidence can be trusted: measured on questions with answers that it was not trained on.
+"""Calibrate a run's confidence on held-out questions.
 
-One temperature makes probabilities honest; it is fitted on the half of the questions that later chooses thresholds, so that
-the other half, which certifies them, has had no part in anything. What was measured is kept as calibration.json in the run's
-folder with the checksum of the model, and any allowed risk is turned into a rule from it.
+A temperature corrects the probabilities. It is fitted on the half of the questions that also chooses thresholds, so that
+the other half, which certifies them, stays independent. The measurements are stored as calibration.json in the run's
+folder with the checksum of the model; a rule for any allowed risk is derived from them.
 
-It must not know what a line says, nor how an answer is shown.
+It must not know what a line says or how an answer is shown.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from attnlab.trust.read import entries, facts_of, lines_read, look_up
 
 _FILE = "calibration.json"
 _FORMAT = 1
-FLOOR = 1e-5  # beginnings of answers less likely than this are not read on
-_SEED = 0  # of the two halves
-_FEWEST = 4  # questions
-_STRANGERS = 400  # names of nobody that are asked about
-_NOBODY = 0.05  # the share of them that may be answered
+FLOOR = 1e-5  # answer prefixes less likely than this are not continued
+_SEED = 0  # of the split into two halves
+_FEWEST = 4  # minimum number of questions
+_STRANGERS = 400  # invented names to ask about
+_NOBODY = 0.05  # maximum share of them that may be answered
 
 
 @dataclass(frozen=True)
 class Row:
-    """One held-out question: what is right, what the model says, and how sure it is, before and after the temperature."""
+    """One held-out question: the correct answer, the model's answer, and its confidence before and after calibration."""
 
     question: str
     answer: str
@@ -54,50 +54,48 @@ class Row:
     before: float
     confidence: float
     entropy: float  # nats, over all outcomes
-    distance: float  # from what the model says of the others
+    distance: float  # from the mean over the other questions
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The calibration of a run: everything that a rule for any allowed risk is made from."""
+    """The calibration of a run, from which a rule for any allowed risk is derived."""
 
     model: str  # checksum of its weights
     temperature: float
     answers: tuple[str, ...]
-    prior: tuple[float, ...]  # of every answer, and of anything else
+    prior: tuple[float, ...]  # per answer, and of anything else
     rows: tuple[Row, ...]
-    strangers: int | None  # questions left out since no line is about their name; None: nothing could be looked up
+    strangers: int | None  # questions left out since no line is about their name; None: no index
     seed: int = _SEED
     floor: float = FLOOR
     note: str = ""
-    nobody: tuple[
-        float, ...
-    ] = ()  # confidences in answers about names of nobody, where the model was taught that there are any
+    nobody: tuple[float, ...] = ()  # confidences for invented names, if the model was trained with some
 
     @cached_property
     def right(self) -> list[bool]:
-        """Right or wrong, row by row."""
+        """Whether each answer is correct."""
         return [row.right for row in self.rows]
 
     @cached_property
     def confidence(self) -> list[float]:
-        """The calibrated probability of the best answer, row by row."""
+        """The calibrated probability of each answer."""
         return [row.confidence for row in self.rows]
 
     def rule(self, max_risk: float) -> stats.SelectiveRule:
-        """When to answer so that at most this share of answers is wrong, and few about names of nobody are given."""
+        """Return the rule that keeps the share of wrong answers below this risk, and answers about invented names rare."""
         if not self.nobody:
             return stats.selective_rule(self.confidence, self.right, max_risk, self.seed)
         lowest = stats.least_confidence(self.nobody, _NOBODY)
         found = stats.selective_rule(self.confidence, self.right, max_risk, self.seed, lowest=lowest)
         also = (
-            f" Of names of nobody, put together from those that it read, at most {100 * _NOBODY:.0f} % are answered, with"
-            f" 95 % confidence ({len(self.nobody):,} were asked about)."
+            f" At most {100 * _NOBODY:.0f} % of invented names, combined from those that it read, are answered, with"
+            f" 95 % confidence ({len(self.nobody):,} were tested)."
         )
         return replace(found, words=found.words + also) if found.met else found
 
     def summary(self, risks: Sequence[float] = (0.05, 0.1, 0.2)) -> dict[str, Any]:
-        """What there is to say: accuracy, calibration error on the half that nothing was fitted to, rules."""
+        """Return accuracy, calibration error on the half that nothing was fitted to, and rules."""
         _, judges = stats.halves(len(self.rows), self.seed)
         rows = [self.rows[place] for place in judges]
         right = [row.right for row in rows]
@@ -125,7 +123,6 @@ class Calibrated:
 
 
 def _weights_checksum(run: Run) -> str:
-    """What tells a model from every other."""
     path = run.model / "model.safetensors"
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -134,12 +131,12 @@ def _weights_checksum(run: Run) -> str:
 
 
 def open_run(run: Run | Path | str) -> Run:
-    """A run, given as one or as its folder."""
+    """Open a run, given as a Run or as its folder."""
     return run if isinstance(run, Run) else Run.open(run)
 
 
 def usual_questions(run: Run) -> str:
-    """The held-out questions that belong to a run's training questions, where these are built in."""
+    """Return the held-out questions that belong to a run's built-in training questions."""
     for entry in entries(run, "facts")[:1]:
         if is_built_in(entry["source"]) and entry["source"].endswith(":train"):
             return f"{entry['source'].removesuffix('train')}dev"
@@ -153,7 +150,7 @@ def calibrate(
     *,
     trust_code: bool = False,
 ) -> Calibrated:
-    """Measure a run's confidence on questions that it was not trained on, and keep the result in its folder."""
+    """Calibrate a run on held-out questions and store the result in its folder."""
     run = open_run(run)
     facts, lookup = facts_of(run), look_up(run, progress)
     asked, strangers = _held_out(list(questions), facts, lookup.index)
@@ -182,7 +179,7 @@ def calibrate(
 
 
 def _strange_questions(run: Run, forms: Forms, asked: Sequence[Question]) -> list[str]:
-    """Questions about names of nobody, put as those that are asked; none where the model was not taught that there are any."""
+    """Questions about invented names, phrased like the others; none if the model was not trained with such names."""
     if not any(stored_config(one).task.options.get("strangers") for one in lineage(run)):
         return []
     corpus = Corpus("", tuple(lines_read(run)))
@@ -201,7 +198,7 @@ def _unknown_names(
     temperature: float,
     forms: Forms,
 ) -> list[float]:
-    """How sure a model is of its answers about names of nobody."""
+    """The model's confidence in its answers about invented names."""
     if not questions:
         return []
     known = familiarity(model, tokenizer, [forms.name(one) for one in questions])
@@ -210,19 +207,18 @@ def _unknown_names(
 
 
 def _fit_temperature(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]:
-    """The temperature of the half that chooses; a right answer that was given no chance at all cannot take part."""
+    """Fit the temperature on the choosing half, without questions whose correct answer has probability 0."""
     choosing, _ = stats.halves(len(right), _SEED)
     possible = [place for place in choosing if np.isfinite(plain.table[place, right[place]])]
     if not possible:
-        return 1.0, "no right answer was given any chance, so that no temperature could be fitted"
-    # What is impossible stays so at any temperature, but its logarithm must be a number.
+        return 1.0, "every correct answer has probability 0, so no temperature could be fitted"
+    # Probability 0 stays 0 at any temperature, but its logarithm must be finite.
     table = np.maximum(plain.table[possible], -1e3)
     found = stats.fit_temperature(table, [right[place] for place in possible])
     return found.value, found.note
 
 
 def _rows_of(asked: Sequence[Question], plain: AnswerDistribution, calibrated: AnswerDistribution) -> Iterable[Row]:
-    """What is kept of every question."""
     best, entropy, distance = calibrated.best(), calibrated.entropy(), calibrated.distance()
     for place, item in enumerate(asked):
         said, confidence = best[place]
@@ -243,9 +239,9 @@ def _rows_of(asked: Sequence[Question], plain: AnswerDistribution, calibrated: A
 def _held_out(
     questions: Sequence[Question], facts: Sequence[Question], index: Index | None
 ) -> tuple[list[Question], int | None]:
-    """The questions to calibrate with, each once, and how many were left out since no line is about their name.
+    """Return the distinct calibration questions, and how many were left out since no line is about their name.
 
-    Those that were trained on are refused, in the same words or in others: asking again for the answer of a name.
+    Training questions are refused, also in other words: a question about the same name with the same answer.
     """
     blank = next((number for number, item in enumerate(questions, start=1) if item.answer is None), None)
     if blank is not None:
@@ -271,12 +267,11 @@ def _held_out(
 
 
 def _names_in(item: Question, index: Index | None) -> frozenset[str]:
-    """The headings that a question names."""
     return frozenset(headings_in(item.question, index, index.longest)) if index is not None else frozenset()
 
 
 def calibration_of(run: Run) -> Calibrated | None:
-    """The calibration of a run, or None where there is none yet; that of another model is refused."""
+    """Read the calibration of a run, or None if there is none; one of another model is an error."""
     path = run.path / _FILE
     if not is_written(path):
         return None

@@ -1,8 +1,8 @@
-"""The answers that a model is taken to choose from, and which of them are answers of one kind.
+"""The possible answers of a model, and which of them are of the same kind.
 
-Why: probabilities of answers can be computed exactly when the answers can be counted. The training answers alone are too
-few, since what is right of a new person need never have been an answer before; so the salient spans of the corpus, what
-the recall task asks for, are among them. It must not know about models, nor which answer is right.
+Why: exact probabilities need a finite list of answers. The training answers alone are too
+few, since the correct answer for a new person need not be among them; so the salient spans of the corpus, which
+the recall task asks for, are included. It must not know about models or which answer is correct.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from attnlab.corpora.library import normal
 from attnlab.tasks.recall import proper_words, salient_spans
 from attnlab.tokenizers import Tokenizer
 
-_MOST = 20_000  # candidates; of a larger corpus the commonest
+_MOST = 20_000  # candidates; in a larger corpus the most common
 _LONGEST = 16  # tokens of a span, unless a training answer is longer
 
 _Lines = Callable[[], Iterable[str]]
 
 
 def _span_counts(lines: _Lines) -> Counter[str]:
-    """How often every salient span occurs; the lines are read twice, one at a time."""
+    """Count every salient span; the lines are read twice, one at a time."""
     proper = proper_words(lines())
     counts: Counter[str] = Counter()
     for line in lines():
@@ -34,14 +34,13 @@ def _span_counts(lines: _Lines) -> Counter[str]:
 
 
 def _known_answers(facts: Iterable[Question]) -> list[str]:
-    """The answers of questions, each once."""
     return list(dict.fromkeys(item.answer.strip() for item in facts if item.answer and item.answer.strip()))
 
 
 def candidates(tokenizer: Tokenizer, facts: Sequence[Question], lines: _Lines) -> tuple[str, ...]:
-    """The training answers, then the salient spans of the corpus from the commonest on.
+    """Return the training answers, then the salient spans of the corpus from the most common.
 
-    What a tokenizer cannot write, or writes like another answer, is left out, and spans far longer than any answer are.
+    Answers that the tokenizer cannot encode or distinguish are left out, and so are spans far longer than any answer.
     """
     known = _known_answers(facts)
     longest = max([_LONGEST, *(len(tokenizer.encode(answer)) for answer in known)])
@@ -57,12 +56,12 @@ def candidates(tokenizer: Tokenizer, facts: Sequence[Question], lines: _Lines) -
 
 
 def form_of(question: str) -> str:
-    """A question without the name that it asks about."""
+    """Return a question without the name in it."""
     return question.replace(name_in(question), "…")
 
 
 def kinds(facts: Iterable[Question]) -> dict[str, frozenset[str]]:
-    """For every form of question the answers of its kind: those of all forms that are joined to it by shared answers."""
+    """Return, per form of question, the answers of its kind: those of all forms connected to it by shared answers."""
     by_form: dict[str, set[str]] = {}
     for item in facts:
         if item.answer and item.answer.strip():
@@ -77,5 +76,5 @@ def kinds(facts: Iterable[Question]) -> dict[str, frozenset[str]]:
 
 
 def of_kind(question: str, known: dict[str, frozenset[str]]) -> frozenset[str]:
-    """The known answers to questions like this one; all there are where none is of its form."""
+    """Return the known answers to questions of this form; all answers if the form is unknown."""
     return known.get(form_of(question)) or frozenset[str]().union(*known.values())

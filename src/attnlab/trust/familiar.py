@@ -1,11 +1,11 @@
-"""Whether a name is one that a model has read about, by its own account.
+"""The model's own probability that it has read about a name.
 
-Everybody that a model has read about was asked for by the bare name, `name ⁇ something ⁇`; where it was also shown strangers,
-names of nobody with an empty answer, the probability of something is how sure it is to know the name. In questions it could
-not have learned that: there, somebody never asked about looks like a stranger. A model without strangers in its training finds
-every name familiar, and nothing changes.
+Every person in the corpus occurs in training by the bare name, `name ⁇ something ⁇`. If training also contained strangers,
+invented names with an empty answer, the probability of a nonempty answer is the confidence that the name is known. Questions
+could not teach this: there, a person without a training question looks like a stranger. For a model trained without
+strangers every name is familiar, and nothing changes.
 
-Nothing is looked up: which part of a question is the name follows from how the training questions are put.
+Nothing is looked up: the name in a question is found from the form of the training questions.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from attnlab.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROWS = 1024  # names asked for at once
+ROWS = 1024  # names per batch
 
 
 class Forms:
-    """How the training questions are put: what stands before and after the name."""
+    """The forms of the training questions: the text before and after the name."""
 
     def __init__(self, facts: Iterable[Question]) -> None:
         self.around: Counter[tuple[str, str]] = Counter()
@@ -40,7 +40,7 @@ class Forms:
             self.around[before, after] += 1
 
     def fitting(self, question: str) -> list[tuple[int, str, str]]:
-        """The forms that a question may have, each with how often it occurs, what stands before the name, and what after."""
+        """Return the forms that fit a question: count, text before the name, text after it."""
         return [
             (count, before, after)
             for (before, after), count in self.around.items()
@@ -48,7 +48,7 @@ class Forms:
         ]
 
     def name(self, question: str) -> str:
-        """The name in a question: what the commonest form that fits leaves open, else the longest run of capitals."""
+        """Return the name in a question by the most common form that fits, else the longest run of capitalised words."""
         found = self.fitting(question)
         if not found:
             return name_in(question)
@@ -57,7 +57,7 @@ class Forms:
 
 
 def familiarity(model: LanguageModel, tokenizer: Tokenizer, names: Sequence[str]) -> NDArray[np.float64]:
-    """For each name the probability that the model has something to say of it; 1 where the name does not fit its block."""
+    """Return, per name, the probability of a nonempty answer; 1 if the name does not fit into the block."""
     cues = [[*tokenizer.encode(name), tokenizer.mask] for name in names]
     found = np.ones(len(cues))
     fitting = [place for place, ids in enumerate(cues) if len(ids) <= model.config.block_size]

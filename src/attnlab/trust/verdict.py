@@ -1,14 +1,14 @@
-"""The verdict on an answer: from how sure the model is, and from what the person's own line says. Pure.
+"""The verdict on an answer, from the model's confidence and the person's own line. Pure functions.
 
     recalled and supported    confident, and the line says so
     inferred                  confident; the line does not say so, and names no other answer of that kind
     contradicts its source    confident; the line does not say so, and names another
     guess                     not confident
     never seen                no line is about the name
-    not checked               confident, but there are no lines to look at
+    not checked               confident, but there are no lines to look up
 
-Confident is whoever reaches the threshold that was certified for the allowed risk; without one, whoever finds an answer
-likelier than all others together. It must not know where confidence and lines come from.
+Confident means: at or above the threshold certified for the allowed risk; without one, an answer
+more likely than all others together. It must not know where confidence and lines come from.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ UNSEEN = "never seen"
 UNCHECKED = "not checked"
 VERDICTS = (SUPPORTED, INFERRED, CONTRADICTS, GUESS, UNSEEN, UNCHECKED)
 
-_EVEN = 0.5  # what counts as confident where no threshold was certified
-_NEAR = 0.5  # of the probability is where the prior has it: the name told the model little
+_EVEN = 0.5  # confident from here, without a certified threshold
+_NEAR = 0.5  # distance from the prior below which the name told the model little
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, whether the answer is held back, the stretch of the line to be quoted, and the reasons."""
+    """A verdict, whether to abstain, the quote from the line, and the reasons."""
 
     verdict: str
     abstains: bool
@@ -44,9 +44,9 @@ class Judgement:
 
 
 def named_in(line: str, answers: Collection[str]) -> dict[str, tuple[int, int]]:
-    """The answers that a line names as whole words, other than the person's own name, each with its first place.
+    """Return the answers that a line names as whole words, except the person's own name, with their first position.
 
-    Where two overlap the longest counts.
+    Of overlapping answers, the longest counts.
     """
     longest = max(map(len, answers), default=0)
     taken: list[tuple[int, int]] = []
@@ -68,20 +68,20 @@ def judge(
     known: Collection[str],
     distance: float | None = None,
 ) -> Judgement:
-    """The verdict on an answer.
+    """Judge an answer.
 
-    `rule` is None for a run that was not calibrated, `found` where nothing can be looked up; `known` are the answers of the
-    kind that was asked for, and `distance` is how far the model is from what it says of anybody.
+    `rule` is None for a run that is not calibrated, `found` if there is no index; `known` are the answers of the
+    kind asked for, and `distance` is the distance from the prior.
     """
     said, wanted = read(found, answer, known), normal(answer).strip()
     threshold = _EVEN if rule is None or rule.threshold is None else rule.threshold
     sure = probability >= threshold
     if found is not None and not found.seen:
-        verdict, why = UNSEEN, "No line that it read is about this name: what it says is what it falls back on."
+        verdict, why = UNSEEN, "No line that it was trained on is about this name: the answer is only its fallback."
     elif not sure:
         verdict, why = GUESS, _guessed(probability, threshold, rule, distance)
     elif found is None:
-        verdict, why = UNCHECKED, "There is no line to hold the answer against."
+        verdict, why = UNCHECKED, "There is no line to check the answer against."
     elif wanted in said.named:
         others = [name for name in said.named if name != wanted]
         also = f", but also {listed(others)}" if others else ""
@@ -96,7 +96,7 @@ def judge(
 
 @dataclass(frozen=True)
 class _Said:
-    """What the lines about somebody say: whose they are, known answers in them, and the stretch to be quoted."""
+    """What the lines about a person say: the person, the known answers in them, and the quote."""
 
     whose: str
     named: dict[str, tuple[int, int]]
@@ -104,7 +104,7 @@ class _Said:
 
 
 def read(found: Evidence | None, answer: str, known: Collection[str]) -> _Said:
-    """The line that says the answer, or else the first that names another, or the first."""
+    """Choose the line that names the answer, else the first that names another, else the first."""
     if found is None or not found.lines:
         return _Said("", {}, "")
     wanted = normal(answer).strip()
@@ -118,17 +118,16 @@ def read(found: Evidence | None, answer: str, known: Collection[str]) -> _Said:
 
 
 def _guessed(probability: float, threshold: float, rule: SelectiveRule | None, distance: float | None) -> str:
-    """Why an answer is a guess."""
     if rule is not None and rule.met:
-        needed = f"its probability of {percent(probability)} is below the {percent(threshold)} that are asked for"
+        needed = f"its probability of {percent(probability)} is below the required {percent(threshold)}"
     else:
         needed = f"its probability of {percent(probability)} is less than that of everything else together"
     near = distance is not None and distance < _NEAR
-    return f"A guess: {needed}{', and it is near to what it says of anybody' if near else ''}."
+    return f"A guess: {needed}{', and close to what it says about any name' if near else ''}."
 
 
 def abstains(verdict: str, sure: bool, rule: SelectiveRule | None) -> tuple[bool, str]:
-    """Whether an answer is held back, and the reason that the verdict does not give."""
+    """Return whether to abstain, and a reason that the verdict does not give."""
     if verdict == UNSEEN:
         return True, ""
     if rule is None:
@@ -139,11 +138,11 @@ def abstains(verdict: str, sure: bool, rule: SelectiveRule | None) -> tuple[bool
 
 
 def listed(names: Collection[str]) -> str:
-    """Names as one would say them, the first three."""
+    """Join the first three names for a sentence."""
     first = list(names)[:3]
     return first[0] if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]}"
 
 
 def percent(share: float) -> str:
-    """A probability as it is said; what is not certain is never rounded to 100 %."""
+    """Format a probability; below certainty it is never rounded to 100 %."""
     return f"{100 * share if share == 1 else min(100 * share, 99.9):.1f} %"
