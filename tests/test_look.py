@@ -192,7 +192,7 @@ def test_symbols_stand_for_themselves(pieces: Tokenizer, characters: Tokenizer) 
         ("", False, "the text is empty: write some"),
         (" \n", True, "the text is empty: write some"),
         ("a" * 33, False, "has 33 tokens, but the model's block holds 32: shorten it"),
-        ("a" * 32, True, "takes 33 tokens"),
+        ("a" * 32, True, "has 33 tokens"),
         ("Zoë é", False, f"no symbol for 'Z' 'é' 'ë': leave it out, or write {MASK} for it"),
         ("a\udcff", False, "not UTF-8"),
     ],

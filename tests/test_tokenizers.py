@@ -48,7 +48,7 @@ def test_long_texts_are_cut_without_a_change_of_their_pieces(monkeypatch: pytest
     assert max(map(len, parts)) <= 1000
     assert BPE.encode(text) == BPE.backend.encode(" " + text).ids
     learned = Tokenizer.train("bpe", [text], 320).backend.to_str()
-    monkeypatch.setattr(attnlab.tokenizers, "parts_of", lambda whole: [whole])
+    monkeypatch.setattr(attnlab.tokenizers, "split_long_text", lambda whole: [whole])
     assert Tokenizer.train("bpe", [text], 320).backend.to_str() == learned
 
 

@@ -213,9 +213,9 @@ def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_pat
     assert "has changed since" in attnlab.ask(tuned, HELD_OUT[0].question).words
     (tuned.path / "config.json").write_bytes(to_json({**tuned.config, "base": "../gone"}))
     reseal(tuned.path)
-    with pytest.raises(DataError, match="trained from a run that is gone"):
+    with pytest.raises(DataError, match="trained from a run that is missing"):
         trust.calibrate(tuned, HELD_OUT)
-    assert "a run that is gone" in attnlab.ask(tuned, HELD_OUT[0].question).words
+    assert "a run that is missing" in attnlab.ask(tuned, HELD_OUT[0].question).words
 
 
 def test_a_checksum_that_is_a_path_leads_to_no_index(tiny_files: tuple[Run, Path], tmp_path: Path) -> None:
