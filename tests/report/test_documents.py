@@ -61,6 +61,7 @@ every_kind = pytest.mark.parametrize("kind", CASES)
 @every_kind
 def test_the_page_loads_nothing_and_runs_only_its_own_script(kind: str) -> None:
     html, found = page(kind)
+    assert html.startswith("<!DOCTYPE html>")
     for _, attributes in found.tags:
         for name in ("src", "href", "xlink:href", "action", "data", "srcset", "poster"):
             assert (attributes.get(name) or "#").startswith("#")

@@ -74,7 +74,7 @@ def test_the_whole_story_stopped_and_gone_on_with(
     assert calibration_of(run) is not None
     page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
     for shown in (page, text):
-        assert "What is guaranteed, and what is not" in shown
+        assert "What the guarantee covers, and what it does not" in shown
         assert "never seen" in shown
     with pytest.raises(OutputExists):
         trust.begin(PLAN, folder, console)

@@ -153,4 +153,4 @@ def as_html(document: Document) -> str:
     script = "".join(templates().get_template(name).render() for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     context = {"document": document, "script": Markup(script), "script_digest": digest, "version": __version__}
-    return templates().get_template("document.html.j2").render(context)
+    return templates().get_template("document.html.j2").render(context).lstrip()
