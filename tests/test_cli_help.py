@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cyclopts import App
+from rich.console import Console
 
 from attnlab.cli import app
 from attnlab.cli.common import respell
@@ -28,7 +29,7 @@ COMMANDS = list(commands())
 def test_help_is_readable(
     names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(app, "console", Console(width=100))
     assert call(*names, "--help") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Usage: attnlab")

@@ -15,8 +15,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from attnlab.report.beside import gather
-from attnlab.report.listed import sections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +23,8 @@ from attnlab.config import RunConfig, build, flatten, read_toml, resolve
 from attnlab.errors import AttnlabError
 from attnlab.model import load_model, read_tensors
 from attnlab.report import write_report
+from attnlab.report.run_list import sections
+from attnlab.report.runs import gather
 from attnlab.runs import Run, read_json, reporting_damage
 from verbs import call
 

@@ -21,7 +21,7 @@ from attnlab.config import RunConfig
 from attnlab.corpora import Corpus, Question
 from attnlab.evaluate import Examination
 from attnlab.runs import Run
-from attnlab.studies import recall as recall_rows
+from attnlab.studies import recall
 
 WORLD, FACTS = "people:60", "people:60:train"
 
@@ -286,8 +286,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
     def answer_with_name(folder: Path, _tokenizer: object, questions: tuple[Question, ...]) -> Examination:
         return Examination(tuple(questions), (folder.parent.name,) * len(questions))
 
-    monkeypatch.setattr(recall_rows, "load_model", lambda folder: (folder, None))
-    monkeypatch.setattr(recall_rows, "examine", answer_with_name)
+    monkeypatch.setattr(recall, "load_model", lambda folder: (folder, None))
+    monkeypatch.setattr(recall, "examine", answer_with_name)
     for name in OWN_RUN.values():
         (tmp_path / name / "model").mkdir(parents=True)
     return {name: Run(tmp_path / name) for name in OWN_RUN.values()}
