@@ -139,15 +139,15 @@ def refuse_other_models(folder: Path) -> None:
     )
     if kind == "classifier" and not (folder / "model" / "config.json").is_file():
         raise UserError(
-            f"{folder} is a classification by a bag of words, not a run: `attnlab runs show {named}` shows its figures,"
-            " and attnlab classify measures other texts with --test"
+            f"{folder} is a bag-of-words classifier, not a run: `attnlab runs show {named}` shows its results,"
+            " and attnlab classify evaluates it on other texts with --test"
         )
     if kind == "classifier":
         load = f"AutoModelForSequenceClassification.from_pretrained({str(folder / 'model')!r})"
-        raise UserError(f"{folder} is a classifier of transformers already: load it with {load}")
+        raise UserError(f"{folder} is a transformers classifier already: load it with {load}")
     if architecture in ("gpt2", "attnlab"):
         raise UserError(
-            f"{folder} is a model of transformers already: to make a run of it, `attnlab import {named} runs/NAME`"
+            f"{folder} is a transformers model already: to convert it to a run, use `attnlab import {named} runs/NAME`"
         )
     if isinstance(architecture, str):
         what = "an encoder" if kind == "encoder" else f"a model ({architecture})"

@@ -164,8 +164,8 @@ def test_a_sound_module_passes_and_what_it_lacks_is_not_asked() -> None:
     assert says == {
         "cache": "not tested: keeps no cache",
         "both_ways": "not tested: has no bidirectional form",
-        "padding": "not tested: takes no padding",
-        "masked": "not tested: takes no padding",
+        "padding": "not tested: accepts no padding mask",
+        "masked": "not tested: accepts no padding mask",
     }
 
 
@@ -763,7 +763,7 @@ def test_what_an_audited_file_prints_goes_to_standard_error(plain: str, capfd: p
     assert call(plain, "--json") == 0
     shown = capfd.readouterr()
     (found,) = json.loads(shown.out)
-    assert found["untested"] | {"cache": "keeps no cache", "padding": "takes no padding"} == found["untested"]
+    assert found["untested"] | {"cache": "keeps no cache", "padding": "accepts no padding mask"} == found["untested"]
     for word in ("imported", "constructed", "called", "from C"):
         assert word in shown.err
     assert call(plain) == 0
@@ -781,7 +781,7 @@ def test_a_plain_module_passes_alone_and_in_a_model(plain: str) -> None:
     ids = torch.randint(40, (2, 4))
     assert model.new_caches() is None
     assert generate(model.eval(), ids, 5) == generate(model, ids, 5, use_cache=False)
-    with pytest.raises(UserError, match="takes no padding"):
+    with pytest.raises(UserError, match="accepts no padding mask"):
         model(ids, torch.zeros(2, 4, dtype=torch.bool))
 
 

@@ -212,16 +212,16 @@ def test_figures_of_a_distribution_by_hand() -> None:
     assert found.others() == pytest.approx(others)
     assert found.distance() == pytest.approx(np.abs(np.exp(table) - others).sum(axis=1) / 2)
     assert np.exp(found.tempered(0.5).table[0]) == pytest.approx([4 / 6, 1 / 6, 1 / 6])
-    with pytest.raises(UserError, match="one question has no others"):
+    with pytest.raises(UserError, match="a single question has no others"):
         AnswerDistribution(("Rome",), np.zeros((1, 2))).distance()
 
 
 def test_what_cannot_be_asked_is_refused_in_one_line(knowing: Asked) -> None:
     model, tokenizer = knowing
     trie = AnswerTrie(tokenizer, PLACES)
-    with pytest.raises(DataError, match=r"question 2 .* takes .* tokens, the longest answer .* holds 64: shorten"):
+    with pytest.raises(DataError, match=r"question 2 .* has .* tokens, the longest answer .* holds 64: shorten"):
         answer_distribution(model, tokenizer, ["Where?", "Where " * 58], trie)
-    with pytest.raises(DataError, match="question 1 .* takes"):
+    with pytest.raises(DataError, match="question 1 .* has"):
         answer_distribution(model, tokenizer, ["Where " * 200], trie)
     with pytest.raises(UserError, match="there are no questions"):
         answer_distribution(model, tokenizer, [], trie)

@@ -89,5 +89,5 @@ def test_a_calibration_keeps_names_of_nobody_unanswered(tmp_path_factory: pytest
     rule = sure.rule(0.1)
     assert rule.met
     assert stats.risk_bound(sum(one >= (rule.threshold or 0) for one in found.nobody), len(found.nobody)) <= 0.05
-    assert "names of nobody" in rule.words
-    assert "names of nobody" not in replace(sure, nobody=()).rule(0.1).words
+    assert "invented names" in rule.words
+    assert "invented names" not in replace(sure, nobody=()).rule(0.1).words

@@ -82,9 +82,9 @@ def test_where_nothing_is_certified_nothing_is_answered_and_it_says_what_it_woul
 
 
 def test_a_guess_says_whether_it_is_what_it_says_of_anybody() -> None:
-    assert "anybody" in judge("York", 0.2, RULE, ANN, PLACES, distance=0.1).reasons[0]
-    assert "anybody" not in judge("York", 0.2, RULE, ANN, PLACES, distance=0.9).reasons[0]
-    assert "anybody" not in judge("York", 0.2, RULE, ANN, PLACES).reasons[0]
+    assert "any name" in judge("York", 0.2, RULE, ANN, PLACES, distance=0.1).reasons[0]
+    assert "any name" not in judge("York", 0.2, RULE, ANN, PLACES, distance=0.9).reasons[0]
+    assert "any name" not in judge("York", 0.2, RULE, ANN, PLACES).reasons[0]
 
 
 def test_a_name_that_is_also_a_place_supports_nothing() -> None:

@@ -203,7 +203,7 @@ def _hidden_tokens(tokens: int, seed: int) -> Tensor:
 def _must_take_padding(subject: Subject) -> None:
     """Refuse to hide tokens from a subject that knows no padding."""
     if "padding" not in subject.takes:
-        raise NotTested("takes no padding")
+        raise NotTested("accepts no padding mask")
 
 
 def padding(subject: Subject, lengths: Sequence[int]) -> Finding:
