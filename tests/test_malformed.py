@@ -141,7 +141,7 @@ def show(run: Path) -> None:
     """What `attnlab runs show` reads."""
     entry = listing.read(run)
     with reporting_damage(run):
-        sections(entry, listing.details(entry))
+        sections(listing.details(entry))
 
 
 def report(run: Path) -> None:

@@ -73,9 +73,9 @@ def show(run: RunName, /, *, json: opt.Json = False) -> None:
     entry = listing.find(run)
     with reporting_damage(entry.path):
         found = listing.details(entry)
-        shown = sections(entry, found)
+        shown = sections(found)
     if json:
-        show_json(found)
+        show_json(found.plain())
         return
     console.print(headline(entry), soft_wrap=True)
     for title, rows in shown:
@@ -221,7 +221,7 @@ def _defects(runs: list[Entry]) -> dict[str, str]:
     from attnlab import registry
 
     found = {}
-    for name in {name for one in runs for name in (one.mechanism or "").split(",") if name and ":" not in name}:
+    for name in {name for one in runs for name in one.mechanisms if ":" not in name}:
         try:
             found[name] = registry.find("mechanism", name).defect
         except AttnlabError:

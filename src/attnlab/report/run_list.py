@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attnlab.listing import Entry
-from attnlab.listing.entries import last_epoch, number, table
+from attnlab.listing import Details, Entry, as_number, as_table, last_epoch
 from attnlab.report.classification import PARTS
 from attnlab.report.words import count, duration, flat, interval, percent, plain, sized
 
@@ -52,7 +51,7 @@ def cells(entry: Entry, folder: Path) -> dict[str, str]:
         "name": str(entry.path.relative_to(folder)) if inside else str(entry.path),
         "what": entry.what,
         "preset": entry.preset or "",
-        "mechanism": short_names(entry.mechanism or ""),
+        "mechanism": ", ".join(name.rsplit(os.sep, 1)[-1] for name in entry.mechanisms),
         "seed": "" if entry.seed is None else str(entry.seed),
         "task": entry.task or "",
         "tokens": count(entry.tokens) if entry.tokens is not None else "",
@@ -72,11 +71,6 @@ def figure(entry: Entry) -> str:
     return ""
 
 
-def short_names(mechanisms: str) -> str:
-    """Mechanism names with a user's file by its name alone."""
-    return ",".join(name.rsplit(os.sep, 1)[-1] for name in mechanisms.split(","))
-
-
 def moment(when: float) -> str:
     """A time of day as this place counts it."""
     return datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M")
@@ -89,55 +83,57 @@ def headline(entry: Entry) -> str:
     return "  ".join(parts)
 
 
-def sections(entry: Entry, found: dict[str, Any]) -> list[Section]:
+def sections(found: Details) -> list[Section]:
     """The tables that show one entry: only those with something in them."""
+    entry, result, base = found.entry, found.result or {}, found.stored.get("base")
     inner = [cells(one, entry.path) for one in entry.runs]
-    simple = {name: value for name, value in found.get("result", {}).items() if not isinstance(value, list | dict)}
-    data = {name: value.get("source") for name, value in (found.get("data") or {}).items() if isinstance(value, dict)}
+    simple = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
+    sources = as_table(found.stored.get("data"))
+    data = {name: value.get("source") for name, value in sources.items() if isinstance(value, dict)}
     shown: list[Section] = [
-        compared(entry, found.get("differences")),
+        compared(found),
         (
             "runs",
             [tuple(one[name] for name in ("name", "what", "mechanism", "time", "result", "state")) for one in inner],
         ),
-        ("result", [*measured(entry, found.get("result", {})), *flat(simple)]),
+        ("result", [*measured(entry, result), *flat(simple)]),
         ("settings", [(name, plain(value)) for name, value in entry.settings.items()]),
-        ("data", [*flat(data), *([("base", str(found["base"]))] if found.get("base") else [])]),
-        ("files", [(one["name"], sized(one["bytes"])) for one in found.get("files", [])]),
+        ("data", [*flat(data), *([("base", str(base))] if base else [])]),
+        ("files", [(name, sized(size)) for name, size in found.files or ()]),
     ]
     return [(title, rows) for title, rows in shown if rows]
 
 
-def measured(entry: Entry, result: dict[str, Any]) -> list[tuple[str, ...]]:
+def measured(entry: Entry, result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """What a classifier or an encoder came to, which its result keeps in tables."""
     if entry.kind == "classifier":
-        parts = [(name, table(result.get(part))) for part, name in PARTS.items()]
+        parts = [(name, as_table(result.get(part))) for part, name in PARTS.items()]
         return [(name, share_right(one)) for name, one in parts if one]
     if entry.kind == "encoder":
-        last, guess = last_epoch(result), table(result.get("unigram"))
+        last, guess = last_epoch(result), as_table(result.get("unigram"))
         kept = [("loss of hidden tokens", "loss", "{:.3f}"), ("hidden tokens found", "accuracy", "{:.1%}")]
         return [
             (title, f"{shape.format(last[name])} (by frequency alone {shape.format(guess[name])})")
             for title, name, shape in kept
-            if number(last.get(name)) is not None and number(guess.get(name)) is not None
+            if as_number(last.get(name)) is not None and as_number(guess.get(name)) is not None
         ]
     return []
 
 
 def share_right(one: dict[str, Any]) -> str:
     """An accuracy with its interval, as far as it is there."""
-    found = [value for name in ("accuracy", "low", "high") if (value := number(one.get(name))) is not None]
+    found = [value for name in ("accuracy", "low", "high") if (value := as_number(one.get(name))) is not None]
     if len(found) < 3:
         return "unknown"
     return f"{percent(found[0])} (95 % interval {interval(*found[1:])}), {one.get('right')} of {one.get('texts')}"
 
 
-def compared(entry: Entry, differences: dict[str, tuple[Any, Any]] | None) -> Section:
+def compared(found: Details) -> Section:
     """The settings in which a run differs from its preset."""
-    if entry.kind != "run":
+    if found.entry.kind != "run":
         return "", []
-    title = f"different from preset {entry.preset}"
-    if differences is None:
+    title = f"different from preset {found.entry.preset}"
+    if found.differences is None:
         return title, [("unknown", "there is no such preset in this version")]
-    rows = [(name, plain(mine), f"instead of {plain(theirs)}") for name, (theirs, mine) in differences.items()]
+    rows = [(name, plain(mine), f"instead of {plain(theirs)}") for name, (theirs, mine) in found.differences.items()]
     return title, list(rows) or [("nothing",)]

@@ -79,13 +79,12 @@ def describe(entry: Entry, name: str, defects: Mapping[str, str]) -> dict[str, A
     result = run.result if run.complete else {}
     sources = {f"data.{key}": one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
     data = {key: f"{one.get('source')} ({str(one.get('sha256', ''))[:8]})" for key, one in sources.items()}
-    mechanisms = (entry.mechanism or "").split(",")
     return {
         "name": name,
         "path": str(entry.path),
         "state": entry.state,
         "progress": entry.progress,
-        "defect": "; ".join(f"{one}: {defects[one]}" for one in dict.fromkeys(mechanisms) if defects.get(one)),
+        "defect": "; ".join(f"{one}: {defects[one]}" for one in dict.fromkeys(entry.mechanisms) if defects.get(one)),
         "values": values_of(result, metrics, entry),
         "settings": {"stage": entry.what, **entry.settings, **data, "base": stored.get("base")},
         "metrics": [{key: row.get(key) for key in ("step", "tokens", "loss", "seconds")} for row in metrics],
