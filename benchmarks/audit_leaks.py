@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 
 import torch
-from birthplaces import option
+from birthplaces import options
 from torch import Tensor, nn
 
 from attnlab import registry
@@ -61,9 +61,9 @@ class Leaking(nn.Module):
 
 def main() -> None:
     """Plant the leaks, audit all mechanisms, print."""
-    number, seed = int(option("--leaks", "40")), int(option("--seed", "0"))
-    generator = random.Random(seed)
-    leaks = [Leak.draw(generator, list(KINDS)[number % len(KINDS)]) for number in range(number)]
+    given = options(__doc__, leaks=40, seed=0).parse_args()
+    generator = random.Random(given.seed)
+    leaks = [Leak.draw(generator, list(KINDS)[number % len(KINDS)]) for number in range(given.leaks)]
     missed, begun = [], time.process_time()
     for number, leak in enumerate(leaks):
         torch.manual_seed(number)

@@ -2,11 +2,12 @@
 
     ATTNLAB_DATA=path/to/data python benchmarks/birthplaces.py [--split 0] [--out DIR] [settings as for `attnlab pretrain`]
 
-Prints the accuracy after pretraining and after fine-tuning, tokens a second, and minutes.
+Prints the accuracy after pretraining and after fine-tuning, tokens per second, and minutes.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import sys
@@ -28,29 +29,30 @@ def split_questions(source: Path, folder: Path, seed: int, held_out: int = 200) 
     return paths
 
 
-def option(name: str, default: str) -> str:
-    """An option of this program, taken off the command line."""
-    if name not in sys.argv:
-        return default
-    at = sys.argv.index(name)
-    value = sys.argv[at + 1]
-    del sys.argv[at : at + 2]
-    return value
+def data_folder() -> Path:
+    """The folder of the birthplaces, in ATTNLAB_DATA."""
+    if "ATTNLAB_DATA" not in os.environ:
+        sys.exit("set ATTNLAB_DATA to the folder that holds birthplaces/wiki.txt and birth_places_train.tsv")
+    return Path(os.environ["ATTNLAB_DATA"]) / "birthplaces"
+
+
+def options(about: str | None, **defaults: int | str) -> argparse.ArgumentParser:
+    """A parser of options with defaults, and the docstring of the program as its help."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default: {default!r}")
+    return parser
 
 
 def main() -> None:
     """Split, pretrain, fine-tune, examine both."""
-    if "ATTNLAB_DATA" not in os.environ:
-        sys.exit(
-            "birthplaces: set ATTNLAB_DATA to the folder that holds birthplaces/wiki.txt and birth_places_train.tsv"
-        )
-    data = Path(os.environ["ATTNLAB_DATA"]) / "birthplaces"
-    seed, out = int(option("--split", "0")), option("--out", "")
-    folder = Path(out or tempfile.mkdtemp(prefix="birthplaces-"))
+    given, settings = options(__doc__, split=0, out="").parse_known_args()
+    data = data_folder()
+    folder = Path(given.out or tempfile.mkdtemp(prefix="birthplaces-"))
     folder.mkdir(parents=True, exist_ok=True)
-    facts, exam = (str(path) for path in split_questions(data / "birth_places_train.tsv", folder, seed))
+    facts, exam = (str(path) for path in split_questions(data / "birth_places_train.tsv", folder, given.split))
     base, tuned = str(folder / "pretrain"), str(folder / "finetune")
-    cli.main(["pretrain", "--corpus", str(data / "wiki.txt"), "--facts", facts, "--out", base, *sys.argv[1:]])
+    cli.main(["pretrain", "--corpus", str(data / "wiki.txt"), "--facts", facts, "--out", base, *settings])
     cli.main(["finetune", base, "--facts", facts, "--out", tuned])
     for name in (base, tuned):
         print(Path(name).name, end=": ", flush=True)

@@ -11,7 +11,6 @@ built-in sentences by topic.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from birthplaces import option
+from birthplaces import options
 
 from attnlab.corpora.labelled import Tables, built_in_tables, read_tables
 from attnlab.hf import FineTuning, fine_tune
@@ -125,7 +124,13 @@ def part(tables: Tables, texts: int) -> Tables:
 
 
 def main() -> None:
-    """Print seconds of each for a thousand texts, and the ratios."""
+    """Print the seconds of each per thousand texts, and the ratios."""
+    parser = options(__doc__, rounds=3, texts=1280, length=512)
+    parser.add_argument("tables", nargs="*", metavar="TRAIN DEV", help="default: the built-in sentences by topic")
+    given = parser.parse_args()
+    if len(given.tables) not in (0, 2):
+        parser.error("give two tables, TRAIN and DEV, or none")
+    rounds, texts, length = given.rounds, given.texts, given.length
     import datasets
     from transformers.utils import logging
 
@@ -133,10 +138,7 @@ def main() -> None:
     told.set_verbosity_error()
     told.disable_progress_bar()
     datasets.disable_progress_bars()
-    given = (("--rounds", "3"), ("--texts", "1280"), ("--length", "512"))
-    rounds, texts, length = (int(option(*one)) for one in given)
-    paths = sys.argv[1:]
-    whole = read_tables(paths[0], paths[1]) if len(paths) == 2 else built_in_tables()
+    whole = read_tables(*given.tables) if given.tables else built_in_tables()
     tables, few = part(whole, texts), part(whole, max(64, texts // 10))
     settings = FineTuning(epochs=1, max_length=length)
     with tempfile.TemporaryDirectory() as folder:

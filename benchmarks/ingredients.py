@@ -5,7 +5,7 @@
 Every variant reads the same number of tokens, a quarter of what the preset reads of the CS224n birthplaces (where the
 questions come afterwards, eight epochs of them more), and learns from the same 1,500 of the 2,000 training questions; the
 other 500 are asked. Prints accuracy, and the difference from the whole recipe with its 95 % interval for new seeds and new
-questions. DIR keeps every run; called again, it goes on with what is missing.
+questions. DIR keeps every run; called again, it trains what is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from birthplaces import option, split_questions
+from birthplaces import data_folder, options, split_questions
 
 from attnlab import corpora, evaluate, stages, stats
 from attnlab.config import RunConfig, resolve
@@ -96,7 +96,7 @@ def train_one(folder: Path, name: str, seed: int) -> None:
 
 def files_of(folder: Path) -> tuple[Path, Path, Path]:
     """Corpus, training questions, and those to be asked."""
-    data = Path(os.environ["ATTNLAB_DATA"]) / "birthplaces"
+    data = data_folder()
     facts, exam = folder / "train.tsv", folder / "dev.tsv"
     if not exam.exists():
         split_questions(data / "birth_places_train.tsv", folder, 0, HELD_OUT)
@@ -134,21 +134,25 @@ def show(folder: Path, names: list[str], seeds: int) -> None:
 
 def main() -> None:
     """Train what is missing, and print the table."""
-    if "ATTNLAB_DATA" not in os.environ or len(sys.argv) < 2:
-        sys.exit("ingredients: set ATTNLAB_DATA to the folder that holds birthplaces/, and name a folder for the runs")
-    if "--one" in sys.argv:
-        name, seed = option("--one", "").split(":")
-        train_one(Path(sys.argv[1]), name, int(seed))
+    parser = options(__doc__, seeds=3, jobs=2, only=",".join(VARIANTS))
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where the runs are kept")
+    parser.add_argument("--one", help="train only this run, VARIANT:SEED")
+    given = parser.parse_args()
+    seeds, jobs, folder = given.seeds, given.jobs, given.folder
+    names = [name for name in given.only.split(",") if name]
+    if unknown := set(names) - set(VARIANTS):
+        parser.error(f"unknown variants: {', '.join(sorted(unknown))}; known: {', '.join(VARIANTS)}")
+    data_folder()
+    if given.one:
+        name, seed = given.one.split(":")
+        train_one(folder, name, int(seed))
         return
-    seeds, jobs = int(option("--seeds", "3")), int(option("--jobs", "2"))
-    names = [name for name in option("--only", ",".join(VARIANTS)).split(",") if name]
-    folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     files_of(folder)
 
     def start(job: tuple[str, int]) -> None:
         command = [sys.executable, __file__, str(folder), "--one", f"{job[0]}:{job[1]}"]
-        subprocess.run(command, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})  # the others go on
+        subprocess.run(command, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})  # the others continue
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(start, missing(folder, names, seeds)))

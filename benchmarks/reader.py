@@ -9,14 +9,12 @@ folds. Beside it stand the share that is in the line at all, and the open book (
 
 from __future__ import annotations
 
-import os
 import random
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from birthplaces import option
+from birthplaces import data_folder, options
 
 from attnlab.corpora import Corpus, Question, documents_about, load_corpus, load_questions, open_book
 from attnlab.reader import Answer, Reader
@@ -41,12 +39,10 @@ def share(name: str, right: Sequence[bool]) -> str:
 
 
 def main() -> None:
-    """Train and examine a reader a fold, then show what they reached."""
-    if "ATTNLAB_DATA" not in os.environ:
-        sys.exit("reader: set ATTNLAB_DATA to the folder that holds birthplaces/wiki.txt and birth_places_train.tsv")
-    data = Path(os.environ["ATTNLAB_DATA"]) / "birthplaces"
+    """Train and examine one reader per fold, then print the shares."""
+    given, data = options(__doc__, folds=5, split=0, errors="").parse_args(), data_folder()
     corpus, questions = load_corpus(data / "wiki.txt"), load_questions(data / "birth_places_train.tsv")
-    folds = in_folds(questions, int(option("--folds", "5")), int(option("--split", "0")))
+    folds = in_folds(questions, given.folds, given.split)
     order: list[Question] = []
     answers: list[Answer] = []
     book: list[bool] = []
@@ -76,13 +72,13 @@ def main() -> None:
     )
     print(f"calibration error {calibration([answer.probability for answer in answers], right).ece:.3f}")
     print(f"{seconds:.1f} seconds of one core a fold")
-    if wrong := option("--errors", ""):
+    if given.errors:
         rows = [
             f"{one.answer}\t{answer.text}\t{answer.probability:.2f}\t{line_of(corpus, one)}\n"
             for one, answer, yes in zip(order, answers, right, strict=True)
             if not yes
         ]
-        Path(wrong).write_text("".join(rows), encoding="utf-8")
+        Path(given.errors).write_text("".join(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

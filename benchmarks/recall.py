@@ -11,7 +11,6 @@ epochs. Matrix products of the optimizer (Muon's) are counted with ours.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -21,7 +20,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from birthplaces import option, split_questions
+from birthplaces import data_folder, options, split_questions
 from training import bucketed_step, padded_step
 
 from attnlab import corpora, evaluate, optim, stages, train
@@ -89,10 +88,8 @@ def flops_of_epoch(config: RunConfig, sources: stages.Sources) -> int:
 
 def main() -> None:
     """Measure both and print how many times less ours takes."""
-    if "ATTNLAB_DATA" not in os.environ:
-        sys.exit("recall: set ATTNLAB_DATA to the folder that holds birthplaces/wiki.txt and birth_places_train.tsv")
-    data = Path(os.environ["ATTNLAB_DATA"]) / "birthplaces"
-    split, epochs, measured = (int(option(*one)) for one in (("--split", "0"), ("--epochs", "10"), ("--slice", "8")))
+    given, data = options(__doc__, split=0, epochs=10, slice=8).parse_args(), data_folder()
+    split, epochs, measured = given.split, given.epochs, given.slice
     folder = Path(tempfile.mkdtemp(prefix="recall-"))
     facts, exam = (str(path) for path in split_questions(data / "birth_places_train.tsv", folder, split))
     sources = stages.Sources.read(str(data / "wiki.txt"), facts)

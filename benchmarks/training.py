@@ -2,19 +2,19 @@
 
     python benchmarks/training.py [CORPUS] [--rounds 5]
 
-Both train the same model on the same span-corruption examples, in turns within one process. Padded is the manner of the
-course reports: 128 rows of 128 characters a batch, the loss over every place, padding included. Useful tokens are those that
-are not padding. The time of a round is that of about the same number of useful tokens.
+Both train the same model on the same span-corruption examples, in turns within one process. Padded is the course reports'
+method: 128 rows of 128 characters per batch, with the loss over all positions, padding included. Useful tokens are those that
+are not padding. Each round trains about the same number of useful tokens both ways.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from birthplaces import options
 from torch.nn import functional as F
 
 from attnlab import corpora, optim, train
@@ -57,10 +57,11 @@ def timed(step: Callable[[list[Example]], None], batches: list[list[Example]]) -
 
 
 def main() -> None:
-    """Print tokens a second of both and their ratio."""
-    source = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "people"
-    rounds = int(sys.argv[sys.argv.index("--rounds") + 1]) if "--rounds" in sys.argv else 5
-    config, corpus = resolve("mingpt"), corpora.load_corpus(source)
+    """Print the tokens per second of both, and their ratio."""
+    parser = options(__doc__, rounds=5)
+    parser.add_argument("corpus", nargs="?", default="people", help="default: people")
+    given = parser.parse_args()
+    config, corpus, rounds = resolve("mingpt"), corpora.load_corpus(given.corpus), given.rounds
     torch.set_num_threads(train.choose_threads(config.model, 0))
     train.retain_freed_memory()
     tokenizer = Tokenizer.train("char", corpus.lines, config.model.vocab_size)
