@@ -191,7 +191,7 @@ def test_temperatures_at_the_edge_are_named() -> None:
 def test_outcomes_of_no_probability() -> None:
     table = np.array([[0.0, -np.inf], [math.log(0.5), math.log(0.5)]])
     assert np.isfinite(stats.fit_temperature(table, [0, 1]).value)
-    with pytest.raises(UserError, match="probability 0, which no temperature mends"):
+    with pytest.raises(UserError, match="probability 0, which no temperature changes"):
         stats.fit_temperature(table, [1, 1])
     with pytest.raises(UserError, match="columns from 0 to 1"):
         stats.fit_temperature(table, [0, 2])

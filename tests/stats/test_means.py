@@ -108,7 +108,7 @@ def test_holm_never_lowers_keeps_the_order_and_stays_below_bonferroni(given: lis
 
 
 def test_numbers_that_are_none_are_refused() -> None:
-    with pytest.raises(UserError, match="1 of 3 values are not, the first at place 2"):
+    with pytest.raises(UserError, match="1 of 3 values are not, the first at position 2"):
         stats.mean_interval([1.0, float("nan"), 2.0])
     with pytest.raises(UserError, match="the values of B must be finite"):
         stats.paired([1.0, 2.0], [1.0, float("inf")])

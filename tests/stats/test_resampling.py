@@ -105,12 +105,12 @@ def test_equal_losses_one_sentence_and_losses_beyond_exp() -> None:
 def test_mistakes_are_named() -> None:
     a, b, tokens = losses(10)
     with pytest.raises(
-        UserError, match="the losses of B must be finite, but 1 of 10 values are not, the first at place 4"
+        UserError, match="the losses of B must be finite, but 1 of 10 values are not, the first at position 4"
     ):
         stats.paired_bootstrap(a, np.where(np.arange(10) == 3, np.nan, b), tokens)
     with pytest.raises(UserError, match="statistic must be token_perplexity or sentence_perplexity"):
         stats.paired_bootstrap(a, b, tokens, "perplexity")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="one weight a sentence: 10, not 9"):
+    with pytest.raises(UserError, match="one weight per sentence: 10, not 9"):
         stats.paired_bootstrap(a, b, tokens[:9])
     with pytest.raises(UserError, match="above 0"):
         stats.paired_bootstrap(a, b, tokens * 0)
@@ -123,14 +123,14 @@ def test_mistakes_are_named() -> None:
 def test_the_interval_over_sentences_holds_as_often_as_it_says() -> None:
     rng = np.random.default_rng(4)
     hits = 0
-    for trial in range(300):
+    for trial in range(200):
         tokens = rng.integers(3, 40, 60)
         shift = rng.normal(0.1, 0.5, 60)  # without regard to length, so that the true log ratio is -0.1
-        found = stats.paired_bootstrap(np.zeros(60), shift, tokens, resamples=500, seed=trial)
+        found = stats.paired_bootstrap(np.zeros(60), shift, tokens, resamples=400, seed=trial)
         assert found.ratio_low is not None
         assert found.ratio_high is not None
         hits += found.ratio_low <= math.exp(-0.1) <= found.ratio_high
-    assert 0.90 <= hits / 300 <= 0.98
+    assert 0.90 <= hits / 200 <= 0.98
 
 
 def test_ten_thousand_resamples_of_twelve_thousand_sentences_are_quick() -> None:
@@ -151,7 +151,7 @@ def test_pooling_seeds_finds_what_is_not_there_and_crossing_does_not() -> None:
     """Two equal mechanisms whose seeds differ: of tests at 5 %, McNemar over pooled seeds is wrong far too often."""
     rng = np.random.default_rng(6)
     pooled = crossed = over_questions = 0
-    for _ in range(150):
+    for _ in range(100):
         both = answers(rng, 6, 150, seed_spread=0.6)
         a, b = both[:3], both[3:]
         pooled += stats.mcnemar(a.ravel(), b.ravel()).p < 0.05
@@ -160,9 +160,9 @@ def test_pooling_seeds_finds_what_is_not_there_and_crossing_does_not() -> None:
         assert found.over_questions.p is not None
         crossed += found.both.p < 0.05
         over_questions += found.over_questions.p < 0.05
-    assert pooled > 30
-    assert over_questions > 30  # honest for these seeds, and says nothing of others
-    assert crossed < 18
+    assert pooled > 20
+    assert over_questions > 20  # honest for these seeds, and says nothing of others
+    assert crossed < 12
 
 
 def test_clustering_by_question_where_seeds_answer_alike() -> None:
@@ -223,3 +223,29 @@ def test_several_seeds_of_losses() -> None:
         assert found.ratio_low is not None
         drawn = math.log(found.ratio_high / found.ratio_low) / (2 * 1.96)
         assert found.both.error_items == pytest.approx(drawn, rel=0.15)
+
+
+def test_among_coins_the_choice_is_all_there_is() -> None:
+    """Twenty sets of twenty coins: the highest share lies well above a half, its corrected one at a half on average."""
+    generator = np.random.default_rng(7)
+    found = [stats.chosen_best(generator.integers(0, 2, size=(20, 100)), seed) for seed in range(20)]
+    assert np.mean([one.apparent for one in found]) > 0.57
+    assert np.mean([one.corrected for one in found]) == pytest.approx(0.5, abs=0.02)
+
+
+def test_one_that_is_clearly_better_is_not_flattered() -> None:
+    generator = np.random.default_rng(1)
+    right = (generator.random((5, 400)) < np.array([0.5, 0.5, 0.9, 0.5, 0.5])[:, None]).astype(int)
+    found = stats.chosen_best(right)
+    assert found.best == 2
+    assert found.apparent == right[2].mean()
+    assert found.corrected == pytest.approx(found.apparent, abs=0.005)
+
+
+def test_one_candidate_and_the_first_of_equals() -> None:
+    alone = stats.chosen_best([[1, 0, 1, 1]])
+    assert (alone.best, alone.apparent) == (0, 0.75)
+    assert alone.corrected == pytest.approx(0.75, abs=0.02)
+    assert stats.chosen_best([[1, 0], [0, 1]]).best == 0
+    with pytest.raises(UserError, match="at least two questions"):
+        stats.chosen_best([[1], [0]])

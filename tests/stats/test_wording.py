@@ -35,7 +35,7 @@ def test_what_holm_takes_back_is_said() -> None:
     said = stats.in_words(stats.two_proportions(150, 500, 94, 500), adjusted=0.06, comparisons=20)
     assert said.startswith("no difference shown: ")
     assert "p = 0.06 after Holm over 20 comparisons" in said
-    assert "its interval alone leaves out zero, its test does not" in said
+    assert "its interval excludes zero, but its test does not" in said
 
 
 def test_the_same_questions() -> None:
@@ -62,8 +62,8 @@ def test_seeds() -> None:
         stats.paired([5.85, 5.83, 5.86], [5.72, 5.75, 5.73]), "dot", "additive", measure="loss", lower_is_better=True
     )
     assert said == (
-        "additive better by 0.113 (0.042 to 0.185), p = 0.021 by the paired t test (p = 0.25 by sign flips, the least that"
-        " so few seeds allow); loss 5.847 vs 5.733 over 3 seeds"
+        "additive better by 0.113 (0.042 to 0.185), p = 0.021 by the paired t test (p = 0.25 by sign flips, the minimum"
+        " for so few seeds); loss 5.847 vs 5.733 over 3 seeds"
     )
     higher = stats.in_words(stats.paired([0.85, 0.83, 0.86], [0.72, 0.75, 0.73]), "dot", "additive")
     assert higher.startswith("dot better by 0.113")

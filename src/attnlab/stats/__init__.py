@@ -13,13 +13,33 @@ Differences are A minus B. Every record turns to JSON by dataclasses.asdict. The
 nothing of runs, tasks or mechanisms, and imports numpy and scipy only when something is computed.
 """
 
-from attnlab.stats.advice import advice
-from attnlab.stats.bootstrap import Bootstrapped, bootstrap_mean
-from attnlab.stats.choosing import Chosen, chosen_best
-from attnlab.stats.crossing import Crossed, SeedsByQuestions, crossed, seeds_by_questions
-from attnlab.stats.means import Mean, Paired, geometric_mean, holm, mean_interval, paired
+from attnlab.stats.bootstrap import Bootstrapped, Chosen, bootstrap_mean, chosen_best
+from attnlab.stats.confidence import (
+    Auroc,
+    Bin,
+    Calibration,
+    Temperature,
+    auroc,
+    brier_score,
+    calibration,
+    fit_temperature,
+    tempered,
+)
+from attnlab.stats.means import (
+    Crossed,
+    Mean,
+    Paired,
+    SeedsByQuestions,
+    crossed,
+    geometric_mean,
+    holm,
+    mean_interval,
+    paired,
+    seeds_by_questions,
+)
 from attnlab.stats.perplexity import Perplexities, paired_bootstrap
 from attnlab.stats.planning import (
+    advice,
     detectable,
     detectable_by_seeds,
     discordance,
@@ -28,7 +48,6 @@ from attnlab.stats.planning import (
     sample_size,
     seeds_needed,
 )
-from attnlab.stats.reliability import Bin, Calibration, Temperature, brier_score, calibration, fit_temperature, tempered
 from attnlab.stats.selective import (
     Certificate,
     RiskCoverage,
@@ -42,7 +61,6 @@ from attnlab.stats.selective import (
     risk_coverage,
     selective_rule,
 )
-from attnlab.stats.separation import Auroc, auroc
 from attnlab.stats.shares import McNemar, TwoProportions, mcnemar, proportion_interval, two_proportions
 from attnlab.stats.wording import in_words, p_in_words
 

@@ -1,4 +1,4 @@
-"""What every test asks of its numbers before it begins: that they are numbers, and as many as it takes."""
+"""Checks on the numbers that every test gets: that they are finite numbers, and enough of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuse a request that has no answer."""
+    """Raise a UserError unless the condition holds."""
     if not condition:
         raise UserError(message)
 
 
 def numbers(values: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) -> Numbers:
-    """The values as float64, refused when there are none, or when one of them is not finite."""
+    """The values as float64; there must be at least one, and all must be finite."""
     import numpy as np
 
     try:
@@ -32,14 +32,14 @@ def numbers(values: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) ->
     broken = np.flatnonzero(~np.isfinite(found))
     if len(broken):
         raise UserError(
-            f"{what} must be finite, but {len(broken):,} of {found.size:,} values are not, the first at place"
+            f"{what} must be finite, but {len(broken):,} of {found.size:,} values are not, the first at position"
             f" {broken[0] + 1:,}: leave out what diverged"
         )
     return found
 
 
 def paired_values(a: ArrayLike, b: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) -> tuple[Numbers, Numbers]:
-    """Two tables of values that belong together one by one."""
+    """Two tables of the same shape whose entries are pairs."""
     first, second = numbers(a, f"{what} of A", dimensions), numbers(b, f"{what} of B", dimensions)
     require(
         first.shape == second.shape,
@@ -59,17 +59,16 @@ def paired_answers(a: ArrayLike, b: ArrayLike, dimensions: tuple[int, ...] = (1,
 
 
 def _shape_of(values: Numbers) -> str:
-    """The size of a table as one would say it."""
     return " x ".join(f"{size:,}" for size in values.shape)
 
 
 def check_level(value: float, what: str) -> None:
-    """Refuse a probability that decides nothing."""
+    """Check that a probability lies strictly between 0 and 1."""
     require(0 < value < 1, f"{what} must lie between 0 and 1, not {value}")
 
 
 def check_count(value: Any, what: str, least: int = 1) -> int:
-    """A count, refused where it is none."""
+    """A whole number of at least `least`."""
     require(isinstance(value, int) and not isinstance(value, bool), f"{what} must be a whole number, not {value!r}")
     require(value >= least, f"{what} must be at least {least}, not {value}")
     return int(value)

@@ -1,7 +1,8 @@
 """Two perplexities of the same sentences compared, by resampling the sentences.
 
-There are two, which must never share a name: exp(mean loss of a token), and the mean over sentences of exp(mean loss of the
-sentence's tokens), which the course's reports give. The second is always the larger one and hangs on the hardest sentences.
+There are two, and they must never share a name: token perplexity, exp(mean loss per token), and sentence perplexity, the mean
+over sentences of exp(mean loss of the sentence's tokens). The second is always the larger and depends on the hardest
+sentences.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from attnlab.stats.bootstrap import bootstrapped, resampled_sums
 from attnlab.stats.checks import check_count, numbers, paired_values, require
-from attnlab.stats.crossing import Crossed, crossed
-from attnlab.stats.means import Paired, paired
+from attnlab.stats.means import Crossed, Paired, crossed, paired
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -30,7 +30,7 @@ class Perplexities:
     """Two perplexities on the same sentences; over several seeds each is the geometric mean.
 
     The ratio is A over B, the difference A minus B, and their intervals and p are over sentences with the seeds as they are.
-    `over_seeds` and `both` speak of the logarithm of the ratio: of new seeds, and of new seeds and new sentences.
+    `over_seeds` (new seeds) and `both` (new seeds and new sentences) are about the logarithm of the ratio.
     """
 
     statistic: str
@@ -60,8 +60,8 @@ def paired_bootstrap(
 ) -> Perplexities:
     """Compare the perplexities of two models from the mean loss of every sentence, or of several seeds, one row each.
 
-    `weights` are the sentences' numbers of tokens. Token perplexity counts a sentence by them, or once where there are none;
-    sentence perplexity counts every sentence once.
+    `weights` are the numbers of tokens per sentence. Token perplexity weighs sentences by them, or equally without them;
+    sentence perplexity always weighs sentences equally.
     """
     import numpy as np
 
@@ -72,13 +72,13 @@ def paired_bootstrap(
     largest = float(max(first.max(), second.max()))
     require(
         largest <= _MOST,
-        f"a mean loss of {largest:.4g} is no loss of a language model: at most {_MOST} can be compared",
+        f"a mean loss of {largest:.4g} is not that of a language model: at most {_MOST} can be compared",
     )
     seeds, sentences = first.shape
     sizes = np.ones(sentences)
     if weights is not None and statistic == "token_perplexity":
         sizes = numbers(weights, "the weights")
-        require(len(sizes) == sentences, f"there must be one weight a sentence: {sentences:,}, not {len(sizes):,}")
+        require(len(sizes) == sentences, f"there must be one weight per sentence: {sentences:,}, not {len(sizes):,}")
         require(bool((sizes > 0).all()), "the weights must be above 0: leave out sentences without tokens")
     parts = _Parts(np.concatenate([first, second]), sizes, statistic == "sentence_perplexity")
     draws = resampled_sums(parts.table, resamples, seed) if sentences > 1 else parts.table
@@ -106,7 +106,7 @@ def paired_bootstrap(
 
 
 def exp_or_none(value: float | None) -> float | None:
-    """A ratio from its logarithm, where there is one."""
+    """A ratio from its logarithm; None stays None."""
     return None if value is None else math.exp(value)
 
 

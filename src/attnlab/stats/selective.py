@@ -1,11 +1,11 @@
-"""Answering only what is likely right: risk against coverage, and a threshold with a guarantee.
+"""Selective answering: risk against coverage, and a threshold with a guarantee.
 
 A question is answered where the confidence in its answer reaches a threshold. Coverage is the share of questions that are
-answered, risk the share of wrong answers among those. The threshold is chosen on one half of the answers, and the risk behind
-it is bounded on the other half (Clopper and Pearson, exact), so that the bound holds however the choice was made. From there
-the threshold is lowered step by step as long as each step is certified too, in an order that the first half has fixed, so that
-all steps together are wrong with the same chance as one (fixed-sequence testing, arXiv:2110.01052). Answers of equal
-confidence are accepted together or not at all.
+answered, risk the share of wrong answers among those. The threshold is chosen on one half of the answers, and its risk is
+bounded on the other half (Clopper and Pearson, exact), so the bound holds however the choice was made. From there the
+threshold is lowered step by step as long as each step is certified too, in an order fixed by the first half, so that all steps
+together have the error probability of one (fixed-sequence testing, arXiv:2110.01052). Answers of equal confidence are
+accepted together or not at all.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-_STEPS = 50  # by which a certified threshold is lowered, each at least such a part of the answers
-_NEARLY = 0.98  # of the best chance to be certified
-_MOST_NEEDED = 1_000_000  # accepted answers beyond which a plan is no plan
+_STEPS = 50  # in which a certified threshold is lowered, of equally many answers each
+_NEARLY = 0.98  # a chance of certification this close to the best is as good
+_MOST_NEEDED = 1_000_000  # accepted answers, beyond which no plan is made
 
 
 def judged(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
-    """Confidences, and right or wrong as 1 and 0, that belong together one by one."""
+    """Pairs of a confidence and an outcome, right or wrong as 1 and 0."""
     confidences, outcomes = numbers(confidence, "the confidences"), numbers(right, "the answers")
     require(
         len(confidences) == len(outcomes),
@@ -40,7 +40,7 @@ def judged(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
 
 
 def ordered(confidence: Numbers, right: Numbers) -> tuple[Numbers, NDArray[np.int64], Numbers]:
-    """Every threshold from the strictest on, with how many answers it accepts and how many of them are wrong."""
+    """Every threshold from the strictest, with the number of answers it accepts and the number of wrong ones among them."""
     import numpy as np
 
     thresholds, group = np.unique(-confidence, return_inverse=True)
@@ -53,8 +53,8 @@ class RiskCoverage:
     """Risk at every coverage that a threshold can reach, from the strictest threshold on, and the area under the curve.
 
     The area (AURC) is the mean risk over the 1, 2, ... n most confident answers, those of equal confidence in random order.
-    `best` is the area if every right answer came before every wrong one, `excess` what lies above it. Confidence that says
-    nothing has the area `risk_of_all`.
+    `best` is the area if every right answer came before every wrong one, `excess` the rest. An uninformative confidence has
+    the area `risk_of_all`.
     """
 
     questions: int
@@ -68,7 +68,7 @@ class RiskCoverage:
     excess: float
 
     def at_risk(self, most: float) -> float:
-        """The largest coverage whose risk is at most this one: what was seen, not what is guaranteed."""
+        """The largest observed coverage whose risk is at most this one; no guarantee."""
         return max((c for c, r in zip(self.coverage, self.risk, strict=True) if r <= most), default=0.0)
 
 
@@ -151,10 +151,10 @@ def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> 
 def choose_threshold(
     confidence: ArrayLike, right: ArrayLike, max_risk: float, alpha: float = 0.05, judges: int | None = None
 ) -> float | None:
-    """The threshold to be tried first: the one that `judges` further answers, as many as here if not told, likely certify.
+    """The threshold to try first: the one that `judges` further answers (by default as many as here) most likely certify.
 
-    A threshold whose risk here is just the allowed one fails on other answers more often than not, and one that accepts a
-    few answers only has too few to certify anything. Of thresholds with nearly the best chance it is the lowest. None: no
+    A threshold whose risk here is exactly the allowed one fails on other answers more often than not, and one that accepts
+    few answers has too few to certify anything. Of the thresholds with nearly the best chance this is the lowest. None: no
     threshold has a chance.
     """
     import numpy as np
@@ -164,9 +164,9 @@ def choose_threshold(
     thresholds, accepted, wrong = ordered(*judged(confidence, right))
     further = check_count(int(accepted[-1]) if judges is None else judges, "judges")
     share = accepted / accepted[-1]
-    # Fewer than expected may be accepted there: one standard deviation is left as room.
+    # Fewer than expected may be accepted there: subtract one standard deviation.
     others = np.maximum(1, np.rint(share * further - np.sqrt(further * share * (1 - share)))).astype(np.int64)
-    risk = (wrong + 1) / (accepted + 2)  # Laplace's: no error among few answers is not yet a risk of none
+    risk = (wrong + 1) / (accepted + 2)  # Laplace's rule: no error among few answers is not a risk of 0
     chance = _chance_of_at_most(errors_allowed(others, max_risk, alpha), others, risk)
     likely = np.flatnonzero(chance >= _NEARLY * chance.max())
     return float(thresholds[likely[-1]]) if chance.max() > 0 else None
@@ -174,7 +174,7 @@ def choose_threshold(
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a threshold does on answers that it was not chosen on; `bound` holds for the risk with confidence 1 - alpha."""
+    """A threshold on answers that it was not chosen on; `bound` bounds the risk with confidence 1 - alpha."""
 
     threshold: float | None  # None: nothing is answered
     questions: int
@@ -187,7 +187,7 @@ class Certificate:
 
 
 def certify(threshold: float | None, confidence: ArrayLike, right: ArrayLike, alpha: float = 0.05) -> Certificate:
-    """The risk behind a threshold with its exact upper bound, from answers that had no part in choosing it."""
+    """The risk of a threshold with its exact upper bound, from answers that had no part in choosing it."""
     confidences, outcomes = judged(confidence, right)
     require(threshold is None or not math.isnan(threshold), "a threshold must be a number, or None to answer nothing")
     taken = confidences >= (math.inf if threshold is None else threshold)
@@ -205,7 +205,7 @@ def certify(threshold: float | None, confidence: ArrayLike, right: ArrayLike, al
 
 
 def lower_steps(start: float, confidence: ArrayLike) -> list[float]:
-    """The thresholds below one to be tried after it, each of which accepts more of these answers, down to all of them."""
+    """The thresholds to try after `start`, each of which accepts more of these answers, down to all of them."""
     import numpy as np
 
     found = np.sort(numbers(confidence, "the confidences"))[::-1]
@@ -216,7 +216,7 @@ def lower_steps(start: float, confidence: ArrayLike) -> list[float]:
 def lowered(
     start: float | None, steps: list[float], tries: Callable[[float | None], Certificate], max_risk: float
 ) -> Certificate:
-    """The certificate of the last threshold before the first that cannot be certified; that of the start if it cannot."""
+    """The certificate of the last threshold before the first that fails; that of `start` if `start` fails."""
     last = tries(start)
     for threshold in steps if last.bound <= max_risk else []:
         following = tries(threshold)
@@ -228,10 +228,10 @@ def lowered(
 
 @dataclass(frozen=True)
 class SelectiveRule:
-    """A rule when to answer, and how far it can be trusted.
+    """A rule for when to answer, and its guarantee.
 
-    `threshold` is None where the allowed risk could not be certified: then every question is left unanswered, and `needed`
-    says how many accepted answers would certify it at the rate of errors seen (None: none would).
+    `threshold` is None where the allowed risk could not be certified: then no question is answered, and `needed` is the
+    number of accepted answers that would certify it at the observed error rate (None: no number would).
     """
 
     threshold: float | None
@@ -240,17 +240,15 @@ class SelectiveRule:
     seed: int
     met: bool
     coverage: float  # of the certifying half, by this rule: 0 where it is not met
-    bound: (
-        float  # of the risk: the allowed one where it is certified, else what could be certified at the first threshold
-    )
-    chosen_on: Certificate  # the half that chose: its bound is too good
+    bound: float  # of the risk: max_risk where it is met, else the bound certified at the first threshold
+    chosen_on: Certificate  # the half that chose the threshold: its bound is optimistic
     certified_on: Certificate
     needed: int | None
     words: str
 
 
 def halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The places of so many answers in two random halves: one to choose on, and one to certify on."""
+    """The indices of this many answers in two random halves: one to choose on, and one to certify on."""
     import numpy as np
 
     order = np.random.default_rng(check_count(seed, "the seed", 0)).permutation(check_count(count, "the answers"))
@@ -258,9 +256,9 @@ def halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def least_confidence(strangers: ArrayLike, most: float = 0.05, alpha: float = 0.05) -> float:
-    """The confidence above which at most a share `most` of strangers lies, with confidence 1 - alpha; infinity for too few.
+    """The confidence above which, at level 1 - alpha, at most a share `most` of strangers lies; infinity for too few.
 
-    It is the lowest of theirs that has so few above it that their share is certified (Clopper and Pearson).
+    It is the lowest of their confidences for which that share is certified (Clopper and Pearson).
     """
     import numpy as np
 
@@ -314,12 +312,11 @@ def selective_rule(
 
 
 def _percent(share: float) -> str:
-    """A share as it is said."""
     return f"{100 * share:.3g} %"
 
 
 def _rule_in_words(found: Certificate, answers: int, max_risk: float, needed: int | None) -> str:
-    """What a certificate guarantees and what it does not, or why there is none and what it would take."""
+    """What a certificate guarantees and what it doesn't, or why there is none and what it would take."""
     seen = f"{found.errors:,} of {found.accepted:,} accepted answers were wrong"
     sure = f"{_percent(1 - found.alpha)} confidence"
     if found.bound <= max_risk:

@@ -1,7 +1,7 @@
 """Shares of right answers: an interval for one, and tests for two, on the same questions or on different ones.
 
-Differences are A minus B, as shares (0.022 is 2.2 points). Intervals are those of scores, not of the textbook's normal
-curve, which fails for few questions, for shares near 0 and 1, and where two models hardly ever disagree.
+Differences are A minus B, as shares (0.022 is 2.2 points). Intervals are score intervals: the normal approximation of the
+textbooks fails for few questions, for shares near 0 and 1, and where two models hardly ever disagree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attnlab.stats.planning import questions_to_find
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-_FEW = 5.0  # expected answers of a kind, below which chi-square is not to be trusted
+_FEW = 5.0  # expected count in a cell, below which chi-square is unreliable
 
 
 def proportion_interval(successes: int, trials: int) -> tuple[float, float]:
@@ -29,7 +29,7 @@ def proportion_interval(successes: int, trials: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class TwoProportions:
-    """Two shares of right answers on different questions, or on questions that cannot be matched any more."""
+    """Two shares of right answers on different questions, or on questions that can no longer be matched."""
 
     right_a: int
     asked_a: int
@@ -43,7 +43,9 @@ class TwoProportions:
     p: float
     test: str
     h: float  # Cohen's: 0.2 is small, 0.5 medium, 0.8 large
-    questions_needed: int | None  # of each, for 80 % power if the difference is what was seen; None: there was none
+    questions_needed: (
+        int | None
+    )  # each, for 80 % power if the observed difference is the true one; None: there was none
 
 
 def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> TwoProportions:
@@ -77,7 +79,7 @@ def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> T
 
 
 def _effect_h(a: float, b: float) -> float:
-    """Cohen's effect size of two shares: their distance where every place has the same spread."""
+    """Cohen's h: the distance of two shares on the scale that stabilises their variance."""
     return 2 * math.asin(math.sqrt(a)) - 2 * math.asin(math.sqrt(b))
 
 
@@ -85,7 +87,7 @@ def _effect_h(a: float, b: float) -> float:
 class McNemar:
     """Two models on the same questions: those on which both are right, one is, or neither.
 
-    `p` is exact and therefore a little cautious; `p_mid` counts what was seen by half and is closer to its name.
+    `p` is exact and therefore a little conservative; `p_mid` counts the observed outcome by half and is closer to nominal.
     """
 
     questions: int
@@ -101,14 +103,14 @@ class McNemar:
     p: float
     p_mid: float
     h: float
-    questions_needed: int | None  # for 80 % power if both differ and disagree as was seen; None: no difference was seen
+    questions_needed: int | None  # for 80 % power if the observed rates are the true ones; None: no difference observed
 
 
 def mcnemar(right_a: ArrayLike, right_b: ArrayLike) -> McNemar:
     """Exact match compared question by question: only those that one model alone got right can tell the two apart.
 
     The exact test asks how often a fair coin falls as unevenly as these; the interval is Tango's (1998) score interval,
-    which holds for few disagreements, and for none.
+    which is valid for few disagreements, even for none.
     """
     from scipy.stats import binom, binomtest
 
@@ -118,7 +120,7 @@ def mcnemar(right_a: ArrayLike, right_b: ArrayLike) -> McNemar:
     both, disagreed = int((first * second).sum()), only_a + only_b
     p = float(binomtest(only_a, disagreed).pvalue) if disagreed else 1.0
     seen = float(binom.pmf(only_a, disagreed, 0.5)) if disagreed else 0.0
-    p_mid = p - (seen / 2 if only_a == only_b else seen)  # both tails count what was seen, unless they meet in it
+    p_mid = p - (seen / 2 if only_a == only_b else seen)  # both tails include the observed count, unless they share it
     a, b = (both + only_a) / questions, (both + only_b) / questions
     low, high = paired_share_interval(only_a, only_b, questions)
     needed = questions_to_find(a, b, disagreed / questions)
@@ -135,8 +137,8 @@ def paired_share_interval(only_a: int, only_b: int, questions: int) -> tuple[flo
     z, seen = float(norm.ppf(0.975)), (only_a - only_b) / questions
 
     def score(difference: float) -> float:
-        """How many standard errors lie between what was seen and a difference supposed to be true."""
-        # The likeliest share of 'only B' if the difference were this one.
+        """The distance from the observed to a supposed true difference, in standard errors."""
+        # The maximum-likelihood share of 'only B' under the supposed difference.
         linear = -only_a - only_b + (2 * questions - only_a + only_b) * difference
         root = math.sqrt(max(0.0, linear**2 + 8 * questions * only_b * difference * (1 - difference)))
         share = (root - linear) / (4 * questions)
@@ -153,5 +155,5 @@ def paired_share_interval(only_a: int, only_b: int, questions: int) -> tuple[flo
 
 
 def _clipped(value: float) -> float:
-    """A value that a root finder can step with: the score is infinite where nothing may vary."""
+    """Finite for the root finder: the score is infinite where the variance is 0."""
     return max(-1e6, min(1e6, value))

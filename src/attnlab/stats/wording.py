@@ -1,7 +1,7 @@
 """A comparison in one or two sentences, made from its numbers.
 
-The words claim no more than the test: a difference is shown or not shown, never absent, and what a failed test does exclude
-is said in its place. Every verdict comes with its p.
+The words claim no more than the test: a difference is shown or not shown, never absent. Where none is shown, the sentence
+states what the interval excludes. Every verdict comes with its p.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from attnlab.stats.checks import check_level, require
-from attnlab.stats.crossing import SeedsByQuestions
-from attnlab.stats.means import Paired
+from attnlab.stats.means import Paired, SeedsByQuestions
 from attnlab.stats.perplexity import Perplexities
+from attnlab.stats.planning import about, count_of
 from attnlab.stats.shares import McNemar, TwoProportions
 
 Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities | Paired
@@ -22,7 +22,7 @@ _Interval = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class _Names:
-    """How the two sides and the figure of a comparison are called."""
+    """What the two sides and the figure of a comparison are called."""
 
     a: str = "A"
     b: str = "B"
@@ -32,10 +32,10 @@ class _Names:
 
 @dataclass(frozen=True)
 class _Finding:
-    """What any comparison comes down to: A minus B with its interval, in the unit that is spoken of."""
+    """The common form of all comparisons: A minus B with its interval, in the unit of the sentence."""
 
     figures: str
-    gain: str  # who is better, and by how much
+    gain: str  # which side is better, and by how much
     interval: _Interval
     unit: str
     decimals: int
@@ -59,9 +59,9 @@ def in_words(
 ) -> str:
     """The sentences that a comparison allows.
 
-    `adjusted` is its p after Holm over so many `comparisons`. `margin` is a difference too small to matter, in the unit of
-    the sentence (points, % of perplexity, or that of the values). `measure` and `lower_is_better` say what paired values
-    are; of right answers and perplexities that is known.
+    `adjusted` is its p after Holm over this number of `comparisons`. `margin` is a difference too small to matter, in the
+    unit of the sentence (points, % of perplexity, or that of the values). `measure` and `lower_is_better` describe paired
+    values; for right answers and perplexities they are known.
     """
     check_level(alpha, "alpha")
     require((adjusted is None) == (comparisons == 1), "an adjusted p belongs to several comparisons: give both")
@@ -69,7 +69,7 @@ def in_words(
     found = _finding(result, _Names(a, b, measure, lower_is_better))
     if found.p is None:
         reason = found.note or "one value on each side"
-        return f"no test possible: {found.figures} ({reason}); run more to say something of others"
+        return f"no test possible: {found.figures} ({reason}); run more to generalise"
     p = found.p if adjusted is None else adjusted
     said = p_in_words(p, alpha)
     said += f" {found.how}" if adjusted is None else f" after Holm over {comparisons} comparisons, {found.how}"
@@ -80,19 +80,18 @@ def in_words(
         return f"{found.gain}, {said}; {found.figures}{edge}"
     parts = [f"no difference shown: {found.figures}, {said}"]
     if _leaves_out_zero(found):
-        parts.append("its interval alone leaves out zero, its test does not")
+        parts.append("its interval excludes zero, but its test does not")
     if found.needed:
         parts.append(found.needed)
     return "; ".join(parts) + _excluded(found, margin)
 
 
 def _leaves_out_zero(found: _Finding) -> bool:
-    """Whether the interval alone would show a difference."""
     return found.interval is not None and not found.interval[0] <= 0 <= found.interval[1]
 
 
 def _excluded(found: _Finding, margin: float | None) -> str:
-    """The sentence on what a difference that is not shown cannot be."""
+    """The sentence on the differences that the interval excludes."""
     if found.interval is None:
         return ""
     reach = max(map(abs, found.interval))
@@ -107,7 +106,7 @@ def _excluded(found: _Finding, margin: float | None) -> str:
 
 
 def p_in_words(p: float, alpha: float = 0.05) -> str:
-    """P with two digits, or more where rounding would carry it over alpha."""
+    """P with two digits, or more where rounding would move it across alpha."""
     if p < 0.001:
         return "p < 0.001"
     for digits in range(2, 8):
@@ -117,19 +116,12 @@ def p_in_words(p: float, alpha: float = 0.05) -> str:
     return f"p = {p}"
 
 
-def about(count: int) -> str:
-    """A large number as one would plan with it."""
-    digits = max(0, len(str(count)) - 2)
-    return f"about {round(count, -digits):,}" if count >= 100 else f"{count:,}"
-
-
 def _interval_of(low: float | None, high: float | None) -> _Interval:
-    """An interval, where there is one."""
     return None if low is None or high is None else (low, high)
 
 
 def _by_how_much(difference: float, interval: _Interval, decimals: int, unit: str = "") -> str:
-    """The size of a difference with its interval, seen from the side of whoever has more."""
+    """The size of a difference with its interval, as the gain of the larger side."""
     if difference < 0:
         difference, interval = -difference, (-interval[1], -interval[0]) if interval else None
     span = f" ({interval[0]:.{decimals}f} to {interval[1]:.{decimals}f})" if interval else ""
@@ -138,7 +130,6 @@ def _by_how_much(difference: float, interval: _Interval, decimals: int, unit: st
 
 @singledispatch
 def _finding(result: object, names: _Names) -> _Finding:
-    """What a comparison comes down to."""
     raise TypeError(f"no words for a {type(result).__name__}")
 
 
@@ -197,7 +188,7 @@ def _(result: Perplexities, names: _Names) -> _Finding:
         how = "for new seeds and new sentences"
     percent = (100 * (interval[0] - 1), 100 * (interval[1] - 1)) if interval else None
     winner, ratio, less = names.a, result.ratio, interval
-    if ratio > 1:  # who is better is measured by the other
+    if ratio > 1:  # the gain of the better side, relative to the other
         winner, ratio, less = names.b, 1 / ratio, (1 / interval[1], 1 / interval[0]) if interval else None
     lower = _by_how_much(100 * (1 - ratio), (100 * (1 - less[1]), 100 * (1 - less[0])) if less else None, 1, " %")
     return _Finding(figures, f"{winner} better, its {kind} lower by {lower}", percent, "%", 1, p, how)
@@ -211,7 +202,7 @@ def _(result: Paired, names: _Names) -> _Finding:
     )
     how = "by the paired t test"
     if result.p_sign_flip is not None and result.p_sign_flip_least is not None:
-        least = ", the least that so few seeds allow" if result.p_sign_flip <= result.p_sign_flip_least else ""
+        least = ", the minimum for so few seeds" if result.p_sign_flip <= result.p_sign_flip_least else ""
         how += f" ({p_in_words(result.p_sign_flip)} by sign flips{least})"
     interval = _interval_of(result.low, result.high)
     a_better = (result.difference < 0) == names.lower_is_better
@@ -220,11 +211,6 @@ def _(result: Paired, names: _Names) -> _Finding:
 
 
 def _decimals_for(result: Paired) -> int:
-    """As many decimals as the spread between seeds makes worth reading."""
+    """As many decimals as the standard deviation between seeds makes meaningful."""
     size = result.sd or abs(result.difference) or abs(result.a) or 1.0
     return max(0, min(9, 1 - math.floor(math.log10(size))))
-
-
-def count_of(number: int, noun: str) -> str:
-    """A count with its noun."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,8 @@
-"""Whether confidences are probabilities: of answers given with 80 %, are 80 % right? And the temperature that makes them so.
+"""Whether confidences are of use: do they separate known from unknown, and are they probabilities?
+
+Separation is the area under the ROC curve: the chance that something known has a higher confidence than something unknown,
+ties counting one half. Calibration asks whether 80 % of the answers given with 80 % confidence are right, and temperature
+scaling makes it so.
 
 Bins hold equally many answers each (equal mass), since the confidences of a trained model crowd near 1. The calibration
 error of finite bins is never 0 by chance alone, so it comes with what a perfectly calibrated model would show on the same
@@ -21,12 +25,69 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-_COLDEST, _HOTTEST = 0.02, 50.0  # temperatures that are looked at
+_COLDEST, _HOTTEST = 0.02, 50.0  # the range of temperatures searched
+
+
+@dataclass(frozen=True)
+class Auroc:
+    """The area under the ROC curve with its 95 % interval; 0.5 is chance, 1 perfect; no interval where a side has one value."""
+
+    known: int
+    unknown: int
+    value: float
+    low: float | None
+    high: float | None
+    method: str
+
+
+def auroc(known: ArrayLike, unknown: ArrayLike) -> Auroc:
+    """Confidences of known against those of unknown cases.
+
+    The interval is DeLong's (1988), on the scale of log odds so that it stays between 0 and 1. Where its variance is 0
+    (the two sides do not overlap, or all values are equal), it is Newcombe's (2006, method 5).
+    """
+    from scipy.stats import norm, rankdata
+
+    above, below = numbers(known, "the confidences of what is known"), numbers(unknown, "those of what is unknown")
+    m, n = len(above), len(below)
+    together = rankdata([*above, *below])
+    # For each value the share of the other side that lies below it: DeLong's structural components.
+    beaten = (together[:m] - rankdata(above)) / n
+    unbeaten = 1 - (together[m:] - rankdata(below)) / m
+    value = float(beaten.mean())
+    if min(m, n) == 1:
+        return Auroc(m, n, value, None, None, "one value on a side, so no interval")
+    spread = math.sqrt(float(beaten.var(ddof=1)) / m + float(unbeaten.var(ddof=1)) / n)
+    z = float(norm.ppf(0.975))
+    if not 0 < value < 1 or spread == 0:
+        return Auroc(m, n, value, *_newcombe(value, m, n, z), "Newcombe")
+    odds, step = math.log(value / (1 - value)), z * spread / (value * (1 - value))
+    return Auroc(m, n, value, _logistic(odds - step), _logistic(odds + step), "DeLong")
+
+
+def _logistic(x: float) -> float:
+    """The share of log odds."""
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def _newcombe(value: float, m: int, n: int, z: float) -> tuple[float, float]:
+    """The areas from which what was seen lies z standard errors away, by Hanley and McNeil's error with equal sides."""
+    from scipy.optimize import brentq
+
+    size = (m + n) / 2 - 1
+
+    def distance(area: float) -> float:
+        variance = area * (1 - area) * (1 + size * ((1 - area) / (2 - area) + area / (1 + area))) / (m * n)
+        return (value - area) ** 2 - z * z * variance
+
+    low = 0.0 if value == 0 else float(brentq(distance, 0.0, value - 1e-12))
+    high = 1.0 if value == 1 else float(brentq(distance, value + 1e-12, 1.0))
+    return low, high
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Answers of nearly equal confidence: what was promised, and what came true, with its 95 % interval (Wilson)."""
+    """Answers of similar confidence: mean confidence, and share of right answers with its 95 % interval (Wilson)."""
 
     answers: int
     lowest: float
@@ -41,8 +102,8 @@ class Bin:
 class Calibration:
     """How confidences compare with right answers.
 
-    `ece` is the mean distance between promise and truth over the bins, `ece_if_calibrated` what it would be about for a
-    perfectly calibrated model with these confidences. `rms_debiased` is the root mean square distance without the bias of
+    `ece` is the mean distance between confidence and accuracy over the bins, `ece_if_calibrated` roughly its expectation for
+    a perfectly calibrated model with these confidences. `rms_debiased` is the root mean square distance without the bias of
     finite bins, over bins of two answers or more (0 where its square came out negative). `overconfidence` is mean
     confidence minus accuracy. `brier` is the mean squared error of the confidences, 0.25 for always saying one half.
     """
@@ -70,13 +131,13 @@ def _probabilities(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Nu
 
 
 def brier_score(confidence: ArrayLike, right: ArrayLike) -> float:
-    """The mean squared distance between confidence and truth."""
+    """The mean squared distance between confidence (0 to 1) and outcome (0 or 1)."""
     confidences, outcomes = _probabilities(confidence, right)
     return float(((confidences - outcomes) ** 2).mean())
 
 
 def _equal_mass(confidences: Numbers, bins: int) -> list[NDArray[np.int64]]:
-    """The places of the answers by bin, equally many each as far as equal confidences, which stay together, allow it."""
+    """The places of the answers by bin, equally many each as far as equal confidences, which stay together, allow."""
     import numpy as np
     from scipy.stats import rankdata
 
@@ -117,7 +178,7 @@ def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Cali
 
 @dataclass(frozen=True)
 class Temperature:
-    """The temperature at which right outcomes are likeliest, with the loss in nats before (at 1) and after."""
+    """The temperature that makes the right outcomes likeliest, with the loss in nats before (at 1) and after."""
 
     value: float
     questions: int
@@ -127,7 +188,7 @@ class Temperature:
 
 
 def tempered(log_probabilities: ArrayLike, temperature: float) -> Numbers:
-    """Rows of log probabilities, sharpened (below 1) or flattened (above 1), and brought to a sum of one again."""
+    """Rows of log probabilities, sharpened (below 1) or flattened (above 1), and normalised again."""
     import numpy as np
     from scipy.special import log_softmax
 
@@ -140,7 +201,7 @@ def tempered(log_probabilities: ArrayLike, temperature: float) -> Numbers:
 def fit_temperature(log_probabilities: ArrayLike, right: ArrayLike) -> Temperature:
     """The one temperature for all rows [questions, outcomes] that makes the right outcomes (their columns) likeliest.
 
-    The loss is convex in the inverse of the temperature, so that the smallest found is the smallest there is.
+    The loss is convex in the inverse of the temperature, so the minimum found is global.
     """
     import numpy as np
     from scipy.optimize import minimize_scalar
@@ -151,7 +212,7 @@ def fit_temperature(log_probabilities: ArrayLike, right: ArrayLike) -> Temperatu
     rows, columns = np.arange(len(table)), _columns_of(right, table.shape)
     require(
         bool(np.isfinite(table[rows, columns]).all()),
-        "a right outcome has probability 0, which no temperature mends: leave it out, or count it as outside",
+        "a right outcome has probability 0, which no temperature changes: leave it out, or count it as outside",
     )
 
     def loss(log_temperature: float) -> float:
@@ -162,7 +223,7 @@ def fit_temperature(log_probabilities: ArrayLike, right: ArrayLike) -> Temperatu
     value, after = math.exp(float(found.x)), float(found.fun)
     note = ""
     if min(float(found.x) - ends[0], ends[1] - float(found.x)) < 0.02:
-        note = f"at the edge of what is looked at, {_COLDEST:g} to {_HOTTEST:g}: the outcomes are all right, or mean nothing"
+        note = f"at the edge of the range searched, {_COLDEST:g} to {_HOTTEST:g}: the outcomes are all right, or random"
     return Temperature(value, len(table), loss(0.0), after, note)
 
 
