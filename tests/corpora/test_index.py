@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attnlab
-from attnlab.corpora import Corpus, documents_about, indexing, load_corpus
+from attnlab.corpora import Corpus, documents_about, load_corpus
+from attnlab.corpora import index as indexing
 from attnlab.corpora.index import Index, Line, index_corpus, similarity
 from attnlab.errors import DataError, StorageError, UserError
 
@@ -223,7 +224,7 @@ def test_it_is_built_once_and_by_the_lines_not_the_file(tmp_path: Path, cache: P
 
 
 def test_the_share_done_is_told_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "LINES_A_REPORT", 100)
+    monkeypatch.setattr(indexing, "LINES_PER_REPORT", 100)
     shares: list[float] = []
     index_corpus("people:300", progress=shares.append)
     assert shares == sorted(shares)
@@ -354,24 +355,24 @@ def test_an_interrupted_build_leaves_nothing(cache: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        indexing.keep(NASTY.sha256, stopped, 1000)
+        indexing.ensure(NASTY.sha256, stopped, 1000)
     assert [one.name for one in cache.iterdir()] == [".lock"]
 
 
 def test_a_corpus_that_changes_meanwhile_is_not_indexed(cache: Path) -> None:
     with pytest.raises(DataError, match="was changed while it was being indexed"):
-        indexing.keep("0" * 64, lambda: NASTY.lines, 1000)
+        indexing.ensure("0" * 64, lambda: NASTY.lines, 1000)
     assert [one.name for one in cache.iterdir()] == [".lock"]
 
 
 KILLED = """
 import sys, time
-from attnlab.corpora import indexing
+from attnlab.corpora import index as indexing
 def lines():
     yield "Ann Lee. Lee was born in York ."
     print("half", flush=True)
     time.sleep(60)
-indexing.keep(sys.argv[1], lines, 1000)
+indexing.ensure(sys.argv[1], lines, 1000)
 """
 
 

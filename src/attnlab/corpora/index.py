@@ -1,41 +1,64 @@
-"""An index of a corpus on disk: lines by heading, headings like a name, passages by their words; for a gigabyte and more.
+"""A search index of a corpus on disk, for corpora that do not fit into memory.
 
-    index = attnlab.index_corpus("wiki.txt")     # built once, a line at a time; opened from then on
+    index = attnlab.index_corpus("wiki.txt")     # built once, line by line; opened from then on
     index.find("Ann B. Lee")                     # the lines under exactly this heading
-    index.nearest("Anne Lee", 5)                 # the headings most like a name, for names that are none
+    index.nearest("Anne Lee", 5)                 # the most similar headings, for names that match none
     index.search("born in York", 5)              # passages by BM25
 
-Why: evidence for what a model says has to come at once, from corpora that do not fit into memory. The search engine is
-tantivy, which maps its files and skips what cannot be among the best; rapidfuzz says how alike two names are. Headings are
-those of library.py. It must not know about models, nor what the lines are evidence for.
+    ~/.cache/attnlab/indexes/      or the folder named by ATTNLAB_CACHE, or the caller's own
+      6f1c0a.../                   named by the checksum of the lines: the files of tantivy, with the lines themselves
+        about.json                 what was indexed, by which version, and the size of every file
+        manifest.json              the sha256 of every file
+      known/                       checksums of files that were read before, valid while the files are unchanged
+
+The search engine is tantivy, which maps its files into memory and skips lines that cannot rank high; rapidfuzz compares
+names. Headings are those of library.py. One process builds at a time, and others wait for it. Knows nothing about models.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import json
+import re
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+import unicodedata
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import tantivy
 from rapidfuzz import fuzz
 
-from attnlab.corpora.indexing import Lines, Progress, about, analyzers, fingerprint_of, folded, keep
-from attnlab.corpora.library import Corpus, headings_in, normal, title_of
+from attnlab import manifest
+from attnlab.corpora.library import Corpus, fingerprint, headings_in, normal, title_of
 from attnlab.corpora.sources import is_built_in, lines_of, load_corpus
-from attnlab.errors import StorageError, UserError
+from attnlab.errors import AttnlabError, DataError, StorageError, UserError
+from attnlab.machine import cache_folder, writable
 
-_CANDIDATES = 100  # headings that are looked at closely
-_MOST_CANDIDATES = 6_400  # where many lines share a heading
-_MOST_WORDS = 48  # of a text to be searched for: the rarest
+_ENGINE = importlib.metadata.version("tantivy")
+_ABOUT, _KIND = "about.json", "index"
+_FORMAT = 2  # increased when the stored fields change: older indexes are then rebuilt
+_WRITER_MEMORY = 80_000_000  # bytes
+_REMEMBERED = 2**20  # headings; repeated soon, a heading is indexed by name only once
+CHECKED = 2**26  # bytes; every file of a smaller index is hashed when it is opened, of a larger one sizes are compared
+_RECENT = 2.0  # seconds; a file changed just now may change again within the resolution of its time stamp
+LINES_PER_REPORT = 5_000
+_CANDIDATES = 100  # headings whose similarity is computed
+_MOST_CANDIDATES = 6_400  # if many lines share a heading
+_MOST_WORDS = 48  # per query: the rarest
+
+_Lines = Callable[[], Iterable[str]]
+Progress = Callable[[float], None]  # called with the completed share
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line and its number, counted from nought as in a Corpus."""
+    """A line and its number, counted from 0 as in a Corpus."""
 
     number: int
     text: str
@@ -43,79 +66,73 @@ class Line:
 
 @dataclass(frozen=True)
 class Passage(Line):
-    """A line that speaks of what was searched for, and how much so by BM25."""
+    """A line found by a search, with its BM25 score."""
 
     score: float
 
 
 @dataclass(frozen=True)
 class Near:
-    """A heading, and how like it is to a name: from 0 to 1."""
+    """A heading and its similarity to a name, from 0 to 1."""
 
     name: str
     similarity: float
 
 
 def similarity(one: str, other: str) -> float:
-    """How alike two folded names are, in the order given or by sorted parts: 1 where the same letters are left."""
+    """Return the similarity of two folded names, in the order given or with sorted words; 1: the same letters."""
     return max(fuzz.ratio(one, other), fuzz.token_sort_ratio(one, other)) / 100
 
 
-@contextmanager
-def _answering(folder: Path) -> Iterator[None]:
-    """What the search engine says of a damaged file becomes one line with the remedy."""
-    try:
-        yield
-    except BaseException as error:
-        # A panic of the engine is no Exception, and its class cannot be imported.
-        if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
-            raise StorageError(f"the index {folder} is damaged: remove that folder, and it is built anew") from None
-        raise
+def _folded(name: str) -> str:
+    """A name without accents, capitals and punctuation."""
+    letters = (one for one in unicodedata.normalize("NFKD", name) if not unicodedata.combining(one))
+    return " ".join(re.sub(r"[\W_]+", " ", "".join(letters).casefold()).split())
 
 
 class Index:
-    """An open index. Several may be open at once, in any number of processes."""
+    """An open index. Any number of processes may open the same one."""
 
     def __init__(self, folder: Path, built: bool = False) -> None:
-        told = about(folder)
-        if not told:
+        about = _read_about(folder)
+        if about is None:
             raise StorageError(f"there is no index in {folder}: make one with attnlab.index_corpus")
         self.folder, self.built = folder, built
-        self.sha256, self.longest = told["sha256"], told["longest"]
-        with _answering(folder):
+        self.sha256, self.longest = about.sha256, about.longest
+        with _reporting_damage(folder):
             self._index = tantivy.Index.open(str(folder))
-            self._index.config_reader("manual", 0)  # it never changes: no thread need watch it
-            self._searcher, self._analyzers = self._index.searcher(), analyzers()
-            if self._searcher.num_docs != told["lines"]:
+            self._index.config_reader("manual", 0)  # it never changes, so no thread has to watch it
+            self._searcher, self._analyzers = self._index.searcher(), _analyzers()
+            if self._searcher.num_docs != about.lines:
                 raise ValueError
 
     def __len__(self) -> int:
         return self._searcher.num_docs
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.lines_under(normal(name)) > 0
+        return isinstance(name, str) and self._lines_under(normal(name)) > 0
 
     def line(self, number: int) -> str:
-        """The line of a number, counted from nought."""
+        """Return a line by its number, counted from 0."""
         if not 0 <= number < len(self):
             raise UserError(f"there is no line {number}: the corpus has lines 0 to {len(self) - 1}")
         return self._best(self._term("number", number), 1)[0].text
 
     def find(self, name: str) -> tuple[Line, ...]:
-        """The lines under exactly this heading, in the order of the corpus."""
+        """Return the lines under exactly this heading, in the order of the corpus."""
         heading = normal(name)
-        found = self._best(self._term("heading", heading), self.lines_under(heading))
+        found = self._best(self._term("heading", heading), self._lines_under(heading))
         return tuple(sorted((Line(one.number, one.text) for one in found), key=lambda one: one.number))
 
     def about(self, text: str) -> tuple[Line, ...]:
-        """The lines whose headings occur in a text, as library.documents_about finds them."""
+        """Return the lines whose headings occur in a text, as library.documents_about does."""
         found = headings_in(text, self, self.longest)
         return tuple(line for heading in found for line in self.find(heading))
 
     def nearest(self, name: str, n: int = 5) -> tuple[Near, ...]:
-        """The headings most like a name, the likest first: typing errors, initials left out and parts that changed places."""
-        _refuse_none(n)
-        asked = folded(name)
+        """Return the headings most similar to a name: typos, missing initials, words in another order."""
+        _require_positive(n)
+        asked = _folded(name)
         query = self._any("threes", self._analyzers["threes"].analyze(f" {asked} "))
         headings: set[str] = set()
         candidates, full = max(_CANDIDATES, 4 * n), bool(asked)
@@ -123,25 +140,24 @@ class Index:
             found = self._best(query, candidates)
             headings = {normal(title_of(one.text)) for one in found}
             candidates, full = 8 * candidates, len(found) == candidates
-        near = [Near(heading, similarity(asked, folded(heading))) for heading in headings]
+        near = [Near(heading, similarity(asked, _folded(heading))) for heading in headings]
         return tuple(sorted(near, key=lambda one: (-one.similarity, one.name != normal(name), one.name))[:n])
 
     def search(self, text: str, n: int = 5) -> tuple[Passage, ...]:
-        """The passages that speak most of what a text speaks of, by BM25; words of most lines say nothing and are left out."""
-        _refuse_none(n)
-        with _answering(self.folder):
+        """Return the passages most relevant to a text by BM25; words that occur in most lines are ignored."""
+        _require_positive(n)
+        with _reporting_damage(self.folder):
             words = dict.fromkeys(self._analyzers["text"].analyze(normal(text)))
             known = {word: self._searcher.doc_freq("text", word) for word in words}
         rare = {word: lines for word, lines in known.items() if 0 < 2 * lines <= len(self)}
         chosen = sorted(rare or known, key=lambda word: known[word])[:_MOST_WORDS]
         return tuple(sorted(self._best(self._any("text", chosen), n), key=lambda one: (-one.score, one.number)))
 
-    def lines_under(self, heading: str) -> int:
-        """How many lines have a heading."""
-        with _answering(self.folder):
+    def _lines_under(self, heading: str) -> int:
+        with _reporting_damage(self.folder):
             return self._searcher.doc_freq("heading", heading)
 
-    def _term(self, field: str, value: Any) -> tantivy.Query:
+    def _term(self, field: str, value: str | int) -> tantivy.Query:
         option = "freq" if field in ("text", "threes") else "basic"
         return tantivy.Query.term_query(self._index.schema, field, value, option)
 
@@ -152,42 +168,268 @@ class Index:
     def _best(self, query: tantivy.Query, n: int) -> list[Passage]:
         if n < 1:
             return []
-        with _answering(self.folder):
+        with _reporting_damage(self.folder):
             hits = self._searcher.search(query, max(1, min(n, len(self))), count=False).hits
             found = ((score, self._searcher.doc(address)) for score, address in hits)
             return [Passage(one["number"][0], bytes(one["line"][0]).decode(), float(score)) for score, one in found]
 
 
-def _refuse_none(n: int) -> None:
-    """Refuse to look for less than one."""
+@contextmanager
+def _reporting_damage(folder: Path) -> Iterator[None]:
+    """Turn the engine's errors about a damaged file into one line with the fix."""
+    try:
+        yield
+    except BaseException as error:
+        # A panic of the engine is not an Exception, and its class cannot be imported.
+        if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
+            raise StorageError(f"the index {folder} is damaged: remove that folder, and it is rebuilt") from None
+        raise
+
+
+def _require_positive(n: int) -> None:
     if n < 1:
         raise UserError(f"n must be at least 1, not {n}")
-
-
-def _opened(
-    sha256: str, lines: Lines, size: int, folder: Path | None, progress: Progress | None, verify: bool
-) -> Index:
-    """The index of these lines, built if there is none or if the one there cannot be read."""
-    place, built = keep(sha256, lines, size, folder, progress, verify)
-    try:
-        return Index(place, built)
-    except StorageError:
-        shutil.rmtree(place, ignore_errors=True)
-        return Index(*keep(sha256, lines, size, folder, progress))
 
 
 def index_corpus(
     corpus: Corpus | str | Path, folder: Path | None = None, progress: Progress | None = None, verify: bool = False
 ) -> Index:
-    """The index of a corpus: a file, built-in data by its name, or lines in memory; built if there is none yet.
+    """Open the index of a corpus (a file, built-in data by name, or lines in memory), building it if there is none.
 
-    `folder` is where indexes are kept (default: the cache); `progress` hears the share that is done. With `verify` every
-    file of an index is compared with its checksum, and a damaged index is built again; small ones are always verified.
+    `folder` holds the indexes (default: the cache); `progress` is called with the completed share. With `verify`, every
+    file of the index is compared with its checksum, and a damaged index is rebuilt; small ones are always verified.
     """
+    lines: _Lines
     if isinstance(corpus, Corpus) or is_built_in(corpus):
         loaded = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
+        sha256, lines = loaded.sha256, lambda: loaded.lines
         size = sum(len(line.encode()) + 1 for line in loaded.lines)
-        return _opened(loaded.sha256, lambda: loaded.lines, size, folder, progress, verify)
-    path, lines = Path(corpus), partial(lines_of, corpus)
-    sha256 = fingerprint_of(path, lines, folder)
-    return _opened(sha256, lines, path.stat().st_size, folder, progress, verify)
+    else:
+        path, lines = Path(corpus), partial(lines_of, corpus)
+        sha256 = _fingerprint_of(path, lines, folder)
+        size = path.stat().st_size
+    place, built = ensure(sha256, lines, size, folder, progress, verify)
+    try:
+        return Index(place, built)
+    except StorageError:
+        shutil.rmtree(place, ignore_errors=True)
+        return Index(*ensure(sha256, lines, size, folder, progress))
+
+
+# Building and storing
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What was indexed: the checksum and number of the lines, and the length of the longest heading."""
+
+    sha256: str
+    lines: int
+    longest: int
+
+
+@dataclass(frozen=True)
+class _About(_Built):
+    """The content of about.json."""
+
+    format: int
+    tantivy: str
+    sizes: dict[str, int]
+
+
+def _analyzers() -> dict[str, tantivy.TextAnalyzer]:
+    """How names are split into trigrams, and text into words."""
+    threes = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.ngram(3, 3))
+    words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple()).filter(tantivy.Filter.lowercase())
+    return {
+        name: one.filter(tantivy.Filter.ascii_fold()).build() for name, one in (("threes", threes), ("text", words))
+    }
+
+
+def _schema() -> tantivy.Schema:
+    """What is stored per line: number, bytes, heading, trigrams of the heading, words."""
+    builder = tantivy.SchemaBuilder()
+    builder.add_unsigned_field("number", stored=True, indexed=True)
+    builder.add_bytes_field("line", stored=True)
+    builder.add_text_field("heading", tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("threes", tokenizer_name="threes", index_option="freq")
+    builder.add_text_field("text", tokenizer_name="text", index_option="freq")
+    return builder.build()
+
+
+def _document(number: int, line: str, heading: str, named: bool) -> tantivy.Document:
+    """A line as it is indexed; if `named`, with the trigrams of its heading, so that similar names find it."""
+    made = tantivy.Document()
+    made.add_unsigned("number", number)
+    made.add_bytes("line", line.encode())
+    made.add_text("text", normal(line))
+    if heading:
+        made.add_text("heading", heading)
+    if named:
+        made.add_text("threes", f" {_folded(heading)} ")
+    return made
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[tantivy.IndexWriter]:
+    """A writer into an empty folder whose threads have ended afterwards, even when interrupted: they would keep writing."""
+    index = tantivy.Index(_schema(), path=str(folder))
+    for name, analyzer in _analyzers().items():
+        index.register_tokenizer(name, analyzer)
+    writer = index.writer(_WRITER_MEMORY, 1)
+    try:
+        yield writer
+        writer.commit()
+    except BaseException:
+        with suppress(ValueError):
+            writer.rollback()
+        raise
+    finally:
+        with suppress(ValueError):
+            writer.wait_merging_threads()
+
+
+def _build(lines: Iterable[str], folder: Path, report: Callable[[int], None]) -> _Built:
+    """Index lines into an empty folder; `report` is called with the bytes done."""
+    digest, seen, number, done, longest = hashlib.sha256(), array("q", bytes(8 * _REMEMBERED)), 0, 0, 0
+    with _writing(folder) as writer:
+        for number, line in enumerate(lines, start=1):
+            data = f"{line}\n".encode()
+            digest.update(data)
+            done += len(data)
+            heading = normal(title_of(line))
+            longest = max(longest, len(heading))
+            mark = hash(heading)
+            fresh = seen[mark % _REMEMBERED] != mark
+            seen[mark % _REMEMBERED] = mark
+            writer.add_document(_document(number - 1, line, heading, bool(heading) and fresh))
+            if number % LINES_PER_REPORT == 0:
+                report(done)
+    return _Built(digest.hexdigest(), number, longest)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of the search engine, which must not change."""
+    ours = (_ABOUT, manifest.NAME)
+    return sorted(one for one in folder.iterdir() if one.name not in ours and one.suffix != ".lock")
+
+
+def _sizes_of(folder: Path) -> dict[str, int]:
+    return {one.name: one.stat().st_size for one in files_of(folder)}
+
+
+def _hash_of(path: Path) -> str:
+    """The sha256 of a file that may not fit into memory."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _read_about(folder: Path, verify: bool = False) -> _About | None:
+    """Read about.json; None if there is no usable index. With `verify`, or if the index is small, hash every file."""
+    try:
+        listed = manifest.Manifest.read(folder)
+        if listed is None or listed.kind != _KIND or _hash_of(folder / _ABOUT) != listed.files[_ABOUT]:
+            return None
+        about = _About(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+        if (about.format, about.tantivy, about.sizes) != (_FORMAT, _ENGINE, _sizes_of(folder)):
+            return None
+        hashed = about.sizes if verify or sum(about.sizes.values()) <= CHECKED else {}
+        return None if any(_hash_of(folder / name) != listed.files[name] for name in hashed) else about
+    except (AttnlabError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Wait until no other process builds in this folder, if the system has locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (folder / ".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _make(target: Path, lines: Iterable[str], expected: str, report: Callable[[int], None]) -> None:
+    """Build an index under a temporary name, and rename it when it is complete."""
+    temporary = target.with_name(f".index-{target.name}.tmp")
+    try:
+        temporary.mkdir()
+        built = _build(lines, temporary, report)
+        if built.sha256 != expected:
+            raise DataError("the corpus was changed while it was being indexed: try again when it is complete")
+        about = _About(**asdict(built), format=_FORMAT, tantivy=_ENGINE, sizes=_sizes_of(temporary))
+        (temporary / _ABOUT).write_text(json.dumps(asdict(about)), encoding="utf-8")
+        hashes = {one.name: _hash_of(one) for one in (*files_of(temporary), temporary / _ABOUT)}
+        (temporary / manifest.NAME).write_bytes(manifest.Manifest(_KIND, hashes).to_bytes())
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+    except AttnlabError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise StorageError(
+            f"the index of the corpus cannot be written to {target.parent} ({reason}):"
+            " free some space, or set ATTNLAB_CACHE to another folder"
+        ) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _home(folder: Path | None) -> Path:
+    return cache_folder() / "indexes" if folder is None else folder
+
+
+def place_of(sha256: str, folder: Path | None = None) -> Path:
+    """Return the folder of the index of lines with this checksum; the only place where a checksum becomes a path."""
+    if not manifest.is_digest(sha256):
+        raise DataError(
+            f"the checksum of the corpus, {str(sha256)[:80]!r}, is no sha256: the run's config.json is damaged or was edited"
+        )
+    return _home(folder) / sha256[:32]
+
+
+def ensure(
+    sha256: str,
+    lines: _Lines,
+    size: int,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    verify: bool = False,
+) -> tuple[Path, bool]:
+    """Return the folder of the index of these lines, and whether it was built now; only then are the lines read."""
+    existing = place_of(sha256, folder)
+    if _read_about(existing, verify):
+        return existing, False
+    place = writable(existing.parent)
+    target = place / existing.name
+    with _exclusive(place):
+        if _read_about(target, verify):
+            return target, False
+        for left in place.glob(".index-*.tmp"):  # by a killed process, since no other builds now
+            shutil.rmtree(left, ignore_errors=True)
+        _make(target, lines(), sha256, lambda done: progress(min(done / max(size, 1), 1.0)) if progress else None)
+    if progress:
+        progress(1.0)
+    return target, True
+
+
+def _fingerprint_of(path: Path, lines: _Lines, folder: Path | None = None) -> str:
+    """The checksum of a file's lines; remembered while the file is unchanged, since reading a gigabyte takes time."""
+    try:
+        status = path.stat()
+    except OSError:
+        return fingerprint(lines())  # which says what is wrong
+    known = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
+    note = _home(folder) / "known" / hashlib.sha256(known.encode()).hexdigest()[:32]
+    with suppress(OSError, UnicodeDecodeError):
+        if manifest.is_digest(text := note.read_text(encoding="ascii")):
+            return text
+    found = fingerprint(lines())
+    if time.time() - status.st_mtime > _RECENT and path.stat().st_mtime_ns == status.st_mtime_ns:
+        with suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(found, encoding="ascii")
+    return found

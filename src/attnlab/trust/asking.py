@@ -15,7 +15,7 @@ import numpy as np
 
 from attnlab import stats
 from attnlab.corpora.evidence import Evidence, evidence, name_in
-from attnlab.corpora.indexing import Progress
+from attnlab.corpora.index import Progress
 from attnlab.errors import DataError, UserError
 from attnlab.evaluate import top_answers
 from attnlab.model import load_model

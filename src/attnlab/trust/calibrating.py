@@ -20,8 +20,7 @@ import numpy as np
 
 from attnlab import stats
 from attnlab.corpora import Corpus, Question, is_built_in
-from attnlab.corpora.index import Index
-from attnlab.corpora.indexing import Progress
+from attnlab.corpora.index import Index, Progress
 from attnlab.corpora.library import headings_in
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.model import LanguageModel, load_model

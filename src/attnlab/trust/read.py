@@ -13,8 +13,7 @@ from typing import Any
 
 from attnlab import corpora, stages
 from attnlab.corpora import Question
-from attnlab.corpora.index import Index, index_corpus
-from attnlab.corpora.indexing import Progress, place_of
+from attnlab.corpora.index import Index, Progress, index_corpus, place_of
 from attnlab.corpora.sources import lines_of
 from attnlab.errors import CheckpointError, DataError, StorageError
 from attnlab.runs import Run, lineage
