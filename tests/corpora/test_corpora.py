@@ -154,7 +154,7 @@ def test_a_world_in_several_forms() -> None:
 
 @pytest.mark.parametrize("source", ["people:40:x0", "people:40:x16", "people:x99"])
 def test_nobody_can_be_told_in_so_many_forms(source: str) -> None:
-    with pytest.raises(DataError, match=rf"^{source}: a person is told in 1 to 15 forms, not in \d+$"):
+    with pytest.raises(DataError, match=rf"^{source}: a person is described in 1 to 15 forms, not in \d+$"):
         load_corpus(source)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import attnlab
 from attnlab.corpora import Corpus
-from attnlab.corpora.evidence import AROUND, evidence, name_in, place_in, stretch
+from attnlab.corpora.evidence import AROUND, evidence, excerpt, name_in, place_in
 from attnlab.corpora.index import Index, index_corpus
 
 TOWN = Corpus(
@@ -59,7 +59,7 @@ def test_the_line_and_whether_it_says_the_answer(town: Index, name: str, answer:
         assert found.lines[0].text[begin:end] == attnlab.corpora.library.normal(answer)
         assert found.lines[0].text[begin:end] in found.quote
     else:
-        assert found.quote == stretch(found.lines[0].text, 0, AROUND)
+        assert found.quote == excerpt(found.lines[0].text, 0, AROUND)
 
 
 def test_the_place_said_is_not_the_persons_name(town: Index) -> None:
@@ -95,7 +95,7 @@ def test_the_name_in_a_question(question: str, name: str) -> None:
 @pytest.mark.parametrize("begin", range(0, 200, 7))
 def test_a_stretch_is_of_whole_words_and_holds_what_is_quoted(begin: int) -> None:
     text = " ".join(f"word{number}" for number in range(30))
-    shown = stretch(text, begin, begin + 5)
+    shown = excerpt(text, begin, begin + 5)
     assert text[begin : begin + 5].strip() in shown
     inner = shown.removeprefix("… ").removesuffix(" …")
     assert set(inner.split()) <= set(text.split()) | {text[begin:].split()[0]}
@@ -105,7 +105,7 @@ def test_a_stretch_is_of_whole_words_and_holds_what_is_quoted(begin: int) -> Non
 
 
 def test_a_word_without_blanks_is_quoted_as_it_is() -> None:
-    assert stretch("x" * 300, 100, 110) == f"… {'x' * (2 * AROUND + 10)} …"
+    assert excerpt("x" * 300, 100, 110) == f"… {'x' * (2 * AROUND + 10)} …"
 
 
 def test_the_built_in_answers_stand_in_their_lines(tmp_path: Path) -> None:

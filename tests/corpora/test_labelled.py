@@ -149,9 +149,9 @@ def test_texts_that_leak_are_told(files: Path) -> None:
     write(files / "dev.tsv", [*DEV, ("1", "A fine  FILM")])
     write(files / "test.tsv", [("0", "a dull joke"), ("0", "fine music"), ("1", "something new")])
     leaks = read_tables(files / "train.tsv", files / "dev.tsv", files / "test.tsv").warnings
-    assert leaks[0].startswith("1 text of dev.tsv stands in train.tsv too, such as “A fine  FILM”")
-    assert leaks[1].startswith("1 text of test.tsv stands in train.tsv too, such as “fine music”")
-    assert leaks[2].startswith("1 text of test.tsv stands in dev.tsv too, such as “a dull joke”")
+    assert leaks[0].startswith("1 text of dev.tsv also appears in train.tsv, such as “A fine  FILM”")
+    assert leaks[1].startswith("1 text of test.tsv also appears in train.tsv, such as “fine music”")
+    assert leaks[2].startswith("1 text of test.tsv also appears in dev.tsv, such as “a dull joke”")
     assert leaks[3] == "1 text with two labels, such as “fine music” (0, 1)"
     assert len(leaks) == 4
 
@@ -159,4 +159,4 @@ def test_texts_that_leak_are_told(files: Path) -> None:
 def test_a_label_that_validation_lacks_is_told(files: Path) -> None:
     write(files / "dev.tsv", DEV[:1])
     (warning,) = read_tables(files / "train.tsv", files / "dev.tsv").warnings
-    assert warning == "no text of dev.tsv has the label 1: nothing will be known of it"
+    assert warning == "no text of dev.tsv has the label 1: it will not be evaluated"

@@ -1,7 +1,4 @@
-"""Text and questions, built-in or the user's own: the one door to them for the rest of the project.
-
-It must not know about tokens, models or results.
-"""
+"""Text and questions, built-in or the user's own. Knows nothing about tokens, models or results."""
 
 from attnlab.corpora.files import Question
 from attnlab.corpora.library import Corpus, documents_about, open_book, title_of

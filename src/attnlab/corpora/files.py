@@ -1,9 +1,8 @@
-"""The user's own text files: a corpus with one document a line, and questions with or without answers.
+"""The user's own text files: a corpus with one document per line, and questions with or without answers.
 
-Why: the files come from other programs and other systems, so every usual form is accepted (with or without a byte order
-mark, either kind of line end, with or without a last one) and everything else is refused in one line that says where
-the mistake is and how to mend it.
-It must not know what the lines mean: neither people nor places nor the built-in data.
+Files come from other programs and systems, so every usual form is accepted (with or without a byte order mark, LF or CRLF,
+with or without a final line end). Everything else is refused in one line that names the place and the fix. Knows nothing
+about what the lines mean.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from attnlab.errors import DataError
 
-# The longer marks first: the mark of UTF-32 begins with that of UTF-16.
+# UTF-32 first: its byte order mark begins with that of UTF-16.
 _FOREIGN_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -30,21 +29,21 @@ _FOREIGN_MARKS = (
 
 @dataclass(frozen=True)
 class Question:
-    """A question and its answer, or None where the file has no answers."""
+    """A question and its answer; None if the file has no answers."""
 
     question: str
     answer: str | None
 
 
 def _refuse_foreign(beginning: bytes, name: str) -> None:
-    """Refuses a file that begins with the mark of another encoding."""
+    """Refuse a file that begins with the byte order mark of another encoding."""
     for mark, encoding in _FOREIGN_MARKS:
         if beginning.startswith(mark):
             raise DataError(f"{name}: the file is {encoding}; save it as UTF-8")
 
 
 def _decode(data: bytes, name: str, number: int, offset: int) -> str:
-    """The text of a line, given its number in the file and where it begins."""
+    """Decode a line, given its number and offset in the file."""
     if (at := data.find(0)) >= 0:
         raise DataError(
             f"{name}:{number}: byte 0x00 at offset {offset + at}: the file is UTF-16 or no text; save it as UTF-8"
@@ -57,7 +56,7 @@ def _decode(data: bytes, name: str, number: int, offset: int) -> str:
 
 
 def _nearest_file(path: Path) -> str:
-    """What to do about a missing file: the nearest names in its folder, or where to look."""
+    """What to do about a missing file: the most similar names in its folder, or check the path."""
     folder, names = path.parent, list[str]()
     with suppress(OSError):
         names = sorted(one.name for one in folder.iterdir() if one.is_file())
@@ -67,7 +66,7 @@ def _nearest_file(path: Path) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """A file to be read; what the system says against it becomes one line with the remedy."""
+    """Open a file for reading; errors of the system become one line with the fix."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -83,10 +82,10 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, each with its number in the file, counted from one; one at a time is in memory."""
+    """Yield the non-blank lines with their numbers, counted from 1; only one is in memory at a time."""
     path, offset, empty = Path(path), 0, True
     with opened(path) as stream:
-        # Lines of bytes end at line feeds alone: form feeds, U+0085 and U+2028 occur inside the lines of real text.
+        # Lines of bytes end only at line feeds: form feeds, U+0085 and U+2028 occur within lines of real text.
         for number, data in enumerate(stream, start=1):
             end = 2 if data.endswith(b"\r\n") else data.endswith(b"\n")
             if number == 1:
@@ -104,12 +103,12 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def documents(path: str | Path) -> Iterator[str]:
-    """The documents of a file, one a line and one at a time; blank lines are skipped."""
+    """Yield the documents of a file, one per line; blank lines are skipped."""
     return (line for _, line in numbered_lines(path))
 
 
 def parse_question(line: str, place: str) -> Question:
-    """A question and its answer from a line with exactly one tab."""
+    """Parse a question and its answer from a line with exactly one tab."""
     parts = line.split("\t")
     if len(parts) == 1:
         raise DataError(f"{place}: no tab between question and answer; other lines have one, so add it here too")
@@ -124,7 +123,7 @@ def parse_question(line: str, place: str) -> Question:
 
 
 def read_questions(path: str | Path) -> tuple[Question, ...]:
-    """The questions of a file, `question<TAB>answer` a line, or only questions where no line has a tab."""
+    """Read the questions of a file: `question<TAB>answer` per line, or questions alone if no line has a tab."""
     lines = tuple(numbered_lines(path))
     if not any("\t" in line for _, line in lines):
         return tuple(Question(line, None) for _, line in lines)

@@ -1,8 +1,8 @@
-"""Tables of labelled texts: `label<TAB>text` or `text<TAB>label`, read and recognised.
+"""Tables of labelled texts, `label<TAB>text` or `text<TAB>label`: read, recognised and checked.
 
-Why: which column holds the label, and what a label means, is where fine-tuning goes wrong without a word: one public copy of
-a well-known data set calls positive 0. So the column is recognised by a rule that can be told.
-It must not know about models or tokens.
+Confusing the columns, or what a label means, ruins a classifier silently: one public copy of a well-known data set calls
+positive 0. So the column of the labels is recognised by a rule that can be shown. Errors are found before training: a label
+that is not in the training table is refused, and a text that is in two tables is reported. Knows nothing about models.
 """
 
 from __future__ import annotations
@@ -11,33 +11,92 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from attnlab.corpora.files import numbered_lines, opened
-from attnlab.corpora.labels import COLUMNS, Column, Labelled, LabelledTable, Tables, checked, parse_names
-from attnlab.errors import DataError
+from attnlab.errors import DataError, UserError, unknown
 
-__all__ = [
-    "Column",
-    "Labelled",
-    "LabelledTable",
-    "Tables",
-    "built_in_tables",
-    "checked",
-    "parse_names",
-    "read_tables",
-]
-
+Column = Literal["label-first", "text-first"]
+_COLUMNS: tuple[Column, ...] = get_args(Column)
 _LABEL_WORDS = {"label", "labels", "class", "category", "sentiment", "target", "topic", "y", "gold", "polarity"}
 _TEXT_WORDS = {"text", "texts", "sentence", "sentences", "review", "content", "document", "comment", "phrase", "tweet"}
 _LONGEST_LABEL = 40  # characters
 _QUOTED = re.compile(r'^(?:"(?P<left>[^"]*)"\t(?P<rest>[^\t]*)|(?P<first>[^\t]*)\t"(?P<right>[^"]*)")$')
 
+_Pair = tuple[str, str]
 
-def split(line: str, place: str) -> tuple[str, str]:
-    """The two columns of a line; tabs inside a quoted column belong to its text."""
+
+@dataclass(frozen=True)
+class Labelled:
+    """A text and its label."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class LabelledTable:
+    """One file: its texts in order, its checksum, and how its columns were recognised."""
+
+    source: str
+    rows: tuple[Labelled, ...]
+    sha256: str
+    column: Column = "label-first"
+    how: str = ""
+    blank: int = 0
+    header: bool = False
+    numbers: tuple[int, ...] = ()  # line number of each text in its file
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts in order."""
+        return [row.text for row in self.rows]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of texts per label."""
+        return dict(Counter(row.label for row in self.rows))
+
+    def place(self, index: int) -> str:
+        """File and line of a text, for messages."""
+        return f"{self.source}:{self.numbers[index] if self.numbers else index + 1}"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables for training, validation and test, and the labels in the order of their numbers."""
+
+    train: LabelledTable
+    dev: LabelledTable
+    test: LabelledTable | None
+    labels: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)  # new names by the labels of the files
+
+    @property
+    def parts(self) -> dict[str, LabelledTable]:
+        """The tables by name, without a missing test table."""
+        found = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {name: table for name, table in found.items() if table is not None}
+
+    def ids(self, table: LabelledTable) -> list[int]:
+        """The labels of a table as numbers."""
+        number = {label: place for place, label in enumerate(self.labels)}
+        return [number[row.label] for row in table.rows]
+
+    def examples(self, label: str, many: int = 3) -> list[str]:
+        """The first training texts of a label."""
+        return [row.text for row in self.train.rows if row.label == label][:many]
+
+
+# Reading
+
+
+def _split(line: str, place: str) -> _Pair:
+    """The two columns of a line; tabs inside quotes belong to the text."""
     parts = line.split("\t")
     if len(parts) > 2 and (match := _QUOTED.match(line)):
         found = match.groupdict()
@@ -53,8 +112,8 @@ def split(line: str, place: str) -> tuple[str, str]:
     return first, second
 
 
-def heading(pair: tuple[str, str]) -> Column | None:
-    """The order of the columns, if the line is a heading that names them."""
+def _header_order(pair: _Pair) -> Column | None:
+    """The order of the columns, if the line is a header that names them."""
     first, second = (cell.strip('"').lower() for cell in pair)
     if first in _LABEL_WORDS and second in _TEXT_WORDS:
         return "label-first"
@@ -63,46 +122,61 @@ def heading(pair: tuple[str, str]) -> Column | None:
 
 @dataclass(frozen=True)
 class _Raw:
-    """A file as two columns, before anybody knows which is which."""
+    """A file of two columns, before they are told apart."""
 
     source: str
-    pairs: tuple[tuple[str, str], ...]
+    pairs: tuple[_Pair, ...]
     numbers: tuple[int, ...]
-    heading: Column | None
+    header: Column | None
     blank: int
     sha256: str
-    taken: tuple[str, str] | None = None  # a first line that was taken for a heading, though it names neither column
+    taken: _Pair | None = None  # a first line that was taken for a header, although it names neither column
+
+    def without_first(self, column: Column) -> _Raw:
+        """The file with its first line taken for a header."""
+        return replace(self, pairs=self.pairs[1:], numbers=self.numbers[1:], header=column, taken=self.pairs[0])
+
+    def table(self, column: Column, how: str) -> LabelledTable:
+        """The file with its columns known."""
+        place = _COLUMNS.index(column)
+        rows = tuple(Labelled(pair[place], pair[1 - place]) for pair in self.pairs)
+        return LabelledTable(
+            self.source, rows, self.sha256, column, how, self.blank, self.header is not None, self.numbers
+        )
 
 
 def read_pairs(path: str | Path) -> _Raw:
-    """The two columns of a file, without its heading and its blank lines."""
+    """Read the two columns of a file, without its header and blank lines."""
     path = Path(path)
     with opened(path) as stream:
         data = stream.read()
     lines = list(numbered_lines(path))
-    every = data.count(b"\n") + (not data.endswith(b"\n"))
-    pairs = [split(line, f"{path.name}:{number}") for number, line in lines]
-    head = heading(pairs[0])
-    if head:
+    total = data.count(b"\n") + (not data.endswith(b"\n"))
+    pairs = [_split(line, f"{path.name}:{number}") for number, line in lines]
+    header = _header_order(pairs[0])
+    if header:
         pairs, lines = pairs[1:], lines[1:]
     if not pairs:
         raise DataError(f"{path} has a heading and no texts; add lines of label<TAB>text")
     numbers = tuple(number for number, _ in lines)
-    return _Raw(
-        path.name, tuple(pairs), numbers, head, every - len(lines) - bool(head), hashlib.sha256(data).hexdigest()
-    )
+    blank = total - len(lines) - bool(header)
+    return _Raw(path.name, tuple(pairs), numbers, header, blank, hashlib.sha256(data).hexdigest())
 
 
 def _like_labels(values: Sequence[str]) -> bool:
-    """Whether a column could be one of labels: short values, few of them, each used twice on average or more."""
+    """Whether a column may hold labels: few short values, each used twice or more on average."""
     kinds = set(values)
     return 2 * len(kinds) <= len(values) and all(len(value) <= _LONGEST_LABEL for value in kinds)
 
 
+def _stated(column: Column) -> str:
+    return f"its heading says {column.replace('-', ' ')}"
+
+
 def _recognise(raw: _Raw) -> tuple[Column, str]:
-    """Which column holds the labels, and how one can tell."""
-    if raw.heading:
-        return raw.heading, f"its heading says {raw.heading.replace('-', ' ')}"
+    """The order of the columns, and how it was recognised."""
+    if raw.header:
+        return raw.header, _stated(raw.header)
     columns = [[pair[place] for pair in raw.pairs] for place in (0, 1)]
     kinds = [len(set(values)) for values in columns]
     fits = [_like_labels(values) for values in columns]
@@ -117,63 +191,53 @@ def _recognise(raw: _Raw) -> tuple[Column, str]:
         f"the {side} column has {kinds[place]:,} short values that repeat, the other {kinds[1 - place]:,} in"
         f" {len(raw.pairs):,} lines"
     )
-    return COLUMNS[place], how
+    return _COLUMNS[place], how
 
 
 def text_column(lines: Sequence[str]) -> int | None:
-    """The place of the texts in lines that are a labelled table by the same rule; None where they are not."""
+    """Return the column of the texts if the lines are a labelled table by the same rule, else None."""
     try:
-        pairs = tuple(split(line, "") for line in lines)
-        head = heading(pairs[0]) if pairs else None
-        column, _ = _recognise(_Raw("", pairs[1:] if head else pairs, (), head, 0, ""))
+        pairs = tuple(_split(line, "") for line in lines)
+        header = _header_order(pairs[0]) if pairs else None
+        column, _ = _recognise(_Raw("", pairs[1:] if header else pairs, (), header, 0, ""))
     except DataError:
         return None
-    return 1 - COLUMNS.index(column)
+    return 1 - _COLUMNS.index(column)
 
 
 def cell_of(line: str, place: int) -> str:
-    """One of the two columns of a line; a line that has not two is text as a whole."""
+    """Return one of the two columns of a line, or the whole line if it does not have two."""
     try:
-        return split(line, "")[place]
+        return _split(line, "")[place]
     except DataError:
         return line
 
 
-def _without_heading(raw: _Raw, column: Column) -> _Raw:
-    """The file without its first line, where that has a label that occurs nowhere else while every other label repeats."""
-    place = COLUMNS.index(column)
+def _is_header(raw: _Raw, column: Column) -> bool:
+    """Whether the label of the first line occurs nowhere else, while every other label is repeated."""
+    place = _COLUMNS.index(column)
     counts = Counter(pair[place] for pair in raw.pairs)
     others = [count for label, count in counts.items() if label != raw.pairs[0][place]]
-    if raw.heading or counts[raw.pairs[0][place]] > 1 or len(others) < 2 or min(others) < 2:
-        return raw
-    return replace(raw, pairs=raw.pairs[1:], numbers=raw.numbers[1:], heading=column, taken=raw.pairs[0])
+    return not raw.header and counts[raw.pairs[0][place]] == 1 and len(others) >= 2 and min(others) >= 2
 
 
-def _as_table(raw: _Raw, column: Column, how: str) -> LabelledTable:
-    """A file whose columns are known."""
-    place = COLUMNS.index(column)
-    rows = tuple(Labelled(pair[place], pair[1 - place]) for pair in raw.pairs)
-    return LabelledTable(raw.source, rows, raw.sha256, column, how, raw.blank, raw.heading is not None, raw.numbers)
+def _read_other(path: str | Path, train: LabelledTable, forced: bool, taken: _Pair | None) -> LabelledTable:
+    """Read another table in the column order of the training table, or in the opposite one if only that fits its labels.
 
-
-def _read_other(
-    path: str | Path, labels: Iterable[str], column: Column, forced: bool, taken: tuple[str, str] | None = None
-) -> LabelledTable:
-    """A further file: its columns stand as in the training table, or the other way round if only so its labels are known.
-
-    What was taken for a heading there is one here.
+    A line that was taken for a header there is one here.
     """
-    raw, known = read_pairs(path), set(labels)
+    raw, column, known = read_pairs(path), train.column, train.counts
     if taken is not None and raw.pairs[0] == taken and len(raw.pairs) > 1:
-        raw = replace(raw, pairs=raw.pairs[1:], numbers=raw.numbers[1:], heading=column)
-    if raw.heading and raw.heading != column and not forced:
-        return _as_table(raw, raw.heading, f"its heading says {raw.heading.replace('-', ' ')}")
-    if not forced:
-        fits = {one: all(pair[place] in known for pair in raw.pairs) for place, one in enumerate(COLUMNS)}
-        other = COLUMNS[1 - COLUMNS.index(column)]
-        if fits[other] and not fits[column]:
-            return _as_table(raw, other, "its labels stand in the other column than those of the training table")
-    return _as_table(raw, column, "as in the training table" if not forced else f"as --column says, {column}")
+        raw = raw.without_first(column)
+    if forced:
+        return raw.table(column, f"as --column says, {column}")
+    if raw.header and raw.header != column:
+        return raw.table(raw.header, _stated(raw.header))
+    fits = {one: all(pair[place] in known for pair in raw.pairs) for place, one in enumerate(_COLUMNS)}
+    other = _COLUMNS[1 - _COLUMNS.index(column)]
+    if fits[other] and not fits[column]:
+        return raw.table(other, "its labels are in the other column than those of the training table")
+    return raw.table(column, "as in the training table")
 
 
 def read_tables(
@@ -183,38 +247,129 @@ def read_tables(
     column: Column | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Tables:
-    """The user's tables, recognised, renamed and checked."""
+    """Read the user's tables: columns recognised, labels renamed, everything checked."""
     raw = read_pairs(train)
-    if column and raw.heading and column != raw.heading:
+    if column and raw.header and column != raw.header:
         raise DataError(
-            f"{raw.source}: its heading says {raw.heading.replace('-', ' ')}, --column says {column}: leave --column out, or"
-            " mend the heading"
+            f"{raw.source}: {_stated(raw.header)}, --column says {column}: leave --column out, or correct the heading"
         )
     found, how = (column, f"as --column says, {column}") if column else _recognise(raw)
-    raw = _without_heading(raw, found)
-    if raw.taken:
-        how += (
-            f"; the first line, {' | '.join(raw.taken)[:60]!r}, is taken for a heading: its label occurs nowhere else"
-        )
-    learned = _as_table(raw, found, how)
-    others = [
-        _read_other(path, learned.counts, found, column is not None, raw.taken)
-        for path in (dev, test)
-        if path is not None
-    ]
-    return checked(learned, others[0], others[1] if test is not None else None, names)
+    if _is_header(raw, found):
+        raw = raw.without_first(found)
+        first = " | ".join(raw.taken or ())[:60]
+        how += f"; the first line, {first!r}, is taken for a heading: its label occurs nowhere else"
+    table = raw.table(found, how)
+    others = [_read_other(path, table, column is not None, raw.taken) for path in (dev, test) if path is not None]
+    return _checked(table, others[0], others[1] if test is not None else None, names)
 
 
 def built_in_tables() -> Tables:
-    """Sentences of the Python documentation by topic."""
-    from attnlab.corpora.topics import topics
+    """Return sentences of the Python documentation, labelled by topic."""
+    from attnlab.corpora.prose import topics
 
     parts = {name: _as_built_in(name, rows) for name, rows in topics().items()}
-    return checked(parts["train"], parts["dev"], parts["test"])
+    return _checked(parts["train"], parts["dev"], parts["test"])
 
 
 def _as_built_in(name: str, rows: Sequence[tuple[str, str]]) -> LabelledTable:
-    """A part of the built-in data."""
     pairs = tuple(Labelled(topic, unicodedata.normalize("NFC", sentence)) for topic, sentence in rows)
     data = "".join(f"{row.label}\t{row.text}\n" for row in pairs).encode()
     return LabelledTable(f"topics:{name}", pairs, hashlib.sha256(data).hexdigest(), how="built in")
+
+
+def parse_names(text: str | None) -> dict[str, str]:
+    """Parse names for labels, such as `1=positive,0=negative`."""
+    found: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        label, sign, name = (piece.strip() for piece in part.partition("="))
+        if not sign or not label or not name:
+            raise UserError(f"--labels takes LABEL=NAME joined by commas, such as 1=positive,0=negative, not '{text}'")
+        if label in found:
+            raise UserError(f"--labels names '{label}' twice: give it one name")
+        found[label] = name
+    return found
+
+
+# Checking
+
+
+def _checked(
+    train: LabelledTable, dev: LabelledTable, test: LabelledTable | None, names: Mapping[str, str] | None = None
+) -> Tables:
+    """Tables whose labels are valid and renamed, with warnings about what looks wrong."""
+    names = dict(names or {})
+    counts = train.counts
+    for label in names:
+        if label not in counts:
+            raise UserError(f"--labels: {unknown('label', label, counts)} (in {train.source})")
+    renamed = Counter(names.get(label, label) for label in counts)
+    if len(renamed) < len(counts):
+        raise UserError(
+            f"--labels gives the name '{max(renamed, key=renamed.__getitem__)}' to two labels: choose different ones"
+        )
+    if len(counts) < 2:
+        raise DataError(f"{train.source} has one label only, '{next(iter(counts))}': there is nothing to tell apart")
+    for table in (dev, test):
+        for index, row in enumerate(table.rows if table else ()):
+            if table and row.label not in counts:
+                message = f"label '{_short(row.label)}' does not occur in {train.source}, which has {_listed(counts)}"
+                raise DataError(f"{table.place(index)}: {message}")
+    labels = tuple(names.get(label, label) for label in sorted(counts, key=_label_order))
+    tables = Tables(_rename(train, names), _rename(dev, names), _rename(test, names) if test else None, labels)
+    return replace(tables, warnings=tuple(_warnings(tables)), names=names)
+
+
+def _rename(table: LabelledTable, names: Mapping[str, str]) -> LabelledTable:
+    return replace(table, rows=tuple(replace(row, label=names.get(row.label, row.label)) for row in table.rows))
+
+
+def _label_order(label: str) -> tuple[int, float, str]:
+    """Numbers by value, then words alphabetically."""
+    return (0, float(label), label) if re.fullmatch(r"-?\d+(\.\d+)?", label) else (1, 0.0, label)
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def _listed(labels: Iterable[str], most: int = 6) -> str:
+    ordered = sorted(labels, key=_label_order)
+    return ", ".join(map(_short, ordered[:most])) + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
+
+
+def _same_text(text: str) -> str:
+    """A text without differences in space and case."""
+    return " ".join(text.split()).casefold()
+
+
+def _warnings(tables: Tables) -> Iterator[str]:
+    """Leaks between tables, texts with two labels, labels that cannot be evaluated."""
+    labels: dict[str, set[str]] = {}
+    before: list[LabelledTable] = []
+    for table in tables.parts.values():
+        for earlier in before:
+            yield from _leaks(table, earlier)
+        before.append(table)
+        for row in table.rows:
+            labels.setdefault(_same_text(row.text), set()).add(row.label)
+    ambiguous = {text: found for text, found in labels.items() if len(found) > 1}
+    if ambiguous:
+        text, found = next(iter(ambiguous.items()))
+        yield f"{_counted(len(ambiguous))} with two labels, such as “{_short(text)}” ({_listed(found)})"
+    for label in tables.labels:
+        if label not in tables.dev.counts:
+            yield f"no text of {tables.dev.source} has the label {label}: it will not be evaluated"
+
+
+def _leaks(table: LabelledTable, earlier: LabelledTable) -> Iterator[str]:
+    seen = {_same_text(row.text) for row in earlier.rows}
+    if twice := [row.text for row in table.rows if _same_text(row.text) in seen]:
+        appear = "appears" if len(twice) == 1 else "appear"
+        yield (
+            f"{_counted(len(twice))} of {table.source} also {appear} in {earlier.source}, such as “{_short(twice[0])}”:"
+            " correct answers there prove nothing"
+        )
+
+
+def _counted(texts: int) -> str:
+    return f"{texts:,} text{'' if texts == 1 else 's'}"

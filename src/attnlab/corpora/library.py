@@ -1,8 +1,7 @@
-"""A corpus whose lines have headings, and how to find and read the line that a question is about.
+"""A corpus whose lines have headings, and lookup of the line that a question is about.
 
-Why: retrieval in its simplest form, a dictionary of headings, is the yardstick for models that must recall without the
-book, and the way to put the right document before models that may read.
-It must not know where the lines came from, nor anything of tokens or models.
+Retrieval in its simplest form, a dictionary of headings, is the open-book baseline for models that must recall from memory.
+Knows nothing about where the lines came from, tokens or models.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-# Written with a full stop and followed by more of the name. "Jr" and "Sr" are not here: nothing follows them.
+# Written with a full stop and followed by more of the name, unlike "Jr" and "Sr".
 _ABBREVIATIONS = re.compile(
     "Adm|Brig|Capt|Card|Cmdr|Col|Cpl|Dr|Fr|Ft|Gen|Gov|Hon|Lt|Maj|Messrs|Mlle|Mme|Mr|Mrs|Ms|Mt|Msgr|Pfc|Pres|Prof|Pvt"
     "|Rep|Rev|Rt|Sen|Sgt|St|Ste|Supt|Ven"
 )
 _INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
-_LONGEST_HEADING = 12  # words; what is longer is a sentence
+_LONGEST_HEADING = 12  # words; anything longer is a sentence
 
 
 def normal(text: str) -> str:
-    """A text in the form in which headings are compared: an accent is part of its letter."""
+    """Return a text in Unicode's composed form (NFC), in which headings are compared."""
     return unicodedata.normalize("NFC", text)
 
 
@@ -36,27 +35,27 @@ def _continues(heading: str) -> bool:
 
 
 def _in_word(character: str) -> bool:
-    """Whether a character is part of a word."""
+
     return character.isalnum() or character == "_"
 
 
-def _said_again(name: str, line: str) -> bool:
-    """Whether a line goes on with the same name, complete, after its beginning and the full stop."""
+def _is_repeated(name: str, line: str) -> bool:
+    """Whether the name that begins a line is repeated in full after the full stop."""
     begin = len(name) + 2
     end = begin + len(name)
     return line.startswith(name, begin) and _in_word(name[-1]) != _in_word(line[end : end + 1])
 
 
 def title_of(line: str) -> str:
-    """The heading of a line such as "Ann B. Lee. Lee was born in York .", or "" where it has none."""
+    """Return the heading of a line such as "Ann B. Lee. Lee was born in York .", or "" if it has none."""
     stop, otherwise = line.find(". "), ""
     while stop >= 0 and len(line[:stop].split()) <= _LONGEST_HEADING:
         beginning = line[:stop]
         stop = line.find(". ", stop + 1)
         if not beginning.strip() or beginning.endswith(" "):
             continue
-        # "Malcolm X. Malcolm X was ...": a name of several words that is said again at once was complete.
-        if not _continues(beginning) or (" " in beginning and _said_again(beginning, line)):
+        # "Malcolm X. Malcolm X was ...": a name of several words that is repeated at once was complete.
+        if not _continues(beginning) or (" " in beginning and _is_repeated(beginning, line)):
             return beginning
         # "Anastasius I. Pope Anastasius I was ...": if nothing else can be the heading.
         if " " in beginning:
@@ -65,13 +64,13 @@ def title_of(line: str) -> str:
 
 
 def _edges(text: str) -> list[int]:
-    """The positions at which a word may begin or end: all but those between two characters of a word."""
+    """The positions at which a word may begin or end."""
     inside = [_in_word(character) for character in text]
     return [i for i in range(len(text) + 1) if not (0 < i < len(text) and inside[i - 1] and inside[i])]
 
 
 def spans(text: str, names: Container[str], longest: int) -> Iterator[tuple[int, int]]:
-    """Where names occur in a text as whole words, from left to right and the longest first at each place."""
+    """Yield the places where names occur as whole words, from left to right, the longest first at each place."""
     positions = _edges(text)
     for i, start in enumerate(positions):
         ends = [end for end in positions[i + 1 : i + 1 + longest] if end - start <= longest]
@@ -79,7 +78,7 @@ def spans(text: str, names: Container[str], longest: int) -> Iterator[tuple[int,
 
 
 def fingerprint(lines: Iterable[str]) -> str:
-    """What tells a corpus from every other: the SHA-256 of its lines, each with a line feed."""
+    """Return the sha256 of the lines, each with a line feed."""
     digest = hashlib.sha256()
     for line in lines:
         digest.update(f"{line}\n".encode())
@@ -100,7 +99,7 @@ class Corpus:
 
     @cached_property
     def titles(self) -> tuple[str, ...]:
-        """The heading of each line, "" where a line has none."""
+        """The heading of each line, or ""."""
         return tuple(title_of(line) for line in self.lines)
 
     @cached_property
@@ -119,7 +118,7 @@ class Corpus:
 
 
 def headings_in(text: str, headings: Container[str], longest: int) -> list[str]:
-    """The headings that occur in a text, the longest first; one inside a longer one does not count."""
+    """Return the headings that occur in a text, the longest first; one inside a longer one does not count."""
     text = normal(text)
     taken: list[tuple[int, int]] = []
     for start, end in sorted(spans(text, headings, longest), key=lambda span: span[0] - span[1]):
@@ -129,20 +128,20 @@ def headings_in(text: str, headings: Container[str], longest: int) -> list[str]:
 
 
 def documents_about(corpus: Corpus, text: str) -> list[int]:
-    """The lines whose headings occur in a text, longest heading first; a heading inside a longer one does not count."""
+    """Return the numbers of the lines whose headings occur in a text, in the order of `headings_in`."""
     found = headings_in(text, corpus.shelf, corpus.longest_title)
     return [number for heading in found for number in corpus.shelf[heading]]
 
 
 def open_book(corpus: Corpus, places: Collection[str], question: str) -> str | None:
-    """The answer of a reader who looks the heading up and takes the first known place in the line, if there is one."""
+    """Answer by looking up the heading and taking the first known place in the line; None if there is none."""
     known = frozenset(places)
     longest = max(map(len, known), default=0)
     for number in documents_about(corpus, question):
         title = corpus.titles[number]
         text = corpus.lines[number][len(title) :]
         found = [text[start:end] for start, end in spans(text, known, longest)]
-        # Warren and Orlando are names too: the person's own are taken for a place only where there is no other.
+        # Warren and Orlando are names too: the person's own name is a place only if there is no other.
         own = frozenset(title.split())
         if found:
             return next((place for place in found if not own.issuperset(place.split())), found[0])

@@ -1,20 +1,17 @@
-"""The built-in corpus: a short biography of each of 3,000 real people, and questions about where they were born.
+"""The built-in corpus: short biographies of 3,000 real people, and questions about where they were born.
 
-Why: the laboratory works on the first day, without a download, on text that has what makes recall hard: many sentence
-forms, other places and dates around the birthplace, people who share a surname. The facts are rows of a table; the
-sentence forms are here, so the same person can be told in another way with another seed.
-It must not know about the user's files, tokens or models.
-
-A person's rendering depends on the seed and that person alone, never on who else was chosen.
+It needs no download, and has what makes recall hard: many sentence forms, other places and dates around the birthplace,
+people who share a surname. The facts are rows of a table and the sentence forms are here, so another seed describes the same
+person in other words. A person's text depends on the seed and that person alone, not on who else was chosen. Knows nothing
+about the user's files, tokens or models.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
-import string
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import cache
@@ -26,7 +23,8 @@ import numpy as np
 from attnlab.corpora.files import Question
 from attnlab.errors import DataError
 
-_MONTHS = (
+# calendar.month_name depends on the locale.
+_MONTHS = [
     "January",
     "February",
     "March",
@@ -39,14 +37,14 @@ _MONTHS = (
     "October",
     "November",
     "December",
-)
+]
 _TRAIN_SHARE = 0.60
 _DEV_SHARE = 0.15
 
 
 @dataclass(frozen=True)
 class Person:
-    """What is known of one person; `name` is unique, `death_city` may be empty."""
+    """The facts about one person; `name` is unique, `death_city` may be empty."""
 
     person_id: str
     name: str
@@ -64,16 +62,7 @@ class Person:
     death_city: str
 
 
-@dataclass(frozen=True)
-class _Split:
-    """Who is asked about in training, while choosing, and at the end; no person is in two parts."""
-
-    train: tuple[Person, ...]
-    dev: tuple[Person, ...]
-    test: tuple[Person, ...]
-
-
-# The place of birth comes first, in the middle and last; places that are not the answer stand before and after it.
+# The place of birth comes first, in the middle or last; other places come before and after it.
 FORMS = (
     "Born in {city}, {region}, {surname} made his debut for the {team} on {debut} and played mainly as {a_position} .",
     "Originally from {city}, {region}, {surname} threw {throws}, batted {bats} and first played for the {club} .",
@@ -103,7 +92,7 @@ FORMS = (
     "with the {team} .",
     "Before he died in {death}, {subject} had been {a_position}; he was born on {birth}, and {city} was the place .",
 )
-MOST_FORMS = sum("{death}" not in form for form in FORMS)  # those that fit everybody
+MOST_FORMS = sum("{death}" not in form for form in FORMS)  # those that fit everyone
 # The first form is the usual one: it is listed as often as all others together.
 _QUESTIONS = (
     "Where was {name} born?",
@@ -118,18 +107,17 @@ _QUESTIONS = (
 
 
 def _person_generator(seed: int, purpose: str, person: Person) -> np.random.Generator:
-    """Randomness that depends on the seed, what it is for and the person, not on the order or number of people."""
+    """A generator that depends on the seed, the purpose and the person, not on the order or number of people."""
     digest = hashlib.sha256(f"{purpose}:{person.person_id}".encode()).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
 
-def pick(generator: np.random.Generator, options: Sequence[str]) -> str:
-    """One of the options, each as likely as its share of the list."""
+def _pick(generator: np.random.Generator, options: Sequence[str]) -> str:
     return options[int(generator.random() * len(options))]
 
 
 def _with_article(noun: str) -> str:
-    """The noun with "a" or "an" before it."""
+
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
@@ -140,48 +128,44 @@ def _day(when: date, month_first: bool) -> str:
 
 
 def _club(person: Person) -> str:
-    """The first team with the city it played in, unless its name already says it."""
+    """The first team with its city, unless the name contains it."""
     named = person.debut_city in person.debut_team
     return person.debut_team if named else f"{person.debut_team} of {person.debut_city}"
 
 
-def placeholders(form: str) -> frozenset[str]:
-    """The names of the facts that a sentence form tells."""
-    return frozenset(name for _, name, _, _ in string.Formatter().parse(form) if name)
-
-
 def _forms_for(person: Person) -> list[str]:
-    """The sentence forms that fit what is known of a person."""
+    """The sentence forms for which all facts about a person are known."""
     return [one for one in FORMS if person.death_city or "{death}" not in one]
 
 
 def biography(person: Person, seed: int = 0) -> str:
-    """One line about a person: the name as a heading, then a sentence that tells where the person was born."""
-    generator = _person_generator(seed, "biography", person)
-    return told(person, pick(generator, _forms_for(person)), generator)
+    """Return one line about a person: the name as a heading, then a sentence with the place of birth."""
+    return variants(person, 1, seed)[0]
 
 
-def retold(person: Person, count: int, seed: int = 0) -> tuple[str, ...]:
-    """So many lines about a person, no two in the same sentence form; the first is the biography.
+def variants(person: Person, count: int, seed: int = 0) -> tuple[str, ...]:
+    """Return `count` lines about a person, each in a different sentence form; the first is the biography.
 
-    More of them begin with the same ones, so that a corpus of four forms holds that of two.
+    A larger count begins with the same lines, so that a corpus of four forms contains that of two.
     """
-    assert 1 <= count <= MOST_FORMS, "every person can be told in so many forms, and not in more"
-    if count == 1:
-        return (biography(person, seed),)
-    first = pick(_person_generator(seed, "biography", person), _forms_for(person))
-    others = [one for one in _forms_for(person) if one != first]
-    generator = _person_generator(seed, "retold", person)
-    order = generator.permutation(len(others))[: count - 1].tolist()
-    return (biography(person, seed), *(told(person, others[at], generator) for at in order))
+    assert 1 <= count <= MOST_FORMS, "every person can be described in that many forms, and not in more"
+    generator = _person_generator(seed, "biography", person)
+    first = _pick(generator, _forms_for(person))
+    lines = [render(person, first, generator)]
+    if count > 1:
+        others = [one for one in _forms_for(person) if one != first]
+        generator = _person_generator(seed, "retold", person)
+        order = generator.permutation(len(others))[: count - 1].tolist()
+        lines += [render(person, others[at], generator) for at in order]
+    return tuple(lines)
 
 
-def told(person: Person, form: str, generator: np.random.Generator) -> str:
-    """One line about a person in a sentence form; what the form leaves open is drawn."""
+def render(person: Person, form: str, generator: np.random.Generator) -> str:
+    """Return one line about a person in a sentence form; date format and form of the name are drawn."""
     usual = person.name.split(" (")[0]
     month_first = generator.random() < 0.5
     sentence = form.format(
-        subject=pick(generator, (usual, usual, person.given_name, person.surname)),
+        subject=_pick(generator, (usual, usual, person.given_name, person.surname)),
         surname=person.surname,
         given_name=person.given_name,
         birth=_day(person.birth_date, month_first),
@@ -202,39 +186,42 @@ def told(person: Person, form: str, generator: np.random.Generator) -> str:
 
 
 def biographies(people: Iterable[Person], seed: int = 0, forms: int = 1) -> tuple[str, ...]:
-    """The lines of all people in their order, each person's in so many sentence forms."""
-    return tuple(line for person in people for line in retold(person, forms, seed))
+    """Return the lines about all people in order, in `forms` sentence forms each."""
+    return tuple(line for person in people for line in variants(person, forms, seed))
 
 
 def questions(people: Iterable[Person], seed: int = 0) -> tuple[Question, ...]:
-    """One question a person about the place of birth, with the city as its answer."""
+    """Return one question per person about the place of birth, with the city as its answer."""
     return tuple(
         Question(
-            pick(_person_generator(seed, "question", person), _QUESTIONS).format(name=person.name), person.birth_city
+            _pick(_person_generator(seed, "question", person), _QUESTIONS).format(name=person.name), person.birth_city
         )
         for person in people
     )
 
 
-def split(people: Iterable[Person], seed: int = 0) -> _Split:
-    """The people in three parts of 60, 15 and 25 per cent, each in the order given."""
+def split(people: Iterable[Person], seed: int = 0) -> dict[str, tuple[Person, ...]]:
+    """Split people into train (60 %), dev (15 %) and test (25 %), each in the order given."""
     everyone = tuple(people)
     drawn = sorted(
         range(len(everyone)),
         key=lambda i: (_person_generator(seed, "split", everyone[i]).random(), everyone[i].person_id),
     )
     n_train, n_dev = round(_TRAIN_SHARE * len(everyone)), round(_DEV_SHARE * len(everyone))
-    parts = drawn[:n_train], drawn[n_train : n_train + n_dev], drawn[n_train + n_dev :]
-    train, dev, test = (tuple(everyone[i] for i in sorted(part)) for part in parts)
-    return _Split(train, dev, test)
+    parts = {
+        "train": drawn[:n_train],
+        "dev": drawn[n_train : n_train + n_dev],
+        "test": drawn[n_train + n_dev :],
+    }
+    return {name: tuple(everyone[i] for i in sorted(part)) for name, part in parts.items()}
 
 
 def _small_world(people: Sequence[Person], n: int) -> tuple[Person, ...]:
-    """A subset of n people, drawn town by town so that a small world too has several natives of most towns."""
+    """A subset of n people, drawn town by town, so that most towns have several natives."""
     towns: dict[str, list[Person]] = defaultdict(list)
     for person in sorted(people, key=lambda one: hashlib.sha256(one.person_id.encode()).digest()):
         towns[person.birth_city].append(person)
-    # No town may fill a small world: at most a fifteenth of it, or three people.
+    # No town may dominate: at most a fifteenth of the people, or three.
     limit = max(3, n // 15)
     order = sorted(towns, key=lambda town: hashlib.sha256(town.encode()).digest())
     chosen = [person.person_id for town in order for person in towns[town][:limit]][:n]
@@ -243,27 +230,21 @@ def _small_world(people: Sequence[Person], n: int) -> tuple[Person, ...]:
     return tuple(person for person in people if person.person_id in keep)
 
 
-def _parsed(row: Mapping[str, str]) -> Person:
-    """A person from a row of the table."""
-    facts: dict[str, Any] = {
-        name: date.fromisoformat(fact) if name.endswith("_date") else fact for name, fact in row.items()
-    }
-    return Person(**facts)
-
-
 @cache
-def everyone() -> tuple[Person, ...]:
-    """All people of the packaged table, read once."""
+def _everyone() -> tuple[Person, ...]:
     text = resources.files("attnlab.corpora").joinpath("data", "people.csv").read_text(encoding="utf-8")
-    names = [field.name for field in fields(Person)]
     rows = csv.DictReader(text.splitlines())
-    assert rows.fieldnames == names, "people.csv and Person name the same facts in the same order"
-    return tuple(_parsed(row) for row in rows)
+    assert rows.fieldnames == [field.name for field in fields(Person)], "the columns of people.csv are those of Person"
+    facts: Iterable[Any] = (
+        {name: date.fromisoformat(fact) if name.endswith("_date") else fact for name, fact in row.items()}
+        for row in rows
+    )
+    return tuple(Person(**row) for row in facts)
 
 
 def load_people(n: int | None = None) -> tuple[Person, ...]:
-    """All people, or a fixed subset of n of them, in the order of the table."""
-    people = everyone()
+    """Return all people, or a fixed subset of n of them, in the order of the table."""
+    people = _everyone()
     if n is None:
         return people
     if not 1 <= n <= len(people):

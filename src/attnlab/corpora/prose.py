@@ -1,10 +1,12 @@
-"""Built-in prose: English sentences from the reference text and the docstrings that every CPython carries.
+"""Built-in English sentences, with or without a topic, from the reference text and docstrings that every CPython carries.
 
-Why: word-level models need some hundred thousand words of real English, and these are on every machine already: the topics
-of `help()` (pydoc_data) and the docstrings of the standard library. The text is CPython's own, copyright the Python Software
-Foundation, under its licence (`license()` prints it); no copy of it comes with this package. It differs a little between
-versions of Python, so that runs record its checksum.
-It must not know about tokens, models or results.
+Word-level models need several hundred thousand words of real English, classifiers need labelled text, and both are on every
+machine already: the topics of `help()` (pydoc_data) and the docstrings of the standard library. The text is CPython's own,
+copyright the Python Software Foundation, under its licence (`license()` prints it); this package contains no copy. It differs
+slightly between versions of Python, so runs record its checksum. Knows nothing about tokens, models or results.
+
+The topic of a labelled sentence follows from its module, and its part (train, dev, test) from its docstring, so that
+sentences written together stay together. No sentence is in two parts, nor are sentences that differ in one word.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from pathlib import Path
 from attnlab.errors import DataError
 from attnlab.word_split import split_sentences
 
-# Not everywhere a part of Python, or not English.
+# Not part of every Python, or not English.
 _LEFT_OUT = frozenset(
     {"test", "tests", "idlelib", "tkinter", "lib2to3", "distutils", "ensurepip", "turtledemo", "encodings"}
     | {"site-packages", "dist-packages", "pydoc_data", "config", "__pycache__"}
 )
 
-# Everything in a source file that may hold quotation marks, so that those of a docstring are never mistaken.
+# Everything in a source file that may contain quotation marks, so that those of a docstring are recognised.
 _STRINGS = re.compile(
     r"""
       \#[^\n]*
@@ -40,7 +42,7 @@ _STRINGS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-# Where a text holds the sign, the pattern is replaced.
+# (sign, pattern, replacement): the pattern is tried only if the text contains the sign.
 _MARKUP = (
     ("`", re.compile(r":[a-z]+(?::[a-z]+)?:`~?([^`<>]+)`"), r"\1"),  # :func:`name`
     ("`", re.compile(r"``?([^`]+)`?`"), r"\1"),
@@ -54,7 +56,7 @@ _MARKUP = (
 _CURLY = str.maketrans("“”‘’", "\"\"''")
 _LABEL = re.compile(r"(?:[-*+•]|\(?(?:\d+|[a-z])[.)]|(?:Note|Warning|Caution|CPython implementation detail):)\s+")
 _STRANGE = (">>>", "::=", "+--", "|  ", " |", "****", "====", "----", "~~~~", "\\", "$ ")  # code, tables, headings
-# What stands between two spaces in an English sentence: words, numbers, a dash, all with their punctuation.
+# A word of an English sentence with its punctuation, a number or a dash.
 _ENGLISH = re.compile(
     r"""["'(]* (?: [A-Za-z]+\d* (?: [-'/] [A-Za-z]+ )* '? | [A-Z] (?: \.[A-Z] )+ \.? | e\.g\.? | i\.e\.?
                | \d+ (?: [.,] \d+ )* (?: st | nd | rd | th | s | % | -[a-z]+ )? | -- )
@@ -70,13 +72,13 @@ _COMMON = frozenset(_FREQUENT.split())
 _BEGINNING = re.compile(r"""["'(]?[A-Z]""")
 _ENDING = re.compile(r"""[\w)"'][.!?][)"']*$""")
 _SHORTEST, _LONGEST = 3, 100  # words
-NO_TEXT = "this Python carries no help texts (pydoc_data and the sources of its library are missing): give a file"
+_NO_TEXT = "this Python carries no help texts (pydoc_data and the sources of its library are missing): give a file"
 
 
-def paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs of a help text, each on one line, without marks of lists; what looks like code or a table is left out.
+def _paragraphs(text: str) -> Iterator[str]:
+    """Yield the paragraphs of a help text, each on one line without list markers; code and tables are skipped.
 
-    Inside a block a new one begins at the mark of a list, and where the text moves back to the left.
+    Within a block, a list marker or a smaller indent begins a new paragraph.
     """
     for block in re.split(r"\n\s*\n", text):
         if any(mark in block for mark in _STRANGE):
@@ -90,14 +92,13 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def _unwrapped(lines: list[str]) -> str:
-    """Lines joined to one; a hyphen at the end of a line joins without a space."""
+    """Join lines; after a hyphen at the end of a line, without a space."""
     text = " ".join(line.strip() for line in lines)
     label = _LABEL.match(text)
     return re.sub(r"(?<=[a-z]-) (?=[a-z])", "", text[label.end() :] if label else text)
 
 
-def plain(text: str) -> str:
-    """A text without its markup."""
+def _without_markup(text: str) -> str:
     text = text.translate(_CURLY)
     for sign, pattern, instead in _MARKUP:
         if sign in text:
@@ -106,7 +107,7 @@ def plain(text: str) -> str:
 
 
 def _is_english(sentence: str) -> bool:
-    """Whether a sentence is made of English words only, of a fitting number, from a capital to a full stop."""
+    """Whether a sentence consists of English words, is neither too short nor too long, and ends with a full stop."""
     words = sentence.split()
     if not (_SHORTEST <= len(words) <= _LONGEST and _BEGINNING.match(sentence) and _ENDING.search(sentence)):
         return False
@@ -120,73 +121,80 @@ def _is_english(sentence: str) -> bool:
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """The long strings of a source file that stand alone on their lines."""
+    """Yield the triple-quoted strings of a source file that begin a line."""
     for match in _STRINGS.finditer(source):
         text = match["double"] or match["single"]
         if text and not source[source.rfind("\n", 0, match.start()) + 1 : match.start()].strip():
             yield inspect.cleandoc(text)
 
 
-def library_files(folder: Path) -> Iterator[Path]:
-    """The source files of the standard library, in an order that is the same everywhere."""
+def _library_files(folder: Path) -> Iterator[Path]:
+    """The source files of the standard library, in the same order on every system."""
     for path in sorted(folder.iterdir() if folder.is_dir() else (), key=lambda one: one.name):
         if path.is_dir() and path.name not in _LEFT_OUT and not path.name.startswith(("config-", ".")):
-            yield from library_files(path)
+            yield from _library_files(path)
         elif path.suffix == ".py":
             yield path
 
 
-def texts() -> Iterator[str]:
-    """All help texts of this Python: the topics of help(), then the docstrings."""
-    with suppress(ImportError):  # a Python cut down to the bones
-        from pydoc_data.topics import topics
+def _library_docstrings() -> Iterator[tuple[str, str]]:
+    """The docstrings of the standard library, each after the name of its top-level module or package."""
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in _library_files(library):
+        module = path.relative_to(library).with_suffix("").parts[0]
+        for text in docstrings(path.read_text(encoding="utf-8", errors="replace")):
+            yield module, text
 
-        yield from (topics[name] for name in sorted(topics))
-    for path in library_files(Path(sysconfig.get_path("stdlib"))):
-        yield from docstrings(path.read_text(encoding="utf-8", errors="replace"))
+
+def _help_texts() -> Iterator[str]:
+    """All help texts of this Python: the topics of help(), then the docstrings."""
+    with suppress(ImportError):  # a minimal Python
+        from pydoc_data.topics import topics as of_help
+
+        yield from (of_help[name] for name in sorted(of_help))
+    yield from (text for _, text in _library_docstrings())
 
 
 def bare(sentence: str) -> str:
-    """A sentence without what may differ between copies of it: case, punctuation, quotation marks."""
+    """Return a sentence in lower case without punctuation, to compare copies of it."""
     return " ".join(re.findall(r"\w+", sentence.lower()))
 
 
 def sentences_of(helps: Iterable[str]) -> tuple[str, ...]:
-    """The English sentences of some help texts, each once, in order."""
+    """Return the English sentences of help texts, each once, in order."""
     found: dict[str, str] = {}
     for text in helps:
-        for paragraph in paragraphs(text):
-            for sentence in split_sentences(plain(paragraph)):
+        for paragraph in _paragraphs(text):
+            for sentence in split_sentences(_without_markup(paragraph)):
                 if _is_english(sentence):
                     found.setdefault(bare(sentence), sentence)
     return tuple(found.values())
 
 
 @cache
-def sentences() -> tuple[str, ...]:
-    """All sentences of this Python."""
-    return sentences_of(texts())
+def _sentences() -> tuple[str, ...]:
+    return sentences_of(_help_texts())
 
 
-def _part_of(sentence: str) -> str:
-    """The part a sentence belongs to, by its checksum: the same in every version, eight tenths of them for training."""
-    digit = int(hashlib.sha256(bare(sentence).encode()).hexdigest(), 16) % 10
+def part_of(text: str) -> str:
+    """Return the part that a text belongs to, by its checksum: the same in every version; 80 % is for training."""
+    digit = int(hashlib.sha256(bare(text).encode()).hexdigest(), 16) % 10
     return {8: "dev", 9: "test"}.get(digit, "train")
 
 
 def load_prose(n: int | None = None, part: str | None = None) -> tuple[str, ...]:
-    """All sentences or the first n, and of these all or those of one part."""
-    found = sentences()
+    """Return all sentences or the first n; of these, all or those of one part."""
+    found = _sentences()
     if n is not None and not 1 <= n <= len(found):
         raise DataError(f"there are {len(found)} sentences to choose from, not {n}: ask for 1 to {len(found)}")
-    chosen = tuple(one for one in found[:n] if part is None or _part_of(one) == part)
+    chosen = tuple(one for one in found[:n] if part is None or part_of(one) == part)
     if not chosen:
-        raise DataError(f"none of {n} sentences is in the part {part}: ask for more" if found else NO_TEXT)
+        raise DataError(f"none of {n} sentences is in the part {part}: ask for more" if found else _NO_TEXT)
     return chosen
 
 
 def licence() -> tuple[str, ...]:
-    """What must be said with a copy of the sentences."""
+    """Return the licence notice that a copy of the sentences needs."""
     return (
         "# Licence of these sentences",
         "",
@@ -195,3 +203,91 @@ def licence() -> tuple[str, ...]:
         "License, https://docs.python.org/3/license.html. Changed: cut into sentences, markup removed, and",
         "everything left out that is not plain English.",
     )
+
+
+# Sentences with a topic
+
+# Modules and packages by topic; those that a version of Python lacks are skipped.
+MODULES = {
+    "concurrency": """
+        asyncio threading multiprocessing concurrent queue sched selectors subprocess _threading_local contextvars signal
+    """,
+    "files": """
+        _pyio io tarfile shutil pathlib zipfile tempfile bz2 lzma gzip os fileinput posixpath ntpath genericpath stat
+        filecmp fnmatch glob dbm shelve linecache _compression zipimport
+    """,
+    "mail": "email mailbox smtplib imaplib poplib nntplib smtpd quopri mimetypes mailcap",
+    "network": """
+        http urllib socket socketserver ssl ftplib xmlrpc ipaddress telnetlib wsgiref cgi cgitb webbrowser asyncore
+        asynchat
+    """,
+    "numbers": """
+        _pydecimal decimal statistics random fractions numbers datetime _pydatetime calendar _strptime heapq bisect
+        colorsys
+    """,
+    "python": """
+        importlib inspect ast symtable dis opcode pkgutil tokenize pyclbr code codeop typing abc _py_abc enum dataclasses
+        imp modulefinder runpy annotationlib keyword types weakref site sysconfig venv zipapp
+    """,
+    "testing": """
+        unittest doctest pdb bdb traceback trace tracemalloc timeit cProfile profile pstats warnings logging
+    """,
+    "text": """
+        xml html json csv configparser difflib textwrap re string codecs locale gettext argparse optparse getopt shlex
+        stringprep base64 plistlib tomllib pprint
+    """,
+}
+TOPICS = tuple(MODULES)
+_TOPIC_OF = {module: topic for topic, modules in MODULES.items() for module in modules.split()}
+_SHORTEST_LABELLED = 5  # words; a shorter sentence ("Return the value.") has no topic
+
+
+def labelled_docstrings() -> Iterator[tuple[str, str]]:
+    """Yield the topic and text of every docstring of the modules above."""
+    return ((_TOPIC_OF[module], text) for module, text in _library_docstrings() if module in _TOPIC_OF)
+
+
+def spellings(sentence: str) -> list[str]:
+    """Return a bare sentence, and what is left of it without each of its words.
+
+    Sentences that share one of these differ in at most one word: added, missing or replaced.
+    """
+    words = bare(sentence).split()
+    return [" ".join(words[:at] + words[at + 1 :]) for at in range(len(words))] + [" ".join(words)]
+
+
+def deduplicated(found: list[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows (part, topic, sentence) whose sentence is new; sentences of two topics are dropped."""
+    owners: dict[str, set[str]] = {}
+    for _, topic, sentence in found:
+        owners.setdefault(bare(sentence), set()).add(topic)
+    seen: set[str] = set()
+    for part, topic, sentence in found:
+        if len(owners[bare(sentence)]) > 1:
+            continue
+        alike = spellings(sentence)
+        if seen.isdisjoint(alike):
+            seen.update(alike)
+            yield part, topic, sentence
+
+
+@cache
+def labelled_sentences() -> tuple[tuple[str, str, str], ...]:
+    """Return all labelled sentences of this Python as (part, topic, sentence)."""
+    found = [
+        (part_of(text), topic, sentence)
+        for topic, text in labelled_docstrings()
+        for sentence in sentences_of([text])
+        if len(sentence.split()) >= _SHORTEST_LABELLED
+    ]
+    return tuple(deduplicated(found))
+
+
+def topics() -> dict[str, list[tuple[str, str]]]:
+    """Return the parts train, dev and test, each a list of (topic, sentence)."""
+    parts: dict[str, list[tuple[str, str]]] = {"train": [], "dev": [], "test": []}
+    for part, topic, sentence in labelled_sentences():
+        parts[part].append((topic, sentence))
+    if not all(parts.values()):
+        raise DataError(_NO_TEXT)
+    return parts

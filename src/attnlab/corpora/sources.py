@@ -1,14 +1,13 @@
-"""Where text comes from: the name of built-in data, or the path of a file.
+"""Data by name: built-in data, or the path of a file. Every command and setting names its data with one string.
 
-Why: every command and every setting names its data with one string, and this is the one place that understands it.
-It must not know what the data is used for.
-
-    people, people:300                            the corpus, all of it or 300 people
-    people:x4, people:300:x4                      everybody told in 4 sentence forms, a line each; the first is that of people
-    people:train, people:dev, people:300:test     the questions about them; the same however many forms there are
-    prose, prose:2000                             English sentences, all of them or the first 2,000
+    people, people:300                            the corpus: all people, or 300 of them
+    people:x4, people:300:x4                      4 lines per person, each in another sentence form; the first as in people
+    people:train, people:dev, people:300:test     the questions about them, whatever the number of forms
+    prose, prose:2000                             English sentences: all, or the first 2,000
     prose:train, prose:dev, prose:2000:test       parts of them that share no sentence
     anything else, and ./people                   a file
+
+Knows nothing about what the data is used for.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -28,24 +27,26 @@ from attnlab.errors import DataError, OutputExists, StorageError, unknown
 
 _BUILT_IN = ("people", "prose")
 _PARTS = ("train", "dev", "test")
+_LICENCES = {
+    "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
+    " same licence, and name the source.",
+    "prose": "The text is that of Python itself, © Python Software Foundation, under its licence.",
+}
+_UNKNOWN_LICENCE = "The licence of your own data is not known: check it before you share the model."
 
 
 @dataclass(frozen=True)
 class _BuiltIn:
-    """Built-in data: which, how much of it (None for all), which part (None for the whole), in how many forms."""
+    """Built-in data: its name, how many people or sentences (None: all), which part (None: all), how many forms."""
 
     name: str
     n: int | None
     part: str | None
     forms: int = 1
 
-    def people(self) -> tuple[people.Person, ...]:
-        """Everybody in this world, whichever part is asked for."""
-        return people.load_people(self.n)
-
 
 def _built_in(source: str | Path) -> _BuiltIn | None:
-    """The built-in data that a source names, or None where it names a file."""
+    """The built-in data that a source names, or None if it names a file."""
     if not str(source).strip():
         raise DataError("the name of the data is empty: name a file, or people or prose (built in)")
     name = "" if isinstance(source, Path) else source.split(":")[0]
@@ -60,7 +61,7 @@ def _built_in(source: str | Path) -> _BuiltIn | None:
         raise DataError(unknown("built-in data", source, names) + f" (a file of that name is ./{source})")
     n, forms, part = match.groups()
     if forms and not 1 <= int(forms) <= people.MOST_FORMS:
-        raise DataError(f"{source}: a person is told in 1 to {people.MOST_FORMS} forms, not in {int(forms)}")
+        raise DataError(f"{source}: a person is described in 1 to {people.MOST_FORMS} forms, not in {int(forms)}")
     return _BuiltIn(name, int(n) if n else None, part, int(forms or 1))
 
 
@@ -70,7 +71,7 @@ def is_built_in(source: str | Path) -> bool:
 
 
 def _check_name(source: str | Path, choices: Sequence[str]) -> None:
-    """Refuses a path that does not exist and looks like a mistyped name of built-in data."""
+    """Refuse a missing file whose name looks like a mistyped name of built-in data."""
     name = str(source)
     head = name.split(":")[0]
     if not os.access(name, os.F_OK) and difflib.get_close_matches(head, _BUILT_IN, cutoff=0.7):
@@ -78,7 +79,7 @@ def _check_name(source: str | Path, choices: Sequence[str]) -> None:
 
 
 def lines_of(source: str | Path) -> Iterator[str]:
-    """The lines of the corpus that a source names, one at a time; those of a file are not kept in memory."""
+    """Yield the lines of a corpus one at a time; those of a file are not kept in memory."""
     if is_built_in(source):
         return iter(load_corpus(source).lines)
     _check_name(source, [*_BUILT_IN, *(f"prose:{part}" for part in _PARTS)])
@@ -86,7 +87,7 @@ def lines_of(source: str | Path) -> Iterator[str]:
 
 
 def load_corpus(source: str | Path) -> Corpus:
-    """The corpus that a source names."""
+    """Load a corpus by name or path."""
     data = _built_in(source)
     if data is None:
         return Corpus(str(source), tuple(lines_of(source)))
@@ -95,11 +96,11 @@ def load_corpus(source: str | Path) -> Corpus:
     if data.part is not None:
         corpus = str(source).removesuffix(f":{data.part}")
         raise DataError(f"{source} names questions, not a corpus; the corpus is {corpus}")
-    return Corpus(str(source), people.biographies(data.people(), forms=data.forms))
+    return Corpus(str(source), people.biographies(people.load_people(data.n), forms=data.forms))
 
 
 def load_questions(source: str | Path) -> tuple[Question, ...]:
-    """The questions that a source names."""
+    """Load questions by name or path."""
     data = _built_in(source)
     if data is None:
         _check_name(source, [f"people:{part}" for part in _PARTS])
@@ -109,17 +110,16 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     if data.part is None:
         choices = " or ".join(f"{source}:{part}" for part in _PARTS)
         raise DataError(f"{source} names a corpus, not questions; choose {choices}")
-    parts = people.split(data.people())
-    return people.questions({"train": parts.train, "dev": parts.dev, "test": parts.test}[data.part])
+    return people.questions(people.split(people.load_people(data.n))[data.part])
 
 
 def as_table(questions: tuple[Question, ...]) -> tuple[str, ...]:
-    """Questions as lines of the users' format."""
+    """Return questions as lines of the user's file format."""
     return tuple(one.question if one.answer is None else f"{one.question}\t{one.answer}" for one in questions)
 
 
 def _texts_of(source: str, data: _BuiltIn) -> dict[str, tuple[str, ...]]:
-    """The files that built-in data becomes, by name, and its licence."""
+    """The lines of the files to export, by file name, with the licence."""
     if data.name == "prose":
         if data.part is not None:
             raise DataError(
@@ -134,7 +134,7 @@ def _texts_of(source: str, data: _BuiltIn) -> dict[str, tuple[str, ...]]:
 
 
 def export(source: str, folder: str | Path) -> tuple[Path, ...]:
-    """Writes built-in data and its licence as files of the users' format; returns their paths."""
+    """Write built-in data and its licence as files in the user's format; return their paths."""
     data = _built_in(source)
     if data is None:
         raise DataError(f"{source} is not built-in data; export people, people:300 for 300 of them, or prose")
@@ -142,7 +142,7 @@ def export(source: str, folder: str | Path) -> tuple[Path, ...]:
 
 
 def _write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path, ...]:
-    """Writes files of lines into a folder that holds none of them yet; returns their paths."""
+    """Write files of lines into a folder that has none of them yet."""
     if folder.exists() and not folder.is_dir():
         raise OutputExists(f"{folder} is a file; name a new folder")
     taken = [name for name in texts if (folder / name).exists()]
@@ -155,3 +155,17 @@ def _write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); choose another folder") from None
     return tuple(folder / name for name in texts)
+
+
+# For model cards
+
+
+def licences_of(sources: Iterable[str]) -> list[str]:
+    """Return what is known about the licences of data, each once."""
+    names = (one.split(":")[0] if one and is_built_in(one) else "" for one in sources)
+    return sorted({_LICENCES.get(name, _UNKNOWN_LICENCE) for name in names})
+
+
+def public_name(source: str) -> str:
+    """Return the name of data without the folders of this machine."""
+    return source if is_built_in(source) else source.replace("\\", "/").rsplit("/", 1)[-1]

@@ -11,7 +11,7 @@ from typing import Any
 
 from attnlab import __version__, usercode
 from attnlab.config import flatten
-from attnlab.corpora.licences import licences_of, shown
+from attnlab.corpora.sources import licences_of, public_name
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def model_card(facts: Facts) -> str:
 def encoder_card(result: Mapping[str, Any]) -> str:
     """README.md of a small encoder, from its result."""
     config, best, guess = result["config"], result["history"][-1], result["unigram"]
-    rows = [f"| {shown(one['name'])} | {one['texts']:,} | `{one['sha256']}` |" for one in result["corpus"]]
+    rows = [f"| {public_name(one['name'])} | {one['texts']:,} | `{one['sha256']}` |" for one in result["corpus"]]
     curve = [
         f"| {one['epoch']:.2f} | {one['seconds'] / 60:.1f} | {one['loss']:.3f} | {one['accuracy']:.1%} |"
         for one in result["history"]
@@ -138,7 +138,7 @@ def _training(facts: Facts) -> str:
     for stored in facts.stages:
         data = {key: one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
         lines += [f"- {stored.get('stage')}" + ("" if data else ": on data that are not known")]
-        lines += [f"  - {key}: `{shown(one['source'])}`, sha256 `{one['sha256']}`" for key, one in data.items()]
+        lines += [f"  - {key}: `{public_name(one['source'])}`, sha256 `{one['sha256']}`" for key, one in data.items()]
         sources += [one["source"] for one in data.values()] or [""]
     if not lines:
         return "## Training\nHow it was trained is not known: it was exported from its weights alone.\n"
@@ -154,13 +154,13 @@ def _figures(facts: Facts) -> str:
         lines.append(f"- final training loss: {loss:.4f} nats a token")
     for one in [facts.result, *facts.examined]:
         if {"accuracy", "low", "high", "questions"} <= one.keys():
-            exam = f" of `{shown(str(one['exam']))}`" if "exam" in one else ""
+            exam = f" of `{public_name(str(one['exam']))}`" if "exam" in one else ""
             share, low, high = (100 * one[key] for key in ("accuracy", "low", "high"))
             lines.append(
                 f"- {one['questions']:,} questions{exam}: {share:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
             )
         if one.get("corpus") and "token_perplexity" in one:
-            lines.append(f"- token perplexity on `{shown(one['corpus'])}`: {one['token_perplexity']:,.1f}")
+            lines.append(f"- token perplexity on `{public_name(one['corpus'])}`: {one['token_perplexity']:,.1f}")
     return "\n".join(["## Figures\n", *lines, ""]) if lines else "## Figures\nNone were measured in its run.\n"
 
 

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attnlab.corpora import title_of
-from attnlab.corpora.evidence import Evidence, is_own_name, stretch
+from attnlab.corpora.evidence import Evidence, excerpt, is_own_name
 from attnlab.corpora.library import normal, spans
 from attnlab.stats import SelectiveRule
 
@@ -114,7 +114,7 @@ def read(found: Evidence | None, answer: str, known: Collection[str]) -> _Said:
     text, named = lines[0]
     begin, end = named.get(wanted) or next(iter(named.values()), (0, 0))
     everywhere = {name: place for _, one in reversed(lines) for name, place in one.items()}
-    return _Said(title_of(text), everywhere, stretch(text, begin, end))
+    return _Said(title_of(text), everywhere, excerpt(text, begin, end))
 
 
 def _guessed(probability: float, threshold: float, rule: SelectiveRule | None, distance: float | None) -> str:
