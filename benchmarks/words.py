@@ -33,8 +33,9 @@ from torch import Tensor
 
 from attnlab import ops, optim, stages
 from attnlab.config import RunConfig, resolve
+from attnlab.machine import environment
 from attnlab.model import LanguageModel
-from attnlab.runs import Run, environment
+from attnlab.runs import Run
 from attnlab.stages import Sources
 from attnlab.tasks import Example, Task, TaskData, make_task
 from attnlab.tokenizers import Tokenizer

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from attnlab.config import ModelConfig, RunConfig, build, diff, parse_json, preset_names, resolve
+from attnlab.config import ModelConfig, RunConfig, build, diff, preset_names, resolve
 from attnlab.errors import ConfigError
+from attnlab.folders import parse_json
 
 
 @pytest.mark.parametrize("preset", preset_names())

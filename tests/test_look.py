@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attnlab.config import ModelConfig
 from attnlab.errors import UserError
+from attnlab.folders import to_json, write_folder
 from attnlab.look import View, encode, files, head_numbers, look
 from attnlab.model import LanguageModel, model_files
-from attnlab.runs import to_json, write_folder
 from attnlab.taps import capture, influence
 from attnlab.tokenizers import MASK, Tokenizer
 from verbs import call

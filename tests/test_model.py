@@ -11,6 +11,7 @@ import torch
 from attnlab import ops, registry
 from attnlab.config import ModelConfig, RunConfig, resolve
 from attnlab.errors import CheckpointError, ConfigError
+from attnlab.folders import write_folder
 from attnlab.model import (
     LanguageModel,
     count_parameters,
@@ -19,7 +20,6 @@ from attnlab.model import (
     model_files,
     to_bytes,
 )
-from attnlab.runs import write_folder
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 from verbs import reseal

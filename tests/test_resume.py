@@ -13,9 +13,9 @@ import pytest
 from attnlab import stages, train
 from attnlab.config import RunConfig, resolve
 from attnlab.errors import AttnlabWarning, CheckpointError, UserError
-from attnlab.manifest import NAME as MANIFEST
+from attnlab.folders import MANIFEST, add_files, is_locked, is_written, locked, read_json, verify, write_folder
 from attnlab.model import load_model
-from attnlab.runs import Run, add_files, is_locked, is_written, locked, read_json, verify, write_folder
+from attnlab.runs import Run
 
 SETTINGS: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
@@ -167,9 +167,9 @@ def test_folders_of_older_versions_open_with_a_note(whole: Run, tmp_path: Path) 
 
 def test_a_file_counts_once_it_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at any write of a replacement, a folder holds the old file, no file, or the new one, and never damage."""
-    from attnlab import runs
+    from attnlab import folders
 
-    folder, write = tmp_path / "folder", runs.write_bytes
+    folder, write = tmp_path / "folder", folders.write_bytes
     seen = set()
     for survived in range(4):
         shutil.rmtree(folder, ignore_errors=True)
@@ -183,7 +183,7 @@ def test_a_file_counts_once_it_is_listed(tmp_path: Path, monkeypatch: pytest.Mon
             write(path, content)
 
         with monkeypatch.context() as patched:
-            patched.setattr(runs, "write_bytes", dying)
+            patched.setattr(folders, "write_bytes", dying)
             with suppress(Killed):
                 add_files(folder, {"value.json": b'{"value": "new"}'})
         verify(folder)

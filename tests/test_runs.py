@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from attnlab import runs
+from attnlab import folders, machine, runs
 from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
-from attnlab.manifest import kind_of
+from attnlab.folders import kind_of
 from attnlab.runs import Run
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "value.json"
-    runs.write_json(path, {"old": 1})
+    folders.write_json(path, {"old": 1})
 
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="disk is full"):
-        runs.write_json(path, {"new": 2})
+        folders.write_json(path, {"new": 2})
     assert json.loads(path.read_text()) == {"old": 1}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -36,7 +36,7 @@ def test_a_failed_folder_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fsync", full_at_second)
     with pytest.raises(StorageError):
-        runs.write_folder(tmp_path / "model", "model", {"a": b"1", "b": b"2"})
+        folders.write_folder(tmp_path / "model", "model", {"a": b"1", "b": b"2"})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -54,7 +54,7 @@ def test_create_refuses_and_open_explains(tmp_path: Path) -> None:
 
 
 def test_a_study_stands_for_its_last_model_once_there_is_one(tmp_path: Path) -> None:
-    runs.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
+    folders.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
     with pytest.raises(UserError, match="stopped before its model was finished: resume with `attnlab resume"):
         Run.open(tmp_path / "study")
     Run.create(tmp_path / "study/finetune", {})
@@ -92,7 +92,7 @@ def test_free_names_count_up(tmp_path: Path) -> None:
 
 
 def test_environment_tells_versions_and_nothing_personal() -> None:
-    found = runs.environment()
+    found = machine.environment()
     assert {"attnlab", "python", "torch", "processor", "cores"} <= set(found)
     assert str(Path.home()) not in json.dumps(found)
 

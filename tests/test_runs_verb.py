@@ -15,7 +15,8 @@ import pytest
 import attnlab
 from attnlab import cli, listing
 from attnlab.errors import StorageError, UserError
-from attnlab.runs import Run, locked, write_json
+from attnlab.folders import locked, write_json
+from attnlab.runs import Run
 from verbs import call, change, reseal
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]

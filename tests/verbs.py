@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import cli
-from attnlab.manifest import NAME, Manifest
-from attnlab.runs import write_manifest
+from attnlab.folders import MANIFEST, Manifest, write_manifest
 
 
 def call(*arguments: str | Path) -> int:
@@ -32,7 +31,7 @@ def change(run: Path, **settings: Any) -> None:
 
 def reseal(folder: Path) -> None:
     """Bring the checksums in a folder, and in those inside it, up to date with files that a test has changed."""
-    for manifest in folder.rglob(NAME):
+    for manifest in folder.rglob(MANIFEST):
         stored = Manifest.read(manifest.parent)
         assert stored is not None
         write_manifest(manifest.parent, stored.kind)

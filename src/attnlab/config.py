@@ -301,20 +301,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON with integers of at most 64 bits; every defect raises ValueError."""
-
-    def whole(digits: str) -> int:
-        if len(digits) > 20 or abs(int(digits)) >= 2**63:
-            raise ValueError(f"an integer of {len(digits)} digits")
-        return int(digits)
-
-    try:
-        return json.loads(text, parse_int=whole)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 def load_preset(name: str) -> dict[str, Any]:
     """Load a preset by name; one that is `like` another holds only the differences."""
     if name not in preset_names():

@@ -16,11 +16,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from attnlab.config import RunConfig, flatten, parse_json, resolve
+from attnlab.config import RunConfig, flatten, resolve
 from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, unknown
-from attnlab.manifest import NAME as MANIFEST
-from attnlab.manifest import kind_of
-from attnlab.runs import is_locked, is_written, read_json
+from attnlab.folders import MANIFEST, is_locked, is_written, kind_of, parse_json, read_json
 from attnlab.usercode import split_names
 
 _OURS = ("run", "study", "classifier", "encoder", "output")  # kinds written by attnlab, which may be deleted

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from attnlab import __version__, ops
 from attnlab.errors import UserError
+from attnlab.folders import to_json
 from attnlab.model import Block, LanguageModel
 from attnlab.report.html import as_html
 from attnlab.report.look import document
 from attnlab.report.picture import looking_picture
-from attnlab.runs import to_json
 from attnlab.taps import capture, eval_mode, influence
 from attnlab.tokenizers import MASK, PAD, Tokenizer
 

@@ -1,9 +1,10 @@
-"""The machine: cores, processor, memory, cache folder, and ending with the parent process. No torch."""
+"""The machine and this process: cores, processor, memory, versions, cache folder, processes. No torch."""
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib.metadata
 import os
 import platform
 import re
@@ -11,8 +12,10 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from attnlab.errors import StorageError
+from attnlab import __version__
+from attnlab.errors import StorageError, UserError
 
 STATUS = Path("/proc/self/status")  # of Linux
 
@@ -40,6 +43,30 @@ def memory_held(field: str) -> int | None:
     except OSError:
         return None
     return 1024 * int(match[1]) if match else None
+
+
+def require_single_process(what: str) -> None:
+    """Raise UserError under torchrun with several processes, which would all do the same work."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(f"{what} runs in one process: under torchrun use pretrain, finetune, or resume of such a run")
+
+
+def is_main_process() -> bool:
+    """Whether this is the first process started by torchrun, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def environment() -> dict[str, Any]:
+    """Return the machine and the versions that matter for a result; nothing that identifies a person."""
+    packages = ("torch", "numpy", "tokenizers", "safetensors")
+    return {
+        "attnlab": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": cpu_name(),
+        "cores": cores(),
+        **{package: importlib.metadata.version(package) for package in packages},
+    }
 
 
 def end_with_parent(number: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from attnlab.runs import is_main_process
+from attnlab.machine import is_main_process
 from attnlab.stages import QUIET, Show
 
 if TYPE_CHECKING:

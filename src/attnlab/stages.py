@@ -17,8 +17,9 @@ from attnlab import corpora, registry, usercode
 from attnlab.config import ModelConfig, RunConfig, Stage, require_seed, restore
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import CheckpointError, ConfigError, DataError
+from attnlab.folders import locked, note_without_manifest, refuse_existing
 from attnlab.model import FORMAT, LanguageModel, load_model, meta_model
-from attnlab.runs import Run, locked, movable, note_without_manifest, refuse_existing, unused_path
+from attnlab.runs import Run, movable, unused_path
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words

@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from attnlab import ops, optim
 from attnlab.config import ModelConfig, RunConfig, TrainConfig
 from attnlab.errors import AttnlabError, CheckpointError, Interrupted
+from attnlab.folders import add_files, disk, read_json, to_json, write_folder
 from attnlab.kernels import vocabulary
 from attnlab.machine import cores, memory_held
 from attnlab.model import (
@@ -40,7 +41,7 @@ from attnlab.model import (
     read_tensors,
     to_bytes,
 )
-from attnlab.runs import Run, add_files, disk, read_json, to_json, write_folder
+from attnlab.runs import Run
 from attnlab.taps import eval_mode
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer

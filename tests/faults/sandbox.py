@@ -32,7 +32,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "300", "MPLBACKEND": "Agg"}
 import torch
 
 from attnlab import cli, studies  # noqa: F401 - imported once, for all children
-from attnlab.runs import verify
+from attnlab.folders import verify
 from attnlab.studies.compare import job, jobs
 
 LONGEST = 120  # seconds that a command may take; more is a hang

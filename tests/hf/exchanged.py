@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from attnlab.config import resolve
+from attnlab.folders import write_folder
 from attnlab.model import LanguageModel, model_files
-from attnlab.runs import write_folder
 from attnlab.tokenizers import Kind, Tokenizer
 
 TEXTS = ["Hank Aaron was born in Mobile, Alabama.", "Where was he? In 1934, he said!", "don't stop, Mr. Lee; a b c"] * 3

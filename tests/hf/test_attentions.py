@@ -11,8 +11,9 @@ import pytest
 import torch
 from exchanged import stored, tiny_model, tiny_tokenizer
 
+from attnlab.folders import add_files, write_folder
 from attnlab.look import attentions_of, circuits_of
-from attnlab.runs import Run, add_files, write_folder
+from attnlab.runs import Run
 from attnlab.taps import capture
 from verbs import call
 

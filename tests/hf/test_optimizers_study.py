@@ -16,12 +16,12 @@ from rich.console import Console
 from attnlab import stats, studies
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted, UserError
+from attnlab.folders import read_json
 from attnlab.hf import RATES, Epoch, FineTuning, Outcome, Scored, optimizers
 from attnlab.hf.classify import Asked
 from attnlab.hf.optimizers import Trainings, about_rates, judge, keep, make_plan, read_rates
 from attnlab.report import write_report
 from attnlab.report.comparison import epoch_charts
-from attnlab.runs import read_json
 from verbs import call, reseal
 
 NAMES, SEEDS = ("adamw", "sgd"), (0, 1)

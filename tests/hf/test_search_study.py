@@ -14,10 +14,10 @@ from rich.console import Console
 from attnlab import stats, studies
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted
+from attnlab.folders import read_json
 from attnlab.hf import Epoch, FineTuning, Outcome, search
 from attnlab.hf.classify import Asked
 from attnlab.hf.search import Pruned, Search, best_of, distributions, estimate, make_plan, rebuilt, verdict, watcher
-from attnlab.runs import read_json
 from verbs import call
 
 TRIALS = 3

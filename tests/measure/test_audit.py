@@ -17,6 +17,7 @@ from attnlab import cli, registry
 from attnlab.config import ModelConfig
 from attnlab.errors import ConfigError, UserError
 from attnlab.evaluate import generate
+from attnlab.folders import write_folder
 from attnlab.measure.audit import (
     CHECKS,
     LONGEST,
@@ -33,7 +34,7 @@ from attnlab.measure.audit.questions import shared_wires
 from attnlab.measure.audit.report import answer
 from attnlab.measure.audit.subject import NotTested, Subject
 from attnlab.model import LanguageModel, model_files
-from attnlab.runs import Run, write_folder
+from attnlab.runs import Run
 from attnlab.tokenizers import Tokenizer
 
 WIDTH = 8

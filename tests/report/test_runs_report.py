@@ -14,9 +14,9 @@ from comparisons import make_comparison
 from reading import Reader, read
 
 from attnlab import listing
+from attnlab.folders import write_json
 from attnlab.report import FORMATS, write_report
 from attnlab.report.runs import NO_CLAIM, differing
-from attnlab.runs import write_json
 from verbs import call, change, reseal
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]

@@ -13,9 +13,10 @@ from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus
 from attnlab.corpora.library import Corpus
 from attnlab.errors import AttnlabError, Interrupted, UserError
+from attnlab.folders import read_json
 from attnlab.model import load_model
 from attnlab.report import write_report
-from attnlab.runs import Run, read_json
+from attnlab.runs import Run
 from attnlab.studies import why
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.job import work

@@ -16,8 +16,9 @@ from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.corpora.evidence import name_in
 from attnlab.errors import CheckpointError, DataError, UserError
+from attnlab.folders import to_json
 from attnlab.model import load_model
-from attnlab.runs import Run, lineage, to_json
+from attnlab.runs import Run, lineage
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import Oracle, calibration_of, usual_questions
 from attnlab.trust.answers import AnswerTrie, answer_distribution

@@ -18,7 +18,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError, U
 from attnlab import __version__
 from attnlab.config import LARGEST
 from attnlab.errors import AttnlabError, AttnlabWarning, UserError, unknown
-from attnlab.runs import is_main_process
+from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
 LONGEST = 2000  # characters of a message, which may quote what a user gave

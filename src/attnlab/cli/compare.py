@@ -45,10 +45,10 @@ def compare(
     setting, or finished runs; or the values of one setting, with --vary. Each is audited first.
     Resume a stopped comparison with `attnlab resume`.
     """
-    from attnlab import runs
+    from attnlab import machine, runs
     from attnlab.studies import compare as comparing
 
-    runs.require_single_process("a comparison")
+    machine.require_single_process("a comparison")
     if difference is not None and not plan:
         raise UserError("--difference goes with --plan: add --plan, or leave it out")
     made = comparing.make_plan(

@@ -41,8 +41,10 @@ def evaluate(
         return
     exam = "people:test" if exam is None else exam
     from attnlab import corpora, evaluate
+    from attnlab.folders import refuse_existing, to_json, write_folder
+    from attnlab.machine import require_single_process
     from attnlab.model import load_model
-    from attnlab.runs import Run, refuse_existing, require_single_process, to_json, unused_path, write_folder
+    from attnlab.runs import Run, unused_path
 
     require_single_process("an examination")
     opened, target = Run.open(folder), out or unused_path("evaluate")
@@ -64,8 +66,10 @@ def _measure(
     folder: Path, corpus: str | None, probes: list[str] | None, out: Path | None, trust_code: bool, json: bool
 ) -> None:
     from attnlab import corpora, perplexity, stages
+    from attnlab.folders import refuse_existing, to_json, write_folder
+    from attnlab.machine import require_single_process
     from attnlab.model import load_model
-    from attnlab.runs import Run, refuse_existing, require_single_process, to_json, unused_path, write_folder
+    from attnlab.runs import Run, unused_path
 
     require_single_process("a measurement")
     opened, target = Run.open(folder), out or unused_path("evaluate")
@@ -189,7 +193,8 @@ def calibrate(
     The result is stored in the run.
     """
     from attnlab import corpora, trust
-    from attnlab.runs import Run, require_single_process
+    from attnlab.machine import require_single_process
+    from attnlab.runs import Run
 
     require_single_process("a calibration")
     opened = Run.open(folder)
@@ -276,8 +281,10 @@ def look(
 
     Writes OUT/look.html and OUT/patterns.png."""
     from attnlab import look
+    from attnlab.folders import refuse_existing, write_folder
+    from attnlab.machine import require_single_process
     from attnlab.model import load_model
-    from attnlab.runs import Run, refuse_existing, require_single_process, unused_path, write_folder
+    from attnlab.runs import Run, unused_path
 
     require_single_process("a look")
     opened, target = Run.open(folder), out or unused_path("look")

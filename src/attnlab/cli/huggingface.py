@@ -74,12 +74,14 @@ def classify(
         reached(locate(model))  # before torch and transformers are imported, which takes seconds
 
     from attnlab.corpora import labelled
+    from attnlab.folders import refuse_existing
     from attnlab.hf import batches, describe_tables, make_classifier
+    from attnlab.machine import require_single_process
     from attnlab.progress import display
     from attnlab.report import show_result
     from attnlab.report.batch import tell_batch
     from attnlab.report.classification import tell_tables
-    from attnlab.runs import refuse_existing, require_single_process, unused_path
+    from attnlab.runs import unused_path
 
     require_single_process("a classification")
     settings = from_given(asdict(given))
@@ -226,7 +228,7 @@ def export(
     `import attnlab.exchange`. Needs transformers: pip install 'attnlab[hf]'.
     """
     from attnlab.hf.exchange import export
-    from attnlab.runs import require_single_process
+    from attnlab.machine import require_single_process
 
     require_single_process("an export")
     written = export(source, folder, trust_code=trust_code)
@@ -254,7 +256,7 @@ def import_(
     Needs transformers: pip install 'attnlab[hf]'.
     """
     from attnlab.hf.exchange import import_model
-    from attnlab.runs import require_single_process
+    from attnlab.machine import require_single_process
 
     require_single_process("an import")
     run = import_model(source, out, trust_code=trust_code)
@@ -280,9 +282,10 @@ def export_attention(
     Weights are listed as [layer][head][destination][source], beside the tokens.
     bertviz and circuitsvis draw it: see docs/exchange.md. attnlab's own page is `attnlab look`.
     """
+    from attnlab.folders import refuse_existing, write_json
     from attnlab.look import as_json
     from attnlab.model import load_model
-    from attnlab.runs import Run, refuse_existing, write_json
+    from attnlab.runs import Run
 
     refuse_existing(file)
     model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)

@@ -119,11 +119,12 @@ def bench(
     Times are of forward and backward, as multiples of SDPA's; all mechanisms run in turns in one
     process. Memory is measured in child processes (Linux).
     """
+    from attnlab.folders import refuse_existing
+    from attnlab.machine import require_single_process
     from attnlab.measure import pictures
     from attnlab.measure.bench import reach as find
     from attnlab.measure.bench import results, timing
     from attnlab.measure.bench.contestants import Case, contestants
-    from attnlab.runs import refuse_existing, require_single_process
 
     require_single_process("a benchmark")
     if out is not None:
@@ -152,10 +153,10 @@ def _tell(what: str) -> None:
 
 def _deliver(stem: str, data: dict[str, Any], document: Document, figure: Figure, out: Path | None, json: bool) -> None:
     """Print a benchmark, and write it down if asked."""
+    from attnlab.folders import to_json, write_folder
     from attnlab.measure.pictures import files_of
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_markdown
-    from attnlab.runs import to_json, write_folder
 
     _tell("")
     if out is not None:
@@ -261,9 +262,9 @@ def mechanisms_show(
     and always beside the trivial answer, the mean of the values.
     """
     from attnlab import registry
+    from attnlab.folders import refuse_existing, write_folder
     from attnlab.measure import approximation, cards, pictures
     from attnlab.report.screen import show_all
-    from attnlab.runs import refuse_existing, write_folder
 
     entry = registry.find("mechanism", name)
     at_least_one("draws", draws)

@@ -67,8 +67,8 @@ def runs(
 def show(run: RunName, /, *, json: opt.Json = False) -> None:
     """Show one run or study: settings, differences from its preset, results, files."""
     from attnlab import listing
+    from attnlab.folders import reporting_damage
     from attnlab.report.run_list import headline, sections
-    from attnlab.runs import reporting_damage
 
     entry = listing.find(run)
     with reporting_damage(entry.path):
@@ -158,8 +158,9 @@ def report(
     json: Annotated[opt.Json, about("Print JSON and write nothing.")] = False,
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
+    from attnlab.folders import read_json, refuse_existing, reporting_damage
     from attnlab.report import FORMATS, strict, write_report
-    from attnlab.runs import read_json, refuse_existing, reporting_damage, unused_path
+    from attnlab.runs import unused_path
 
     if not runs:
         raise UserError("a report of what? Name a study or some runs, as `attnlab runs` lists them")

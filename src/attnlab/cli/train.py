@@ -14,7 +14,7 @@ from attnlab.cli.common import TRAIN, app, console, show_json
 from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, read_numbers, read_seeds, typed_command
 from attnlab.config import RunConfig, flatten, load_preset, preset_names, resolve, type_hints
 from attnlab.errors import UserError
-from attnlab.runs import is_main_process
+from attnlab.machine import is_main_process
 
 run_app = App(
     name="run",
@@ -183,9 +183,9 @@ def efficient(
 
 
 def _target(study: str, out: Path | None) -> Path:
-    from attnlab import runs
+    from attnlab import machine, runs
 
-    runs.require_single_process("a study")
+    machine.require_single_process("a study")
     return out or runs.unused_path(study)
 
 
@@ -292,8 +292,9 @@ def resume(
 ) -> None:
     """Resume a run or a study that was stopped or killed."""
     from attnlab import stages, studies
+    from attnlab.machine import require_single_process
     from attnlab.progress import display
-    from attnlab.runs import Run, require_single_process
+    from attnlab.runs import Run
 
     if (folder / "study.json").is_file():
         require_single_process("a study")

@@ -34,10 +34,10 @@ from pathlib import Path
 import tantivy
 from rapidfuzz import fuzz
 
-from attnlab import manifest
 from attnlab.corpora.library import Corpus, fingerprint, headings_in, normal, title_of
 from attnlab.corpora.sources import is_built_in, lines_of, load_corpus
 from attnlab.errors import AttnlabError, DataError, StorageError, UserError
+from attnlab.folders import MANIFEST, Manifest, is_digest
 from attnlab.machine import cache_folder, writable
 
 _ENGINE = importlib.metadata.version("tantivy")
@@ -310,7 +310,7 @@ def _build(lines: Iterable[str], folder: Path, report: Callable[[int], None]) ->
 
 def files_of(folder: Path) -> list[Path]:
     """Return the files of the search engine, which must not change."""
-    ours = (_ABOUT, manifest.NAME)
+    ours = (_ABOUT, MANIFEST)
     return sorted(one for one in folder.iterdir() if one.name not in ours and one.suffix != ".lock")
 
 
@@ -327,7 +327,7 @@ def _hash_of(path: Path) -> str:
 def _read_about(folder: Path, verify: bool = False) -> _About | None:
     """Read about.json; None if there is no usable index. With `verify`, or if the index is small, hash every file."""
     try:
-        listed = manifest.Manifest.read(folder)
+        listed = Manifest.read(folder)
         if listed is None or listed.kind != _KIND or _hash_of(folder / _ABOUT) != listed.files[_ABOUT]:
             return None
         about = _About(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
@@ -363,7 +363,7 @@ def _make(target: Path, lines: Iterable[str], expected: str, report: Callable[[i
         about = _About(**asdict(built), format=_FORMAT, tantivy=_ENGINE, sizes=_sizes_of(temporary))
         (temporary / _ABOUT).write_text(json.dumps(asdict(about)), encoding="utf-8")
         hashes = {one.name: _hash_of(one) for one in (*files_of(temporary), temporary / _ABOUT)}
-        (temporary / manifest.NAME).write_bytes(manifest.Manifest(_KIND, hashes).to_bytes())
+        (temporary / MANIFEST).write_bytes(Manifest(_KIND, hashes).to_bytes())
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     except AttnlabError:
@@ -384,7 +384,7 @@ def _home(folder: Path | None) -> Path:
 
 def place_of(sha256: str, folder: Path | None = None) -> Path:
     """Return the folder of the index of lines with this checksum; the only place where a checksum becomes a path."""
-    if not manifest.is_digest(sha256):
+    if not is_digest(sha256):
         raise DataError(
             f"the checksum of the corpus, {str(sha256)[:80]!r}, is no sha256: the run's config.json is damaged or was edited"
         )
@@ -425,7 +425,7 @@ def _fingerprint_of(path: Path, lines: _Lines, folder: Path | None = None) -> st
     known = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
     note = _home(folder) / "known" / hashlib.sha256(known.encode()).hexdigest()[:32]
     with suppress(OSError, UnicodeDecodeError):
-        if manifest.is_digest(text := note.read_text(encoding="ascii")):
+        if is_digest(text := note.read_text(encoding="ascii")):
             return text
     found = fingerprint(lines())
     if time.time() - status.st_mtime > _RECENT and path.stat().st_mtime_ns == status.st_mtime_ns:

@@ -14,9 +14,9 @@ from typing import Any
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import CheckpointError, DataError
+from attnlab.folders import read_bytes, read_json, reporting_damage, write_bytes, write_json
 from attnlab.hf.outcome import Outcome, Scored, Trial
 from attnlab.hf.settings import FineTuning
-from attnlab.runs import read_bytes, read_json, reporting_damage, write_bytes, write_json
 from attnlab.stages import Show
 
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights

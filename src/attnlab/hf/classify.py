@@ -17,12 +17,13 @@ from typing import Any
 
 from attnlab.corpora.labelled import Column, Tables, built_in_tables, read_tables
 from attnlab.errors import Interrupted, UserError
+from attnlab.folders import disk, folders_above, refuse_existing, to_json, write_bytes, write_manifest
 from attnlab.hf import bag
 from attnlab.hf.loading import PACKAGES, load_encoder, locate, need_extra
 from attnlab.hf.outcome import Epoch, Outcome, make_result, predictions, short_name
 from attnlab.hf.settings import BAG_OF_WORDS, FineTuning, from_given
+from attnlab.machine import environment
 from attnlab.report import strict, write_report
-from attnlab.runs import disk, environment, folders_above, refuse_existing, to_json, write_bytes, write_manifest
 from attnlab.stages import QUIET, Show, silent
 
 

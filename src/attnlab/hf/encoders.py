@@ -27,10 +27,11 @@ from attnlab.config import ModelConfig
 from attnlab.corpora.labelled import cell_of, text_column
 from attnlab.corpora.sources import lines_of
 from attnlab.errors import DataError, Interrupted, UserError
+from attnlab.folders import folders_above, refuse_existing, to_json, write_folder
 from attnlab.hf.card import encoder_card
 from attnlab.hf.loading import load, load_weights, locate, need_extra, quietly, reached
 from attnlab.hf.settings import EncoderConfig
-from attnlab.runs import environment, folders_above, refuse_existing, require_single_process, to_json, write_folder
+from attnlab.machine import environment, require_single_process
 from attnlab.stages import QUIET, Show
 from attnlab.tokenizers import split_long_text
 from attnlab.train import choose_threads, retain_freed_memory

@@ -28,6 +28,7 @@ try:
 except ImportError:
     raise UserError("transformers is not installed, and exchange needs it: pip install 'attnlab[hf]'") from None
 
+from attnlab.folders import add_files, read_json, refuse_existing, reporting_damage, to_json, write_folder
 from attnlab.hf.attention import equip, register, register_all
 from attnlab.hf.card import Facts, model_card
 from attnlab.hf.gpt2 import from_gpt2, is_gpt2, settings_of, to_gpt2
@@ -37,7 +38,7 @@ from attnlab.hf.symbols import AttnlabWordTokenizer, from_transformers, tokenize
 from attnlab.look import attentions_of, circuits_of
 from attnlab.model import FORMAT, LanguageModel, count_parameters, load_model
 from attnlab.model import model_files as attnlab_files
-from attnlab.runs import Run, add_files, read_json, refuse_existing, reporting_damage, to_json, write_folder
+from attnlab.runs import Run
 from attnlab.tokenizers import Tokenizer
 
 __all__ = [

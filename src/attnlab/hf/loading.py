@@ -20,8 +20,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from attnlab.errors import AttnlabError, CheckpointError, DataError, UserError
-from attnlab.manifest import peek
-from attnlab.runs import verify
+from attnlab.folders import peek, verify
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -23,9 +23,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from attnlab import usercode
 from attnlab.config import ModelConfig, restore_model
 from attnlab.errors import UserError
+from attnlab.folders import write_bytes
 from attnlab.hf.attention import Watching, by_beginning
 from attnlab.model import LanguageModel
-from attnlab.runs import write_bytes
 from attnlab.taps import capture, taps_of
 
 PATTERN = "attn.hook_pattern"

@@ -19,13 +19,15 @@ from rich.console import Console
 
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError, unknown
+from attnlab.folders import reporting_damage, to_json, write_folder
 from attnlab.hf.classify import Asked, check, data_of, fine_tune, fingerprints, versions
 from attnlab.hf.outcome import Outcome
 from attnlab.hf.settings import RATES, FineTuning
+from attnlab.machine import environment
 from attnlab.progress import display, say
 from attnlab.report import strict
 from attnlab.report.words import duration, percent, plural
-from attnlab.runs import Run, environment, reporting_damage, to_json, write_folder
+from attnlab.runs import Run
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.figures import Figure
 from attnlab.studies.compare.judge import compare_all, pair, spread_of

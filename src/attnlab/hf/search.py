@@ -21,6 +21,7 @@ from rich.console import Console
 
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
+from attnlab.folders import add_files, is_written, read_json, reporting_damage, to_json, write_folder
 from attnlab.hf.classify import Asked, check, data_of, fine_tune, fingerprints, make_classifier
 from attnlab.hf.loading import PACKAGES
 from attnlab.hf.outcome import Epoch, Outcome
@@ -28,7 +29,6 @@ from attnlab.hf.settings import FineTuning
 from attnlab.progress import display, say
 from attnlab.report import strict
 from attnlab.report.words import duration, interval, percent, plural
-from attnlab.runs import add_files, is_written, read_json, reporting_damage, to_json, write_folder
 from attnlab.stats import chosen_best, proportion_interval
 from attnlab.studies.study import Result, Study
 

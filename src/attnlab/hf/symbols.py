@@ -18,7 +18,7 @@ from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from attnlab.errors import UserError
-from attnlab.runs import to_json
+from attnlab.folders import to_json
 from attnlab.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer
 from attnlab.word_split import split_words
 

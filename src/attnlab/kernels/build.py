@@ -26,8 +26,7 @@ import tempfile
 from pathlib import Path
 
 from attnlab.errors import StorageError
-from attnlab.machine import cache_folder, cpu_name, temporary_folder, writable
-from attnlab.runs import is_main_process
+from attnlab.machine import cache_folder, cpu_name, is_main_process, temporary_folder, writable
 
 FLAGS = (
     *("-std=c++17", "-O3", "-shared", "-fPIC", "-w"),

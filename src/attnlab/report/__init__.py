@@ -17,11 +17,11 @@ from typing import Any
 
 from rich.console import Console
 
+from attnlab.folders import write_bytes, write_folder
 from attnlab.report import classification, comparison, recall, runs, screen, search, trust, why
 from attnlab.report.document import Document, as_json, strict
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
-from attnlab.runs import write_bytes, write_folder
 
 __all__ = ["FORMATS", "document_of", "show_result", "strict", "write_report"]
 

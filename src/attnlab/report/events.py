@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.errors import UserError
-from attnlab.runs import Run, refuse_existing, write_folder
+from attnlab.folders import refuse_existing, write_folder
+from attnlab.runs import Run
 
 CURVES = ("loss", "rate", "epoch", "tokens")
 

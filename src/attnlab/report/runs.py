@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
+from attnlab.folders import read_json, reporting_damage
 from attnlab.listing import Entry
+from attnlab.machine import environment
 from attnlab.report.document import Cell, Chart, Column, Document, Facts, Notice, Row, Section, Table, section
 from attnlab.report.parts import folded, joint_losses
 from attnlab.report.words import NOTHING, figure, magnitude, plain, plural
-from attnlab.runs import Run, environment, read_json, reporting_damage
+from attnlab.runs import Run
 
 Result = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from attnlab import usercode
 from attnlab.config import code_named_in
 from attnlab.errors import UserError, unknown
-from attnlab.runs import read_json, reporting_damage
+from attnlab.folders import read_json, reporting_damage
 from attnlab.studies.study import Result, Study
 
 COMPARISONS = ("compare", "additive-vs-dot", "shared-projections", "masking", "efficient")

@@ -27,10 +27,12 @@ from attnlab.config import Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
 from attnlab.evaluate import Examination, encode_question, examine, majority
+from attnlab.folders import add_files, verify, write_folder
 from attnlab.look import is_over_tokens
+from attnlab.machine import environment
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
-from attnlab.runs import Run, add_files, environment, verify, write_folder
+from attnlab.runs import Run
 from attnlab.studies.study import Study, Training, describe_run, fingerprints, suggest_question, train
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer

@@ -17,10 +17,10 @@ from rich.console import Console
 from attnlab import corpora, stages
 from attnlab.config import RunConfig, Stage, absolute_given, code_named_in, resolve
 from attnlab.errors import Interrupted, UserError
-from attnlab.manifest import digest
+from attnlab.folders import add_files, digest, is_written, locked, read_json, refuse_existing, to_json, write_folder
 from attnlab.progress import display
 from attnlab.report import show_result, write_report
-from attnlab.runs import Run, add_files, is_written, locked, read_json, refuse_existing, to_json, write_folder
+from attnlab.runs import Run
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

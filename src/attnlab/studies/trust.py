@@ -26,7 +26,9 @@ from attnlab.corpora.index import Index
 from attnlab.corpora.library import headings_in
 from attnlab.errors import DataError, UserError
 from attnlab.evaluate import encode_question
-from attnlab.runs import Run, environment, verify
+from attnlab.folders import verify
+from attnlab.machine import environment
+from attnlab.runs import Run
 from attnlab.studies.study import Study, Training, describe_run, fingerprints, suggest_question, train
 from attnlab.studies.trust_world import Pools, World, make_world
 from attnlab.trust import VERDICTS, Oracle

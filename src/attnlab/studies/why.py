@@ -22,9 +22,10 @@ from attnlab.config import diff
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
 from attnlab.evaluate import encode_question, majority
+from attnlab.machine import environment
 from attnlab.model import LanguageModel, load_model
 from attnlab.report.words import count, interval, percent, plural
-from attnlab.runs import environment, lineage, unused_path
+from attnlab.runs import lineage, unused_path
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import compare_answers

@@ -23,8 +23,9 @@ from attnlab.corpora import Corpus, Question, is_built_in
 from attnlab.corpora.index import Index, Progress
 from attnlab.corpora.library import headings_in
 from attnlab.errors import CheckpointError, DataError, UserError
+from attnlab.folders import add_files, is_written, locked, read_json, to_json
 from attnlab.model import LanguageModel, load_model
-from attnlab.runs import Run, add_files, is_written, lineage, locked, read_json, to_json
+from attnlab.runs import Run, lineage
 from attnlab.stages import stored_config
 from attnlab.tasks.recall import Strangers
 from attnlab.tokenizers import Tokenizer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.runs import read_json
+from attnlab.folders import read_json
 from attnlab.studies import compare as comparing
 
 SMALL: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnlab import corpora
-from attnlab.runs import read_json
+from attnlab.folders import read_json
 from attnlab.studies.compare import Data, ready
 from verbs import call
 

@@ -19,9 +19,10 @@ from rich.console import Console
 from attnlab import corpora, perplexity, stats
 from attnlab.config import ModelConfig
 from attnlab.errors import AttnlabError, UserError
+from attnlab.folders import locked, read_json
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
-from attnlab.runs import Run, locked, read_json
+from attnlab.runs import Run
 from attnlab.studies import compare as comparing
 from attnlab.studies.compare.measure import quality, some
 from attnlab.studies.compare.records import read_records

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from attnlab.folders import to_json
 from attnlab.measure.approximation.error import (
     BEST,
     LEVELS,
@@ -30,7 +31,6 @@ from attnlab.measure.approximation.kernels import KernelRow, as_dicts, kernel_ro
 from attnlab.measure.approximation.samples import Source, random_source, run_source
 from attnlab.registry import Entry
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text
-from attnlab.runs import to_json
 
 __all__ = ["Findings", "document", "examine", "measure", "random_source", "run_source"]
 

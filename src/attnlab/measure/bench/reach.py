@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from attnlab.errors import UserError
+from attnlab.machine import environment
 from attnlab.measure.bench.contestants import NAIVE, SDPA, Case
 from attnlab.measure.bench.memory import Gauge, measurable, readable
 from attnlab.measure.bench.results import Conditions, affordable, machine
 from attnlab.measure.bench.timing import Limits, Scout, conditions
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table
-from attnlab.runs import environment
 
 SHORTEST, LONGEST = 256, 2**22
 CLOSE = 1.03  # the answer is within so much of where the budget ends

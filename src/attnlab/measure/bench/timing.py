@@ -19,11 +19,11 @@ from typing import TypeVar
 import torch
 
 from attnlab.errors import UserError
+from attnlab.machine import environment
 from attnlab.measure.bench import contestants
 from attnlab.measure.bench.contestants import Case, Inputs, Step
 from attnlab.measure.bench.memory import MAKER, WARM_UP_TOKENS, Gauge, Glance, clock, describe, measurable, readable
 from attnlab.measure.bench.results import Conditions, Point, Result, Row, forecast
-from attnlab.runs import environment
 from attnlab.train import retain_freed_memory
 
 ENOUGH_SECONDS = 3.0  # of runs of one contestant at one length

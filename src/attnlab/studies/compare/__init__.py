@@ -17,10 +17,11 @@ from typing import Any
 
 from rich.console import Console
 
+from attnlab.folders import add_files, is_written, read_json, to_json
 from attnlab.measure import audit
 from attnlab.model import LanguageModel, load_model
 from attnlab.progress import say
-from attnlab.runs import Run, add_files, is_written, read_json, to_json, unused_path
+from attnlab.runs import Run, unused_path
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import judge
 from attnlab.studies.compare.plan import Data, Plan, advise, check, fingerprints, make_plan, small_model

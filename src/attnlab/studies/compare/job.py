@@ -13,8 +13,9 @@ from pathlib import Path
 
 from attnlab import stages
 from attnlab.errors import AttnlabError
+from attnlab.folders import is_written, locked, read_json
 from attnlab.machine import end_with_parent
-from attnlab.runs import Run, is_written, locked, read_json
+from attnlab.runs import Run
 from attnlab.studies.compare.measure import measure
 from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
 from attnlab.studies.study import refuse_changes

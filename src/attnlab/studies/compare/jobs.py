@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from attnlab.errors import AttnlabError, Interrupted
+from attnlab.folders import is_written, read_json
 from attnlab.listing import last_step
 from attnlab.progress import say
-from attnlab.runs import is_written, read_json
 from attnlab.studies.compare.plan import Plan
 
 PAUSE = 0.2  # seconds between two looks at the processes

@@ -13,7 +13,8 @@ from typing import Any
 from attnlab import corpora, stages, stats
 from attnlab.config import flatten
 from attnlab.errors import UserError
-from attnlab.runs import Run, environment, lineage
+from attnlab.machine import environment
+from attnlab.runs import Run, lineage
 from attnlab.stats.perplexity import exp_or_none
 from attnlab.studies.compare import explain
 from attnlab.studies.compare.figures import Figure, Kind, figures

@@ -17,9 +17,10 @@ from attnlab import corpora, perplexity, stages
 from attnlab.corpora import Question
 from attnlab.evaluate import encode_question, examine, sample
 from attnlab.flops import flops_per_token
+from attnlab.folders import to_json, write_folder
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
-from attnlab.runs import Run, to_json, write_folder
+from attnlab.runs import Run
 from attnlab.studies.compare.plan import Plan
 from attnlab.tokenizers import UNKNOWN, Tokenizer
 from attnlab.word_split import split_words

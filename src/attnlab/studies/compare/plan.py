@@ -14,10 +14,11 @@ from attnlab import corpora, stages, stats, usercode
 from attnlab.config import Stage, load_preset, merge, overlay, require_seed, shortened
 from attnlab.errors import UserError, unknown
 from attnlab.evaluate import encode_question
+from attnlab.folders import reporting_damage
 from attnlab.machine import cores
 from attnlab.model import LanguageModel
 from attnlab.perplexity import PROBES
-from attnlab.runs import Run, reporting_damage
+from attnlab.runs import Run
 from attnlab.studies.compare.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
 from attnlab.studies.study import sums_of_files
 

@@ -11,8 +11,9 @@ from typing import Any
 from attnlab import stages
 from attnlab.config import flatten
 from attnlab.errors import UserError
+from attnlab.folders import read_bytes, read_json
 from attnlab.perplexity import SentenceLosses
-from attnlab.runs import Run, lineage, read_bytes, read_json
+from attnlab.runs import Run, lineage
 from attnlab.studies.compare.figures import figures
 from attnlab.studies.compare.plan import Plan
 from attnlab.studies.compare.specimens import different
