@@ -26,7 +26,7 @@ def test_selecting_every_value_of_the_worked_exercise():
     together = select(K, V, tolerance=0.05)
     assert together.status == "solved"
     assert together.query.shape == (4, 3)
-    assert [row["status"] for row in together.more["rows"]] == ["solved"] * 4
+    assert [row.status for row in together.rows] == ["solved"] * 4
 
 
 def test_the_query_is_the_least_one_for_its_margin():

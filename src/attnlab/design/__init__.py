@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnlab.design.check import mark
     from attnlab.design.edits import edit_key
-    from attnlab.design.layers import layer
+    from attnlab.design.matrices import layer, project
     from attnlab.design.noisy_keys import noise
-    from attnlab.design.projection import project
     from attnlab.design.results import Result
     from attnlab.design.solve import average, blend, reach, select
     from attnlab.design.verifier import verify
@@ -24,9 +23,8 @@ __all__ = ["Result", "average", "blend", "edit_key", "layer", "mark", "noise", "
 
 _HOMES = {
     "edits": ("edit_key",),
-    "layers": ("layer",),
+    "matrices": ("layer", "project"),
     "noisy_keys": ("noise",),
-    "projection": ("project",),
     "check": ("mark",),
     "results": ("Result",),
     "solve": ("average", "blend", "reach", "select"),

@@ -1,6 +1,4 @@
-"""Attention forwards: weights, outputs, and how far float arithmetic may be from the exact value. Log-sum-exp
-everywhere.
-"""
+"""Attention evaluated forwards: weights, outputs, and bounds on the rounding error of floats."""
 
 from __future__ import annotations
 
@@ -11,23 +9,21 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attnlab.design.exact import PRECISIONS, Rows, binary, dot, error_of_weights, rational, read_as
+from attnlab.design.exact import PRECISIONS, Array, Rows, binary, dot, error_of_weights, rational, read_as
 
-Array = NDArray[np.float64]
 Scale = Literal["none", "sqrt"]
 
 UNIT = 2.0**-52
 
 
 def factor(scale: Scale, width: int) -> float:
-    """What the products of queries and keys are multiplied by."""
+    """The number that the products of queries and keys are multiplied by."""
     return 1.0 if scale == "none" else 1.0 / float(np.sqrt(width))
 
 
 def softmax(scores: Array) -> Array:
-    """Weights along the last axis; the largest score is taken out first, so nothing overflows."""
+    """Weights along the last axis; the largest score is subtracted first, so nothing overflows."""
     shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
 
@@ -47,8 +43,8 @@ class Given(NamedTuple):
     tolerance: Fraction
 
 
-class Judged(NamedTuple):
-    """Whether the exact error of a query is within the tolerance, what it is by coordinate, and an upper limit of it."""
+class _Judged(NamedTuple):
+    """Whether the exact error of a query is within the tolerance, the error per coordinate, and an upper bound on it."""
 
     within: bool
     off: list[Fraction]
@@ -59,8 +55,8 @@ class Judged(NamedTuple):
 class Problem:
     """Keys, values and the output that one query should give, within a tolerance in the maximum norm.
 
-    The arrays are for the search; verdicts are about the exact numbers that were `given`, which without it are the
-    arrays themselves.
+    The search uses the arrays; verdicts are about the exact numbers in `given`, by default the binary values of the
+    arrays.
     """
 
     keys: Array
@@ -74,9 +70,8 @@ class Problem:
     basis: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        """`points` are the keys in coordinates of their own: centred, without the directions in which they do not
-        differ, equally wide in the others. Scores of `points` for z are those of the keys for `query(z)`, but for a
-        constant.
+        """Compute `points`, the keys in whitened coordinates: centred, without the directions in which they agree, of equal
+        width in the others. Up to a constant, z gives `points` the scores that `query(z)` gives the keys.
         """
         moved = self.keys - self.keys.mean(axis=0)
         unit = float(np.abs(moved).max()) or 1.0
@@ -105,7 +100,7 @@ class Problem:
         """How keys and values were read, in words."""
         return read_as(keys=self.exact.keys, values=self.exact.values)
 
-    def judge(self, query: Sequence[Fraction]) -> Judged:
+    def judge(self, query: Sequence[Fraction]) -> _Judged:
         """The error of a query in exact arithmetic."""
         keys, values, (target,), tolerance = (*(rows.exact for rows in self.exact[:3]), self.exact.tolerance)
         scores = [dot(row, query) for row in keys]
@@ -116,20 +111,20 @@ class Problem:
             if not error - give <= tolerance < error + give:
                 break
         limit = float(error + give)
-        return Judged(
+        return _Judged(
             error - give <= tolerance, off, limit if limit >= error + give else float(np.nextafter(limit, np.inf))
         )
 
     def certified(self, query: Array) -> float | None:
-        """An upper bound on the exact error where that is within the tolerance, for the floats of the query as well as
-        for the decimals that they are printed as.
+        """An upper bound on the exact error if it is within the tolerance, both for the floats of the query and for the
+        decimals that they are printed as.
         """
         readings = ([Fraction(x) for x in query.tolist()], [rational(x) for x in query])
         judged = [self.judge(reading) for reading in readings]
         return max(one.bound for one in judged) if all(one.within for one in judged) else None
 
     def query(self, z: Array) -> Array:
-        """The query for the keys that a query for `points` stands for."""
+        """The query that gives the keys the scores that z gives `points`."""
         return np.asarray(self.basis @ z) / (self.factor * self.unit)
 
     def weights(self, query: Array) -> Array:
@@ -141,7 +136,7 @@ class Problem:
         return float(np.abs(self.weights(query) @ self.values - self.target).max())
 
     def guaranteed(self, query: Array) -> float:
-        """An upper bound on the error in exact arithmetic: the float64 error plus everything rounding can have done."""
+        """An upper bound on the error in exact arithmetic: the float64 error plus a bound on its rounding."""
         n, d = self.keys.shape
         off = (d + 4) * UNIT * self.factor * float((np.abs(self.keys) @ np.abs(query)).max())
         weights = self.weights(query)
@@ -150,7 +145,7 @@ class Problem:
         return self.error(query) + float(np.expm1(min(2 * off, 50.0))) * spread + sums
 
     def measured(self, query: Array) -> dict[str, float]:
-        """The error as a program meets it, in float32 and in float64."""
+        """The error that a program sees, in float32 and in float64."""
         with np.errstate(over="ignore", invalid="ignore"):
             single = [np.asarray(x, dtype=np.float32) for x in (self.keys, self.values, query)]
             scores = np.float32(self.factor) * (single[0] @ single[2])

@@ -23,9 +23,8 @@ from attnlab.design.attention import Problem, Scale, factor, softmax
 from attnlab.design.edits import edit_key
 from attnlab.design.exact import Rows, decimal, dot, rational_rows, read_as
 from attnlab.design.expressions import Exact, evaluate, exact_array
-from attnlab.design.layers import layer
+from attnlab.design.matrices import layer, project
 from attnlab.design.noisy_keys import Keys, simulate
-from attnlab.design.projection import project
 from attnlab.design.results import Result, number, vector
 from attnlab.design.solve import blend, reach, select
 from attnlab.errors import DataError, UserError, unknown
@@ -383,9 +382,8 @@ def _solve(task: _Task) -> Result:
 def _impossible(task: _Task) -> Outcome:
     """The answer "impossible", which passes where there is a proof about every query, however long."""
     result = _solve(task)
-    parts = [row for row in result.more.get("rows", ()) if row["status"] == "impossible"]
-    proofs = [row["certificate"] for row in parts] or [result.certificate or {}]
-    passed = result.status == "impossible" and any(proof.get("radius") is None for proof in proofs)
+    proofs = [row.certificate for row in result.rows if row.status == "impossible"] or [result.certificate]
+    passed = result.status == "impossible" and any((proof or {}).get("radius") is None for proof in proofs)
     if passed:
         said = result.statement
     elif result.status == "solved":

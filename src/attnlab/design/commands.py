@@ -165,7 +165,7 @@ def project(
 ) -> None:
     """Find the matrix that extracts v_a from v_a + v_b."""
     from attnlab.design import inputs
-    from attnlab.design.projection import project as solve_project
+    from attnlab.design.matrices import project as solve_project
 
     _show(solve_project(inputs.read(keep, "keep"), inputs.read(forget, "forget"), tolerance=tolerance), json)
 
@@ -183,7 +183,7 @@ def layer(
 ) -> None:
     """Find W_Q, W_K and W_V of a head whose self-attention gives the outputs you want."""
     from attnlab.design import inputs
-    from attnlab.design.layers import layer as solve_layer
+    from attnlab.design.matrices import layer as solve_layer
 
     x, y = inputs.read(tokens, "tokens"), inputs.read(outputs, "outputs", free_rows=True)
     given = None if weights is None else inputs.read(weights, "weights")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from attnlab.design import inputs
-from attnlab.design.attention import Array, Problem, Scale, log_sum_exp, softmax
+from attnlab.design.attention import Problem, Scale, log_sum_exp, softmax
+from attnlab.design.exact import Array
 from attnlab.design.inputs import Data, Real
-from attnlab.design.programs import linear_program
+from attnlab.design.optimize import linear_program
 from attnlab.design.results import Result, Status, at_least, number
 from attnlab.design.verifier import NotAProof, misses_segment
 

@@ -1,5 +1,5 @@
-"""Exact rationals for the solver and the checker: the numbers as they were given, linear systems without rounding, and
-attention with proved limits.
+"""Exact rational arithmetic for the solver and the checker: numbers as given, linear systems without rounding, and the
+error of attention with proved limits.
 
 The verifier does not use this module; it has its own few lines.
 """
@@ -12,24 +12,23 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cached_property
 from math import lcm
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from attnlab.design.attention import Array
-
+Array = NDArray[np.float64]
 Matrix = list[list[Fraction]]
 Reading = Literal["decimal", "binary"]
 
-_DIGITS = 1000  # the longest number that is read, and the largest power of ten
+_DIGITS = 1000  # maximum length of a number, and its largest power of ten
 _READINGS: dict[Reading, str] = {"decimal": "as the decimals written", "binary": "as binary float64 values"}
-PRECISIONS = (60, 400)  # digits of an exponential; the second where the first leaves a verdict open
+PRECISIONS = (60, 400)  # digits of an exponential; the second is used where the first leaves a verdict open
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Vectors, one per row: float64 for the search, and on demand the exact numbers that were given."""
+    """Vectors, one per row: float64 for the search, and, computed on demand, the exact numbers given."""
 
     floats: Array
     reading: Reading
@@ -37,38 +36,38 @@ class Rows:
 
     @cached_property
     def exact(self) -> Matrix:
-        """The numbers as rationals."""
+        """The numbers as given, as rationals."""
         return self.make()
 
     def take(self, rows: Sequence[int]) -> Rows:
-        """Some of the rows."""
+        """The rows with these indices."""
         return Rows(self.floats[list(rows)], self.reading, lambda: [self.exact[i] for i in rows])
 
 
 def binary(floats: Array) -> Rows:
-    """Floats, which are exactly what they are."""
+    """Floats, which mean their binary values."""
     return Rows(floats, "binary", lambda: rationals(floats.tolist()))
 
 
 def rationals(rows: Sequence[Sequence[float | Decimal | Fraction]]) -> Matrix:
-    """The same numbers; a NaN, which stands for a row that is free, becomes 0."""
+    """The same numbers as rationals; NaN, which marks a free row, becomes 0."""
     return [[Fraction(x) if x == x else Fraction(0) for x in row] for row in rows]
 
 
 def rational_rows(exact: Matrix, reading: Reading) -> Rows:
-    """Rationals, with the nearest floats beside them; an OverflowError where there are none."""
+    """Rationals together with their nearest floats; an OverflowError where a float cannot hold them."""
     return Rows(np.array([[float(x) for x in row] for row in exact]), reading, lambda: exact)
 
 
 def read_as(**given: Rows) -> str:
-    """How the numbers were read, in words: the first name, and those that were read otherwise."""
+    """How the numbers were read, in words: the first name, and the names whose reading differs from it."""
     first = next(iter(given.values())).reading
     shown = [name for place, (name, rows) in enumerate(given.items()) if not place or rows.reading != first]
     return ", ".join(f"{name} {_READINGS[given[name].reading]}" for name in shown)
 
 
 def decimal(text: str) -> Decimal:
-    """A number as written; a ValueError where it is none, or so long that exact arithmetic with it would take forever."""
+    """A number as written; a ValueError where it is not a number, or too long for exact arithmetic."""
     try:
         found = Decimal(text)
     except ArithmeticError:
@@ -83,22 +82,23 @@ def decimal(text: str) -> Decimal:
 
 
 def rational(number: float) -> Fraction:
-    """A short rational next to this float, for numbers that the solver is free to choose."""
+    """The rational that this float is printed as: short, for numbers that the solver is free to choose."""
     return Fraction(repr(float(number)))
 
 
 def dot(a: Sequence[Fraction | int], b: Sequence[Fraction]) -> Fraction:
-    """The inner product."""
+    """The inner product of two vectors."""
     return sum((x * y for x, y in zip(a, b, strict=True) if x and y), Fraction(0))
 
 
 def error_of_weights(
     scores: Sequence[Fraction], root: int, values: Matrix, target: Sequence[Fraction], precision: int
 ) -> tuple[list[Fraction], Fraction]:
-    """What attention with the weights softmax(scores / sqrt(root)) is off by in every coordinate, and how far these
-    numbers may be from the exact ones.
+    """The error per coordinate of attention with the weights softmax(scores / sqrt(root)), and a limit on the rounding error
+    of these numbers.
 
-    Exponentials are rounded to `precision` digits. A thousand times their error is granted for each of a million keys.
+    Exponentials are rounded to `precision` digits. The limit is generous: a thousand times that for each of a million
+    keys.
     """
     context = Context(prec=precision + 10)
     top, width = max(scores), context.sqrt(Decimal(root))
@@ -116,9 +116,9 @@ def error_of_weights(
 
 
 def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array) -> list[Fraction] | None:
-    """x with sum x_c · column_c = right, exactly, or None; columns without a pivot keep their guessed value.
+    """An exact x with sum x_c · column_c = right, or None; variables without a pivot keep their guessed value.
 
-    Fraction-free elimination (Bareiss) on integers: the numbers stay as short as determinants.
+    Fraction-free elimination (Bareiss) on integers: no intermediate number is longer than a determinant.
     """
     order = [int(c) for c in np.argsort(-np.abs(guess), kind="stable")]
     rows: list[list[int]] = []
@@ -155,7 +155,7 @@ def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], gues
 
 
 def null_vector(columns: Sequence[Sequence[Fraction]], guess: Array) -> list[Fraction] | None:
-    """x, not zero, with sum x_c · column_c = 0, near the guess where that is one; None when there is none."""
+    """A nonzero x with sum x_c · column_c = 0, near the guess where possible; None if only x = 0 does."""
     right = [Fraction(0)] * len(columns[0])
     for start in (guess, np.ones(len(columns))):
         found = solve(columns, right, start)
@@ -167,8 +167,8 @@ def null_vector(columns: Sequence[Sequence[Fraction]], guess: Array) -> list[Fra
 def settle(
     columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array
 ) -> tuple[list[Fraction], float]:
-    """x near the guess that solves the system exactly, or, where only a wild one does, nearly; and the size of what
-    is missed.
+    """An x near the guess that solves the system exactly or, where no exact solution is near it, approximately; and the
+    norm of the residual.
     """
     exact = solve(columns, right, guess)
     size = float(np.abs(guess).max())
@@ -181,8 +181,8 @@ def settle(
         miss = np.array([float(b) for b in right]) - rows @ moved
         moved = moved + np.linalg.pinv(rows / unit, rcond=1e-11) @ (miss / unit[:, 0])
     near = [rational(x) if g else Fraction(0) for x, g in zip(moved, guess, strict=True)]
-    left = [sum((x * c[r] for x, c in zip(near, columns, strict=True)), -b) for r, b in enumerate(right)]
-    if columns[-1][-1]:
-        near[-1] -= left[-1] / columns[-1][-1]
-    left = [sum((x * c[r] for x, c in zip(near, columns, strict=True)), -b) for r, b in enumerate(right)]
-    return near, float(np.linalg.norm([float(x) for x in left]))
+    exact_rows = list(zip(*columns, strict=True))
+    if columns[-1][-1]:  # the last equation, a normalisation, holds exactly
+        near[-1] -= (dot(near, exact_rows[-1]) - right[-1]) / columns[-1][-1]
+    residual = [float(dot(near, row) - b) for row, b in zip(exact_rows, right, strict=True)]
+    return near, float(np.linalg.norm(residual))

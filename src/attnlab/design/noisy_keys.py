@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.design import inputs
-from attnlab.design.attention import Array, Scale, factor, log_sum_exp, softmax
+from attnlab.design.attention import Scale, factor, log_sum_exp, softmax
+from attnlab.design.exact import Array
 from attnlab.design.inputs import Data
 from attnlab.design.results import number, vector
 from attnlab.errors import UserError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlab.design.attention import Array
+from attnlab.design.exact import Array
 from attnlab.design.noisy_keys import BINS, Noise
 from attnlab.design.results import Result, at_least, number
 from attnlab.errors import StorageError, UserError

@@ -1,33 +1,28 @@
 """Queries from wanted outputs: select one value, blend several, reach any point.
 
-One order of attack for all three: the query zero, a construction whose bound is proved beforehand (equal scores
-inside the subset, a margin outside), the hull of the values, a descent from many starts, a proof of impossibility,
-and an honest shrug. The verdict is about the output, because that is what was asked for; what it says about weights
-is told beside it.
+All three try, in this order: the query zero; a construction whose bound is proved beforehand (given scores inside the
+subset, a margin outside); a descent from many starts; a proof of impossibility. If all fail, the verdict is undecided.
+The verdict is about the output; what is known about the weights is reported next to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from attnlab.design import inputs
-from attnlab.design.attention import UNIT, Array, Problem, Scale, softmax
-from attnlab.design.cases import Cases
-from attnlab.design.exact import Rows
-from attnlab.design.explain import explain
+from attnlab.design.attention import UNIT, Problem, Scale, softmax
+from attnlab.design.exact import Array, Rows
 from attnlab.design.inputs import Data, Real
-from attnlab.design.programs import least_distance
-from attnlab.design.refute import Refutation, Refuter
-from attnlab.design.results import Result, Status, at_least, at_most, number
-from attnlab.design.search import descend, starts, through_rounding, towards
+from attnlab.design.optimize import descend, least_distance, starts, through_rounding, towards
+from attnlab.design.proofs import Cases, Refuter, explain
+from attnlab.design.results import Certificate, Extra, Result, RowVerdict, Status, at_least, at_most, number
 from attnlab.design.verifier import NotAProof, verify
 
-_SECONDS = 5.0  # how long a proof by cases may take, and NODES a second at most
-_NODES = 150
+_SECONDS = 5.0  # time limit of a proof by cases
+_NODES = 150  # boxes per second of that time, at most
 
 
 def select(
@@ -62,9 +57,7 @@ def blend(
     scale: Scale = "none",
     seconds: float = _SECONDS,
 ) -> Result:
-    """A query whose output is the weighted mean of the chosen values: all of them and equal weights unless said
-    otherwise.
-    """
+    """A query whose output is the weighted mean of the chosen values; by default of all values, with equal weights."""
     k, v = inputs.pair(keys, values)
     chosen = inputs.indices(indices, len(k.floats))
     shares = inputs.weights(weights, len(chosen))
@@ -89,7 +82,7 @@ def reach(
     scale: Scale = "none",
     seconds: float = _SECONDS,
 ) -> Result:
-    """A query whose output is the target within the tolerance; or, for a query that is given, how near it comes."""
+    """A query whose output is the target within the tolerance or, if a query is given, how close it comes."""
     k, v = inputs.pair(keys, values)
     y = inputs.vector(target, "target", v.floats.shape[1], of="value")
     problem = inputs.problem(k, v, y, inputs.tolerance(tolerance), inputs.scale(scale))
@@ -97,83 +90,83 @@ def reach(
         return _answer(problem, "reach the target", None, None, seconds)
     q = inputs.vector(query, "query", k.floats.shape[1], of="key")
     judged = problem.judge(q.exact[0])
-    said = f"The query given comes within {at_most(judged.bound)}" + (
-        "." if judged.within else "; leave it out to search for a better one."
-    )
+    said = f"The given query comes within {at_most(judged.bound)} of the target."
+    if not judged.within:
+        said += " Leave it out to search for a better one."
     status: Status = "solved" if judged.within else "undecided"
     return _result(problem, "the query given", status, said, q.floats[0], None, judged.bound)
 
 
 def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None, seconds: float) -> Result:
-    """The first of: zero, the construction, the descent, the proof."""
+    """The first that succeeds of: the query zero, the construction by margins, the search."""
     seconds = inputs.seconds(seconds)
     zero = np.zeros(problem.keys.shape[1])
-    if _good(problem, zero, _bound(problem, zero)):
+    bound = _bound(problem, zero)
+    if _good(problem, zero, bound):
         said = (
-            "The query 0 weighs every key equally, whatever the keys are: the mean of all values is within the "
+            "The query 0 gives every key the same weight, whatever the keys are: the mean of all values is within the "
             "tolerance."
         )
-        return _result(problem, task, "solved", said, zero, chosen, _bound(problem, zero))
+        return _result(problem, task, "solved", said, zero, chosen, bound)
     if chosen is None or w is None:
         return _searched(problem, task, None, _near(problem.values, problem.target), seconds)
     for share in (1 - 1e-6, 0.99, 0.7):
         built = by_margin(problem, chosen, w, share * problem.tolerance)
         if built is None:
             break
-        if _good(problem, *built):
-            said = _margin_words(problem, built, chosen)
-            return _result(problem, task, "solved", said, built[0], chosen, built[1])
+        query, bound = built
+        if _good(problem, query, bound):
+            said = _margin_words(problem, query, bound, chosen)
+            return _result(problem, task, "solved", said, query, chosen, bound)
     wanted = np.zeros(len(problem.keys))
     wanted[chosen] = w
     return _searched(problem, task, chosen, wanted, seconds)
 
 
 def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Array, seconds: float) -> Result:
-    """Descent and proof in turn, each longer the second time."""
+    """Alternate descent and proof, each with more effort the second time."""
     nearest = towards(problem.points, wanted)
-    more: dict[str, Any] = {}
-    if chosen is not None:  # the convex best: how near the weights themselves can come
+    more: dict[str, Extra] = {}
+    if chosen is not None:  # how close the weights themselves can come, a convex problem
         weights = softmax(problem.points @ nearest)
         logs = np.log(wanted[chosen]) - np.log(np.maximum(weights[chosen], 1e-300))
         more = {"least_divergence": float(wanted[chosen] @ logs), "nearest_weights": weights}
+    refuter, certificate = Refuter(problem, seconds), None
     best = problem.query(descend(problem, np.vstack([nearest, starts(problem, _starts(problem, 24))])))
-    proof = Refutation(0.0, None)
     if not _good(problem, best, _bound(problem, best)):
-        refuter = Refuter(problem, seconds)
-        proof = refuter.run()
-        if proof.certificate is None:
+        certificate = refuter.run()
+        if certificate is None:
             longer = problem.query(descend(problem, starts(problem, _starts(problem, 120), seed=1), steps=200))
             best = min(best, longer, key=problem.error)
             if not _good(problem, best, _bound(problem, best)):
-                proof, best = _by_cases(refuter, proof, best, seconds)
+                certificate, best = _by_cases(refuter, best, seconds)
     bound = _bound(problem, best)
     if _good(problem, best, bound):
-        said = f"Found by descent: in exact arithmetic the output is within {at_most(bound)} of what was wanted."
+        said = f"Found by descent: in exact arithmetic the output is within {at_most(bound)} of the target."
         return _result(problem, task, "solved", said, best, chosen, bound, more=more)
-    proved = None if proof.certificate is None else _proved(problem, proof.certificate, problem.exact.tolerance)
-    if proved is not None:
-        if chosen is not None and len(chosen) == 1 and (proof.certificate or {}).get("radius") is not None:
-            beyond = through_rounding(problem, chosen[0])  # the proof leaves out long queries: is one of them right?
+    proved = _proved(problem, certificate, problem.exact.tolerance)
+    if certificate is not None and proved is not None:
+        if chosen is not None and len(chosen) == 1 and certificate.get("radius") is not None:
+            beyond = through_rounding(problem, chosen[0])  # the proof excludes long queries: is one of them right?
             if beyond is not None:
+                query, bound = beyond
                 said = (
-                    "The keys that stand in the way are apart by rounding only, and this long query makes that visible: "
-                    f"in exact arithmetic the output is within {at_most(beyond[1])} of what was wanted."
+                    "The keys in the way differ by rounding only, and this long query separates them: in exact arithmetic "
+                    f"the output is within {at_most(bound)} of the target."
                 )
-                return _result(problem, task, "solved", said, beyond[0], chosen, beyond[1], more=more)
-        said = explain(proof.certificate or {}, problem, proved)
-        return _result(problem, task, "impossible", said, best, chosen, None, proof.certificate, proved, more)
-    lower = (refuter.root and _proved(problem, refuter.certificate(refuter.root), 0.0)) or 0.0
+                return _result(problem, task, "solved", said, query, chosen, bound, more=more)
+        said = explain(certificate, problem, proved)
+        return _result(problem, task, "impossible", said, best, chosen, None, certificate, proved, more)
+    lower = _proved(problem, refuter.certificate(), 0.0) or 0.0
     said = (
-        f"The best query found misses by {number(problem.error(best))}; proved is only that every query misses by at "
-        f"least {at_least(lower)}. More time for the proof may decide it."
+        f"The best query found misses by {number(problem.error(best))}; it is proved only that every query misses by at "
+        f"least {at_least(lower)}. More time for the proof may decide."
     )
     return _result(problem, task, "undecided", said, best, chosen, lower=lower, more=more)
 
 
 def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tuple[Array, float] | None:
-    """The least query with scores ln w inside the subset and a margin below them outside, and the bound that it
-    gives.
-    """
+    """The query of least norm with scores ln w inside the subset and a margin below them outside, and its error bound."""
     k, n = problem.keys * problem.factor, len(problem.keys)
     low = chosen[int(w.argmin())]
     outside = np.setdiff1d(np.arange(n), chosen)
@@ -207,8 +200,8 @@ def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tupl
 
 
 def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, far: float) -> float:
-    """mass outside <= r/(1+r), and inside the weights are off by e^(2 deviation): what the scores of this query
-    prove.
+    """The error bound that the scores of this query prove: the weight outside is at most r/(1+r), and the weights inside are
+    off by a factor of at most e^(2·deviation).
     """
     scores = problem.factor * (problem.keys @ query)
     rounding = (len(query) + 4) * UNIT * problem.factor * float((np.abs(problem.keys) @ np.abs(query)).max())
@@ -226,30 +219,28 @@ def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, f
     )
 
 
-def _margin_words(problem: Problem, built: tuple[Array, float], chosen: list[int]) -> str:
-    scores = problem.factor * (problem.keys @ built[0])
+def _margin_words(problem: Problem, query: Array, bound: float, chosen: list[int]) -> str:
+    scores = problem.factor * (problem.keys @ query)
     outside = np.setdiff1d(np.arange(len(scores)), chosen)
-    bound = f"so the output is within {at_most(built[1])} of what was wanted."
+    within = f"so the output is within {at_most(bound)} of the target."
     if not len(outside):
-        return "The scores of the keys differ by exactly the logarithms of the wanted weights, " + bound
+        return f"The scores of the keys differ by exactly the logarithms of the wanted weights, {within}"
     margin = float(scores[chosen].min() - scores[outside].max())
-    if len(chosen) == 1:
-        lead = (
-            f"Key {chosen[0]} leads every other key by at least {at_least(margin)}: the others together weigh at most "
-        )
-        ratio = len(outside) * float(np.exp(-margin))
-        return lead + f"{at_most(ratio / (1 + ratio))}, " + bound
+    if len(chosen) > 1:
+        return f"The chosen keys have the required scores and lead every other key by at least {at_least(margin)}, {within}"
+    ratio = len(outside) * float(np.exp(-margin))
     return (
-        f"The chosen keys have the scores they need and lead every other key by at least {at_least(margin)}, " + bound
+        f"Key {chosen[0]} leads every other key by at least {at_least(margin)}: the others together weigh at most "
+        f"{at_most(ratio / (1 + ratio))}, {within}"
     )
 
 
-def _by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float) -> tuple[Refutation, Array]:
-    """The proof by cases where there is one and the problem is small enough, then three tries to prove more than was
-    asked; or the best query from the boxes that resisted.
+def _by_cases(refuter: Refuter, best: Array, seconds: float) -> tuple[Certificate | None, Array]:
+    """A proof by cases if the problem is small enough, then three attempts at a larger bound; or else no proof and the
+    best query, also from the boxes that were not excluded.
     """
     if not refuter.exact or len(refuter.points) > 64:
-        return so_far, best
+        return None, best
     problem = refuter.problem
     low, high = problem.tolerance, problem.error(best)
     if low < problem.exact.tolerance:
@@ -259,27 +250,27 @@ def _by_cases(refuter: Refuter, so_far: Refutation, best: Array, seconds: float)
     if certificate is None:
         hints = np.array(cases.hints[-40:] + cases.hints[:40]).reshape(-1, refuter.points.shape[1])
         found = problem.query(descend(problem, hints)) if len(hints) else best
-        return so_far, min(best, found, key=problem.error)
+        return None, min(best, found, key=problem.error)
     for _ in range(3):
         middle = float(f"{(low * high) ** 0.5:.3g}")
         more = Cases(refuter, middle, int(_NODES * seconds / 20), seconds / 20).run() if low < middle < high else None
         low, high, certificate = (low, middle, certificate) if more is None else (middle, high, more)
-    return Refutation(max(so_far.lower_bound, low), certificate), best
+    return certificate, best
 
 
 def _starts(problem: Problem, most: int) -> int:
-    """As many starts as take about as long for a large problem as for a small one."""
+    """The number of starts, so that large and small problems take about equally long."""
     size = len(problem.keys) * problem.points.shape[1] * problem.values.shape[1]
     return int(np.clip(2e7 / size, 1, most))
 
 
 def _good(problem: Problem, query: Array, bound: float) -> bool:
-    """Proved and measured."""
+    """Whether the error is within the tolerance, both as proved and as measured."""
     return bound <= problem.tolerance and problem.error(query) <= problem.tolerance * (1 + 1e-12)
 
 
 def _bound(problem: Problem, query: Array) -> float:
-    """What is guaranteed for the query: in exact arithmetic where what rounding may have done is all that is missing."""
+    """The guaranteed error of a query; computed in exact arithmetic where only the rounding of floats is in doubt."""
     bound = problem.guaranteed(query)
     if bound > problem.tolerance and problem.error(query) <= problem.tolerance * (1 + 1e-12):
         exact = problem.certified(query)
@@ -287,9 +278,11 @@ def _bound(problem: Problem, query: Array) -> float:
     return bound
 
 
-def _proved(problem: Problem, certificate: dict[str, Any], tolerance: Fraction | float) -> float | None:
-    """What the independent verifier accepts, rounded down."""
+def _proved(problem: Problem, certificate: Certificate | None, tolerance: Fraction | float) -> float | None:
+    """The bound that the independent verifier accepts, rounded down."""
     given = problem.exact
+    if certificate is None:
+        return None
     try:
         bound = verify(certificate, given.keys.exact, given.values.exact, given.target.exact[0], tolerance)
     except NotAProof:
@@ -298,7 +291,7 @@ def _proved(problem: Problem, certificate: dict[str, Any], tolerance: Fraction |
 
 
 def _near(values: Array, target: Array) -> Array:
-    """Positive weights, as even as they can be, whose mean of the values is near the target."""
+    """Positive weights, as even as possible, for which the mean of the values is near the target."""
     size = float(np.abs(values - target).max()) or 1.0
     moved = (values - target) / size
     stretched = np.vstack([moved, np.zeros(moved.shape[1])])
@@ -314,9 +307,9 @@ def _result(
     query: Array,
     chosen: list[int] | None,
     bound: float | None = None,
-    certificate: dict[str, Any] | None = None,
+    certificate: Certificate | None = None,
     lower: float = 0.0,
-    more: dict[str, Any] | None = None,
+    more: Mapping[str, Extra] | None = None,
 ) -> Result:
     weights = problem.weights(query)
     scores = problem.factor * (problem.keys @ query)
@@ -344,7 +337,7 @@ def _result(
 
 
 def _together(parts: list[Result], eps: float) -> Result:
-    """Many rows as one result: the worst status, the largest error, every row's own verdict in `rows`."""
+    """Many rows as one result: the worst status, the largest error, and the verdict on each row in `rows`."""
     worst: tuple[Status, ...] = ("impossible", "undecided", "solved")
     status = next(s for s in worst if any(p.status == s for p in parts))
     bad = [p for p in parts if p.status == status]
@@ -364,5 +357,5 @@ def _together(parts: list[Result], eps: float) -> Result:
         certificate=bad[0].certificate,
         lower_bound=max(p.lower_bound for p in parts),
         reading=parts[0].reading,
-        more={"rows": [{"status": p.status, "statement": p.statement, "certificate": p.certificate} for p in parts]},
+        rows=tuple(RowVerdict(p.status, p.statement, p.certificate) for p in parts),
     )

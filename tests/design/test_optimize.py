@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.design.programs import hull_distance, least_distance, linear_program
+from attnlab.design.optimize import least_distance, linear_program
 
 
 @given(st.integers(0, 10_000))
@@ -29,14 +29,6 @@ def test_contradictions_have_no_point():
 
 def test_nothing_asked_is_zero():
     assert least_distance(np.ones((2, 2)), -np.ones(2)).tolist() == [0, 0]
-
-
-def test_distance_to_a_hull():
-    beta = 3.0
-    u = beta * np.eye(4)
-    tokens = np.array([u[3] + u[1], u[0] + u[2], u[2] + u[1]])
-    assert hull_distance(tokens, u[1]) == pytest.approx(beta / np.sqrt(2))
-    assert hull_distance(tokens, tokens.mean(axis=0)) == pytest.approx(0, abs=1e-9)
 
 
 def test_multipliers_prove_the_value():

@@ -1,18 +1,90 @@
-"""Finding a query by descent: many starts at once, for outputs that no closed construction reaches."""
+"""Numerical optimisation for the solver: linear programs, the least-norm point of a polyhedron, and queries found by
+descent from many starts.
+
+Callers check what they get: nothing here is a proof.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, lcm, log2
+from typing import Any
 
 import numpy as np
 
-from attnlab.design.attention import Array, Problem, softmax
-from attnlab.design.exact import dot
+from attnlab.design.attention import Problem, log_sum_exp, softmax
+from attnlab.design.exact import Array, dot
+
+
+def least_squares(rows: Array, right: Array) -> Array:
+    """The least-norm x that minimises |rows·x - right|; singular values below 1e-11 of the largest count as 0."""
+    return np.asarray(np.linalg.lstsq(rows, right, rcond=1e-11)[0], dtype=np.float64)
+
+
+def least_distance(rows: Array, least: Array) -> Array | None:
+    """The z of smallest norm with rows·z >= least, or None where none was found.
+
+    Least-distance programming: z is the residual of one non-negative least-squares problem, scaled; a residual of zero
+    means that there is no z.
+    """
+    from scipy.optimize import nnls
+
+    size = float(np.abs(rows).max(initial=0.0))
+    height = float(np.abs(least).max(initial=0.0))
+    if least.max(initial=0.0) <= 0:
+        return np.zeros(rows.shape[1])
+    if size == 0:
+        return None
+    g, h = rows / size, least / height
+    system = np.vstack([g.T, h])
+    try:
+        dual, _ = nnls(system, np.append(np.zeros(g.shape[1]), 1.0))
+    except RuntimeError:
+        return None
+    residual = np.append(g.T @ dual, h @ dual - 1.0)
+    active = dual > 0
+    tries = [least_squares(g[active], h[active])] if active.any() else []
+    if residual[-1] < 0:
+        tries.append(-residual[:-1] / residual[-1])
+    tries.append(residual[:-1])
+    fits = [z for z in (_stretched(g, h, z) for z in tries) if z is not None]
+    return min(fits, key=lambda z: float(z @ z)) * (height / size) if fits else None
+
+
+def _stretched(g: Array, h: Array, z: Array) -> Array | None:
+    """z scaled up until g·z >= h, or None where no multiple of z satisfies it."""
+    reach = g @ z
+    need = h > 0
+    if not np.isfinite(z).all() or (reach[need] <= 0).any():
+        return None
+    longer = z * max(1.0, float((h[need] / reach[need]).max(initial=1.0)))
+    return longer if (g @ longer - h >= -1e-9).all() else None
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """A solved linear program: the point, the value, and the multipliers of the inequalities (>= 0)."""
+
+    x: Array
+    value: float
+    multipliers: Array
+
+
+def linear_program(cost: Array, **constraints: Any) -> _Linear | None:
+    """min cost·x by HiGHS; None unless an optimum was found."""
+    from scipy.optimize import linprog
+
+    found = linprog(cost, method="highs", **constraints)
+    if found.status != 0:
+        return None
+    slack = np.zeros(0) if constraints.get("A_ub") is None else np.maximum(-np.asarray(found.ineqlin.marginals), 0.0)
+    x = np.asarray(found.x, dtype=np.float64)
+    return _Linear(x, float(cost @ x), slack)
 
 
 def starts(problem: Problem, count: int, seed: int = 0) -> Array:
-    """Zero, the directions of the keys, and random ones at three lengths; for `problem.points`."""
+    """Zero, directions of some keys, and random directions at three lengths, in the coordinates of `problem.points`."""
     points = problem.points
     rng = np.random.default_rng(seed)
     d = points.shape[1]
@@ -22,9 +94,10 @@ def starts(problem: Problem, count: int, seed: int = 0) -> Array:
 
 
 def descend(problem: Problem, first: Array, steps: int = 90) -> Array:
-    """Damped Gauss-Newton on the output error from every row of `first`; the best z found, by maximum error.
+    """Damped Gauss-Newton on the output error from every row of `first`; the z of least maximum error.
 
-    The last third weighs large coordinates more, which moves the least-squares answer towards the least maximum.
+    The last third of the steps gives large coordinates more weight, which moves the least-squares solution towards the
+    minimax solution.
     """
     points, values, target = problem.points, problem.values, problem.target
     size = float(np.abs(values - target).max()) or 1.0
@@ -64,14 +137,12 @@ def descend(problem: Problem, first: Array, steps: int = 90) -> Array:
 
 
 def towards(points: Array, wanted: Array, steps: int = 60) -> Array:
-    """z that minimises KL(wanted || softmax(points·z)) by Newton with backtracking: convex, so no start is needed."""
+    """The z that minimises KL(wanted || softmax(points·z)), which is convex: Newton's method with backtracking."""
     z = np.zeros(points.shape[1])
     mean = wanted @ points
 
     def gap(z: Array) -> float:
-        s = points @ z
-        top = float(s.max())
-        return top + float(np.log(np.exp(s - top).sum())) - float(mean @ z)
+        return log_sum_exp(points @ z) - float(mean @ z)
 
     value = gap(z)
     for _ in range(steps):
@@ -94,10 +165,10 @@ def towards(points: Array, wanted: Array, steps: int = 60) -> Array:
 
 
 def through_rounding(problem: Problem, j: int) -> tuple[Array, float] | None:
-    """A query that selects value j among keys which differ across some direction by rounding only, and its exact error.
+    """A query that selects value j along a direction in which the keys differ by rounding only, and its exact error.
 
-    The direction gets small whole numbers and the length is a power of two, so that floats compute its scores without
-    any rounding; None where that is not so, or where key j does not lead.
+    The direction has small integer entries and the length is a power of two, so that floats compute the scores without
+    rounding; None where they do not, or where key j does not have the largest score.
     """
     keys = problem.exact.keys.exact
     moved = problem.keys - problem.keys[j]
@@ -123,7 +194,7 @@ def through_rounding(problem: Problem, j: int) -> tuple[Array, float] | None:
 
 
 def _without_rounding(keys: Array, query: Array) -> bool:
-    """Whether float64 adds up every score exactly, in any order: all partial sums are short multiples of one number."""
+    """Whether float64 computes every score exactly, in any order: all partial sums are short multiples of one number."""
     for row in keys.tolist():
         terms = [Fraction(x) * Fraction(q) for x, q in zip(row, query.tolist(), strict=True)]
         grid = Fraction(1, lcm(*(x.denominator for x in terms)))

@@ -68,7 +68,7 @@ def test_outputs_outside_the_range_of_the_weights():
 @pytest.mark.parametrize(
     ("x", "y", "more", "words"),
     [
-        (np.eye(2), np.eye(3), {}, "one a token"),
+        (np.eye(2), np.eye(3), {}, "one row per token"),
         (np.eye(2), np.full((2, 2), np.nan), {}, "every output is free"),
         (np.eye(2), np.eye(2), {"weights": [[1, 0, 0]]}, "2 columns"),
         (np.eye(2), np.eye(2), {"weights": [[1, 1], [0, 1]]}, "sum to 1"),
