@@ -20,9 +20,8 @@ from peers import BLOCK, LATENTS, PEERS, RANDOM, ROWS, WINDOW
 from rich.console import Console
 
 from attnlab import registry
-from attnlab.measure.bench import contestants, results
-from attnlab.measure.bench.contestants import NAIVE, SDPA, Case, Inputs, split_options, work_of
-from attnlab.measure.bench.results import Result
+from attnlab.measure.bench import NAIVE, SDPA, BenchResult, ratios
+from attnlab.measure.bench.cases import Case, Inputs, choose_cases, split_options, work_of
 from attnlab.measure.bench.timing import Limits, measure, read_lengths, spare_memory
 from attnlab.report.screen import show_all
 
@@ -126,18 +125,18 @@ def belongs(name: str, only: Sequence[str]) -> bool:
 
 
 def cases_of(group: Group, only: Sequence[str]) -> list[Case]:
-    """The contestants of a group, the bars first; nobody if none of ours or theirs was asked for."""
+    """The contestants of a group, the baselines first; nobody if none of ours or theirs was asked for."""
     like = Case(SDPA, causal=group.causal, batch=group.batch)
     cores = [replace(like, name=name) for name in group.cores if belongs(name, only)]
     wholes = [replace(like, name=name, whole=True) for name in group.wholes if belongs(name, only)]
-    bars = [like, replace(like, name=NAIVE)] if cores else []
-    return [*bars, *cores, *(one.bar for one in wholes[:1]), *wholes]
+    baselines = [like, replace(like, name=NAIVE)] if cores else []
+    return [*baselines, *cores, *(one.baseline for one in wholes[:1]), *wholes]
 
 
 # What is asked
 
 
-def judge_times(result: Result, targets: Sequence[Target]) -> Iterator[Verdict]:
+def judge_times(result: BenchResult, targets: Sequence[Target]) -> Iterator[Verdict]:
     """Every target about time, by the worst length where it is about all."""
     rows = {row.label: row for row in result.rows}
     for target in targets:
@@ -146,13 +145,13 @@ def judge_times(result: Result, targets: Sequence[Target]) -> Iterator[Verdict]:
         if target.ours not in rows or target.other not in rows:
             yield Verdict(asked, "not there", None)
             continue
-        found = dict(results.ratios(rows[target.ours], rows[target.other]))
+        found = ratios(rows[target.ours], rows[target.other])
         found = {n: ratio for n, ratio in found.items() if target.tokens in (None, n)}
         text = ", ".join(f"{ratio:.3f}x" if target.tokens else f"{ratio:.3f}x at {n:,}" for n, ratio in found.items())
         yield Verdict(asked, text or "no time", max(found.values()) <= target.most if found else None)
 
 
-def judge_memory(result: Result, linear: Sequence[str]) -> Iterator[Verdict]:
+def judge_memory(result: BenchResult, linear: Sequence[str]) -> Iterator[Verdict]:
     """Whether memory grows in proportion to the length, between the two longest."""
     for row in result.rows:
         sizes = [(one.tokens, one.bytes) for one in row.points if one.bytes and one.tokens >= LONG]
@@ -202,7 +201,7 @@ def judge_references(only: Sequence[str], limits: Limits) -> Iterator[Verdict]:
     for causal in (True, False):
         for tokens, batch in REFERENCE_SIZES:
             like = Case("", causal=causal, batch=batch)
-            cases, _ = contestants.contestants(names, like) if names else ([], {})
+            cases, _ = choose_cases(names, like) if names else ([], {})
             cases = [case for case in cases if replace(case, path="reference") in cases]
             if not cases:
                 continue
@@ -230,7 +229,7 @@ def run_group(group: Group, only: Sequence[str], lengths: Sequence[int], limits:
     if not cases:
         return
     result = measure(cases, group.lengths or lengths, limits, tell=tell, maker=MAKER)
-    show_all(replace(results.document(result), title=group.title), console)
+    show_all(replace(result.document(), title=group.title), console)
     yield result
     for target in group.targets:
         if belongs(target.ours.removesuffix(WHOLE), only):
@@ -254,18 +253,18 @@ def main() -> None:
     given = parser.parse_args()
     only = [word.strip().lower() for word in given.only.split(",") if word.strip()]
     limits = Limits(seconds=given.seconds, memory=spare_memory(), rounds=5)
-    found: list[Result] = []
+    found: list[BenchResult] = []
     verdicts: list[Verdict] = []
     for group in GROUPS:
         for one in run_group(group, only, read_lengths(given.lengths), limits):
-            (found if isinstance(one, Result) else verdicts).append(one)
+            (found if isinstance(one, BenchResult) else verdicts).append(one)
     if not given.no_references:
         verdicts += judge_references(only, limits)
     console.print()
     for verdict in verdicts:
         console.print(str(verdict), soft_wrap=True)
     if given.json:
-        told = {"results": [results.to_dict(one) for one in found], "verdicts": [vars(one) for one in verdicts]}
+        told = {"results": [one.to_dict() for one in found], "verdicts": [vars(one) for one in verdicts]}
         given.json.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     sys.exit(any(one.met is False for one in verdicts))
 

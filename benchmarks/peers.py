@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.measure.bench import contestants
-from attnlab.measure.bench.contestants import Case, Inputs, Work, on_heads, on_stream
+from attnlab.measure.bench import cases
+from attnlab.measure.bench.cases import Case, Inputs, Work, on_heads, on_stream
 
 BLOCK, RANDOM = 64, 3  # of BigBird
 WINDOW = 128
@@ -96,9 +96,9 @@ PEERS: dict[str, Callable[[Case, Inputs], Work]] = {
     "linformer 0.2.3": linformer,
     "perceiver-pytorch": perceiver_pytorch,
 }
-contestants.GUESTS.update(PEERS)
+cases.EXTERNAL.update(PEERS)
 
 
 def prepare_fields(**fields: Any) -> Callable[[], object]:
     """A step from the plain fields of a case, for the process that measures memory."""
-    return contestants.prepare_fields(**fields)
+    return cases.prepare_fields(**fields)

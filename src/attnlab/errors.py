@@ -68,6 +68,11 @@ class AttnlabWarning(UserWarning):
     """A warning for users; the command line prints it as one line."""
 
 
+def one_line(error: BaseException) -> str:
+    """Return the kind of an error and its message on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
 def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     """Return the message for an unknown name, with the closest valid names."""
     options = sorted(choices)

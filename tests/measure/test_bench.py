@@ -17,12 +17,25 @@ from hypothesis import strategies as st
 
 from attnlab import registry
 from attnlab.errors import ConfigError, UserError
-from attnlab.measure import pictures
-from attnlab.measure.bench import contestants, reach, results, timing
-from attnlab.measure.bench.contestants import NAIVE, SDPA, Case, Inputs, prepare
-from attnlab.measure.bench.memory import Gauge, Glance, measurable, readable, watch
-from attnlab.measure.bench.results import Conditions, Point, Result, Row
-from attnlab.measure.bench.timing import Limits, Scout
+from attnlab.measure import bench, pictures
+from attnlab.measure.bench import (
+    NAIVE,
+    SDPA,
+    BenchResult,
+    Budget,
+    BudgetResult,
+    Conditions,
+    Longest,
+    Point,
+    ReachResult,
+    Row,
+    format_bytes,
+    timing,
+)
+from attnlab.measure.bench import cases as bench_cases
+from attnlab.measure.bench.cases import Case, Inputs, choose_cases, prepare
+from attnlab.measure.bench.memory import MemoryProbe, measurable, watch
+from attnlab.measure.bench.timing import Limits, Trials
 from attnlab.report.document import Table
 from attnlab.report.text import as_markdown
 from verbs import call
@@ -53,7 +66,7 @@ class Broken(Mean):
 MAKERS = """
 import os
 import torch
-from attnlab.measure.bench.contestants import prepare_fields
+from attnlab.measure.bench.cases import prepare_fields
 
 def make(tokens, kind="", **fields):
     if not kind:
@@ -86,30 +99,30 @@ def test_a_power_law_is_forecast_and_afforded(scale: float, power: float, n: int
     points = [(m, scale * m**power) for m in lengths]
     tokens = int(lengths[-1] * far)
     expected = scale * tokens**power
-    assert results.forecast(points, tokens) == pytest.approx(expected, rel=1e-6)
-    assert results.affordable(points, expected * 1.000001) == pytest.approx(tokens, abs=1, rel=1e-5)
+    assert bench.forecast(points, tokens) == pytest.approx(expected, rel=1e-6)
+    assert bench.affordable(points, expected * 1.000001) == pytest.approx(tokens, abs=1, rel=1e-5)
 
 
 def test_nothing_is_forecast_from_one_length() -> None:
-    assert results.forecast([(512, 1.0)], 1024) is None
-    assert results.affordable([(512, 1.0), (1024, 0.0)], 8.0) is None
+    assert bench.forecast([(512, 1.0)], 1024) is None
+    assert bench.affordable([(512, 1.0), (1024, 0.0)], 8.0) is None
 
 
 def test_costs_that_stand_still_are_taken_to_grow_in_proportion() -> None:
-    assert results.forecast([(100, 5.0), (200, 5.0)], 400) == pytest.approx(10.0)
+    assert bench.forecast([(100, 5.0), (200, 5.0)], 400) == pytest.approx(10.0)
 
 
 @given(st.floats(-3.0, -0.05), st.integers(600, 15_000))
 def test_the_crossover_of_a_power_law_is_found(power: float, truth: int) -> None:
-    level = 1 - results.NOISE
+    level = 1 - bench.NOISE
     pairs = [(n, level * (n / truth) ** power) for n in (512, 1024, 2048, 4096, 8192, 16384)]
-    assert results.crossover(pairs) == pytest.approx(truth, rel=1e-6)
+    assert bench.crossover(dict(pairs)) == pytest.approx(truth, rel=1e-6)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8))
 def test_after_the_crossover_it_stays_faster(values: list[float]) -> None:
     pairs = [(2**at * 64, value) for at, value in enumerate(values)]
-    found, level = results.crossover(pairs), 1 - results.NOISE
+    found, level = bench.crossover(dict(pairs)), 1 - bench.NOISE
     assert (found is None) == (values[-1] >= level)
     if found is not None:
         assert pairs[0][0] <= found <= pairs[-1][0]
@@ -119,21 +132,23 @@ def test_after_the_crossover_it_stays_faster(values: list[float]) -> None:
 
 
 def test_the_crossover_in_words() -> None:
-    assert results.say_crossover([(512, 1.3), (1024, 0.99)]) == "never up to 1,024"  # a hundredth is noise
-    assert results.say_crossover([(512, 0.5), (1024, 0.2)]) == "512 or less"
-    assert results.say_crossover([(512, 1.9), (2048, 0.475)]) == "1,024"
-    assert results.say_crossover([]) == "not measured"
+    assert bench.crossover_text({512: 1.3, 1024: 0.99}) == "never up to 1,024"  # a hundredth is noise
+    assert bench.crossover_text({512: 0.5, 1024: 0.2}) == "512 or less"
+    assert bench.crossover_text({512: 1.9, 2048: 0.475}) == "1,024"
+    assert bench.crossover_text({}) == "not measured"
 
 
 # Tables
 
 
-def made_up() -> Result:
+def made_up() -> BenchResult:
     bar = Row(SDPA, SDPA, (Point(512, 0.01, 3_000_000, 7), Point(1024, 0.04, 6_000_000, 7)))
     fast = Row("swift", SDPA, (Point(512, 0.02, 5_000_000, 7), Point(1024, 0.01, 10_000_000, 7)))
     slow = Row("naive", SDPA, (Point(512, 0.03, 30_000_000, 7), Point(1024, skipped="would need 12 GB")))
     setting = Conditions(1, 8, 256, True, seconds=15, memory=1e9, rounds=7, threads=1, memory_measured=True)
-    return Result((bar, fast, slow), setting, {"processor": "a machine", "torch": "2"}, {"other": "cannot be causal"})
+    return BenchResult(
+        (bar, fast, slow), setting, {"processor": "a machine", "torch": "2"}, {"other": "cannot be causal"}
+    )
 
 
 def texts(table: Table) -> list[list[str]]:
@@ -143,36 +158,36 @@ def texts(table: Table) -> list[list[str]]:
 
 def test_ratios_are_to_the_bar_where_both_were_measured() -> None:
     result = made_up()
-    assert results.ratios(result.row("swift"), result.row(SDPA)) == [(512, 2.0), (1024, 0.25)]
-    assert results.ratios(result.row("naive"), result.row(SDPA)) == [(512, 3.0)]
+    assert result.ratios(result.rows[1]) == {512: 2.0, 1024: 0.25}
+    assert result.ratios(result.rows[2]) == {512: 3.0}
 
 
 def test_the_tables_say_what_was_measured_and_what_was_not() -> None:
-    times, sizes = map(texts, results.document(made_up()).tables())
+    times, sizes = map(texts, made_up().document().tables())
     assert times[0] == ["time", "512", "1,024", "faster from"]
     assert times[1] == [SDPA, "10.0 ms", "40.0 ms", ""]
     assert times[2][:3] == ["swift", "2.00x", "0.25x"]
     assert 512 < int(times[2][3]) < 1024
     assert times[3] == ["naive", "3.00x", "big", "never up to 512"]
     assert sizes[1:] == [[SDPA, "3.0", "6.0"], ["swift", "5.0", "10"], ["naive", "30", "big"]]
-    written = as_markdown(results.document(made_up()))
-    assert "- naive: from 1,024 on skipped: would need 12 GB\n" in written
+    written = as_markdown(made_up().document())
+    assert "- naive: skipped from 1,024 on: would need 12 GB\n" in written
     assert "- other: left out: cannot be causal\n" in written
     assert "| swift | 2.00x | 0.25x |" in written
     unmeasured = replace(made_up(), setting=replace(made_up().setting, memory_measured=False))
-    assert "memory is not measured" in as_markdown(results.document(unmeasured))
+    assert "memory is not measured" in as_markdown(unmeasured.document())
 
 
 def test_without_its_bar_a_contestants_own_time_is_shown() -> None:
     result = made_up()
     bar = replace(result.rows[0], points=(result.rows[0].points[0], Point(1024, skipped="would take 16 s")))
-    times = texts(results.document(replace(result, rows=(bar, *result.rows[1:]))).tables()[0])
+    times = texts(replace(result, rows=(bar, *result.rows[1:])).document().tables()[0])
     assert times[1][1:3] == ["10.0 ms", "slow"]
     assert times[2][1:] == ["2.00x", "10.0 ms", "never up to 512"]
 
 
 def test_the_json_has_times_ratios_memory_and_reasons() -> None:
-    told = json.loads(json.dumps(results.to_dict(made_up())))
+    told = json.loads(json.dumps(made_up().to_dict()))
     bar, swift, naive = told["rows"]
     assert bar["crossover"] is None
     assert [point["ratio"] for point in bar["points"]] == [1.0, 1.0]
@@ -188,7 +203,7 @@ def test_the_json_has_times_ratios_memory_and_reasons() -> None:
 
 
 def test_the_picture_is_written_twice() -> None:
-    files = pictures.files_of("bench", pictures.bench_picture(made_up()))
+    files = pictures.picture_files("bench", pictures.bench_picture(made_up()))
     assert files["bench.png"].startswith(b"\x89PNG")
     assert b"<svg" in files["bench.svg"]
 
@@ -201,12 +216,12 @@ def test_a_cell_says_why_it_is_empty() -> None:
         "": "–",
     }
     row = Row(SDPA, SDPA, tuple(Point(tokens, skipped=reason) for tokens, reason in enumerate(reasons, start=1)))
-    times, sizes = map(texts, results.document(replace(made_up(), rows=(row,))).tables())
+    times, sizes = map(texts, replace(made_up(), rows=(row,)).document().tables())
     assert times[1][1:-1] == sizes[1][1:] == list(reasons.values())
 
 
 def test_sizes_are_readable() -> None:
-    assert [readable(size) for size in (1.24e10, 2.5e9, 3.1e7, 4e5)] == ["12 GB", "2.5 GB", "31 MB", "400 KB"]
+    assert [format_bytes(size) for size in (1.24e10, 2.5e9, 3.1e7, 4e5)] == ["12 GB", "2.5 GB", "31 MB", "400 KB"]
 
 
 # Who runs, and what
@@ -215,7 +230,7 @@ def test_sizes_are_readable() -> None:
 @pytest.mark.parametrize("name", registry.names("mechanism"))
 @pytest.mark.parametrize("whole", [False, True])
 def test_every_mechanism_can_be_timed(name: str, whole: bool) -> None:
-    cases, _ = contestants.contestants([name], replace(SMALL, whole=whole, tokens=24))
+    cases, _ = choose_cases([name], replace(SMALL, whole=whole, tokens=24))
     mine = [case for case in cases if case.name == name]
     assert mine
     for case in mine:
@@ -245,46 +260,46 @@ def test_the_whole_module_learns_its_projections_too() -> None:
 
 
 def test_bars_come_first_and_references_where_there_are_two_paths() -> None:
-    cases, refused = contestants.contestants(["dot", "zero_mask"], SMALL)
+    cases, refused = choose_cases(["dot", "zero_mask"], SMALL)
     assert [case.label for case in cases] == [SDPA, NAIVE, "dot", "dot, reference", "zero_mask"]
     assert not refused
-    assert [contestants.forms_pattern(case) for case in cases] == [False, True, False, True, True]
-    cases, _ = contestants.contestants(["dot"], SMALL, references=False)
+    assert [bench_cases.forms_pattern(case) for case in cases] == [False, True, False, True, True]
+    cases, _ = choose_cases(["dot"], SMALL, references=False)
     assert [case.label for case in cases] == [SDPA, NAIVE, "dot"]
-    everybody, _ = contestants.contestants([], SMALL, references=False)
+    everybody, _ = choose_cases([], SMALL, references=False)
     assert {case.name for case in everybody} >= set(registry.names("mechanism"))
 
 
 def test_a_users_class_is_timed_whole_beside_a_whole_dot(users: Path) -> None:
-    cases, _ = contestants.contestants([f"{users}:Mean", "dot"], SMALL, references=False)
+    cases, _ = choose_cases([f"{users}:Mean", "dot"], SMALL, references=False)
     labels = [case.label for case in cases]
     assert labels == [SDPA, NAIVE, "dot, whole module", f"{users}:Mean, whole module", "dot"]
-    assert cases[3].bar == cases[2]
-    assert cases[4].bar == cases[0]
+    assert cases[3].baseline == cases[2]
+    assert cases[4].baseline == cases[0]
 
 
 def test_options_are_given_behind_the_name() -> None:
-    assert contestants.split_options("sliding:window=128,other=a") == ("sliding", {"window": "128", "other": "a"})
-    assert contestants.split_options("mine.py:Mine") == ("mine.py:Mine", {})
-    assert contestants.split_options("mine.py:Mine:width=2") == ("mine.py:Mine", {"width": "2"})
-    module = contestants.build(replace(SMALL, name="gqa:groups=1"))
+    assert bench_cases.split_options("sliding:window=128,other=a") == ("sliding", {"window": "128", "other": "a"})
+    assert bench_cases.split_options("mine.py:Mine") == ("mine.py:Mine", {})
+    assert bench_cases.split_options("mine.py:Mine:width=2") == ("mine.py:Mine", {"width": "2"})
+    module = bench_cases.build(replace(SMALL, name="gqa:groups=1"))
     assert module.heads.kv_heads == 1  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="unknown option of mechanism gqa 'group': did you mean groups"):
-        contestants.contestants(["gqa:group=1"], SMALL)
+        choose_cases(["gqa:group=1"], SMALL)
 
 
 def test_who_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="unknown mechanism 'dott': did you mean dot"):
-        contestants.contestants(["dott"], SMALL)
+        choose_cases(["dott"], SMALL)
     monkeypatch.setitem(
         registry._entries, ("mechanism", "dot"), replace(registry.find("mechanism", "dot"), causal=False)
     )
     with pytest.raises(ConfigError, match="dot cannot be causal: use --bidirectional"):
-        contestants.contestants(["dot"], SMALL)
-    cases, refused = contestants.contestants([], SMALL, references=False)
+        choose_cases(["dot"], SMALL)
+    cases, refused = choose_cases([], SMALL, references=False)
     assert "dot" in refused
     assert "dot" not in {case.name for case in cases}
-    assert contestants.contestants(["dot"], replace(SMALL, causal=False))[0]
+    assert choose_cases(["dot"], replace(SMALL, causal=False))[0]
 
 
 # Turns and limits
@@ -305,24 +320,24 @@ def test_slow_ones_run_less_often() -> None:
 
 
 def test_who_would_be_too_big_or_too_slow_is_skipped_with_the_number() -> None:
-    scout = Scout(Gauge(1e9), Limits(seconds=10.0, memory=1e9))
+    trials = Trials(MemoryProbe(1e9), Limits(seconds=10.0, memory=1e9))
     big, slow, linear = (replace(SMALL, name=name) for name in ("big", "slow", "linear"))
-    scout.seen[big] = {512: Glance(10_000_000, 0.01), 1024: Glance(40_000_000, 0.04)}
-    scout.seen[slow] = {512: Glance(1_000_000, 1.0), 1024: Glance(2_000_000, 4.0)}
-    scout.seen[linear] = {512: Glance(1_000_000, 0.1), 1024: Glance(2_000_000, 0.2)}
-    assert scout.objection(big, 4096) == ""
-    assert scout.objection(big, 8192) == "would need 2.6 GB"
-    assert scout.objection(slow, 2048) == "would take 16 s"
-    assert scout.objection(linear, 16384) == ""
-    assert scout.admit(slow, 2048) == Point(2048, skipped="would take 16 s")
+    trials.seen[big] = {512: Point(512, 0.01, 10_000_000), 1024: Point(1024, 0.04, 40_000_000)}
+    trials.seen[slow] = {512: Point(512, 1.0, 1_000_000), 1024: Point(1024, 4.0, 2_000_000)}
+    trials.seen[linear] = {512: Point(512, 0.1, 1_000_000), 1024: Point(1024, 0.2, 2_000_000)}
+    assert trials.objection(big, 4096) == ""
+    assert trials.objection(big, 8192) == "would need 2.6 GB"
+    assert trials.objection(slow, 2048) == "would take 16 s"
+    assert trials.objection(linear, 16384) == ""
+    assert trials.admit(slow, 2048) == Point(2048, skipped="would take 16 s")
 
 
 def test_a_pattern_that_cannot_fit_is_never_tried() -> None:
-    scout = Scout(Gauge(1e9), Limits(memory=1e9))
+    trials = Trials(MemoryProbe(1e9), Limits(memory=1e9))
     naive = Case(NAIVE)
-    assert scout.objection(naive, 2048) == ""
-    assert scout.objection(naive, 16384) == "would need 26 GB"
-    assert scout.objection(replace(naive, name=SDPA), 16384) == ""
+    assert trials.objection(naive, 2048) == ""
+    assert trials.objection(naive, 16384) == "would need 26 GB"
+    assert trials.objection(replace(naive, name=SDPA), 16384) == ""
 
 
 def test_lengths_are_read_strictly() -> None:
@@ -336,19 +351,19 @@ def test_lengths_are_read_strictly() -> None:
 
 
 @pytest.fixture(scope="module")
-def gauge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gauge]:
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryProbe]:
     makers = tmp_path_factory.mktemp("makers") / "makers.py"
     makers.write_text(MAKERS)
-    with Gauge(300e6, maker=f"{makers}:make") as one:
+    with MemoryProbe(300e6, maker=f"{makers}:make") as one:
         yield one
 
 
 @linux
-def test_naive_attention_holds_its_pattern_and_the_fused_one_does_not(gauge: Gauge) -> None:
+def test_naive_attention_holds_its_pattern_and_the_fused_one_does_not(probe: MemoryProbe) -> None:
     tokens = 1024
     pattern = 4 * 8 * tokens**2
-    naive = gauge.glance(asdict(Case(NAIVE, tokens=tokens)))
-    fused = gauge.glance(asdict(Case(SDPA, tokens=tokens)))
+    naive = probe.measure(asdict(Case(NAIVE, tokens=tokens)))
+    fused = probe.measure(asdict(Case(SDPA, tokens=tokens)))
     assert naive.bytes is not None
     assert fused.bytes is not None
     assert 2 * pattern < naive.bytes < 5 * pattern
@@ -359,9 +374,9 @@ def test_naive_attention_holds_its_pattern_and_the_fused_one_does_not(gauge: Gau
 
 
 @linux
-def test_the_memory_of_a_step_is_what_it_holds_at_once(gauge: Gauge) -> None:
+def test_the_memory_of_a_step_is_what_it_holds_at_once(probe: MemoryProbe) -> None:
     def megabytes(kind: str, tokens: int) -> float:
-        found = gauge.glance({"tokens": tokens, "kind": kind})
+        found = probe.measure({"tokens": tokens, "kind": kind})
         assert found.bytes is not None, found
         return found.bytes / 1e6
 
@@ -371,93 +386,93 @@ def test_the_memory_of_a_step_is_what_it_holds_at_once(gauge: Gauge) -> None:
 
 
 @linux
-def test_who_breaks_or_takes_too_much_harms_nobody(gauge: Gauge) -> None:
-    assert gauge.glance({"tokens": 400, "kind": "one"}).failed == "needs more than 300 MB"
-    assert gauge.glance({"tokens": 1, "kind": "broken"}).failed == "ValueError: no such thing"
-    assert "SIGABRT" in gauge.glance({"tokens": 1, "kind": "dead"}).failed
-    assert not gauge.glance({"tokens": 1, "kind": "one"}).failed
+def test_who_breaks_or_takes_too_much_harms_nobody(probe: MemoryProbe) -> None:
+    assert probe.measure({"tokens": 400, "kind": "one"}).skipped == "needs more than 300 MB"
+    assert probe.measure({"tokens": 1, "kind": "broken"}).skipped == "ValueError: no such thing"
+    assert "SIGABRT" in probe.measure({"tokens": 1, "kind": "dead"}).skipped
+    assert not probe.measure({"tokens": 1, "kind": "one"}).skipped
 
 
 # How far
 
 
-class Lawful(Scout):
-    """A scout whose contestants obey laws, so that the right answer is known."""
+class Lawful(Trials):
+    """Trials whose costs obey laws, so that the right answer is known."""
 
     def __init__(self, bytes_power: float, seconds_power: float, limits: Limits) -> None:
-        super().__init__(Gauge(limits.memory), limits)
+        super().__init__(MemoryProbe(limits.memory), limits)
         self.powers = bytes_power, seconds_power
 
-    def glance(self, case: Case, tokens: int) -> Glance:
-        glance = Glance(int(100 * tokens ** self.powers[0]), 1e-6 * tokens ** self.powers[1])
-        self.seen[case][tokens] = glance
-        return glance
+    def run(self, case: Case, tokens: int) -> Point:
+        point = Point(tokens, 1e-6 * tokens ** self.powers[1], int(100 * tokens ** self.powers[0]))
+        self.seen[case][tokens] = point
+        return point
 
 
 @given(st.floats(1.0, 2.0), st.floats(7.5, 9.0))
 def test_the_longest_text_within_a_budget_of_memory(power: float, digits: float) -> None:
-    budget = reach.Budget("bytes", 10**digits)
+    budget = Budget("bytes", 10**digits)
     truth = (budget.amount / 100) ** (1 / power)
-    found = reach.longest(Lawful(power, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, budget)
+    found = timing.longest(Lawful(power, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, budget)
     assert found.measured
-    assert min(truth, reach.LONGEST) / 1.05 <= found.tokens <= truth + 1
+    assert min(truth, timing.LONGEST) / 1.05 <= found.tokens <= truth + 1
 
 
 def test_a_short_text_that_takes_no_memory_fits() -> None:
     class Frugal(Lawful):
-        def glance(self, case: Case, tokens: int) -> Glance:
-            glance = super().glance(case, tokens)
-            self.seen[case][tokens] = replace(glance, bytes=0 if tokens <= 512 else glance.bytes)
+        def run(self, case: Case, tokens: int) -> Point:
+            point = super().run(case, tokens)
+            self.seen[case][tokens] = replace(point, bytes=0 if tokens <= 512 else point.bytes)
             return self.seen[case][tokens]
 
-    found = reach.longest(Frugal(1.0, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, reach.Budget("bytes", 1e6))
+    found = timing.longest(Frugal(1.0, 1.0, Limits(seconds=1e9, memory=1e12)), SMALL, Budget("bytes", 1e6))
     assert 9_000 < found.tokens <= 10_000
 
 
 @given(st.floats(1.0, 2.0), st.floats(0.0, 2.0))
 def test_the_longest_text_within_a_budget_of_time(power: float, digits: float) -> None:
-    budget = reach.Budget("seconds", 10**digits)
+    budget = Budget("seconds", 10**digits)
     truth = (budget.amount / 1e-6) ** (1 / power)
-    scout = Lawful(1.0, power, reach.roomy(Limits(seconds=1.0, memory=1e15), [budget]))
-    found = reach.longest(scout, SMALL, budget)
+    trials = Lawful(1.0, power, Limits(seconds=1.0, memory=1e15).covering([budget]))
+    found = timing.longest(trials, SMALL, budget)
     assert found.measured
-    assert min(truth, reach.LONGEST) / 1.05 <= found.tokens <= truth + 1
+    assert min(truth, timing.LONGEST) / 1.05 <= found.tokens <= truth + 1
 
 
 def test_what_nobody_waits_for_is_extrapolated_and_says_so() -> None:
-    budget = reach.Budget("bytes", 1e7)
-    scout = Lawful(1.0, 2.0, Limits(seconds=60.0, memory=2e9))
-    found = reach.longest(scout, SMALL, budget)
+    budget = Budget("bytes", 1e7)
+    trials = Lawful(1.0, 2.0, Limits(seconds=60.0, memory=2e9))
+    found = timing.longest(trials, SMALL, budget)
     assert not found.measured
     assert found.tokens == pytest.approx(1e5, rel=1e-3)
-    assert max(scout.seen[SMALL]) <= 60_000_000**0.5
+    assert max(trials.seen[SMALL]) <= 60_000_000**0.5
     assert found.length == "about 100,000"
 
 
 def test_budgets_are_read() -> None:
-    assert reach.read_budgets("1GB, 500mb,10s,20 ms") == [
-        reach.Budget("bytes", 1e9),
-        reach.Budget("bytes", 5e8),
-        reach.Budget("seconds", 10.0),
-        reach.Budget("seconds", 0.02),
+    assert timing.read_budgets("1GB, 500mb,10s,20 ms") == [
+        Budget("bytes", 1e9),
+        Budget("bytes", 5e8),
+        Budget("seconds", 10.0),
+        Budget("seconds", 0.02),
     ]
     for wrong in ("", "1", "GB", "1 parsec", "1.2.3s", "0s"):
         with pytest.raises(UserError, match="--reach"):
-            reach.read_budgets(wrong)
+            timing.read_budgets(wrong)
 
 
 def test_reach_is_compared_with_who_has_most_trouble() -> None:
-    reached = (reach.Reached(SDPA, 8000, False), reach.Reached(NAIVE, 1000, True), reach.Reached("swift", 9000, True))
-    memory = reach.Reach(reach.Budget("bytes", 1e9), reached)
-    time = reach.Reach(reach.Budget("seconds", 10.0), reached)
-    told = reach.document(reach.Reaches((memory, time), {}, made_up().setting, made_up().environment))
+    reached = (Longest(SDPA, 8000, False), Longest(NAIVE, 1000, True), Longest("swift", 9000, True))
+    memory = BudgetResult(Budget("bytes", 1e9), reached)
+    time = BudgetResult(Budget("seconds", 10.0), reached)
+    told = ReachResult((memory, time), {}, made_up().setting, made_up().environment).document()
     assert texts(told.tables()[0])[1:] == [
         [SDPA, "about 8,000 (extrapolated)", "8.0x"],
         [NAIVE, "1,000", "1.0x"],
         ["swift", "9,000", "9.0x"],
     ]
     assert time.ratio(reached[2]) == pytest.approx(9 / 8)
-    nowhere = reach.Reach(reach.Budget("bytes", 1e3), (reach.Reached(NAIVE, 0, True),))
+    nowhere = BudgetResult(Budget("bytes", 1e3), (Longest(NAIVE, 0, True),))
     assert nowhere.ratio(nowhere.reached[0]) is None
 
 
@@ -502,8 +517,7 @@ def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.C
 @linux
 def test_a_step_that_allocates_nothing_still_has_a_cost() -> None:
     """A cost of zero would read as "not measured", and the contestant would reach no tokens at all."""
-    cost = watch(lambda: None).bytes
-    assert cost is not None
+    cost, _ = watch(lambda: None)
     assert 0 < cost < 100_000
 
 
@@ -538,12 +552,12 @@ def test_reach_goes_as_far_as_the_budget(tmp_path: Path, capsys: pytest.CaptureF
     [
         (["dott"], "did you mean dot?"),
         (["no_such.py:Mine"], "no_such.py: no such file"),
-        (["--lengths", "long"], "--lengths are whole numbers"),
+        (["--lengths", "long"], "--lengths takes whole numbers"),
         (["--n_embd", "100"], "--n_embd must be a multiple of the 8 heads"),
         (["--batch", "0"], "--batch must be at least 1"),
         (["--rounds", "0"], "--rounds must be more than 0"),
         (["--memory_limit", "0"], "--memory_limit must be more than 0"),
-        (["--reach", "far"], "--reach is an amount of memory or time"),
+        (["--reach", "far"], "--reach takes amounts of memory or time"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -559,18 +573,18 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytes
 @pytest.fixture
 def contest(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    guests = dict(contestants.GUESTS)
+    guests = dict(bench_cases.EXTERNAL)
     yield importlib.import_module("contest")
-    contestants.GUESTS.clear()
-    contestants.GUESTS.update(guests)
+    bench_cases.EXTERNAL.clear()
+    bench_cases.EXTERNAL.update(guests)
 
 
 def test_our_contestants_can_be_built(contest: Any) -> None:
     ours = {name for group in contest.GROUPS for name in group.cores + group.wholes if name not in contest.PEERS}
-    there = [name for name in ours if contestants.split_options(name)[0] in registry.names("mechanism")]
+    there = [name for name in ours if bench_cases.split_options(name)[0] in registry.names("mechanism")]
     assert there
     for name in there:
-        assert contestants.build(replace(Case(name), tokens=512)) is not None
+        assert bench_cases.build(replace(Case(name), tokens=512)) is not None
 
 
 def test_verdicts_follow_from_the_numbers(contest: Any) -> None:
@@ -586,7 +600,7 @@ def test_verdicts_follow_from_the_numbers(contest: Any) -> None:
     assert [one.met for one in verdicts] == [True, False, True, False, None, None]
     assert verdicts[0].found == "0.250x"
     long = tuple(Point(n, 1.0, 1000 * n**2) for n in (2048, 4096))
-    grown = Result((Row("square", SDPA, long), Row("other", SDPA, long)), {}, {}, {})
+    grown = BenchResult((Row("square", SDPA, long), Row("other", SDPA, long)), {}, {}, {})
     assert [one.met for one in contest.judge_memory(grown, ["square"])] == [False]
 
 

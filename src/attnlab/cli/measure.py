@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.table import Table
@@ -24,7 +24,7 @@ from attnlab.terminal import printable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnlab.report.document import Document
+    from attnlab.measure.bench import BenchResult, ReachResult
 
 HEAVY = 2**28  # parameters of a model that is not built just to count its FLOPs, unless a length is given
 
@@ -122,9 +122,8 @@ def bench(
     from attnlab.folders import refuse_existing
     from attnlab.machine import require_single_process
     from attnlab.measure import pictures
-    from attnlab.measure.bench import reach as find
-    from attnlab.measure.bench import results, timing
-    from attnlab.measure.bench.contestants import Case, contestants
+    from attnlab.measure.bench import timing
+    from attnlab.measure.bench.cases import Case, choose_cases
 
     require_single_process("a benchmark")
     if out is not None:
@@ -134,14 +133,14 @@ def bench(
     like = Case("", whole=whole, batch=batch, n_head=n_head, n_embd=n_embd, causal=causal).checked()
     if reach is None:
         tokens = timing.read_lengths(lengths)
-        cases, refused = contestants(names, like, references)
+        cases, refused = choose_cases(names, like, references)
         result = timing.measure(cases, tokens, limits, refused, _tell)
-        _deliver("bench", results.to_dict(result), results.document(result), pictures.bench_picture(result), out, json)
+        _deliver("bench", result, lambda: pictures.bench_picture(result), out, json)
     else:
-        budgets = find.read_budgets(reach)
-        cases, _ = contestants(names, like, references=False)
-        found = find.reach(cases, budgets, limits, _tell)
-        _deliver("reach", find.to_dict(found), find.document(found), pictures.reach_picture(found), out, json)
+        budgets = timing.read_budgets(reach)
+        cases, _ = choose_cases(names, like, references=False)
+        found = timing.reach(cases, budgets, limits, _tell)
+        _deliver("reach", found, lambda: pictures.reach_picture(found), out, json)
 
 
 def _tell(what: str) -> None:
@@ -151,21 +150,23 @@ def _tell(what: str) -> None:
     sys.stderr.flush()
 
 
-def _deliver(stem: str, data: dict[str, Any], document: Document, figure: Figure, out: Path | None, json: bool) -> None:
-    """Print a benchmark, and write it down if asked."""
+def _deliver(
+    stem: str, result: BenchResult | ReachResult, draw: Callable[[], Figure], out: Path | None, json: bool
+) -> None:
+    """Print a benchmark, and write it to a folder if asked."""
     from attnlab.folders import to_json, write_folder
-    from attnlab.measure.pictures import files_of
+    from attnlab.measure.pictures import picture_files
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_markdown
 
     _tell("")
     if out is not None:
-        texts = {f"{stem}.json": to_json(data), f"{stem}.md": as_markdown(document).encode()}
-        write_folder(out, "bench", texts | files_of(stem, figure))
+        texts = {f"{stem}.json": to_json(result.to_dict()), f"{stem}.md": as_markdown(result.document()).encode()}
+        write_folder(out, "bench", texts | picture_files(stem, draw()))
     if json:
-        show_json({**data, "out": None if out is None else str(out)})
+        show_json({**result.to_dict(), "out": None if out is None else str(out)})
         return
-    show_all(document, console)
+    show_all(result.document(), console)
     if out is not None:
         console.print(f"written: {out}", soft_wrap=True)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from attnlab import ops, registry
 from attnlab.errors import ConfigError, UserError
 from attnlab.kernels.counting import Counter
-from attnlab.measure.approximation.samples import Drawn, Source, alone, chance, seeded
+from attnlab.measure.approximation.samples import QKV, Source, chance, isolated, seeded
 from attnlab.mechanisms.heads import Attention
 from attnlab.registry import Entry
 from attnlab.taps import capture
@@ -34,6 +34,7 @@ MEAN, BEST, PROJECTED = "mean", "best of the rank", "random projection"
 What = Literal["output", "pattern"]
 WHATS: tuple[What, ...] = ("output", "pattern")
 Pair = tuple[Tensor, Tensor]  # an output and a pattern, or their errors
+Form = tuple[tuple[str, str], ...]  # options that are a choice among names, with their values
 Key = tuple[str, str, int]  # form, knob, value
 Luck = tuple[int, int]  # a seed, and the number of the draw
 
@@ -44,7 +45,7 @@ Luck = tuple[int, int]  # a seed, and the number of the draw
 class Setting(NamedTuple):
     """One form of a mechanism at one value of one knob; without a knob, at its defaults."""
 
-    form: tuple[tuple[str, str], ...]
+    form: Form
     knob: str
     value: int
 
@@ -59,7 +60,7 @@ class Setting(NamedTuple):
         return " ".join(value for _, value in self.form), self.knob, self.value
 
 
-def forms_of(entry: Entry) -> list[tuple[tuple[str, str], ...]]:
+def forms_of(entry: Entry) -> list[Form]:
     """Every combination of the options that are a choice among names."""
     choices = [[(option.name, value) for value in option.choices] for option in entry.described() if option.choices]
     return list(itertools.product(*choices))
@@ -120,7 +121,7 @@ def work(entry: Entry, source: Source, setting: Setting) -> float:
     """Work over that of exact attention: the pairs looked at, or the FLOPs of the fast path over those of the fused kernel."""
     module = make(entry, source, setting.options)
     # Zeros: every weight is seen, and none rounds away.
-    blank = Drawn(*torch.zeros(3, 1, source.heads, source.tokens, source.width))
+    blank = QKV(*torch.zeros(3, 1, source.heads, source.tokens, source.width))
     if entry.weights == "sparse":  # at a few hundred tokens the fast path may look at all pairs, since that is faster
         with capture(module, "hook_pattern") as seen:
             module.dispatch(*blank, None)
@@ -180,10 +181,10 @@ class Errors:
 
 
 @torch.no_grad()
-@alone
+@isolated
 def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Errors:
     """The errors over some draws; each draws new samples and, where it is random, a new mechanism."""
-    settings = worth_it(entry, source, list(settings_of(entry, source)), seed)
+    settings = settings_until_exact(entry, source, seed)
     errors: dict[Key, list[Pair]] = {}
     for number in range(draws):
         drawn = source.draw(number)
@@ -217,33 +218,33 @@ def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Err
     )
 
 
-def worth_it(entry: Entry, source: Source, settings: list[Setting], seed: int) -> list[Setting]:
-    """The settings up to the first that is exact: more of the same would be exact too."""
+def settings_until_exact(entry: Entry, source: Source, seed: int) -> list[Setting]:
+    """The settings of a sweep up to the first that is exact: larger values would be exact too."""
     kept: list[Setting] = []
-    done: set[tuple[Any, str]] = set()
+    done: set[tuple[Form, str]] = set()
     drawn = source.draw(0)
     exact = ops.attention_pattern(drawn.q, drawn.k, source.mask)
-    for setting in settings:
+    for setting in settings_of(entry, source):
         if (setting.form, setting.knob) in done:
             continue
         kept.append(setting)
-        _, pattern = look(entry, source, setting, drawn, (seed, 0))
+        _, pattern = attend(entry, source, setting, drawn, (seed, 0))
         if (relative(pattern, exact) < EXACT).all():
             done.add((setting.form, setting.knob))
     return kept
 
 
 def _answers(
-    entry: Entry, source: Source, settings: list[Setting], drawn: Drawn, exact: Pair, luck: Luck
+    entry: Entry, source: Source, settings: list[Setting], drawn: QKV, exact: Pair, luck: Luck
 ) -> Iterator[tuple[Key, Pair]]:
     """Output and pattern of the mean, and of the mechanism at all settings."""
     yield (MEAN, "", 0), _attended(_plain_mean(source).expand_as(exact[1]), drawn.v)
     for setting in settings:
-        yield setting.key, look(entry, source, setting, drawn, luck)
+        yield setting.key, attend(entry, source, setting, drawn, luck)
 
 
 def _references(
-    entry: Entry, source: Source, settings: list[Setting], drawn: Drawn, exact: Pair, luck: Luck
+    entry: Entry, source: Source, settings: list[Setting], drawn: QKV, exact: Pair, luck: Luck
 ) -> Iterator[tuple[Key, Pair]]:
     """Output and pattern of what bounds a pattern of few rows or features, and of the theorem behind few rows."""
     if entry.weights not in ("low rank", "kernel"):
@@ -262,7 +263,7 @@ def _ranks_of(settings: list[Setting], source: Source) -> list[tuple[str, int]]:
     return [(knob, rank) for knob, rank in ranks if rank <= source.tokens]
 
 
-def look(entry: Entry, source: Source, setting: Setting, drawn: Drawn, luck: Luck) -> Pair:
+def attend(entry: Entry, source: Source, setting: Setting, drawn: QKV, luck: Luck) -> Pair:
     """Output and pattern of a mechanism made anew, its random parts from the seed and the number of the draw."""
     with chance("mechanism", *luck):
         module = make(entry, source, setting.options)

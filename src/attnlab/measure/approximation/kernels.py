@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.measure.approximation.error import Setting, forms_of, make
-from attnlab.measure.approximation.samples import Source, alone, chance
+from attnlab.measure.approximation.samples import Source, chance, isolated
 from attnlab.registry import Entry
 
 Points = Float[Tensor, "... C"]
@@ -103,7 +103,7 @@ def _sums_of(module: Featured, q: Points, k: Points) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-@alone
+@isolated
 def kernel_rows(entry: Entry, source: Source, features: int = 64, draws: int = 32, seed: int = 0) -> list[KernelRow]:
     """Of every form, on every sample: the error of a weight as it is and as it should be; nothing for other mechanisms.
 

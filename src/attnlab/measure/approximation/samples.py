@@ -26,7 +26,7 @@ R = TypeVar("R")
 TEXTS = 8  # of a run's corpus
 
 
-class Drawn(NamedTuple):
+class QKV(NamedTuple):
     """One draw: what every sample attends with."""
 
     q: Float[Tensor, "S H T C"]
@@ -39,7 +39,7 @@ class Source:
     """Some samples with names, drawn as often as wanted; all of one shape, and all causal or none."""
 
     names: tuple[str, ...]
-    draw: Callable[[int], Drawn]
+    draw: Callable[[int], QKV]
     heads: int
     tokens: int
     width: int
@@ -70,7 +70,7 @@ def chance(purpose: str, seed: int, number: int) -> Iterator[None]:
         yield
 
 
-def alone(function: Callable[P, R]) -> Callable[P, R]:
+def isolated(function: Callable[P, R]) -> Callable[P, R]:
     """Have a function leave torch's own random numbers as it found them, and not depend on them."""
 
     @functools.wraps(function)
@@ -93,9 +93,9 @@ def random_source(
         raise UserError("--std takes numbers above 0, such as --std 0.5 --std 2")
     scale = torch.tensor(spreads)[:, None, None, None]
 
-    def draw(number: int) -> Drawn:
+    def draw(number: int) -> QKV:
         q, k, v = torch.randn(3, 1, 1, tokens, width, generator=seeded("sample", seed, number))
-        return Drawn(q * scale, k * scale, v.expand(len(spreads), -1, -1, -1))
+        return QKV(q * scale, k * scale, v.expand(len(spreads), -1, -1, -1))
 
     words = (
         f"{tokens} tokens, one head of width {width}, {'causal' if causal else 'bidirectional'}; entries of queries and"
@@ -117,12 +117,12 @@ def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Sour
         model(ids)
     layers = [_captured(seen, f"blocks.{layer}.attn.hook_") for layer in range(model.config.n_layer)]
     heads, tokens, width = layers[0].q.shape[1:]
-    own = Drawn(*(torch.stack(part) for part in zip(*layers, strict=True)))  # layer, text, head, token, width
+    own = QKV(*(torch.stack(part) for part in zip(*layers, strict=True)))  # layer, text, head, token, width
 
-    def draw(number: int) -> Drawn:
+    def draw(number: int) -> QKV:
         noise = torch.randn(3, 1, heads, tokens, width, generator=seeded("sample", seed, number))
         texts = (part[:, number % len(ids)] for part in own)
-        return Drawn(*(torch.cat(pair) for pair in zip(texts, noise, strict=True)))
+        return QKV(*(torch.cat(pair) for pair in zip(texts, noise, strict=True)))
 
     names = (*(f"layer {layer}" for layer in range(1, len(layers) + 1)), "random")
     words = (
@@ -150,8 +150,8 @@ def longest(lines: tuple[str, ...], tokenizer: Tokenizer, block: int) -> Tensor:
     return torch.tensor([one[: len(ids[-1])] for one in ids])
 
 
-def _captured(seen: dict[str, Tensor], prefix: str) -> Drawn:
+def _captured(seen: dict[str, Tensor], prefix: str) -> QKV:
     """Queries, keys and values of a layer, every head with keys and values of its own."""
     q, k, v = (seen[f"{prefix}{name}"].transpose(1, 2) for name in "qkv")
     times = q.shape[1] // k.shape[1]
-    return Drawn(q, k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1))
+    return QKV(q, k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1))

@@ -1,11 +1,11 @@
-"""What is timed: the attention itself where a mechanism lets us, a whole module where it does not.
+"""What is timed: attention on given queries, keys and values where a mechanism allows it, else a whole module.
 
-The attention itself is what torch's `scaled_dot_product_attention` does: queries, keys and values are given, the averages
-and the gradients of all three (and of what else the mechanism learns there) are computed. Mechanisms built on `Attention`
-are timed so, and a ratio to SDPA is fair. A mechanism with a `forward` of its own, or anybody's module, is timed whole, from
-the residual stream and back, projections included, and its bar is a whole `dot`.
+Attention itself is what torch's `scaled_dot_product_attention` does: queries, keys and values are given, the averages and
+the gradients of all three (and of what else the mechanism learns there) are computed. Mechanisms built on `Attention` are
+timed so, and a ratio to SDPA is fair. A mechanism with a `forward` of its own, or a user's module, is timed whole, from
+residual stream to residual stream with its projections, and its baseline is a whole `dot`.
 
-All contestants of a length get the same tensors, laid out as a model has them: tokens before heads.
+All cases of a length get the same tensors, laid out as in a model: tokens before heads.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from torch.nn import functional as F
 
 from attnlab import ops, registry
 from attnlab.errors import ConfigError, UserError
+from attnlab.measure.bench import NAIVE, SDPA
 from attnlab.mechanisms.heads import Attention
 from attnlab.taps import Tap
 
 Path = Literal["fast", "reference"]
 Step = Callable[[], object]
 
-SDPA, NAIVE = "SDPA", "naive"
-LEAST_TOKENS = 16  # enough to find out how a module is made
+LEAST_TOKENS = 16  # enough to build a module and see what it is
 
 
 @dataclass(frozen=True)
 class Case:
-    """One contestant at one length; plain values, so that another process can be told."""
+    """One thing to time at one length; plain values, so that another process can build it."""
 
     name: str
     path: Path = "fast"
@@ -45,11 +45,11 @@ class Case:
     causal: bool = True
 
     def at(self, tokens: int) -> Case:
-        """The same contestant at another length."""
+        """The same case at another length."""
         return replace(self, tokens=tokens)
 
     def checked(self) -> Case:
-        """Itself, if such a thing can be built."""
+        """The case, or an error if its sizes are impossible."""
         for name in ("batch", "n_head", "n_embd"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} must be at least 1, not {getattr(self, name)}")
@@ -59,41 +59,41 @@ class Case:
 
     @property
     def label(self) -> str:
-        """What stands in tables."""
+        """The name in tables."""
         return self.name + (", whole module" if self.whole else "") + (", reference" if self.path != "fast" else "")
 
     @property
-    def bar(self) -> Case:
-        """Whom this contestant is compared with."""
+    def baseline(self) -> Case:
+        """The case that this one is compared with."""
         return replace(self, name="dot" if self.whole else SDPA, path="fast")
 
 
 class Inputs:
-    """Tensors by shape, made once and shared: gradients are asked for, never stored in them."""
+    """Tensors by role and shape, made once and shared; gradients are returned, never stored in them."""
 
     def __init__(self, seed: int = 0) -> None:
         self._made: dict[tuple[object, ...], Tensor] = {}
         self._generator = torch.Generator().manual_seed(seed)
 
     def get(self, role: str, *shape: int) -> Tensor:
-        """The tensor of a role ("gradient" is what comes back from the layers above)."""
+        """The tensor of a role ("gradient" is what comes back from the layers above).
+
+        One by head (batch, heads, tokens, width) is laid out as projections leave it, tokens before heads.
+        """
         key = (role, *shape)
         if key not in self._made:
-            self._made[key] = torch.randn(*shape, generator=self._generator).requires_grad_(role != "gradient")
-        return self._made[key]
-
-    def heads(self, role: str, batch: int, heads: int, tokens: int, width: int) -> Tensor:
-        """The tensor of a role by head, as projections leave it."""
-        key = (role, "heads", batch, heads, tokens, width)
-        if key not in self._made:
-            tensor = torch.randn(batch, tokens, heads, width, generator=self._generator)
-            self._made[key] = tensor.transpose(1, 2).requires_grad_(role != "gradient")
+            if len(shape) == 4:
+                batch, heads, tokens, width = shape
+                made = torch.randn(batch, tokens, heads, width, generator=self._generator).transpose(1, 2)
+            else:
+                made = torch.randn(*shape, generator=self._generator)
+            self._made[key] = made.requires_grad_(role != "gradient")
         return self._made[key]
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is called and on which tensors, the gradient that comes back, and what else is learned there."""
+    """A function with its arguments, the gradient that comes back, and the parameters that it learns."""
 
     call: Callable[..., Tensor]
     given: tuple[Tensor, ...]
@@ -101,15 +101,12 @@ class Work:
     learned: tuple[Tensor, ...] = ()
 
 
-# Contestants from elsewhere, such as other libraries, by name.
-GUESTS: dict[str, Callable[[Case, Inputs], Work]] = {}
-
-
-# A user's words
+# Implementations from other libraries, by name.
+EXTERNAL: dict[str, Callable[[Case, Inputs], Work]] = {}
 
 
 def split_options(name: str) -> tuple[str, dict[str, str]]:
-    """`sliding:window=128,...` as a name and its options."""
+    """Parse `sliding:window=128,...` into a name and its options."""
     stem, colon, last = name.rpartition(":")
     if not colon or "=" not in last:
         return name, {}
@@ -118,7 +115,7 @@ def split_options(name: str) -> tuple[str, dict[str, str]]:
 
 
 def build(case: Case) -> nn.Module:
-    """The module behind a case, made for its length."""
+    """The module of a case, made for its length."""
     name, options = split_options(case.name)
     entry = registry.find("mechanism", name)
     if case.causal and not entry.causal:
@@ -128,44 +125,44 @@ def build(case: Case) -> nn.Module:
     return module.train()
 
 
-def _lends_its_core(module: nn.Module) -> bool:
-    """Whether queries, keys and values can be handed to it."""
+def _takes_queries(module: nn.Module) -> bool:
+    """Whether queries, keys and values can be given to it."""
     return isinstance(module, Attention) and type(module).forward is Attention.forward
 
 
 def _has_two_paths(module: nn.Module) -> bool:
     """Whether there is a fast path beside the reference."""
-    if isinstance(module, Attention) and type(module).forward is Attention.forward:
+    if isinstance(module, Attention) and _takes_queries(module):
         return type(module).fast is not Attention.fast or type(module).dispatch is not Attention.dispatch
     return isinstance(getattr(module, "hook_pattern", None), Tap)
 
 
-def contestants(names: Sequence[str], like: Case, references: bool = True) -> tuple[list[Case], dict[str, str]]:
-    """Who runs, the bars first, and who cannot, with the reason; `like` says in which setting."""
+def choose_cases(names: Sequence[str], like: Case, references: bool = True) -> tuple[list[Case], dict[str, str]]:
+    """The cases to run with the sizes of `like`, baselines first; and the mechanisms that cannot run, with reasons."""
     chosen = list(dict.fromkeys(names)) or registry.names("mechanism")
-    runners: list[Case] = []
+    cases: list[Case] = []
     refused: dict[str, str] = {}
     for name in chosen:
         case = replace(like, name=name)
         try:
             module = build(case)
         except UserError as error:
-            if name in names:  # who was asked for by name must run
+            if name in names:  # one that was asked for by name must run
                 raise
             refused[name] = str(error)
             continue
-        case = replace(case, whole=like.whole or not _lends_its_core(module))
-        runners.append(case)
+        case = replace(case, whole=like.whole or not _takes_queries(module))
+        cases.append(case)
         if references and _has_two_paths(module):
-            runners.append(replace(case, path="reference"))
-    cores = [replace(like, name=name) for name in (SDPA, NAIVE)] if not all(one.whole for one in runners) else []
-    wholes = [one.bar for one in runners if one.whole][:1]
-    return list(dict.fromkeys(cores + wholes + runners)), refused
+            cases.append(replace(case, path="reference"))
+    cores = [replace(like, name=name) for name in (SDPA, NAIVE)] if not all(one.whole for one in cases) else []
+    wholes = [one.baseline for one in cases if one.whole][:1]
+    return list(dict.fromkeys(cores + wholes + cases)), refused
 
 
 def forms_pattern(case: Case) -> bool:
-    """Whether every pair of tokens has a place in memory."""
-    if case.name in (SDPA, NAIVE) or case.name in GUESTS:
+    """Whether every pair of tokens has a weight in memory."""
+    if case.name in (SDPA, NAIVE) or case.name in EXTERNAL:
         return case.name == NAIVE
     return case.path == "reference" or (not case.whole and not _has_two_paths(build(case.at(LEAST_TOKENS))))
 
@@ -175,19 +172,24 @@ def forms_pattern(case: Case) -> bool:
 
 def work_of(case: Case, inputs: Inputs) -> Work:
     """The work of a case."""
-    if case.name in GUESTS:
-        return GUESTS[case.name](case, inputs)
+    if case.name in EXTERNAL:
+        return EXTERNAL[case.name](case, inputs)
     return _whole_module(case, inputs) if case.whole else _core(case, inputs)
 
 
 def prepare(case: Case, inputs: Inputs | None = None) -> Step:
-    """The step that is timed, forward + backward, ready to be run as often as one likes."""
+    """The step that is timed, forward + backward, which can be run repeatedly."""
     work = work_of(case, inputs or Inputs())
 
     def step() -> object:
         return torch.autograd.grad(work.call(*work.given), work.given + work.learned, work.gradient, allow_unused=True)
 
     return step
+
+
+def prepare_fields(**fields: Any) -> Step:
+    """The step of a case given by its fields, for the process that measures memory."""
+    return prepare(Case(**fields))
 
 
 def on_stream(case: Case, inputs: Inputs, module: nn.Module) -> Work:
@@ -204,23 +206,22 @@ def on_heads(
     shapes: Sequence[tuple[int, int]] = (),
     learned: Sequence[Tensor] = (),
 ) -> Work:
-    """Work on queries, keys and values; `shapes` are heads and width of each, where they differ from the setting."""
+    """Work on queries, keys and values; `shapes` are heads and width of each, where they differ from those of the case."""
     shapes = shapes or [(case.n_head, case.n_embd // case.n_head)] * 3
     given = tuple(
-        inputs.heads(role, case.batch, heads, case.tokens, width)
+        inputs.get(role, case.batch, heads, case.tokens, width)
         for role, (heads, width) in zip("qkv", shapes, strict=True)
     )
-    gradient = inputs.heads("gradient", case.batch, case.n_head, case.tokens, shapes[2][1])
+    gradient = inputs.get("gradient", case.batch, case.n_head, case.tokens, shapes[2][1])
     return Work(call, given, gradient, tuple(learned))
 
 
 def _whole_module(case: Case, inputs: Inputs) -> Work:
-    """A mechanism with its projections; watched, it takes its readable path."""
     module = build(case)
     if case.path == "reference":
         tap = getattr(module, "hook_pattern", None)
         assert isinstance(tap, Tap), case
-        tap.register_forward_hook(lambda *_: None)
+        tap.register_forward_hook(lambda *_: None)  # a module whose pattern is watched takes its reference path
     return on_stream(case, inputs, module)
 
 
@@ -240,10 +241,5 @@ def _core(case: Case, inputs: Inputs) -> Work:
 
 
 def _naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """Attention as the papers write it down, with every weight in memory."""
+    """Attention as papers define it, with every weight in memory."""
     return ops.attention_pattern(q, k, ops.visible(q.shape[2], k.shape[2], None, causal)) @ v
-
-
-def prepare_fields(**fields: Any) -> Step:
-    """A step from the plain fields of a case, for the process that measures memory."""
-    return prepare(Case(**fields))
