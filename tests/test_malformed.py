@@ -24,8 +24,7 @@ from attnlab.errors import AttnlabError
 from attnlab.folders import read_json, reporting_damage
 from attnlab.model import load_model, read_tensors
 from attnlab.report import write_report
-from attnlab.report.run_list import sections
-from attnlab.report.runs import gather
+from attnlab.report.runs import gather, sections
 from attnlab.runs import Run
 from verbs import call
 

@@ -19,13 +19,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnlab import __version__, ops
+from attnlab import ops
 from attnlab.errors import UserError
 from attnlab.folders import to_json
 from attnlab.model import Block, LanguageModel
 from attnlab.report.html import as_html
-from attnlab.report.look import document
-from attnlab.report.picture import looking_picture
+from attnlab.report.look import Guess, HeadNumbers, LayerMaps, Looked, Reading, document, picture
 from attnlab.taps import capture, eval_mode, influence
 from attnlab.tokenizers import MASK, PAD, Tokenizer
 
@@ -47,38 +46,6 @@ class Layer:
         if self.kind == "pattern":
             return self.maps
         return self.maps / self.maps.sum(dim=-1, keepdim=True).clamp_min(1e-30)
-
-
-@dataclass(frozen=True)
-class Guess:
-    """A token that may come next."""
-
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A token of the text with its predicted probability and the most likely token; empty for the first token."""
-
-    token: str
-    probability: float | None = None
-    loss: float | None = None
-    expected: str | None = None
-
-
-@dataclass(frozen=True)
-class HeadNumbers:
-    """Statistics of a head, averaged over rows; layers and heads count from 1, and head 0 stands for an influence."""
-
-    layer: int
-    head: int
-    tap: str
-    kind: str
-    entropy: float  # of a row, in nats
-    spread: float  # exp of the entropy: the effective number of tokens attended to
-    distance: float  # mean distance in tokens
-    first: float  # weight on the first token
 
 
 @dataclass(frozen=True)
@@ -233,20 +200,12 @@ def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
 
 def files(view: View, run: str, command: str) -> dict[str, bytes]:
     """Return the files of a view: page, picture and numbers."""
-    summary = {"run": run, **view.summary()}
-    plain = {
-        **summary,
-        "layers": [
-            {"mechanism": layer.mechanism, "kind": layer.kind, "maps": _rounded(layer.shares().tolist())}
-            for layer in view.layers
-        ],
-        "command": command,
-        "version": __version__,
-    }
+    layers = [LayerMaps(one.mechanism, one.kind, _rounded(one.shares().tolist())) for one in view.layers]
+    shown = Looked(run, command, view.text, view.tokens, layers, view.next, view.read, view.heads(), view.loss)
     return {
-        "look.html": as_html(document(plain)).encode("utf-8", errors="replace"),  # a path may hold surrogates
-        "patterns.png": looking_picture(plain),
-        "result.json": to_json(summary),
+        "look.html": as_html(document(shown)).encode("utf-8", errors="replace"),  # a path may hold surrogates
+        "patterns.png": picture(shown),
+        "result.json": to_json({"run": run, **view.summary()}),
     }
 
 

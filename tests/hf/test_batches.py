@@ -13,7 +13,7 @@ from attnlab.errors import UserError
 from attnlab.hf import FineTuning
 from attnlab.hf.batches import compare_batching, explain_batch, padded_places
 from attnlab.hf.loading import load_tokenizer
-from attnlab.report.batch import tell_batch
+from attnlab.report.inspection import show_batch
 
 
 def test_padding_by_hand() -> None:
@@ -68,7 +68,7 @@ def test_one_text_piece_by_piece(roberta: Path, tables: Tables) -> None:
 def test_told_on_the_screen(roberta: Path, tables: Tables) -> None:
     stream = io.StringIO()
     found = explain_batch(str(roberta), tables, FineTuning(batch_size=8, max_length=10))
-    tell_batch(found, Console(file=stream, width=200))
+    show_batch(found, Console(file=stream, width=200))
     shown = stream.getvalue()
     assert "texts are cut at 10 tokens (truncation), and padded to the longest text of the batch, on the right" in shown
     assert f"8 × 10 = 80 places: {found['batch']['tokens']} real tokens" in shown

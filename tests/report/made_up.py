@@ -10,6 +10,7 @@ from comparisons import make_comparison
 
 from attnlab import stats
 from attnlab.corpora import Question
+from attnlab.report.look import Guess, HeadNumbers, LayerMaps, Looked, Reading
 from attnlab.studies.trust import Asked, curve, describe_group, separation
 
 Result = dict[str, Any]
@@ -370,26 +371,21 @@ def make_runs() -> Result:
     }
 
 
-def make_view(tokens: list[str] = TOKENS) -> Result:
+def make_view(tokens: list[str] = TOKENS) -> Looked:
     patterns = make_attention(random.Random(1), 2, 4, tokens)["patterns"]
     below = [[-weight / 2 for weight in row] for row in patterns[1][0]]
-    read = [{"token": token, "probability": 0.2, "loss": 1.6, "expected": " the"} for token in tokens]
-    read[0] = {"token": tokens[0], "probability": None, "loss": None, "expected": None}
-    return {
-        "run": "runs/recall-1",
-        "text": "".join(tokens),
-        "tokens": tokens,
-        "command": "attnlab look runs/recall-1",
-        "layers": [
-            {"mechanism": "dot", "kind": "pattern", "maps": patterns[0]},
-            {"mechanism": "mine/mean.py:Mean", "kind": "influence", "maps": [below]},
-        ],
-        "heads": [{"layer": 1, "head": n, "spread": 2.5, "distance": 3.1, "first": 0.2} for n in range(1, 5)]
-        + [{"layer": 2, "head": None, "spread": 4.5, "distance": 2.1, "first": 0.1}],
-        "next": [{"token": " Mob", "probability": 0.62}, {"token": "\n", "probability": 0.1}],
-        "read": read,
-        "loss": 1.6,
-    }
+    heads = [HeadNumbers(1, number, "tap", "pattern", 0.9, 2.5, 3.1, 0.2) for number in range(1, 5)]
+    return Looked(
+        run="runs/recall-1",
+        command="attnlab look runs/recall-1",
+        text="".join(tokens),
+        tokens=tokens,
+        layers=[LayerMaps("dot", "pattern", patterns[0]), LayerMaps("mine/mean.py:Mean", "influence", [below])],
+        next=[Guess(" Mob", 0.62), Guess("\n", 0.1)],
+        read=[Reading(tokens[0]), *(Reading(token, 0.2, 1.6, " the") for token in tokens[1:])],
+        heads=[*heads, HeadNumbers(2, 0, "tap", "influence", 1.5, 4.5, 2.1, 0.1)],
+        loss=1.6,
+    )
 
 
 RESULTS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnlab.report.batch import MOST_PADDING, MOST_PIECES, piece_table, rest_lines
+from attnlab.report.inspection import MOST_PADDING, MOST_PIECES, piece_table, rest_lines
 
 
 def batch(real: int, padding: int) -> dict[str, list[dict[str, object]]]:

@@ -11,12 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnlab.report.charts import WIDTH, draw_chart, looks
-from attnlab.report.curves import MOST_POINTS, between, joint_curve, loss_curve, smooth, thin
+from attnlab.report.charts import LEVELS, WIDTH, Shading, draw_chart, heat_cells, heat_map, looks, scale, width_of
 from attnlab.report.document import Axis, Chart, Mark, Series
-from attnlab.report.heat import LEVELS, Shading, heat_cells, heat_map
-from attnlab.report.scales import scale
-from attnlab.report.svg import width_of
+from attnlab.report.parts import MOST_POINTS, joint_curve, loss_curve, smooth, thin
 
 NAN, INFINITE = math.nan, math.inf
 X, Y = Axis("tokens"), Axis("loss", "nats")
@@ -260,11 +257,6 @@ def test_a_joint_curve_is_the_mean_of_runs_whose_steps_lie_apart() -> None:
     assert set(curve.high) == {6.0}
     assert joint_curve("one", [one, []]).low == []
     assert joint_curve("none", [[], [{"tokens": 1, "loss": None}]]).y == []
-
-
-def test_between_points_a_line_is_straight_and_beyond_them_flat() -> None:
-    xs, ys = [0.0, 2.0, 4.0], [0.0, 2.0, 0.0]
-    assert [between(x, xs, ys) for x in (-1, 0, 0.5, 2, 3, 4, 9)] == [0, 0, 0.5, 2, 1, 0, 0]
 
 
 def test_wide_letters_get_the_room_they_take() -> None:

@@ -79,8 +79,7 @@ def classify(
     from attnlab.machine import require_single_process
     from attnlab.progress import display
     from attnlab.report import show_result
-    from attnlab.report.batch import tell_batch
-    from attnlab.report.classification import tell_tables
+    from attnlab.report.inspection import show_batch, show_tables
     from attnlab.runs import unused_path
 
     require_single_process("a classification")
@@ -100,10 +99,10 @@ def classify(
     target, shown = out or unused_path(study[0] if study else "classify"), errors if json else console
     if not explain_batch:
         refuse_existing(target)
-    tell_tables(describe_tables(tables), shown)
+    show_tables(describe_tables(tables), shown)
     if explain_batch:
         found = batches.explain_batch(model, tables, settings)
-        show_json(found) if json else tell_batch(found, shown)
+        show_json(found) if json else show_batch(found, shown)
         return
     if study:
         found = study[1](target, shown)

@@ -44,7 +44,7 @@ def runs(
     mechanism=dot, 'train.lr>=0.001', name=recall-*, state!=complete.
     """
     from attnlab import listing
-    from attnlab.report.run_list import table_of
+    from attnlab.report.runs import table_of
 
     entries: list[listing.Entry] = []
     if folder != Path("runs") or folder.exists():
@@ -68,7 +68,7 @@ def show(run: RunName, /, *, json: opt.Json = False) -> None:
     """Show one run or study: settings, differences from its preset, results, files."""
     from attnlab import listing
     from attnlab.folders import reporting_damage
-    from attnlab.report.run_list import headline, sections
+    from attnlab.report.runs import headline, sections
 
     entry = listing.find(run)
     with reporting_damage(entry.path):
@@ -126,7 +126,7 @@ def delete(
 def export(run: RunName, /, *, tensorboard: Annotated[Path, about("Folder for TensorBoard's event files.")]) -> None:
     """Export the curves of a run, or of all runs of a study, one folder per run."""
     from attnlab import listing
-    from attnlab.report.events import write_events
+    from attnlab.report.runs import write_events
 
     entry = listing.find(run)
     inner = entry.runs if entry.kind == "study" else (entry,)

@@ -1,42 +1,43 @@
 """Reports: a result becomes a Document, and a Document becomes a page, Markdown, JSON, tables, or lines of the terminal.
 
-    recall, trust, why, comparison, search, classification, runs, look    what a Document of each kind says
+    recall, trust, why, comparison, classification, runs, look    what a Document of each kind says
     document             the blocks that a Document is made of
-    parts, curves, words what several of them share
-    html, text, screen   who shows a Document: one HTML file; Markdown, CSV and LaTeX; the terminal
-    charts, heat, svg    drawing
+    parts, words         shared builders; numbers and names in words
+    html, text, screen   renderers: one HTML file; Markdown, CSV and LaTeX; the terminal
+    charts               drawing
+    inspection           what classify prints of its data
 
-Plain data in, files out: a report must not know about models, tensors or how a result came about.
+Plain data in, files out: a report knows nothing about models, tensors or how a result was obtained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from attnlab.folders import write_bytes, write_folder
-from attnlab.report import classification, comparison, recall, runs, screen, search, trust, why
+from attnlab.report import classification, comparison, recall, runs, screen, trust, why
 from attnlab.report.document import Document, as_json, strict
 from attnlab.report.html import as_html
+from attnlab.report.parts import Result
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
 
 __all__ = ["FORMATS", "document_of", "show_result", "strict", "write_report"]
 
 FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that all is there
-DOCUMENTS: dict[str, Callable[[Mapping[str, Any]], Document]] = {
+_DOCUMENTS: dict[str, Callable[[Result], Document]] = {
     "classification": classification.document,
     "comparison": comparison.document,
     "recall": recall.document,
     "runs": runs.document,
-    "search": search.document,
+    "search": classification.search_document,
     "trust": trust.document,
     "why": why.document,
 }
 # Results of older versions do not say their kind; these keys are in no other.
-OLDER = {
+_OLDER = {
     "space": "search",
     "best_epoch": "classification",
     "specimens": "comparison",
@@ -46,18 +47,18 @@ OLDER = {
 }
 
 
-def document_of(result: Mapping[str, Any]) -> Document:
+def document_of(result: Result) -> Document:
     """The Document of a result."""
-    guessed = next((kind for key, kind in OLDER.items() if key in result), "recall")
-    return DOCUMENTS[result.get("kind", guessed)](result)
+    guessed = next((kind for key, kind in _OLDER.items() if key in result), "recall")
+    return _DOCUMENTS[result.get("kind", guessed)](result)
 
 
-def show_result(result: Mapping[str, Any], console: Console) -> None:
+def show_result(result: Result, console: Console) -> None:
     """Print the brief tables of a result and its sentences."""
     screen.show(document_of(result), console)
 
 
-def files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
+def _files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
     """The files of a report by name."""
     files: dict[str, str] = {}
     if "md" in formats:
@@ -73,10 +74,10 @@ def files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
     return files
 
 
-def write_report(result: Mapping[str, Any], folder: Path, formats: Sequence[str] = ("md", "html")) -> Path:
+def write_report(result: Result, folder: Path, formats: Sequence[str] = ("md", "html")) -> Path:
     """Write the report of a result into a folder; the path of the page, without one that of the only file, or the folder."""
     # Half a surrogate pair can occur in JSON but not in UTF-8.
-    texts = files_of(document_of(result), formats)
+    texts = _files_of(document_of(result), formats)
     files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
     if folder.exists():
         for name, content in files.items():

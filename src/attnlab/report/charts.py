@@ -1,22 +1,22 @@
-"""Charts as SVG text: lines with bands, bars and points with intervals.
+"""Charts and heat maps as SVG text.
 
-Pure functions from data to a string. Colours and fonts are classes that the page's style sheet gives a meaning in light,
-dark and print, so a chart must not name a colour; nor must it know what its numbers are about. Series differ in dash as
-well as in colour, and what is `marked` is drawn as a warning: its name should say of what. Numbers that are not finite are
-left out and break a line. A chart is drawn for one width; on small screens the page lets it scroll, so that its letters keep
-their size. A line chart says in attributes where its axes lie and which marks belong to which series, so that a script can
-point at values and hide series.
+Pure functions from data to a string. Colours and fonts are CSS classes, which the page's style sheet defines for light and
+dark mode and for print; a chart names no colour and does not know what its numbers mean. Series differ in dash as well as
+in colour, and `marked` ones are drawn as a warning: their name should say why. Numbers that are not finite are left out and
+break a line. A chart is drawn for one width; on small screens the page scrolls it, so that its text keeps its size. A line
+chart carries its axes and the numbers of its series as attributes, so that a script can show values and hide series.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import groupby
 
-from attnlab.report.document import Axis, Chart, Mark, Series
-from attnlab.report.scales import Scale, extent, scale
-from attnlab.report.svg import finite, line, shorten, svg, text, width_of
+from attnlab.report.document import Axis, Chart, HeatMap, Mark, Series
 
 WIDTH = 760
 DASHES = ("", "7 4", "2 4", "10 3 2 3", "4 2", "12 5")
@@ -24,6 +24,113 @@ COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
 MARKED = "leak"  # the class of what is drawn as a warning
 FEW = 30  # dots that are drawn large
 TOO_NEAR = "s2"  # the colour that could be taken for the warning
+_LETTER = 7.0  # average width of a letter of the charts' 13 px font
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+LEAST_SIZE = 1e-290  # below it numbers lose their digits: such data are drawn as zero
+LEAST_SPREAD = 1e-9  # of the numbers' size: data closer together than this count as flat
+LEVELS = 20  # shades
+LEGEND = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)  # shares of the range that the legend shows
+
+
+# Parts of SVG
+
+
+def finite(*values: float) -> bool:
+    """Whether all of these can be drawn."""
+    return all(math.isfinite(value) for value in values)
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start", extra: str = "") -> str:
+    """A text element."""
+    names = f' class="{kind}"' if kind else ""
+    side = f' text-anchor="{anchor}"' if anchor != "start" else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{names}{side}{extra}>{clean(words)}</text>'
+
+
+def clean(words: str) -> str:
+    """Text that is safe in SVG: escaped, without characters that XML forbids."""
+    return escape(_NOT_XML.sub("\ufffd", words), quote=True)
+
+
+def width_of(words: str) -> float:
+    """About how wide words are, in pixels: m and w take more than an average letter, capitals a little more."""
+    wide, capitals = sum(letter in "mwMW" for letter in words), sum(letter.isupper() for letter in words)
+    return _LETTER * len(words) + 5 * wide + 2 * capitals
+
+
+def shorten(words: str, room: float) -> str:
+    """The words, cut with an ellipsis where they do not fit into so many pixels."""
+    most = max(4, int(room / _LETTER))
+    return words if len(words) <= most else words[: most - 1].rstrip() + "…"
+
+
+def svg(width: float, height: float, label: str, parts: Sequence[str], extra: str = "") -> str:
+    """The frame of every chart; `--wide` tells the style sheet its width."""
+    return (
+        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+        f' style="--wide: {width:g}px" role="img" aria-label="{clean(label)}"{extra}>' + "".join(parts) + "</svg>"
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """A straight line."""
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+# Axes
+
+
+def extent(values: Iterable[float]) -> tuple[float, float]:
+    """The smallest and the largest finite value, and 0 to 1 where there is none."""
+    finite = [value for value in values if math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else (0.0, 1.0)
+
+
+def round_step(span: float, most: int) -> float:
+    """The smallest round step that cuts a span into at most so many pieces."""
+    power = 10.0 ** math.floor(math.log10(span / most))
+    return next(step * power for step in STEPS if step * power * most >= span * (1 - 1e-9))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A linear axis whose ends are ticks: `ticks` in data, `begin` and `end` in pixels."""
+
+    ticks: tuple[float, ...]
+    step: float
+    begin: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value."""
+        low, high = self.ticks[0], self.ticks[-1]
+        return self.begin + (value - low) / (high - low) * (self.end - self.begin)
+
+    def label(self, tick: float) -> str:
+        """A tick with just the decimals that its neighbours need."""
+        if abs(tick) < self.step / 2:
+            return "0"
+        if self.step < 1e-4 or abs(tick) >= 1e9:
+            return f"{tick:.6g}".replace("-", "−")
+        decimals = next((places for places in range(6) if _whole(self.step * 10**places)), 6)
+        return f"{tick:,.{decimals}f}".replace("-", "−")
+
+
+def _whole(number: float) -> bool:
+    return abs(number - round(number)) < 1e-6
+
+
+def scale(low: float, high: float, begin: float, end: float, most: int = 5, whole: bool = False) -> Scale:
+    """A scale over the data with at most `most` steps between round ends, and no ticks between `whole` numbers."""
+    if max(abs(low), abs(high)) < LEAST_SIZE:
+        low, high = 0.0, 1.0
+    elif high - low <= LEAST_SPREAD * max(abs(low), abs(high)):
+        low, high = low - abs(low) / 2, low + abs(low) / 2
+    step = max(round_step(high - low, most), 1.0 if whole else 0.0)
+    step = math.ceil(step) if whole else step
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return Scale(tuple(step * number for number in range(first, last + 1)), step, begin, end)
 
 
 @dataclass(frozen=True)
@@ -182,7 +289,7 @@ def mark_chart(chart: Chart) -> str:
     marks, origin = chart.marks, chart.origin
     ends = [value for one in marks for value in (origin, one.value, one.low, one.high) if value is not None]
     gutter = min(max((width_of(one.name) for one in marks), default=0.0), WIDTH * 0.4) + 16
-    pitch, offset = 38, 8
+    pitch = 38
     bottom = 8 + pitch * max(len(marks), 1)
     x = over(chart.x, ends, gutter, WIDTH - 56, 6 if chart.shape == "points" else 5)
     parts = [line(x(tick), 4, x(tick), bottom, "grid") for tick in x.ticks if abs(tick - origin) > x.step / 1e6]
@@ -191,7 +298,7 @@ def mark_chart(chart: Chart) -> str:
     parts += [text(x(tick), bottom + 17, x.label(tick), "tick", "middle") for tick in x.ticks]
     parts.append(text(x.end, bottom + 38, str(chart.x), "label", "end"))
     for number, one in enumerate(marks):
-        y = 4 + pitch * number + offset
+        y = 12 + pitch * number
         name = shorten(one.name, gutter - 16)
         parts.append(text(gutter - 10, y + 15.5, name, MARKED if one.marked else "", "end"))
         parts += draw_mark(one, chart.shape, x, y)
@@ -201,3 +308,119 @@ def mark_chart(chart: Chart) -> str:
 def draw_chart(chart: Chart) -> str:
     """A chart of any shape."""
     return line_chart(chart) if chart.shape == "lines" else mark_chart(chart)
+
+
+# Heat maps
+
+
+@dataclass(frozen=True)
+class Shading:
+    """How strongly a cell is filled, for values from zero to `high`; a `power` below 1 lifts the weak ones."""
+
+    high: float = 1.0
+    power: float = 1.0
+
+    def level(self, value: float) -> int:
+        """The shade of a value, from 0 (empty) to LEVELS."""
+        if value <= 0 or not finite(value):
+            return 0
+        return round(LEVELS * min(value / self.high, 1.0) ** self.power)
+
+
+_LINEAR = Shading()
+
+
+def heat_cells(values: Sequence[Sequence[float]], shading: Shading = _LINEAR) -> str:
+    """The cells alone, each 10 by 10, one path per shade, neighbours joined: small, and reusable within a page."""
+    paths: dict[int, list[str]] = {}
+    for row, line_of_values in enumerate(values):
+        column = 0
+        for level, alike in groupby(shading.level(value) for value in line_of_values):
+            wide = 10 * len(list(alike))
+            paths.setdefault(level, []).append(f"M{column} {10 * row}h{wide}v10h-{wide}z")
+            column += wide
+    drawn = sorted((level, cells) for level, cells in paths.items() if level > 0)
+    return "".join(
+        f'<path class="cell" fill-opacity="{level / LEVELS:g}" d="{"".join(cells)}"/>' for level, cells in drawn
+    )
+
+
+def heat_legend(left: float, y: float, shading: Shading, written: Callable[[float], str]) -> Iterator[str]:
+    """Swatches with the values they stand for."""
+    for number, share in enumerate(LEGEND):
+        value = share * shading.high
+        x = left + 64 * number
+        yield f'<rect class="frame" x="{x:.1f}" y="{y:.1f}" width="14" height="14"/>'
+        opacity = shading.level(value) / LEVELS
+        yield f'<rect class="cell" x="{x:.1f}" y="{y:.1f}" width="14" height="14" fill-opacity="{opacity:g}"/>'
+        yield text(x + 20, y + 11.5, written(value), "tick")
+
+
+def heat_map(
+    values: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    label: str,
+    shading: Shading = _LINEAR,
+    cell: float = 24,
+    written: Callable[[float], str] = "{:g}".format,
+    numbers: bool = False,
+    marked_row: int | None = None,
+    cells: str = "",
+) -> str:
+    """A table of shaded cells with names on both sides, with its numbers if asked for, else with a legend.
+
+    `cells` takes the place of the drawn cells, in units of a tenth of a cell: a reference to some that the page has already.
+    """
+    left = min(max((len(name) for name in rows), default=0), 24) * _LETTER + 20
+    head = min(max((len(name) for name in columns), default=0), 24) * _LETTER * 0.75 + 20
+    wide, high = cell * max(len(columns), 1), cell * max(len(rows), 1)
+    width = max(left + wide + head * 0.8, left + 64 * len(LEGEND) + 8)
+    parts = [f'<rect class="frame" x="{left:.1f}" y="{head:.1f}" width="{wide:.1f}" height="{high:.1f}"/>']
+    drawn = cells or heat_cells(values, shading)
+    parts.append(f'<g class="cells" transform="translate({left:.1f} {head:.1f}) scale({cell / 10:g})">{drawn}</g>')
+    for number, name in enumerate(rows):
+        kind = "strong" if number == marked_row else ""
+        parts.append(text(left - 8, head + cell * (number + 0.5) + 4.5, shorten(name, 24 * _LETTER), kind, "end"))
+    for number, name in enumerate(columns):
+        x, y = left + cell * (number + 0.5) + 3, head - 6
+        parts.append(text(x, y, shorten(name, 24 * _LETTER), extra=f' transform="rotate(-50 {x:.1f} {y:.1f})"'))
+    if marked_row is not None:
+        y = head + cell * marked_row
+        parts.append(f'<rect class="marked" x="{left:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{cell:.1f}"/>')
+    if numbers:
+        parts += cell_numbers(values, shading, written, (left, head, cell))
+        return svg(width, head + high + 8, label, parts)
+    parts += heat_legend(left, head + high + 14, shading, written)
+    return svg(width, head + high + 36, label, parts)
+
+
+def cell_numbers(
+    values: Sequence[Sequence[float]],
+    shading: Shading,
+    written: Callable[[float], str],
+    place: tuple[float, float, float],
+) -> Iterator[str]:
+    """The values in their cells, in the colour that can be read there; `place` is left, top and size of a cell."""
+    left, top, cell = place
+    for row, line_of_values in enumerate(values):
+        for column, value in enumerate(line_of_values):
+            if finite(value):
+                kind = "tick on" if shading.level(value) > LEVELS * 0.55 else "tick"
+                x, y = left + cell * (column + 0.5), top + cell * (row + 0.5) + 4.5
+                yield text(x, y, written(value), kind, "middle")
+
+
+def draw_heat_map(one: HeatMap) -> str:
+    """The heat map of a document."""
+    return heat_map(
+        one.values,
+        one.rows,
+        one.columns,
+        label=one.label,
+        shading=Shading(high=one.high),
+        cell=one.cell,
+        written="{:,g}".format,
+        numbers=one.numbers,
+    )

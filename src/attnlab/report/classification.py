@@ -1,13 +1,10 @@
-"""The report of a classification: accuracies, curves, confusion, mistakes; and its tables before it starts."""
+"""The reports of a classification and of a search for its settings: accuracies, curves, confusion, mistakes, trials."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from math import log10, nan
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from attnlab.report.document import (
     Axis,
@@ -26,17 +23,39 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.parts import finished, folded, lines, reproduce, spread
-from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain, plural
+from attnlab.report.parts import (
+    Result,
+    accuracy_cell,
+    accuracy_mark,
+    cell,
+    columns,
+    folded,
+    interval_cell,
+    lines,
+    named_facts,
+    out_of,
+    plain_facts,
+    report_of,
+    reproduce,
+    side_by_side,
+    text_column,
+)
+from attnlab.report.words import capital, count, duration, flat, interval, percent, plural
 
-Result = Mapping[str, Any]
-PARTS = {"dev": "validation", "test": "test"}
-USES = {"train": "training", "dev": "validation", "test": "test"}
-LOSSES = ("train_loss", "dev_loss")
+PARTS = {"dev": "validation", "test": "test"}  # the tables that are measured, and their names in a report
+_MOST_RANKED = 20
+_EARLY = "ended early"
 
 
-def outcome(result: Result) -> str:
-    """What came out, in a few sentences."""
+def _warnings(result: Result) -> list[Notice]:
+    return [Notice("Look at the data:", one) for one in result["warnings"]]
+
+
+# One classification
+
+
+def _outcome(result: Result) -> str:
+    """The main result, in a few sentences."""
     part = "test" if result["test"] else "dev"
     one = result[part]
     said = (
@@ -44,150 +63,114 @@ def outcome(result: Result) -> str:
         f" (95 % interval {interval(one['low'], one['high'])})."
     )
     epoch = f"Epoch {result['best_epoch']} of {len(result['epochs'])} was kept, the best on validation. "
-    kept = epoch if result["best_epoch"] else ""
-    return f"{said} {kept}{beside_guessing(one)}"
+    guess = f"always saying the commonest label gives {percent(one['commonest'])}."
+    clear = one["low"] > one["commonest"]
+    beside = capital(guess) if clear else f"That is not clearly more than guessing: {guess}"
+    return f"{said} {epoch if result['best_epoch'] else ''}{beside}"
 
 
-def beside_guessing(one: Result) -> str:
-    """Whether more than the commonest label was learned."""
-    guess = f"always saying the commonest label gives {percent(one['commonest'])}"
-    if one["low"] > one["commonest"]:
-        return guess[:1].upper() + guess[1:] + "."
-    return f"That is not clearly more than guessing: {guess}."
-
-
-def share(value: float | None) -> Cell:
-    """A share, or nothing where there was nothing to divide by."""
-    return Cell(NOTHING) if value is None else Cell(percent(value), value)
-
-
-def accuracy_table(result: Result) -> Table:
-    """The accuracies with their intervals."""
+def _accuracy_table(result: Result) -> Table:
     rows = [
         Row(
-            Cell(PARTS[part]),
+            Cell(name),
             [
-                Cell(percent(one["accuracy"]), one["accuracy"]),
-                Cell(interval(one["low"], one["high"]), one["low"]),
-                Cell(f"{count(one['right'])} of {count(one['texts'])}", one["right"]),
-                Cell(f"{one['loss']:.3f}" if one["loss"] is not None else NOTHING, one["loss"]),
-                Cell(percent(one["commonest"]), one["commonest"]),
+                cell(one["accuracy"], "share"),
+                interval_cell(one),
+                out_of(one["right"], one["texts"]),
+                cell(one["loss"], "loss"),
+                cell(one["commonest"], "share"),
             ],
         )
-        for part in PARTS
+        for part, name in PARTS.items()
         if (one := result[part])
     ]
-    columns = [
-        Column("Table", number=False),
-        Column("Accuracy"),
-        Column("95 % interval"),
-        Column("Right"),
+    titles = columns(
+        "Table",
+        "Accuracy",
+        "95 % interval",
+        "Right",
         Column("Loss", note="cross-entropy in nats"),
         Column("Commonest label", note="what saying it every time would give"),
-    ]
-    chosen = (
-        "The best epoch was chosen on validation, which flatters that figure a little" if result["best_epoch"] else ""
     )
-    once = "the test table was measured once, after everything was chosen" if result["test"] else ""
-    caption = "; ".join(part for part in (chosen, once) if part)
-    words = f"{caption[:1].upper()}{caption[1:]}." if caption else "Shares of right labels."
-    return Table("Results", words, columns, rows, brief=True)
+    chosen = "the best epoch was chosen on validation, which flatters that figure a little"
+    once = "the test table was measured once, after everything was chosen"
+    said = [*([chosen] if result["best_epoch"] else []), *([once] if result["test"] else [])]
+    caption = f"{capital('; '.join(said))}." if said else "Shares of right labels."
+    return Table("Results", caption, titles, rows, brief=True)
 
 
-def label_table(result: Result, part: str) -> Table:
-    """How well each label is found."""
+def _label_table(result: Result, part: str) -> Table:
     rows = [
         Row(
             Cell(one["label"]),
             [
-                Cell(count(one["texts"]), one["texts"]),
-                Cell(count(one["predicted"]), one["predicted"]),
-                *(share(one[key]) for key in ("precision", "recall", "f1")),
+                cell(one["texts"], "count"),
+                cell(one["predicted"], "count"),
+                *(cell(one[key], "share") for key in ("precision", "recall", "f1")),
             ],
         )
         for one in result[part]["by_label"]
     ]
-    columns = [
-        Column("Label", number=False),
-        Column("Texts"),
+    titles = columns(
+        "Label",
+        "Texts",
         Column("Said", note="how often it was said"),
         Column("Precision", note="of the texts that got this label, the share that has it"),
         Column("Recall", note="of the texts that have this label, the share that got it"),
         Column("F1", note="the harmonic mean of both"),
-    ]
-    return Table(
-        f"Labels on {PARTS[part]}",
-        "Precision: how often it is right when it says the label. Recall: how many of the label it finds.",
-        columns,
-        rows,
     )
+    caption = "Precision: how often it is right when it says the label. Recall: how many of the label it finds."
+    return Table(f"Labels on {PARTS[part]}", caption, titles, rows)
 
 
-def mistakes_table(result: Result, part: str) -> Table:
-    """The mistakes that it was surest of."""
+def _mistakes_table(result: Result, part: str) -> Table:
     rows = [
-        Row(
-            Cell(one["text"]),
-            [Cell(one["label"]), Cell(one["predicted"]), Cell(percent(one["confidence"]), one["confidence"])],
-        )
+        Row(Cell(one["text"]), [Cell(one["label"]), Cell(one["predicted"]), cell(one["confidence"], "share")])
         for one in result[part]["mistakes"]
     ]
     wrong = result[part]["texts"] - result[part]["right"]
-    told = f"{plural(len(rows), 'mistake')} of {count(wrong)} on {PARTS[part]}, those it was surest of."
-    caption = f"{told} Some may be errors of the table."
-    columns = [
-        Column("Text", number=False),
-        Column("Label", number=False),
-        Column("It says", number=False),
-        Column("Confidence", largest_first=True),
-    ]
-    return Table(f"Mistakes on {PARTS[part]}", caption, columns, rows)
+    caption = (
+        f"{plural(len(rows), 'mistake')} of {count(wrong)} on {PARTS[part]}, those it was surest of. Some may be errors of the"
+        " table."
+    )
+    confidence = Column("Confidence", largest_first=True)
+    titles = columns("Text", text_column("Label"), text_column("It says"), confidence)
+    return Table(f"Mistakes on {PARTS[part]}", caption, titles, rows)
 
 
-def data_table(result: Result) -> Table:
-    """The tables and their labels."""
+def _data_table(result: Result) -> Table:
+    labels = result["labels"]
     rows = [
         Row(
             Cell(one["source"]),
-            [Cell(count(one["texts"]), one["texts"])]
-            + [Cell(count(one["counts"][label]), one["counts"][label]) for label in result["labels"]],
+            [cell(one["texts"], "count"), *(cell(one["counts"][label], "count") for label in labels)],
         )
         for one in result["data"].values()
     ]
-    columns = [Column("Table", number=False), Column("Texts"), *(Column(label) for label in result["labels"])]
     learned = result["data"]["train"]
     how = f"{learned['column'].replace('-', ' ').capitalize()} in {learned['source']}: {learned['recognised']}."
-    return Table("Data", how, columns, rows)
+    return Table("Data", how, columns("Table", "Texts", *labels), rows)
 
 
-# Charts
-
-
-def curves(result: Result, key: str, factor: float = 1.0) -> list[Series]:
-    """A figure of training and of validation, epoch by epoch."""
-    epochs = [float(one["epoch"]) for one in result["epochs"]]
-
-    def values(part: str) -> list[float]:
-        found = [one[f"{part}_{key}"] for one in result["epochs"]]
-        return [nan if value is None else factor * value for value in found]
-
-    return [Series("training", epochs, values("train")), Series("validation", epochs, values("dev"))]
-
-
-def curve_charts(result: Result) -> list[Chart]:
+def _curve_charts(result: Result) -> list[Chart]:
     """Loss and accuracy over the epochs."""
     if not result["epochs"]:
         return []
+    epochs = [float(one["epoch"]) for one in result["epochs"]]
+
+    def curves(key: str, factor: float = 1.0) -> list[Series]:
+        found = {part: [one[f"{part}_{key}"] for one in result["epochs"]] for part in ("train", "dev")}
+        values = {part: [nan if one is None else factor * one for one in found[part]] for part in found}
+        return [Series("training", epochs, values["train"]), Series("validation", epochs, values["dev"])]
+
     x, best = Axis("epoch"), f"; epoch {result['best_epoch']} was kept"
-    losses, shares = curves(result, "loss"), curves(result, "accuracy", 100.0)
     return [
-        lines("Loss", losses, x, Axis("loss", "nats per text", low=0.0), "the loss"),
-        lines(f"Accuracy{best}", shares, x, Axis("right labels", "%"), "the accuracy in per cent"),
+        lines("Loss", curves("loss"), x, Axis("loss", "nats per text", low=0.0), "the loss"),
+        lines(f"Accuracy{best}", curves("accuracy", 100.0), x, Axis("right labels", "%"), "the accuracy in per cent"),
     ]
 
 
-def confusion(result: Result, part: str) -> HeatMap:
-    """What was said of the texts of each label."""
+def _confusion(result: Result, part: str) -> HeatMap:
     counts, labels = result[part]["confusion"], result["labels"]
     told = "; ".join(
         f"{meant} taken for {said} {count(counts[row][column])} times"
@@ -207,8 +190,8 @@ def confusion(result: Result, part: str) -> HeatMap:
     )
 
 
-def trials_chart(result: Result) -> Chart | None:
-    """How the baseline's strength was chosen."""
+def _strength_chart(result: Result) -> Chart | None:
+    """How the strength of the bag-of-words baseline was chosen."""
     trials: Sequence[Result] = result["trials"]
     if not trials:
         return None
@@ -225,39 +208,17 @@ def trials_chart(result: Result) -> Chart | None:
     )
 
 
-# The whole report
-
-
-def run_facts(result: Result) -> list[tuple[str, str]]:
-    """The model and its training in numbers."""
-    found = {name.replace("_", " "): value for name, value in result["facts"].items() if name != "new_weights"}
-    pairs = [(name, plain(value)) for name, value in found.items()]
-    if result["facts"].get("new_weights"):
-        pairs.append(("new weights, drawn at random", ", ".join(result["facts"]["new_weights"])))
-    if result["steps"]:
-        pairs += [
-            ("steps", count(result["steps"])),
-            ("tokens read", count(result["tokens"])),
-            ("padding", percent(result["padding"] / (result["tokens"] + result["padding"]))),
-            ("time of an epoch", duration(sum(one["seconds"] for one in result["epochs"]) / len(result["epochs"]))),
-        ]
-    return pairs
-
-
-def data_facts(result: Result) -> list[tuple[str, str]]:
-    """The files with their checksums."""
-    return [(one["source"], f"sha256 {one['sha256']}") for one in result["data"].values()]
-
-
-def epochs_table(result: Result) -> Table | None:
+def _epochs_table(result: Result) -> Table | None:
     """The epochs; the one that was kept is marked."""
     if not result["epochs"]:
         return None
 
     def cells(one: Result) -> list[Cell]:
-        losses = [Cell("NaN" if one[key] is None else f"{one[key]:.3f}", one[key]) for key in LOSSES]
-        shares = [Cell(percent(one[key]), one[key]) for key in ("train_accuracy", "dev_accuracy")]
-        return [*losses, *shares, Cell(duration(one["seconds"]), one["seconds"])]
+        losses = [
+            Cell("NaN" if one[key] is None else f"{one[key]:.3f}", one[key]) for key in ("train_loss", "dev_loss")
+        ]
+        shares = [cell(one[key], "share") for key in ("train_accuracy", "dev_accuracy")]
+        return [*losses, *shares, cell(one["seconds"], "seconds")]
 
     rows = [
         Row(
@@ -276,64 +237,155 @@ def epochs_table(result: Result) -> Table | None:
     return Table("Epochs", caption, [Column(title) for title in titles], rows, brief=True)
 
 
-def part_section(result: Result, part: str, name: str) -> Section:
-    """Labels and mistakes on one table."""
-    blocks: list[Block] = [confusion(result, part), label_table(result, part)]
+def _labels_section(result: Result, part: str, name: str) -> Section:
+    blocks: list[Block] = [_confusion(result, part), _label_table(result, part)]
     if result[part]["mistakes"]:
-        blocks.append(mistakes_table(result, part))
+        blocks.append(_mistakes_table(result, part))
     return Section(f"Labels on {name}", blocks)
 
 
+def _run_facts(result: Result) -> Facts:
+    """The model and its training in numbers."""
+    facts = {name: value for name, value in result["facts"].items() if name != "new_weights"}
+    pairs = [(name.replace("_", " "), value) for name, value in plain_facts(facts)]
+    if result["facts"].get("new_weights"):
+        pairs.append(("new weights, drawn at random", ", ".join(result["facts"]["new_weights"])))
+    if result["steps"]:
+        pairs += [
+            ("steps", count(result["steps"])),
+            ("tokens read", count(result["tokens"])),
+            ("padding", percent(result["padding"] / (result["tokens"] + result["padding"]))),
+            ("time per epoch", duration(sum(one["seconds"] for one in result["epochs"]) / len(result["epochs"]))),
+        ]
+    return Facts("Run", pairs)
+
+
 def document(result: Result) -> Document:
-    """The whole report."""
+    """The report of a classification."""
     texts = [Text(texts, "samples", label) for label, texts in result["examples"].items()]
-    hidden = folded(
-        "Settings and checksums",
-        Facts("Settings", list(flat(result["settings"]))),
-        Facts("Checksums", data_facts(result)),
-    )
-    return Document(
-        kind="classification",
-        title=result["title"],
-        lead=[outcome(result)],
-        sections=[
-            *section("Results", accuracy_table(result)),
-            *section("Training", *curve_charts(result), epochs_table(result), trials_chart(result)),
-            *(part_section(result, part, name) for part, name in PARTS.items() if result[part]),
-            *section("Data", data_table(result), spread(texts) if texts else None),
-            reproduce(result, [Facts("Run", run_facts(result))], more=[hidden]),
+    checksums = [(one["source"], f"sha256 {one['sha256']}") for one in result["data"].values()]
+    settings = Facts("Settings", list(flat(result["settings"])))
+    hidden = folded("Settings and checksums", settings, Facts("Checksums", checksums))
+    return report_of(
+        "classification",
+        result,
+        [_outcome(result)],
+        [
+            *section("Results", _accuracy_table(result)),
+            *section("Training", *_curve_charts(result), _epochs_table(result), _strength_chart(result)),
+            *(_labels_section(result, part, name) for part, name in PARTS.items() if result[part]),
+            *section("Data", _data_table(result), side_by_side(texts) if texts else None),
+            reproduce(result, _run_facts(result), more=[hidden]),
         ],
-        notices=[Notice("Look at the data:", one) for one in result["warnings"]],
-        about=finished(result),
-        command=result["command"],
+        _warnings(result),
         footer="The raw numbers are in result.json, every text with its label in predictions.tsv.",
     )
 
 
-# In the terminal
+# A search for settings
 
 
-def tell_tables(found: Result, console: Console) -> None:
-    """What was read: how the label was recognised, how often each occurs, and texts of each."""
+def _trials_table(result: Result) -> Table:
+    """Every trial; the best is marked."""
 
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    def row(one: Result) -> Row:
+        params = one["params"]
+        planned = str(params["epochs"])
+        cells = [
+            Cell(str(params["batch_size"]), params["batch_size"]),
+            Cell(f"{params['lr']:.3g}", params["lr"]),
+            Cell(f"{len(one['epochs'])} of {planned}" if one["pruned"] else planned, params["epochs"]),
+            Cell(str(one["best_epoch"]), one["best_epoch"]),
+            accuracy_cell(one),
+            cell(one["seconds"], "seconds"),
+            Cell(_EARLY if one["pruned"] else "to the end"),
+        ]
+        best = "best" if one["number"] == result["best"] else ""
+        return Row(Cell(str(one["number"]), one["number"]), cells, best, "good")
 
-    for name, one in found["data"].items():
-        read = f"{one['source']}: {one['texts']:,} texts, {USES[name]}; {one['column'].replace('-', ' ')}"
-        skipped = f"; {one['blank']:,} blank lines skipped" if one["blank"] else ""
-        say(f"{read} ({one['recognised']}){'; heading skipped' if one['heading'] else ''}{skipped}")
-    table = RichTable("label", *found["data"], box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    meant = {name: label for label, name in found["renamed"].items()}
-    for label in found["labels"]:
-        title = f"{label} (in the files: {meant[label]})" if label in meant else label
-        table.add_row(title, *(f"{one['counts'][label]:,}" for one in found["data"].values()))
-    console.print(table)
-    for label, texts in found["examples"].items():
-        say(f"{label}:")
-        for text in texts:
-            say(f"  {text if len(text) <= 100 else text[:99] + '…'}")
-    for warning in found["warnings"]:
-        say(f"warning: {warning}")
+    note = "share of right labels in the best epoch, with the 95 % interval of this trial alone"
+    titles = [
+        Column("Trial"),
+        Column("Batch"),
+        Column("Learning rate"),
+        Column("Epochs", minor=True),
+        Column("Best epoch", minor=True),
+        Column("Validation", note=note, largest_first=True),
+        Column("Time", minor=True),
+        text_column("Trained", minor=True),
+    ]
+    caption = (
+        "Below each accuracy the 95 % interval of that trial alone, which ignores that the best of many is chosen."
+        f" {capital(_EARLY)}: below the median of the others at the same share of its schedule."
+    )
+    return Table("Trials", caption, titles, [row(one) for one in result["trials"]], brief=True)
+
+
+def _history_chart(result: Result) -> Chart:
+    """Every trial in turn, and the best finished one so far."""
+    trials = result["trials"]
+    numbers = [float(one["number"]) for one in trials]
+    shares = [100 * one["accuracy"] for one in trials]
+    best = list(accumulate((0.0 if one["pruned"] else 100 * one["accuracy"] for one in trials), max))
+    pairs = zip(numbers, [best[0], *best[:-1]], best, strict=True)
+    steps = [(at, value) for at, before, now in pairs for value in (before, now)]
+    series = [
+        Series("best so far", [x for x, _ in steps], [y for _, y in steps]),
+        Series("every trial", numbers, shares),
+    ]
+    label = f"Line chart of the best validation accuracy so far: from {best[0]:.1f} to {best[-1]:.1f} % in {len(trials)} trials"
+    return Chart("lines", "Trial by trial", label, Axis("trial"), Axis("right labels", "%"), series, height=280)
+
+
+def _ranking_chart(result: Result) -> Chart:
+    """The best trials beside the settings that the search started from."""
+
+    def title_of(one: Result) -> str:
+        params = one["params"]
+        return f"{one['number']}: batch {params['batch_size']}, {params['lr']:.2g}, {plural(params['epochs'], 'epoch')}"
+
+    trials = sorted(result["trials"], key=lambda one: (-one["accuracy"], one["number"]))[:_MOST_RANKED]
+    marks = [accuracy_mark(title_of(one), one, one["pruned"]) for one in trials]
+    label = "Trials by validation accuracy. " + "; ".join(f"{one.name}: {one.text}" for one in marks)
+    which = f"The {len(marks)} best trials" if len(marks) < len(result["trials"]) else "All trials"
+    title = f"{which}, with 95 % intervals; the line is the first trial, the settings it started from; hollow: {_EARLY}"
+    origin = 100 * result["trials"][0]["accuracy"]
+    return Chart("points", title, label, Axis("right labels", "%"), marks=marks, origin=origin)
+
+
+def _kept_table(result: Result) -> Table:
+    """The model that was kept, on validation and on test."""
+    meanings = {
+        "dev": "optimistic: settings and epoch were chosen on it",
+        "test": "measured once, after everything was chosen",
+    }
+    rows = [
+        Row(Cell(name), [accuracy_cell(one), out_of(one["right"], one["texts"]), Cell(meanings[part])])
+        for part, name in PARTS.items()
+        if (one := result[part])
+    ]
+    caption = "The best settings, trained once more with the same seed; this is the model that was kept."
+    return Table("Model", caption, columns("Table", "Accuracy", "Right", text_column("What it is worth")), rows)
+
+
+def search_document(result: Result) -> Document:
+    """The report of a search for settings: its trials, the best of them, and how far to trust it."""
+    where = f"The model is in {result['folder']}/model, its own report in {result['folder']}/report.html."
+    search = {"budget": result["budget"]["words"], "space": result["tried"], "optimizer": result["optimizer"]}
+    return report_of(
+        "search",
+        result,
+        result["verdict"],
+        [
+            *section("Model", _kept_table(result), Text([where])),
+            *section("Trials", _history_chart(result), _ranking_chart(result), _trials_table(result)),
+            reproduce(
+                result,
+                Facts("Search", named_facts({**search, **result["data"]})),
+                {"the first trial": result["settings"]},
+            ),
+        ],
+        _warnings(result),
+        "all trainings took",
+        "The raw numbers are in result.json, the trials also in trials.tsv.",
+    )

@@ -20,9 +20,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from attnlab import __version__
-from attnlab.report.charts import draw_chart, looks
+from attnlab.report.charts import Shading, draw_chart, draw_heat_map, heat_cells, heat_map, looks
 from attnlab.report.document import Block, Chart, Document, Head, Heads, HeatMap
-from attnlab.report.heat import Shading, draw_heat_map, heat_cells, heat_map
+from attnlab.report.words import visible
 
 SCRIPTS = ("page.js", "tables.js", "curves.js")
 SHADING = Shading(power=0.5)  # of attention weights
@@ -31,11 +31,6 @@ SHADING = Shading(power=0.5)  # of attention weights
 def no_break(value: str) -> str:
     """The text with its numbers and units kept on one line."""
     return re.sub(r"(?<=\d) (?=%|(?:h|min|s)\b)", "\u00a0", value)
-
-
-def visible(token: str) -> str:
-    """A token with its spaces and line ends to be seen."""
-    return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "∅"
 
 
 def kind_of(block: Block) -> str:

@@ -1,15 +1,15 @@
-"""The report of one text inside a model: what it expected, what surprised it, where its heads look. Plain data in.
-
-A view is a table as `attnlab.look.files` makes it: text, tokens, layers with their maps, heads in numbers, guesses. The rows
-of an influence are shares of their sums.
-"""
+"""The report of `attnlab look`: predictions, per-token losses and attention heads of one text, as a page and as one PNG."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from attnlab.report.charts import shorten
 from attnlab.report.document import (
     Axis,
     Cell,
@@ -28,42 +28,95 @@ from attnlab.report.document import (
     Tokens,
     section,
 )
-from attnlab.report.html import visible
-from attnlab.report.parts import folded
-from attnlab.report.recall import strongest
-from attnlab.report.words import NOTHING, percent, plural
+from attnlab.report.parts import cell, columns, folded, strongest, text_column
+from attnlab.report.words import NOTHING, percent, plural, visible
 
-View = Mapping[str, Any]
-
-LARGEST, SMALLEST = 24.0, 13.0  # pixels of a cell, so that names neither drift apart nor overlap
-ROOM = 760.0  # pixels that a map takes if its cells may shrink
-SURPRISED = math.log(100)  # the loss of a token that was given one chance in a hundred: fully shaded
+_LARGEST, _SMALLEST = 24.0, 13.0  # pixels of a cell, so that names neither drift apart nor overlap
+_ROOM = 760.0  # pixels that a map takes if its cells may shrink
+_SURPRISED = math.log(100)  # the loss of a token whose probability was 1 %: fully shaded
 
 
-def heads_of(view: View) -> Iterator[Head]:
-    """Every map with what its last row says."""
-    for number, layer in enumerate(view["layers"], start=1):
-        readable = layer["kind"] == "pattern"
+@dataclass(frozen=True)
+class Guess:
+    """A token that may come next."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A token of the text with its predicted probability and the most likely token; empty for the first token."""
+
+    token: str
+    probability: float | None = None
+    loss: float | None = None
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class HeadNumbers:
+    """Statistics of a head, averaged over rows; layers and heads count from 1, and head 0 stands for an influence."""
+
+    layer: int
+    head: int
+    tap: str
+    kind: str
+    entropy: float  # of a row, in nats
+    spread: float  # exp of the entropy: the effective number of tokens attended to
+    distance: float  # mean distance in tokens
+    first: float  # weight on the first token
+
+
+@dataclass(frozen=True)
+class LayerMaps:
+    """The weights of one layer: a pattern per head, or one map of influence, as shares of its rows."""
+
+    mechanism: str
+    kind: Literal["pattern", "influence"]
+    maps: Sequence[Sequence[Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the page and the picture of one text show."""
+
+    run: str
+    command: str
+    text: str
+    tokens: Sequence[str]
+    layers: Sequence[LayerMaps]
+    next: Sequence[Guess]
+    read: Sequence[Reading]
+    heads: Sequence[HeadNumbers]
+    loss: float | None
+
+
+# The page
+
+
+def _heads_of(view: Looked) -> Iterator[Head]:
+    """Every map, with a sentence on its last row."""
+    for number, layer in enumerate(view.layers, start=1):
+        readable = layer.kind == "pattern"
         title, verb = ("", "looks at") if readable else ("all heads together", "is moved by")
-        for place, pattern in enumerate(layer["maps"], start=1):
+        for place, pattern in enumerate(layer.maps, start=1):
             column = strongest(pattern[-1])
-            most = f"“{visible(view['tokens'][column])}” ({percent(pattern[-1][column])})"
+            most = f"“{visible(view.tokens[column])}” ({percent(pattern[-1][column])})"
             what = f"looks most at {most}" if readable else f"depends most on {most}, by its influence"
             yield Head(number, place, pattern, f"At the last token it {what}.", title, verb)
 
 
-def expectation_chart(guesses: Sequence[View], last: str) -> Chart:
-    """The likeliest next tokens as bars."""
-    marks = [Mark(visible(one["token"]), 100 * one["probability"], percent(one["probability"])) for one in guesses]
+def _expectation_chart(view: Looked) -> Chart:
+    marks = [Mark(visible(one.token), 100 * one.probability, percent(one.probability)) for one in view.next]
     label = "Bar chart of the likeliest next tokens. " + "; ".join(f"{one.name} {one.text}" for one in marks)
-    title = f"The likeliest tokens after “{visible(last)}”"
+    title = f"The likeliest tokens after “{visible(view.tokens[-1])}”"
     return Chart("bars", title, label, Axis("probability", "%"), marks=marks)
 
 
-def heads_section(view: View, mechanisms: Sequence[str]) -> Section:
-    """Where the heads look, as pictures and in numbers."""
-    tokens, heads = view["tokens"], list(heads_of(view))
-    readable = any(layer["kind"] == "pattern" for layer in view["layers"])
+def _heads_section(view: Looked, mechanisms: Sequence[str]) -> list[Section]:
+    tokens, heads = view.tokens, list(_heads_of(view))
+    readable = any(layer.kind == "pattern" for layer in view.layers)
     below = any(weight < 0 for head in heads for row in head.pattern for weight in row)
     words = (
         "Each small picture is a head to choose. In the large one each row is a token and each cell in it how much that token"
@@ -72,71 +125,64 @@ def heads_section(view: View, mechanisms: Sequence[str]) -> Section:
         f"{' Weights below zero have another colour.' if below else ''}"
     )
     notes = dict(enumerate(mechanisms, start=1)) if len(set(mechanisms)) > 1 else None
-    cell = min(LARGEST, max(SMALLEST, ROOM / len(tokens)))
+    size = min(_LARGEST, max(_SMALLEST, _ROOM / len(tokens)))
     rows = [
         Row(
-            Cell(f"layer {one['layer']}, {one['head'] or 'influence'}"),
+            Cell(f"layer {one.layer}, {one.head or 'influence'}"),
             [
-                Cell(f"{one['spread']:.1f}", one["spread"]),
-                Cell(f"{one['distance']:.1f}", one["distance"]),
-                Cell(percent(one["first"]), one["first"]),
+                Cell(f"{one.spread:.1f}", one.spread),
+                Cell(f"{one.distance:.1f}", one.distance),
+                cell(one.first, "share"),
             ],
         )
-        for one in view["heads"]
+        for one in view.heads
     ]
     caption = (
         "Means over all rows but the first, which can look at nothing but itself. The spread is the exponential of the entropy:"
-        " as if so many tokens were looked at alike."
+        " the effective number of tokens looked at."
     )
     titles = ("Spread in tokens", "Tokens looked back", "On the first token")
-    table = Table("Heads in numbers", caption, [Column("Head", number=False), *map(Column, titles)], rows)
-    viewer = Heads(tokens, heads, len(tokens) - 1, cell, notes, strip=True)
-    (made,) = section("Where it looks", Text([words]) if readable else None, viewer, folded("Heads in numbers", table))
-    return made
+    table = Table("Heads in numbers", caption, columns("Head", *titles), rows)
+    viewer = Heads(tokens, heads, len(tokens) - 1, size, notes, strip=True)
+    return section("Where it looks", Text([words]) if readable else None, viewer, folded("Heads in numbers", table))
 
 
-def surprise_section(view: View) -> Section:
-    """How much every token surprised the model."""
-    if view["loss"] is None:
+def _surprise_section(view: Looked) -> Section:
+    if view.loss is None:
         return Section("What surprised it", [Text(["One token: there was nothing before it to expect it from."])])
     words = (
         "The stronger the colour, the less the model expected a token from those before it; nothing expects the first. The mean"
-        f" loss is {view['loss']:.2f} nats per token. A model learns to expect only what its task asks for: where it is taught"
+        f" loss is {view.loss:.2f} nats per token. A model learns to expect only what its task asks for: where it is taught"
         " answers alone, a question may surprise it throughout."
     )
     rows, notes = [], []
-    for place, one in enumerate(view["read"]):
-        cells = [Cell(NOTHING), Cell(NOTHING), Cell(NOTHING)]
-        if one["loss"] is not None:
-            cells = [
-                Cell(percent(one["probability"]), one["probability"]),
-                Cell(f"{one['loss']:.2f}", one["loss"]),
-                Cell(visible(one["expected"])),
-            ]
-        notes.append(f"{cells[0].text}; it expected {cells[2].text}" if one["loss"] is not None else "")
-        rows.append(Row(Cell(str(place), place), [Cell(visible(one["token"])), *cells]))
-    columns = [Column("Position"), Column("Token", number=False), Column("Probability"), Column("Loss")]
-    columns.append(Column("Expected most", number=False))
-    table = Table("By token", "Loss is the negative logarithm of the probability, in nats.", columns, rows)
-    shares = [min(1.0, (one["loss"] or 0.0) / SURPRISED) for one in view["read"]]
-    tokens = Tokens([visible(one["token"]) for one in view["read"]], shares, notes)
+    for place, one in enumerate(view.read):
+        cells = [cell(one.probability, "share"), Cell(NOTHING), Cell(NOTHING)]
+        if one.loss is not None:
+            cells[1:] = [Cell(f"{one.loss:.2f}", one.loss), Cell(visible(one.expected or ""))]
+        notes.append(f"{cells[0].text}; it expected {cells[2].text}" if one.loss is not None else "")
+        rows.append(Row(Cell(str(place), place), [Cell(visible(one.token)), *cells]))
+    titles = [Column("Position"), text_column("Token"), Column("Probability"), Column("Loss")]
+    caption = "Loss is the negative logarithm of the probability, in nats."
+    table = Table("By token", caption, [*titles, text_column("Expected most")], rows)
+    shares = [min(1.0, (one.loss or 0.0) / _SURPRISED) for one in view.read]
+    tokens = Tokens([visible(one.token) for one in view.read], shares, notes)
     return Section("What surprised it", [Text([words]), tokens, folded("By token", table)])
 
 
-def document(view: View) -> Document:
+def document(view: Looked) -> Document:
     """The whole report."""
-    names = [layer["mechanism"].rpartition("/")[2] for layer in view["layers"]]
-    hidden = [number for number, layer in enumerate(view["layers"], start=1) if layer["kind"] != "pattern"]
+    names = [layer.mechanism.rpartition("/")[2] for layer in view.layers]
+    hidden = [number for number, layer in enumerate(view.layers, start=1) if layer.kind != "pattern"]
     which = f"layer{'s' * (len(hidden) > 1)} {', '.join(map(str, hidden))}"
     notice = Notice(
         f"No pattern in {which}.",
-        "The mechanism there has no weights over the tokens that could be read. Shown instead is its influence: how strongly"
-        " what it gives to a token (row) moves when what it is given of another (column) does, as a share of the row; see"
-        " docs/looking.md.",
+        "The mechanism there has no weights over tokens. Shown instead is its influence: how strongly its output at one token"
+        " (row) changes with its input at another (column), as a share of the row; see docs/looking.md.",
     )
     about = (
-        f"The model of {view['run']} has {plural(len(names), 'layer')} ({', '.join(dict.fromkeys(names))}). The text is"
-        f" {plural(len(view['tokens']), 'token')}, in which “·” is a space and “⏎” the end of a line."
+        f"The model of {view.run} has {plural(len(names), 'layer')} ({', '.join(dict.fromkeys(names))}). The text is"
+        f" {plural(len(view.tokens), 'token')}, in which “·” is a space and “⏎” the end of a line."
     )
     python = (
         'In Python the same weights are capture(model)["blocks.0.attn.hook_pattern"] for layer 1, [0, 0] of it for the first'
@@ -145,14 +191,96 @@ def document(view: View) -> Document:
     return Document(
         kind="look",
         title="Inside a model as it reads",
-        lead=[f"“{view['text']}”"],
+        lead=[f"“{view.text}”"],
         sections=[
-            Section("What it expects next", [expectation_chart(view["next"], view["tokens"][-1])]),
-            heads_section(view, names),
-            surprise_section(view),
-            Section("Reproduce", [Code(view["command"]), Text([python])]),
+            Section("What it expects next", [_expectation_chart(view)]),
+            *_heads_section(view, names),
+            _surprise_section(view),
+            Section("Reproduce", [Code(view.command), Text([python])]),
         ],
         notices=[notice] if hidden else [],
         about=about,
         footer="All heads are in patterns.png, the numbers in result.json.",
     )
+
+
+# The picture: all heads as one PNG, a row per layer, without any global state of matplotlib
+
+_WIDEST = 20.0  # inches that the heads may take
+_DPI = 150
+_GAP, _TITLE = 0.12, 0.3  # inches between heads, and above each for its name
+_LETTER = 0.075  # inches per letter of a token
+_LEAST = 4.0  # points of height that a token's name needs
+_HEAD = 0.55  # inches for the text
+_LIGHT, _HEAT, _BELOW = "#ffffff", "#00477a", "#c04f00"
+
+
+def picture(view: Looked) -> bytes:
+    """All heads as a PNG, the tokens named where there is room."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    layers, tokens = view.layers, [shorten(visible(token), 100) for token in view.tokens]
+    across = max(len(layer.maps) for layer in layers)
+    side = min(max(1.7, 0.09 * len(tokens)), 4.0, _WIDEST / across)
+    names = _LETTER * max(map(len, tokens)) + 0.2  # inches beside the first head and below the last layer
+    width, height = names + across * (side + _GAP) + 0.9, _HEAD + len(layers) * (side + _TITLE) + names
+    figure = Figure(figsize=(width, height))
+    colours = _colour_map(any(weight < 0 for layer in layers for one in layer.maps for row in one for weight in row))
+    for number, layer in enumerate(layers):
+        for place, pattern in enumerate(layer.maps):
+            left, top = names + place * (side + _GAP), _HEAD + number * (side + _TITLE) + _TITLE
+            ax = figure.add_axes((left / width, 1 - (top + side) / height, side / width, side / height))
+            ax.imshow(_lifted(pattern), cmap=colours.cmap, norm=colours.norm, interpolation="nearest")
+            for spine in ax.spines.values():
+                spine.set_color("#c9ccd1")
+            ax.tick_params(length=0, labelsize=6, pad=2)
+            title = f"head {place + 1}" if layer.kind == "pattern" else "influence"
+            ax.set_title(f"layer {number + 1}, {title}", fontsize=8, pad=3)
+            _name_tokens(ax, tokens, 72 * side / len(tokens), place == 0, number == len(layers) - 1)
+    bar = figure.add_axes((1 - 0.75 / width, 1 - (_HEAD + _TITLE + 1.7) / height, 0.15 / width, 1.7 / height))
+    _draw_legend(bar, colours)
+    text = shorten(visible(view.text).replace("·", " "), 90 * width)
+    meaning = "What each token (row) looks at (column)"
+    if any(layer.kind == "influence" for layer in layers):
+        meaning += "; where there is no pattern, the influence of each token as a share of the row"
+    for line, words in enumerate((f"“{text}”", meaning)):
+        figure.text(0.15 / width, 1 - (0.25 + 0.2 * line) / height, words, fontsize=9, parse_math=False)
+    FigureCanvasAgg(figure)
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # letters that the font lacks become boxes
+        figure.savefig(stream, format="png", dpi=_DPI)
+    return stream.getvalue()
+
+
+def _colour_map(below: bool) -> Any:
+    """From no weight to full weight; weights below zero have another colour."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    ends = [_BELOW, _LIGHT, _HEAT] if below else [_LIGHT, _HEAT]
+    return ScalarMappable(Normalize(-1.0 if below else 0.0, 1.0), LinearSegmentedColormap.from_list("heads", ends))
+
+
+def _lifted(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Square roots of the weights with their signs, so that weak ones are visible."""
+    return [[math.copysign(abs(weight) ** 0.5, weight) for weight in row] for row in rows]
+
+
+def _name_tokens(ax: Any, tokens: Sequence[str], room: float, left: bool, bottom: bool) -> None:
+    """Name the tokens beside the first head of a layer and below the last layer; where there is no room, number them."""
+    for axis, wanted, turned in ((ax.yaxis, left, 0), (ax.xaxis, bottom, 90)):
+        if not wanted:
+            axis.set_ticks([])
+        elif room >= _LEAST:
+            axis.set_ticks(range(len(tokens)), tokens)
+            for label in axis.get_ticklabels():
+                label.set(fontsize=min(7.0, room), rotation=turned, parse_math=False)
+
+
+def _draw_legend(ax: Any, colours: Any) -> None:
+    bar = ax.figure.colorbar(colours, cax=ax)
+    weights = (-1.0, -0.25, 0.0, 0.25, 1.0) if colours.norm.vmin < 0 else (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
+    bar.set_ticks(_lifted([weights])[0], labels=[f"{100 * weight:g} %" for weight in weights], fontsize=7)
+    bar.outline.set_visible(False)

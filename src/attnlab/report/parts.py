@@ -1,12 +1,12 @@
-"""Parts that several reports share: curves, training tables, how to reproduce a result. Plain data in, blocks out."""
+"""Cells, charts and sections that several reports share. Plain data in, blocks out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from attnlab.report.curves import joint_curve, latter_part, loss_curve
 from attnlab.report.document import (
     Axis,
     Block,
@@ -14,35 +14,50 @@ from attnlab.report.document import (
     Chart,
     Code,
     Column,
+    Document,
     Facts,
     Group,
+    Mark,
     Notice,
     Row,
     Section,
     Series,
     Table,
 )
-from attnlab.report.words import count, duration, flat, plain
+from attnlab.report.words import count, duration, figure, flat, interval, magnitude, percent, plain
 
-Result = Mapping[str, Any]
+Result = Mapping[str, Any]  # a result or a part of one, as result.json holds it
+Item = TypeVar("Item")
 
 QUICK = Notice(
     "A quick run.",
     "It was cut short to show that everything works; its numbers say little about what the models can do.",
 )
-LATTER = 0.5  # share of the training from which on curves are drawn again, closer
+MOST_POINTS = 400  # per series, so that a page stays small
+_LATTER = 0.5  # share of the training after which curves are drawn again, closer
 
 
-def finished(result: Result, took: str = "took") -> str:
-    """When a result was finished, how long it took, and on what."""
+# The frame of a report
+
+
+def report_of(
+    kind: str,
+    result: Result,
+    lead: Sequence[str],
+    sections: Sequence[Section],
+    notices: Sequence[Notice] = (),
+    took: str = "took",
+    footer: str = "The raw numbers are in result.json.",
+) -> Document:
+    """The Document of a finished result: title, command, date, duration and processor come from the result."""
     processor = (result.get("environment") or {}).get("processor")
-    return (
-        f"Finished {result['finished']}; {took} {duration(result['seconds'])}{f' on {processor}' if processor else ''}."
-    )
+    machine = f" on {processor}" if processor else ""
+    about = f"Finished {result['finished']}; {took} {duration(result['seconds'])}{machine}."
+    return Document(kind, result["title"], lead, sections, notices, about, result["command"], footer)
 
 
-def spread(blocks: Sequence[Block]) -> Group:
-    """Blocks beside each other."""
+def side_by_side(blocks: Sequence[Block]) -> Group:
+    """Blocks in columns."""
     return Group("columns", blocks)
 
 
@@ -52,47 +67,180 @@ def folded(title: str, *blocks: Block) -> Group:
 
 
 def reproduce(
-    result: Result,
-    facts: Sequence[Facts] = (),
-    settings: Mapping[str, Iterable[tuple[str, str]]] | None = None,
-    more: Sequence[Block] = (),
+    result: Result, facts: Facts, settings: Mapping[str, Result] | None = None, more: Sequence[Block] = ()
 ) -> Section:
-    """What is needed to do it again: the command, the data, the machine, the settings."""
-    machine = Facts("Machine", [(name, plain(value)) for name, value in (result.get("environment") or {}).items()])
-    hidden = [folded(f"Settings of {name}", Facts("Settings", list(pairs))) for name, pairs in (settings or {}).items()]
-    return Section("Reproduce", [Code(result["command"]), spread([*facts, machine]), *more, *hidden])
+    """How to reproduce a result: the command, the data, the machine, and settings by the name of their run."""
+    machine = Facts("Machine", plain_facts(result.get("environment") or {}))
+    hidden = [
+        folded(f"Settings of {name}", Facts("Settings", list(flat(values))))
+        for name, values in (settings or {}).items()
+    ]
+    return Section("Reproduce", [Code(result["command"]), side_by_side([facts, machine]), *more, *hidden])
 
 
-def settings_of(runs: Mapping[str, Result]) -> dict[str, list[tuple[str, str]]]:
-    """The settings of some runs by name."""
-    return {name: list(flat(run["settings"])) for name, run in runs.items()}
+def plain_facts(values: Result) -> list[tuple[str, str]]:
+    """Names and values as they are."""
+    return [(name, plain(value)) for name, value in values.items()]
+
+
+def named_facts(values: Result) -> list[tuple[str, str]]:
+    """Keys as words, with their values."""
+    return [(name.replace("_", " ").capitalize(), plain(value)) for name, value in values.items()]
+
+
+# Tables
+
+
+def columns(first: str, *others: str | Column) -> list[Column]:
+    """A column of names, then columns of numbers where only a title is given."""
+    return [Column(first, number=False), *(Column(one) if isinstance(one, str) else one for one in others)]
+
+
+def text_column(title: str, minor: bool = False) -> Column:
+    """A column of words."""
+    return Column(title, number=False, minor=minor)
+
+
+def cell(value: float | None, kind: str) -> Cell:
+    """A number of some kind (see `words.figure`)."""
+    return Cell(figure(value, kind), value)
+
+
+def accuracy_cell(one: Result, each: str = "") -> Cell:
+    """An accuracy with its interval below, and the values of single seeds behind it."""
+    return Cell(percent(one["accuracy"]), one["accuracy"], interval(one["low"], one["high"]), each)
+
+
+def interval_cell(one: Result) -> Cell:
+    """The interval of an accuracy, in a cell of its own."""
+    return Cell(interval(one["low"], one["high"]), one["low"])
+
+
+def out_of(part: int, whole: int) -> Cell:
+    """A count out of another."""
+    return Cell(f"{count(part)} of {count(whole)}", part)
+
+
+def accuracy_mark(name: str, one: Result, faint: bool = False) -> Mark:
+    """An accuracy in per cent, with its interval, as a bar or a point."""
+    low, high = 100 * one["low"], 100 * one["high"]
+    return Mark(name, 100 * one["accuracy"], percent(one["accuracy"]), low, high, faint)
+
+
+def training_blocks(runs: Mapping[str, Result]) -> list[Block]:
+    """The loss curves of training runs, and a table of them in numbers."""
+    rows = []
+    for name, run in runs.items():
+        one = run["result"]
+        cells = [
+            cell(one["steps"], "count"),
+            cell(one["epochs"], ""),
+            cell(one["tokens"], "count"),
+            cell(one["tokens_per_second"], "count"),
+            cell(one["seconds"], "seconds"),
+            Cell(f"{one['final_loss']:.3f}", one["final_loss"]),
+            cell(one["parameters"], "count"),
+        ]
+        rows.append(Row(Cell(name), cells))
+    titles = ("Steps", "Epochs", "Tokens", "Tokens per second", "Time", "Final loss", "Parameters")
+    caption = "The final loss is the mean over the last twentieth of the steps."
+    charts = [_loss_chart(name, run["metrics"]) for name, run in runs.items() if run["metrics"]]
+    return [*charts, Table("Training runs", caption, columns("Run", *titles), rows)] if runs else []
+
+
+def settings_of(runs: Mapping[str, Result]) -> dict[str, Result]:
+    """The settings of training runs by name."""
+    return {name: run["settings"] for name, run in runs.items()}
+
+
+# Curves
 
 
 def lines(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, height: float = 320) -> Chart:
-    """Curves whose values can be read, with a label that tells where every one starts and ends."""
+    """Curves whose values can be read off, with a label that tells where each starts and ends."""
     known = [(one.name, [value for value in one.y if math.isfinite(value)]) for one in series]
     said = "; ".join(f"{name} from {values[0]:.2f} to {values[-1]:.2f}" for name, values in known if values)
     label = f"Line chart of {of}: {said}" if said else f"Line chart of {of}, without a line"
     return Chart("lines", title, label, x, y, series, height=height, readable=True)
 
 
-def loss_chart(name: str, run: Result) -> Chart:
-    """The training loss of one run over the tokens it read."""
-    series, tokens = loss_curve(run["metrics"])
+def smooth(values: Sequence[float], width: int) -> list[float]:
+    """The mean of up to `width` neighbours.
+
+    At the start the window shrinks on both sides, so that a falling curve starts high; at the end it loses only the missing
+    steps, so that the curve does not end on the noise of a single step.
+    """
+    sums = [0.0]
+    for value in values:
+        sums.append(sums[-1] + value)
+    means = []
+    for place in range(len(values)):
+        reach = min(width // 2, place)
+        begin, end = place - reach, min(place + reach + 1, len(values))
+        means.append((sums[end] - sums[begin]) / (end - begin))
+    return means
+
+
+def thin(items: Sequence[Item], most: int = MOST_POINTS) -> list[Item]:
+    """At most so many items, evenly spread, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
+
+
+def _smoothed(metrics: Iterable[Result], size: float) -> tuple[list[float], list[float], list[float]]:
+    """Tokens read, losses and smoothed losses of the steps whose loss is finite."""
+    rows = [row for row in metrics if isinstance(row.get("loss"), int | float) and math.isfinite(row["loss"])]
+    losses = [row["loss"] for row in rows]
+    return [row["tokens"] / size for row in rows], losses, smooth(losses, max(5, len(rows) // 40))
+
+
+def loss_curve(metrics: Sequence[Result]) -> tuple[Series, str]:
+    """The loss over the tokens read, and the unit in which the tokens are counted."""
+    tokens, losses, means = _smoothed(metrics, 1.0)
+    size, unit = magnitude(tokens[-1] if tokens else 0)
+    line = thin([(x / size, y) for x, y in zip(tokens, means, strict=True)])
+    dots = thin([(x / size, y) for x, y in zip(tokens, losses, strict=True)])
+    series = Series("smoothed", [x for x, _ in line], [y for _, y in line], dots=tuple(dots), dots_name="single steps")
+    return series, f"{unit}tokens read"
+
+
+def _loss_chart(name: str, metrics: Sequence[Result]) -> Chart:
+    series, tokens = loss_curve(metrics)
     ends = f"from {series.y[0]:.2f} to {series.y[-1]:.2f} " if series.y else ""
     label = f"Line chart of the training loss of {name}: {ends}nats per token, over {tokens}"
     return Chart("lines", name, label, Axis(tokens), Axis("loss", "nats per token", low=0.0), [series])
 
 
-def loss_charts(runs: Mapping[str, Result]) -> list[Chart]:
-    """The training losses of all runs that have recorded some."""
-    return [loss_chart(name, run) for name, run in runs.items() if run["metrics"]]
+def joint_curve(name: str, runs: Iterable[Sequence[Result]], size: float = 1.0, marked: bool = False) -> Series:
+    """The mean of several runs' smoothed losses over the tokens read, in a band from the lowest to the highest.
+
+    Steps of different seeds do not fall on the same tokens, so all runs are read at the steps of the first, as far as all of
+    them reach.
+    """
+    import numpy as np  # here, because `attnlab runs` starts without it
+
+    curves = [(tokens, means) for tokens, _, means in (_smoothed(rows, size) for rows in runs) if tokens]
+    if not curves:
+        return Series(name, [], [], marked=marked)
+    reach = min(tokens[-1] for tokens, _ in curves)
+    grid = thin([*(x for x in curves[0][0] if x < reach), reach])
+    at = np.array([np.interp(grid, tokens, losses) for tokens, losses in curves])
+    low, high = (at.min(axis=0).tolist(), at.max(axis=0).tolist()) if len(curves) > 1 else ([], [])
+    return Series(name, grid, at.mean(axis=0).tolist(), low, high, marked=marked)
 
 
-def joint_losses(
-    runs: Sequence[tuple[str, Sequence[Sequence[Result]], bool]], size: float, unit: str, band: bool = True
-) -> list[Chart]:
-    """Loss curves of several names over their seeds, for the whole training and closer for its second half."""
+def _latter_part(series: Series, begin: float) -> Series:
+    first = next((place for place, x in enumerate(series.x) if x >= begin), len(series.x))
+    return replace(
+        series, x=series.x[first:], y=series.y[first:], low=series.low[first:], high=series.high[first:], dots=()
+    )
+
+
+def joint_losses(runs: Sequence[tuple[str, Sequence[Sequence[Result]], bool]], band: bool = True) -> list[Chart]:
+    """Loss curves by name over their seeds, marked or not: the whole training, and its second half closer."""
+    last = [metrics[-1]["tokens"] for _, seeds, _ in runs for metrics in seeds if metrics]
+    size, unit = magnitude(max(last, default=0))
     series = [joint_curve(name, metrics, size, marked) for name, metrics, marked in runs]
     series = [one for one in series if one.y]
     if not series:
@@ -100,26 +248,15 @@ def joint_losses(
     x, y = Axis(f"{unit}tokens read"), Axis("loss", "nats per token")
     over = ", mean and range of the seeds" if band and any(one.low for one in series) else ""
     drawn = [lines(f"Training loss{over}", series, x, y, "the training loss")]
-    later = [latter_part(one, LATTER * max(one.x[-1] for one in series)) for one in series]
+    later = [_latter_part(one, _LATTER * max(one.x[-1] for one in series)) for one in series]
     if all(len(one.x) > 2 for one in later):
         drawn.append(lines("The second half, closer", later, x, y, "the training loss in the second half"))
     return drawn
 
 
-def training_table(runs: Mapping[str, Result]) -> Table:
-    """The training runs in numbers."""
-    rows = []
-    for name, run in runs.items():
-        one = run["result"]
-        cells = [
-            Cell(count(one["steps"]), one["steps"]),
-            Cell(plain(one["epochs"]), one["epochs"]),
-            *(Cell(count(one[key]), one[key]) for key in ("tokens", "tokens_per_second")),
-            Cell(duration(one["seconds"]), one["seconds"]),
-            Cell(f"{one['final_loss']:.3f}", one["final_loss"]),
-            Cell(count(one["parameters"]), one["parameters"]),
-        ]
-        rows.append(Row(Cell(name), cells))
-    titles = ("Steps", "Epochs", "Tokens", "Tokens per second", "Time", "Final loss", "Parameters")
-    caption = "The final loss is the mean over the last twentieth of the steps."
-    return Table("Training runs", caption, [Column("Run", number=False), *map(Column, titles)], rows)
+# Attention heads
+
+
+def strongest(weights: Sequence[float]) -> int:
+    """The column with the largest weight."""
+    return max(range(len(weights)), key=lambda column: weights[column])

@@ -1,22 +1,20 @@
-"""The report of the recall study: what came out, the answers beside their sources, the attention of one answer.
+"""The report of the recall study: accuracies, answers beside their sources, the attention of one answer.
 
-A difference is claimed only where the 95 % intervals do not overlap. That is cautious: intervals that overlap a little can
-hide a real difference, so the sentence then says that this exam cannot tell, never that there is none. A row brings its
-`role` (control, baseline) and its `subject`, the words that it goes by in a sentence; a row without them goes by its name.
+A difference is claimed only where the 95 % intervals do not overlap. This is conservative: intervals that overlap a little
+can hide a real difference, so the sentence then says that this exam cannot tell, never that there is none. A row has a
+`role` (control, baseline) and a `subject`, its name in a sentence; a row without a subject is called by its name.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from attnlab.report.document import (
     Answer,
     Answers,
     Axis,
-    Block,
     Cell,
     Chart,
     Column,
@@ -24,23 +22,33 @@ from attnlab.report.document import (
     Facts,
     Head,
     Heads,
-    Mark,
     Notice,
     Piece,
+    Row,
     Section,
     Table,
     Text,
     section,
 )
-from attnlab.report.document import Row as TableRow
-from attnlab.report.html import visible
-from attnlab.report.parts import QUICK, finished, loss_charts, reproduce, settings_of, spread, training_table
-from attnlab.report.words import NOTHING, count, duration, interval, percent, plural
+from attnlab.report.parts import (
+    QUICK,
+    Result,
+    accuracy_mark,
+    cell,
+    columns,
+    interval_cell,
+    out_of,
+    report_of,
+    reproduce,
+    settings_of,
+    side_by_side,
+    strongest,
+    text_column,
+    training_blocks,
+)
+from attnlab.report.words import NOTHING, capital, count, interval, percent, plural, visible
 
-Row = Mapping[str, Any]
-Result = Mapping[str, Any]
-
-CUE = "⁇"  # the symbol after which an answer is written
+_CUE = "⁇"  # the symbol after which an answer is written
 SAME_LINE = "another phrase of the same line"
 OVERLAP = "overlaps the right answer"
 ELSEWHERE = "not in this line"
@@ -51,125 +59,114 @@ NO_SOURCE = "no line of the corpus was found for it"
 # What came out
 
 
-def subject(row: Row) -> str:
-    """A row as the subject of a sentence."""
+def _subject(row: Result) -> str:
+    """A row's name in a sentence."""
     return str(row.get("subject") or f"“{row['name']}”")
 
 
-def compare(one: Row, other: Row) -> int:
+def compare(one: Result, other: Result) -> int:
     """1 if the first is clearly better, -1 if clearly worse, 0 if the intervals overlap."""
     return int(one["low"] > other["high"]) - int(one["high"] < other["low"])
 
 
-def against(one: Row, other: Row) -> str:
-    """How a row stands to another, to be read after its own accuracy."""
+def _against(one: Result, other: Result) -> str:
+    """How a row compares with another; follows its own accuracy in the sentence."""
     words = {1: "clearly more than", 0: "which this exam cannot tell from", -1: "clearly less than"}
-    return f"{words[compare(one, other)]} {subject(other)} ({percent(other['accuracy'])})"
+    return f"{words[compare(one, other)]} {_subject(other)} ({percent(other['accuracy'])})"
 
 
-def asked(world: Mapping[str, Any], number: int) -> str:
-    """The questions of the exam, as far as it is known what they are."""
+def _asked(world: Result, number: int) -> str:
+    """The questions of the exam; of the built-in people it is known whom they are about."""
     questions = plural(number, "question")
     if world.get("corpus") == "people" and world.get("exam") in ("people:test", "people:dev"):
         return f"{questions} about people it was never asked about"
     return questions
 
 
-def chosen(rows: Sequence[Row]) -> tuple[Row | None, Row | None, Row | None]:
-    """The row the study is about, the model to hold it against, and the baseline."""
+def _chosen(rows: Sequence[Result]) -> tuple[Result | None, Result | None, Result | None]:
+    """The row the study is about, the model to compare it with, and the baseline."""
     models = [row for row in rows if row.get("kind") == "model"]
     baselines = [row for row in rows if row.get("kind") == "baseline"]
-    others = models[1:]
-    control = next((row for row in others if row.get("role") == "control"), others[0] if others else None)
-    baseline = next((row for row in baselines if row.get("role") == "baseline"), baselines[0] if baselines else None)
-    return (models[0] if models else None), control, baseline
+
+    def first(some: Sequence[Result], role: str) -> Result | None:
+        return next((row for row in some if row.get("role") == role), some[0] if some else None)
+
+    return (models[0] if models else None), first(models[1:], "control"), first(baselines, "baseline")
 
 
-def unscored(row: Row, world: Mapping[str, Any]) -> str:
+def _unscored(row: Result, world: Result) -> str:
     """The sentence for an exam that has no answers."""
     usual = row.get("commonest_prediction") or "nothing"
     return capital(
-        f"{subject(row)} predicts answers to {asked(world, row['questions'])}; the exam has no answers to compare with,"
+        f"{_subject(row)} predicts answers to {_asked(world, row['questions'])}; the exam has no answers to compare with,"
         f" so nothing is scored. Its commonest prediction is {usual} ({percent(row['commonest_share'])})."
     )
 
 
-def outcome(rows: Sequence[Row], world: Mapping[str, Any]) -> str:
+def outcome(rows: Sequence[Result], world: Result) -> str:
     """What the study found, in one sentence or two."""
-    main, control, baseline = chosen(rows)
+    main, control, baseline = _chosen(rows)
     if main is None:
         return "No model was examined."
     if "accuracy" not in main:
-        return unscored(main, world)
-    first = f"{subject(main)} correctly answers {percent(main['accuracy'])} of {asked(world, main['questions'])}"
+        return _unscored(main, world)
+    first = f"{_subject(main)} correctly answers {percent(main['accuracy'])} of {_asked(world, main['questions'])}"
     if control is None:
-        return capital(first + (f", {against(main, baseline)}." if baseline else "."))
-    return capital(f"{first}; {held_against(main, control, baseline)}")
+        return capital(first + (f", {_against(main, baseline)}." if baseline else "."))
+    return capital(f"{first}; {_held_against(main, control, baseline)}")
 
 
-def held_against(main: Row, control: Row, baseline: Row | None) -> str:
-    """The second half of the sentence: the control, and the baseline where it says something new."""
-    second = f"{subject(control)} {percent(control['accuracy'])}"
+def _held_against(main: Result, control: Result, baseline: Result | None) -> str:
+    """The second half of the sentence: the control, and the baseline where that adds something."""
+    second = f"{_subject(control)} {percent(control['accuracy'])}"
     order = compare(main, control)
     if order == 0:
         second += ", and as the 95 % intervals overlap, this exam cannot tell the two apart."
     elif order < 0:
         second += ", which is clearly more."
     elif baseline:
-        second += f", {against(control, baseline)}."
+        second += f", {_against(control, baseline)}."
     else:
         second += ", which is clearly less."
     if baseline and order > 0 and compare(main, baseline) <= 0:
         place = "clearly below that" if compare(main, baseline) < 0 else "not clearly above that"
-        second += " " + capital(f"{subject(main)} itself is {place}.")
+        second += " " + capital(f"{_subject(main)} itself is {place}.")
     if baseline and order <= 0:
-        second += f" {standing(main, control, baseline)}"
+        second += f" {_standing(main, control, baseline)}"
     return second
 
 
-def standing(main: Row, control: Row, baseline: Row) -> str:
-    """Where two models stand to the baseline."""
-    reference = f"{subject(baseline)} ({percent(baseline['accuracy'])})"
+def _standing(main: Result, control: Result, baseline: Result) -> str:
+    """How two models compare with the baseline."""
+    reference = f"{_subject(baseline)} ({percent(baseline['accuracy'])})"
     above = [row for row in (main, control) if compare(row, baseline) > 0]
     if len(above) == 2:
         return f"Both are clearly above {reference}."
     if not above:
         return f"Neither is clearly above {reference}."
-    return capital(f"only {subject(above[0])} is clearly above {reference}.")
-
-
-def capital(sentence: str) -> str:
-    """The sentence with a capital at its start."""
-    return sentence[:1].upper() + sentence[1:]
-
-
-def describe(row: Row) -> str:
-    """A row in words, for those who cannot see the chart."""
-    if "accuracy" not in row:
-        return f"{row['name']}: {count(row['questions'])} predictions"
-    return f"{row['name']}: {percent(row['accuracy'])} (95 % interval {interval(row['low'], row['high'])})"
+    return capital(f"only {_subject(above[0])} is clearly above {reference}.")
 
 
 # Answers
 
 
-def places(phrase: str, text: str) -> list[tuple[int, int]]:
-    """Where a phrase stands in a text as whole words."""
+def _places(phrase: str, text: str) -> list[tuple[int, int]]:
+    """Where a phrase occurs in a text as whole words."""
     if not phrase:
         return []
     return [match.span() for match in re.finditer(rf"(?<!\w){re.escape(phrase)}(?!\w)", text)]
 
 
-def apart(one: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
+def _apart(one: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
     """Whether a stretch shares no character with any of the others."""
     return all(one[1] <= begin or end <= one[0] for begin, end in others)
 
 
 def cut(source: str, answer: str, prediction: str) -> Iterator[Piece]:
     """The line in pieces, with the answer and the prediction marked; where they overlap, the answer is."""
-    right = places(answer, source)
+    right = _places(answer, source)
     marks = [(span, "answer") for span in right]
-    marks += [(span, "prediction") for span in places(prediction, source) if apart(span, right)]
+    marks += [(span, "prediction") for span in _places(prediction, source) if _apart(span, right)]
     done = 0
     for (begin, end), role in sorted(marks):
         if begin > done:
@@ -186,8 +183,8 @@ def verdict(source: str | None, answer: str, prediction: str) -> str:
         return EMPTY
     if source is None:
         return NO_SOURCE
-    found, right = places(prediction, source), places(answer, source)
-    if any(apart(span, right) for span in found):
+    found, right = _places(prediction, source), _places(answer, source)
+    if any(_apart(span, right) for span in found):
         return SAME_LINE
     return OVERLAP if found else ELSEWHERE
 
@@ -207,7 +204,7 @@ def tally(items: Sequence[Answer]) -> str:
     return f"Of the wrong answers shown: {named}."
 
 
-def answers_section(result: Result) -> list[Section]:
+def _answers_section(result: Result) -> list[Section]:
     """Right and wrong answers with the lines that they should have come from."""
     sides = {side: [shown(item, side == "right") for item in result["answers"][side]] for side in ("right", "wrong")}
     if not any(sides.values()):
@@ -217,7 +214,9 @@ def answers_section(result: Result) -> list[Section]:
         f" one where it occurs in the same line. {tally(sides['wrong'])}"
     )
     return section(
-        "Answers", Text([words.strip()]), spread([Answers(side.capitalize(), items) for side, items in sides.items()])
+        "Answers",
+        Text([words.strip()]),
+        side_by_side([Answers(side.capitalize(), items) for side, items in sides.items()]),
     )
 
 
@@ -226,16 +225,11 @@ def answers_section(result: Result) -> list[Section]:
 
 def answer_row(tokens: Sequence[str]) -> int:
     """The row that chooses the first token of the answer: the last cue, else the last row."""
-    cues = [place for place, token in enumerate(tokens) if token.strip() == CUE]
+    cues = [place for place, token in enumerate(tokens) if token.strip() == _CUE]
     return cues[-1] if cues else len(tokens) - 1
 
 
-def strongest(weights: Sequence[float]) -> int:
-    """The column with the largest weight."""
-    return max(range(len(weights)), key=lambda column: weights[column])
-
-
-def heads_of(attention: Result) -> list[Head]:
+def _heads_of(attention: Result) -> list[Head]:
     """All heads of the answer, layer by layer, each with what it looks at where the answer is chosen."""
     tokens = attention["tokens"]
     row = answer_row(tokens)
@@ -254,28 +248,28 @@ def heads_of(attention: Result) -> list[Head]:
     ]
 
 
-def left_out(attention: Result) -> str:
+def _left_out(attention: Result) -> str:
     """The layers that have no weights over tokens, as a sentence; empty if there are none."""
     numbers = [str(layer) for layer, patterns in enumerate(attention["patterns"], start=1) if not patterns]
     several = "s" * (len(numbers) > 1)
     return f" Layer{several} {', '.join(numbers)} left out: no weights of tokens on tokens there." if numbers else ""
 
 
-def sums_to_one(heads: Sequence[Head]) -> bool:
+def _sums_to_one(heads: Sequence[Head]) -> bool:
     """Whether every row of weights sums to one, as far as three decimals tell; not all mechanisms' rows do."""
     return all(abs(sum(row) - 1) <= 0.001 * (1 + len(row)) for head in heads for row in head.pattern)
 
 
-def attention_section(attention: Result | None) -> list[Section]:
+def _attention_section(attention: Result | None) -> list[Section]:
     """The heads of one answer, where the mechanism has patterns."""
     if not attention or not attention["tokens"] or not any(attention["patterns"]):
         return []
-    heads, tokens = heads_of(attention), attention["tokens"]
+    heads, tokens = _heads_of(attention), attention["tokens"]
     words = (
         f"“{attention['question']}” – {attention['answer']}. Each row is a token, each cell in it how much that token looks at"
-        f" an earlier one or at itself{'; a row sums to 100 %' if sums_to_one(heads) else ''}. The answer is chosen in the"
+        f" an earlier one or at itself{'; a row sums to 100 %' if _sums_to_one(heads) else ''}. The answer is chosen in the"
         " outlined row, and “·” is a space. Shown first is the head that looks hardest at one token there; each small picture"
-        f" is a head to choose.{left_out(attention)}"
+        f" is a head to choose.{_left_out(attention)}"
     )
     block = Heads(tokens, heads, answer_row([visible(token) for token in tokens]), min(24.0, 560 / len(tokens)))
     return section("Attention of one answer", Text([words]), block)
@@ -284,13 +278,13 @@ def attention_section(attention: Result | None) -> list[Section]:
 # Confidence
 
 
-def certified(calibration: Mapping[str, Any], max_risk: float = 0.1) -> str:
+def _certified(calibration: Result, max_risk: float = 0.1) -> str:
     """The guarantee at an allowed risk, as its rule puts it."""
     rules = [rule for rule in calibration["rules"] if rule["max_risk"] == max_risk]
     return str(rules[0]["words"]) if rules else ""
 
 
-def confidence_facts(calibration: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _confidence_facts(calibration: Result) -> list[tuple[str, str]]:
     """The numbers of a calibration."""
     area = calibration["auroc"]
     known = f"{area['value']:.3f}" if area else "-"
@@ -312,30 +306,25 @@ def confidence_facts(calibration: Mapping[str, Any]) -> list[tuple[str, str]]:
 # The whole report
 
 
-def results_table(rows: Sequence[Row]) -> Table:
+def _results_table(rows: Sequence[Result]) -> Table:
     """Who answers how well, or what they predict where the exam has no answers."""
     scored = any("accuracy" in row for row in rows)
 
-    def cells(row: Row) -> list[Cell]:
+    def cells(row: Result) -> list[Cell]:
         said = row["commonest_prediction"] or "(nothing)"
         said = said if len(said) <= 30 else said[:29] + "…"
         usual = Cell(f"{said}, {100 * row['commonest_share']:.0f} %", row["commonest_share"])
-        time = Cell(duration(row["seconds"]), row["seconds"])
+        time = cell(row["seconds"], "seconds")
         if not scored:
-            return [Cell(count(row["questions"]), row["questions"]), usual, time]
+            return [cell(row["questions"], "count"), usual, time]
         if "accuracy" not in row:
             return [Cell(NOTHING), Cell(NOTHING), Cell(f"{NOTHING} of {count(row['questions'])}"), usual, time]
-        return [
-            Cell(percent(row["accuracy"]), row["accuracy"]),
-            Cell(interval(row["low"], row["high"]), row["low"]),
-            Cell(f"{count(row['correct'])} of {count(row['questions'])}", row["correct"]),
-            usual,
-            time,
-        ]
+        right = out_of(row["correct"], row["questions"])
+        return [cell(row["accuracy"], "share"), interval_cell(row), right, usual, time]
 
     titles = ("Accuracy", "95 % interval", "Correct") if scored else ("Predictions",)
     scores = [Column(title, minor=title == "Correct") for title in titles]
-    columns = [Column("Who answers", number=False), *scores, Column("Commonest answer", number=False)]
+    shown = columns("Who answers", *scores, text_column("Commonest answer"), "Training")
     caption = "Predictions; the exam has no answers to compare with."
     if scored:
         caption = (
@@ -343,39 +332,32 @@ def results_table(rows: Sequence[Row]) -> Table:
             " the exam has only so many questions."
         )
     lines = [
-        TableRow(
+        Row(
             Cell(row["name"], None, row.get("note") or ""),
             cells(row),
             tone="baseline" if row["kind"] == "baseline" else "",
         )
         for row in rows
     ]
-    return Table("Results", caption, [*columns, Column("Training")], lines, brief=True)
+    return Table("Results", caption, shown, lines, brief=True)
 
 
-def accuracy_chart(rows: Sequence[Row]) -> Chart | None:
+def _accuracy_chart(rows: Sequence[Result]) -> Chart | None:
     """The accuracies as bars with their intervals; baselines stand back."""
     scored = [row for row in rows if "accuracy" in row]
     if not scored:
         return None
-    marks = [
-        Mark(
-            row["name"],
-            100 * row["accuracy"],
-            percent(row["accuracy"]),
-            100 * row["low"],
-            100 * row["high"],
-            row["kind"] == "baseline",
-        )
+    marks = [accuracy_mark(row["name"], row, row["kind"] == "baseline") for row in scored]
+    label = "Bar chart of right answers. " + "; ".join(
+        f"{row['name']}: {percent(row['accuracy'])} (95 % interval {interval(row['low'], row['high'])})"
         for row in scored
-    ]
-    label = "Bar chart of right answers. " + "; ".join(describe(row) for row in scored)
+    )
     return Chart("bars", "Right answers, with 95 % intervals", label, Axis("right answers", "%"), marks=marks)
 
 
-def data_facts(world: Result) -> Facts:
+def _data_facts(world: Result) -> Facts:
     """The data in numbers."""
-    asked = world.get("asked_before")
+    known = world.get("asked_before")
     pairs = [
         ("Corpus", world["corpus"]),
         ("Documents", count(world["documents"])),
@@ -385,39 +367,36 @@ def data_facts(world: Result) -> Facts:
         ("Track", world.get("track") or "pure"),
         ("Exam", world["exam"]),
         ("Exam questions", count(world["exam_questions"])),
-        *([("Exam questions asked in training", count(asked))] if asked is not None else []),
+        *([("Exam questions asked in training", count(known))] if known is not None else []),
     ]
     return Facts("Data", pairs)
 
 
-def asked_before(world: Result) -> list[Notice]:
+def _asked_before(world: Result) -> list[Notice]:
     """A warning where exam questions were training questions too."""
-    asked = world.get("asked_before")
-    words = f"{count(asked)} of them asked in training; their answers may be known by heart." if asked else ""
-    return [Notice(f"{plural(world['exam_questions'], 'exam question')}:", words)] if asked else []
+    known = world.get("asked_before")
+    words = f"{count(known)} of them asked in training; their answers may be known by heart." if known else ""
+    return [Notice(f"{plural(world['exam_questions'], 'exam question')}:", words)] if known else []
 
 
 def document(result: Result) -> Document:
     """The whole report."""
-    calibration, runs = result.get("calibration"), result["runs"]
-    learning: list[Block] = [*loss_charts(runs), training_table(runs)] if runs else []
-    sections = [
-        *section("Results", accuracy_chart(result["rows"]), results_table(result["rows"])),
-        *section("Training", *learning),
-        *answers_section(result),
-        *attention_section(result.get("attention")),
-    ]
+    rows, world, runs, calibration = result["rows"], result["world"], result["runs"], result.get("calibration")
+    confidence: list[Section] = []
     if calibration:
-        facts = Facts("Calibration", confidence_facts(calibration))
-        sections += section("How far its confidence can be trusted", Text([certified(calibration)]), facts)
-    sections.append(reproduce(result, [data_facts(result["world"])], settings_of(runs)))
-    return Document(
-        kind="recall",
-        title=result["title"],
-        lead=[outcome(result["rows"], result["world"])],
-        sections=sections,
-        notices=[*([QUICK] if result["world"].get("quick") else []), *asked_before(result["world"])],
-        about=finished(result),
-        command=result["command"],
-        footer="The raw numbers are in result.json.",
+        facts = Facts("Calibration", _confidence_facts(calibration))
+        confidence = section("How far its confidence can be trusted", Text([_certified(calibration)]), facts)
+    return report_of(
+        "recall",
+        result,
+        [outcome(rows, world)],
+        [
+            *section("Results", _accuracy_chart(rows), _results_table(rows)),
+            *section("Training", *training_blocks(runs)),
+            *_answers_section(result),
+            *_attention_section(result.get("attention")),
+            *confidence,
+            reproduce(result, _data_facts(world), settings_of(runs)),
+        ],
+        [*([QUICK] if world.get("quick") else []), *_asked_before(world)],
     )

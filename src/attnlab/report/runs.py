@@ -1,32 +1,39 @@
-"""The report of runs side by side: gathered from their folders, where they differ, what came out.
+"""Runs as they are stored: side by side as a report, as a list or one in full in the terminal, as TensorBoard events.
 
-Nothing is claimed about why they differ: such runs may differ in many settings at once, and each was done once. A run that
-was stopped is shown as far as it came. Knows run folders through `listing`, and nothing of models.
+The report claims nothing about why runs differ: they may differ in many settings at once, and each was done once. A run that
+was stopped is shown as far as it came.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Mapping, Sequence
-from datetime import date
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
-from attnlab.folders import read_json, reporting_damage
-from attnlab.listing import Entry
-from attnlab.machine import environment
-from attnlab.report.document import Cell, Chart, Column, Document, Facts, Notice, Row, Section, Table, section
-from attnlab.report.parts import folded, joint_losses
-from attnlab.report.words import NOTHING, figure, magnitude, plain, plural
-from attnlab.runs import Run
+from rich import box
+from rich import table as rich_table
+from rich.text import Text
 
-Result = Mapping[str, Any]
+from attnlab.errors import UserError
+from attnlab.folders import read_json, refuse_existing, reporting_damage, write_folder
+from attnlab.listing import Details, Entry, as_number, as_table, last_epoch
+from attnlab.machine import environment
+from attnlab.report.classification import PARTS
+from attnlab.report.document import Cell, Chart, Column, Document, Facts, Notice, Row, Section, Table, section
+from attnlab.report.parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
+from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain, plural, sized
+from attnlab.runs import Run
 
 NO_CLAIM = (
     "These runs merely lie side by side: whether they differ by more than chance is not tested here;"
     " attnlab compare makes runs that can be tested."
 )
-ALONE = "One run: how much another seed would change its numbers is not known."
-FIGURES = (
+_ALONE = "One run: how much another seed would change its numbers is not known."
+_FIGURES = (
     ("loss", "Loss", "loss", "mean over the last twentieth of the steps"),
     ("accuracy", "Accuracy", "share", ""),
     ("seconds", "Training", "seconds", ""),
@@ -36,20 +43,20 @@ FIGURES = (
     ("parameters", "Parameters", "count", ""),
     ("peak_memory", "Peak memory", "bytes", ""),
 )
-LARGER_IS_BETTER = ("accuracy", "tokens_per_second")
-DEFECT = "declared defect"
+_LARGER_IS_BETTER = ("accuracy", "tokens_per_second")
+_DEFECT = "declared defect"
 
 
-# Gathering
+# Side by side
 
 
 def gather(entries: Sequence[Entry], command: str, defects: Mapping[str, str], note: str = "") -> dict[str, Any]:
-    """Everything the report of some runs needs, as plain data; `defects` are those that mechanisms declare, by name."""
-    names = distinct_names(entries)
+    """The result that the report of some runs shows; `defects` are those that mechanisms declare, by name."""
+    names = _distinct_names(entries)
     runs = []
     for entry, name in zip(entries, names, strict=True):
         with reporting_damage(entry.path):
-            runs.append(describe(entry, name, defects))
+            runs.append(_describe(entry, name, defects))
     title = f"{plural(len(runs), 'run')} side by side" if len(runs) > 1 else f"The run {names[0]}"
     return {
         "kind": "runs",
@@ -64,8 +71,8 @@ def gather(entries: Sequence[Entry], command: str, defects: Mapping[str, str], n
     }
 
 
-def distinct_names(entries: Sequence[Entry]) -> list[str]:
-    """The shortest ends of the paths that tell all runs apart."""
+def _distinct_names(entries: Sequence[Entry]) -> list[str]:
+    """The shortest ends of the paths that differ."""
     most = max(len(entry.path.parts) for entry in entries)
     for parts in range(1, most + 1):
         names = ["/".join(entry.path.parts[-parts:]) for entry in entries]
@@ -74,8 +81,7 @@ def distinct_names(entries: Sequence[Entry]) -> list[str]:
     return names
 
 
-def describe(entry: Entry, name: str, defects: Mapping[str, str]) -> dict[str, Any]:
-    """One run: what was asked, how far it came, what came out."""
+def _describe(entry: Entry, name: str, defects: Mapping[str, str]) -> dict[str, Any]:
     stored, run = read_json(entry.path / "config.json"), Run(entry.path)
     metrics = run.metrics()
     result = run.result if run.complete else {}
@@ -87,13 +93,13 @@ def describe(entry: Entry, name: str, defects: Mapping[str, str]) -> dict[str, A
         "state": entry.state,
         "progress": entry.progress,
         "defect": "; ".join(f"{one}: {defects[one]}" for one in dict.fromkeys(entry.mechanisms) if defects.get(one)),
-        "values": values_of(result, metrics, entry),
+        "values": _values_of(result, metrics, entry),
         "settings": {"stage": entry.what, **entry.settings, **data, "base": stored.get("base")},
         "metrics": [{key: row.get(key) for key in ("step", "tokens", "loss", "seconds")} for row in metrics],
     }
 
 
-def values_of(result: Result, metrics: Sequence[Result], entry: Entry) -> dict[str, Any]:
+def _values_of(result: Result, metrics: Sequence[Result], entry: Entry) -> dict[str, Any]:
     """The figures of a run; those of one that was stopped come from its steps."""
     last = metrics[-1] if metrics else {}
     recent = [row["loss"] for row in metrics[-max(1, len(metrics) // 20) :] if row.get("loss") is not None]
@@ -108,12 +114,12 @@ def values_of(result: Result, metrics: Sequence[Result], entry: Entry) -> dict[s
         **so_far,
         "seconds": seconds,
         "tokens": tokens,
-        **{key: result[key] for key, *_ in FIGURES if result.get(key) is not None},
+        **{key: result[key] for key, *_ in _FIGURES if result.get(key) is not None},
         **done,
     }
 
 
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing(settings: Sequence[Result]) -> list[str]:
     """The settings that are not the same in all runs, in their order."""
     names = dict.fromkeys(name for one in settings for name in one)
 
@@ -125,66 +131,59 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if any(not same(one.get(name), settings[0].get(name)) for one in settings)]
 
 
-# Showing
-
-
-def mark(run: Result) -> tuple[str, str]:
+def _mark(run: Result) -> tuple[str, str]:
     """The word beside a run's name, and its tone."""
     if run["defect"]:
-        return DEFECT, "leaks"
+        return _DEFECT, "leaks"
     if run["state"] == "complete":
         return "", ""
     reached = f" at {100 * run['progress']:.0f} %" if run["progress"] is not None else ""
     return f"{'still training' if run['state'] == 'active' else 'stopped'}{reached}", "stopped"
 
 
-def results_table(result: Result) -> Table:
+def _results_table(result: Result) -> Table:
     """The runs by what came out."""
-    there = [one for one in FIGURES if any(run["values"].get(one[0]) is not None for run in result["runs"])]
+    there = [one for one in _FIGURES if any(run["values"].get(one[0]) is not None for run in result["runs"])]
     rows = [
         Row(
             Cell(run["name"]),
-            [Cell(figure(run["values"].get(key), kind), run["values"].get(key)) for key, _, kind, _ in there],
-            *mark(run),
+            [cell(run["values"].get(key), kind) for key, _, kind, _ in there],
+            *_mark(run),
         )
         for run in result["runs"]
     ]
-    columns = [Column(title, note=note, largest_first=key in LARGER_IS_BETTER) for key, title, _, note in there]
-    caption = NO_CLAIM if len(rows) > 1 else ALONE
-    return Table("Results", caption, [Column("Run", number=False), *columns], rows, brief=True)
+    titles = [Column(title, note=note, largest_first=key in _LARGER_IS_BETTER) for key, title, _, note in there]
+    return Table("Results", NO_CLAIM if len(rows) > 1 else _ALONE, columns("Run", *titles), rows, brief=True)
 
 
-def differences_table(result: Result) -> Table | None:
+def _differences_table(result: Result) -> Table | None:
     """Where the runs differ: runs by settings, or the other way round where there are more settings than runs."""
     names, runs = result["differs"], result["runs"]
     if not names:
         return None
 
-    def cell(run: Result, name: str) -> Cell:
+    def setting(run: Result, name: str) -> Cell:
         value = run["settings"].get(name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return Cell(plain(value) if name in run["settings"] else NOTHING, value if number else None)
+        return Cell(plain(value), value if number else None)
 
     caption = "All other settings are the same." if len(runs) > 1 else ""
     if len(names) <= len(runs):
-        columns = [Column(name, number=all(cell(run, name).value is not None for run in runs)) for name in names]
-        rows = [Row(Cell(run["name"]), [cell(run, name) for name in names], *mark(run)) for run in runs]
-        return Table("Differences", caption, [Column("Run", number=False), *columns], rows)
-    titles = [f"{run['name']} ({mark(run)[0]})" if mark(run)[0] else run["name"] for run in runs]
-    turned = [Row(Cell(name), [cell(run, name) for run in runs]) for name in names]
-    columns = [Column("Setting", number=False), *(Column(one, number=False) for one in titles)]
-    return Table("Differences", caption, columns, turned)
+        titles = [Column(name, number=all(setting(run, name).value is not None for run in runs)) for name in names]
+        rows = [Row(Cell(run["name"]), [setting(run, name) for name in names], *_mark(run)) for run in runs]
+        return Table("Differences", caption, columns("Run", *titles), rows)
+    rows = [Row(Cell(name), [setting(run, name) for run in runs]) for name in names]
+    return Table("Differences", caption, columns("Setting", *(text_column(_titled(run)) for run in runs)), rows)
 
 
-def curve_charts(result: Result) -> list[Chart]:
-    """The loss curves of all runs together."""
-    last = [run["metrics"][-1]["tokens"] for run in result["runs"] if run["metrics"]]
-    size, unit = magnitude(max(last, default=0))
-    named = []
-    for run in result["runs"]:
-        word, tone = mark(run)
-        named.append((f"{run['name']} ({word})" if word else run["name"], [run["metrics"]], tone == "leaks"))
-    return joint_losses(named, size, unit, band=False)
+def _titled(run: Result) -> str:
+    word = _mark(run)[0]
+    return f"{run['name']} ({word})" if word else str(run["name"])
+
+
+def _curve_charts(result: Result) -> list[Chart]:
+    named = [(_titled(run), [run["metrics"]], _mark(run)[1] == "leaks") for run in result["runs"]]
+    return joint_losses(named, band=False)
 
 
 def document(result: Result) -> Document:
@@ -193,28 +192,196 @@ def document(result: Result) -> Document:
     notices = [Notice("Declared defect.", f"{one}. Its numbers are invalid as a gain.", "leaks") for one in defects]
     if result["note"]:
         notices.append(Notice("Note:", result["note"]))
-    settings = [
-        folded(
-            f"Settings of {run['name']}",
-            Facts(
-                "Settings", [(name, plain(value)) for name, value in run["settings"].items() if plain(value) != NOTHING]
-            ),
-        )
-        for run in result["runs"]
-    ]
-    machine = [(name, plain(value)) for name, value in result["environment"].items()]
-    settings.append(folded("The machine that wrote this report", Facts("Machine", machine)))
+    hidden = []
+    for run in result["runs"]:
+        settings = [(name, value) for name, value in plain_facts(run["settings"]) if value != NOTHING]
+        hidden.append(folded(f"Settings of {run['name']}", Facts("Settings", settings)))
+    machine = Facts("Machine", plain_facts(result["environment"]))
+    hidden.append(folded("The machine that wrote this report", machine))
     return Document(
         kind="runs",
         title=result["title"],
         lead=[],
         sections=[
-            *section("Results", results_table(result)),
-            *section("Where they differ", differences_table(result)),
-            *section("Training", *curve_charts(result)),
-            Section("Settings", settings),
+            *section("Results", _results_table(result)),
+            *section("Where they differ", _differences_table(result)),
+            *section("Training", *_curve_charts(result)),
+            Section("Settings", hidden),
         ],
         notices=notices,
         about=f"The newest is of {result['finished']}.",
         command=result["command"],
     )
+
+
+# In the terminal
+
+_DROPPED = (
+    "tokens",
+    "preset",
+    "task",
+    "time",
+    "when",
+    "seed",
+)  # columns that a narrow screen leaves out, in this order
+_GAP = 3  # between columns
+Lines = tuple[str, list[tuple[str, ...]]]  # a title with rows of cells
+
+
+def table_of(entries: Sequence[Entry], folder: Path, width: int) -> tuple[rich_table.Table, list[str]]:
+    """Entries as lines, and the columns that were left out since they do not fit."""
+    rows = [_cells(entry, folder) for entry in entries]
+    names = [name for name in rows[0] if name == "name" or any(row[name] for row in rows)]
+    if len({row["seed"] for row in rows} - {""}) < 2 and "seed" in names:
+        names.remove("seed")
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) + _GAP for name in names}
+    hidden: list[str] = []
+    for name in _DROPPED:
+        if name in names and sum(widths[name] for name in names) > width:
+            names.remove(name)
+            hidden.append(name)
+    table = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in names:
+        right, fixed = name in ("tokens", "time", "seed"), name in ("tokens", "time", "when", "result")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=fixed)
+    for row, entry in zip(rows, entries, strict=True):
+        style = "" if entry.state == "complete" else "yellow" if entry.state else "dim"
+        table.add_row(*(Text(row[name]) for name in names), style=style)
+    return table, hidden
+
+
+def _cells(entry: Entry, folder: Path) -> dict[str, str]:
+    """One line of the table."""
+    reached = f" at {100 * entry.progress:.0f} %" if entry.state == "stopped" and entry.progress is not None else ""
+    inside = entry.path.is_relative_to(folder)
+    return {
+        "name": str(entry.path.relative_to(folder)) if inside else str(entry.path),
+        "what": entry.what,
+        "preset": entry.preset or "",
+        "mechanism": ", ".join(name.rsplit(os.sep, 1)[-1] for name in entry.mechanisms),
+        "seed": "" if entry.seed is None else str(entry.seed),
+        "task": entry.task or "",
+        "tokens": count(entry.tokens) if entry.tokens is not None else "",
+        "time": duration(entry.seconds) if entry.seconds is not None else "",
+        "result": _figure(entry),
+        "when": _moment(entry.when),
+        "state": f"{entry.state}{reached}" if entry.kind != "output" and entry.state else entry.note,
+    }
+
+
+def _figure(entry: Entry) -> str:
+    """The one figure by which an entry is judged; that of a classifier or an encoder is not what a run's is, and says so."""
+    if entry.accuracy is not None:
+        return f"{100 * entry.accuracy:.1f} %{' on validation' if entry.kind == 'classifier' else ''}"
+    if entry.loss is not None:
+        return f"{'masked ' if entry.kind == 'encoder' else ''}loss {entry.loss:.3f}"
+    return ""
+
+
+def _moment(when: float) -> str:
+    """A time of day as this place counts it."""
+    return datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M")
+
+
+def headline(entry: Entry) -> str:
+    """What an entry is, in one line."""
+    parts = [str(entry.path), f"{entry.kind}, {entry.what}" if entry.kind in ("run", "study") else entry.what]
+    parts += [part for part in (entry.state, entry.note, _moment(entry.when)) if part]
+    return "  ".join(parts)
+
+
+def sections(found: Details) -> list[Lines]:
+    """The tables that show one entry: only those with something in them."""
+    entry, result, base = found.entry, found.result or {}, found.stored.get("base")
+    inner = [_cells(one, entry.path) for one in entry.runs]
+    simple = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
+    sources = as_table(found.stored.get("data"))
+    data = {name: value.get("source") for name, value in sources.items() if isinstance(value, dict)}
+    shown: list[Lines] = [
+        _compared(found),
+        (
+            "runs",
+            [tuple(one[name] for name in ("name", "what", "mechanism", "time", "result", "state")) for one in inner],
+        ),
+        ("result", [*_measured(entry, result), *flat(simple)]),
+        ("settings", [(name, plain(value)) for name, value in entry.settings.items()]),
+        ("data", [*flat(data), *([("base", str(base))] if base else [])]),
+        ("files", [(name, sized(size)) for name, size in found.files or ()]),
+    ]
+    return [(title, rows) for title, rows in shown if rows]
+
+
+def _measured(entry: Entry, result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What a classifier or an encoder came to, which its result keeps in tables."""
+    if entry.kind == "classifier":
+        parts = [(name, as_table(result.get(part))) for part, name in PARTS.items()]
+        return [(name, _share_right(one)) for name, one in parts if one]
+    if entry.kind == "encoder":
+        last, guess = last_epoch(result), as_table(result.get("unigram"))
+        kept = [("loss of hidden tokens", "loss", "{:.3f}"), ("hidden tokens found", "accuracy", "{:.1%}")]
+        return [
+            (title, f"{shape.format(last[name])} (by frequency alone {shape.format(guess[name])})")
+            for title, name, shape in kept
+            if as_number(last.get(name)) is not None and as_number(guess.get(name)) is not None
+        ]
+    return []
+
+
+def _share_right(one: dict[str, Any]) -> str:
+    """An accuracy with its interval, as far as it is there."""
+    found = [value for name in ("accuracy", "low", "high") if (value := as_number(one.get(name))) is not None]
+    if len(found) < 3:
+        return "unknown"
+    return f"{percent(found[0])} (95 % interval {interval(*found[1:])}), {one.get('right')} of {one.get('texts')}"
+
+
+def _compared(found: Details) -> Lines:
+    """The settings in which a run differs from its preset."""
+    if found.entry.kind != "run":
+        return "", []
+    title = f"different from preset {found.entry.preset}"
+    if found.differences is None:
+        return title, [("unknown", "there is no such preset in this version")]
+    rows = [(name, plain(mine), f"instead of {plain(theirs)}") for name, (theirs, mine) in found.differences.items()]
+    return title, list(rows) or [("nothing",)]
+
+
+# TensorBoard
+
+_CURVES = ("loss", "rate", "epoch", "tokens")
+
+
+def write_events(run: Path, folder: Path) -> Path:
+    """Write the metrics of a run as one event file into a new folder, and return its path."""
+    opened = Run(run)
+    rows = opened.metrics()
+    if not rows:
+        raise UserError(f"{run} has no steps to export: train it first")
+    refuse_existing(folder)
+    began = (run / "config.json").stat().st_mtime  # steps know their seconds since the start only
+    name = f"events.out.tfevents.{int(began)}.attnlab"
+    write_folder(folder, "tensorboard", {name: _event_file(rows, began)})
+    return folder / name
+
+
+def _event_file(rows: Iterable[Result], began: float) -> bytes:
+    """Steps as TensorBoard stores them: one record per step, with every curve in it."""
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+    except ImportError:
+        raise UserError("TensorBoard's package is not installed: pip install 'attnlab[tensorboard]'") from None
+    stream = io.BytesIO()
+    writer = RecordWriter(stream)
+    writer.write(Event(wall_time=began, file_version="brain.Event:2").SerializeToString())
+    before = 0.0
+    for row in rows:
+        curves = {name: row[name] for name in _CURVES if isinstance(row.get(name), int | float)}
+        seconds = row.get("seconds", before)
+        values = [Summary.Value(tag=f"train/{name}", simple_value=value) for name, value in curves.items()]
+        event = Event(wall_time=began + seconds, step=row["step"], summary=Summary(value=values))
+        writer.write(event.SerializeToString())
+        before = seconds
+    writer.flush()
+    return stream.getvalue()

@@ -1,14 +1,13 @@
 """The report of the trust study: what was answered, what is guaranteed, and how far the confidence can be trusted.
 
-The sentence at the top claims what was measured on names that had no part in setting anything; what is guaranteed and what
-is not is told apart from it.
+The sentence at the top reports what was measured on names that took no part in calibration; the guarantee and its limits
+have a section of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from attnlab.report.document import (
     Answer,
@@ -26,10 +25,20 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.parts import QUICK, finished, loss_charts, reproduce, settings_of, spread, training_table
-from attnlab.report.words import NOTHING, count, interval, percent, plain, plural
-
-Result = Mapping[str, Any]
+from attnlab.report.parts import (
+    QUICK,
+    Result,
+    cell,
+    columns,
+    plain_facts,
+    report_of,
+    reproduce,
+    settings_of,
+    side_by_side,
+    text_column,
+    training_blocks,
+)
+from attnlab.report.words import NOTHING, count, interval, percent, plural
 
 MEANINGS = {
     "known": "their lines were read, and they were never asked about",
@@ -93,16 +102,15 @@ def told_apart(result: Result) -> str:
     )
     if line is None:
         return ""
-    span = f" ({line['low']:.3f} to {line['high']:.3f})" if line["low"] is not None else ""
+    span = f" ({area_span(line)})" if line["low"] is not None else ""
     area = f"an area under the ROC curve of {line['value']:.3f}{span}"
     return f"Its confidence tells known from withheld names with {area}, where 0.5 is chance."
 
 
 def limits(result: Result) -> list[str]:
     """What is guaranteed, and what is not."""
-    known = [result["rule"]["words"]]
     return [
-        *known,
+        result["rule"]["words"],
         "The guarantee comes from the calibration questions alone, with 95 % confidence over which of them were drawn; the"
         " shares above are what then came true on other questions.",
         "It holds for questions drawn like those: about names that were read, in their forms and kinds, answered by this"
@@ -114,21 +122,26 @@ def limits(result: Result) -> list[str]:
     ]
 
 
-def shown_share(one: Mapping[str, Any], tell: str = "") -> Cell:
-    """A share with its interval under it."""
+def share_cell(one: Result) -> Cell:
+    """A share with its interval below."""
     if one["share"] is None:
-        return Cell(NOTHING, None)
-    return Cell(percent(one["share"]), one["share"], interval(one["low"], one["high"]), tell)
+        return Cell(NOTHING)
+    return Cell(percent(one["share"]), one["share"], interval(one["low"], one["high"]))
+
+
+def area_span(one: Result) -> str:
+    """The interval of an area under the ROC curve."""
+    return "" if one["low"] is None else f"{one['low']:.3f} to {one['high']:.3f}"
 
 
 def summary_table(result: Result) -> Table:
     """The groups of names, and how they were answered."""
-    columns = (
-        Column("Names", number=False),
-        Column("Questions"),
+    titles = columns(
+        "Names",
+        "Questions",
         Column("Right", note="of all questions, answered or not"),
         Column("Answered", note="by the confidence alone"),
-        Column("Wrong of these"),
+        "Wrong of these",
         Column("Answered after a look", note="at the lines that were read"),
         Column("Never seen", note="by the look at the lines"),
     )
@@ -136,40 +149,38 @@ def summary_table(result: Result) -> Table:
     for one in result["groups"]:
         known, looked = one["name"] == "known", one["looked_up"]
         cells = (
-            Cell(count(one["questions"]), one["questions"]),
-            shown_share(one["right"]) if one["name"] != "invented" else Cell(NOTHING),
-            shown_share(one["answered"]),
-            shown_share(one["wrong"]) if known else Cell(NOTHING),
-            shown_share(looked["answered"]),
-            shown_share(looked["unseen"]),
+            cell(one["questions"], "count"),
+            share_cell(one["right"]) if one["name"] != "invented" else Cell(NOTHING),
+            share_cell(one["answered"]),
+            share_cell(one["wrong"]) if known else Cell(NOTHING),
+            share_cell(looked["answered"]),
+            share_cell(looked["unseen"]),
         )
         rows.append(Row(Cell(one["name"], one["name"], MEANINGS[one["name"]]), cells))
     caption = (
         f"At an allowed risk of {risk(result['max_risk'])}: answered by the confidence alone, and after a look at whether any"
         " line is about the name. Intervals are of 95 % (Wilson). What is right of a withheld name was guessed."
     )
-    return Table("Results", caption, columns, rows, brief=True)
+    return Table("Results", caption, titles, rows, brief=True)
 
 
 def separation_table(result: Result) -> Table:
     """How well known names are told from others."""
-    columns = (Column("By", number=False), Column("Against", number=False), Column("AUROC", largest_first=True))
+    titles = columns("By", text_column("Against"), Column("AUROC", largest_first=True))
     rows = []
     for one in result["separation"]:
-        span = "" if one["low"] is None else f"{one['low']:.3f} to {one['high']:.3f}"
-        area = Cell(f"{one['value']:.3f}", one["value"], span)
+        area = Cell(f"{one['value']:.3f}", one["value"], area_span(one))
         rows.append(Row(Cell(one["score"], one["score"], SCORES[one["score"]]), (Cell(one["against"]), area)))
     caption = (
         "The chance that a known name scores higher than one that was never read, with its 95 % interval. The study was"
         " planned for the confidence; the other two are shown beside it."
     )
-    return Table("Known or not", caption, columns, rows)
+    return Table("Known or not", caption, titles, rows)
 
 
 def verdict_table(result: Result) -> Table:
     """The verdicts by group."""
     names = [one["name"] for one in result["groups"]]
-    columns = [Column("Verdict", number=False), *(Column(name) for name in names)]
     rows = []
     for verdict in result["groups"][0]["verdicts"]:
         found = [one["verdicts"][verdict] for one in result["groups"]]
@@ -179,17 +190,18 @@ def verdict_table(result: Result) -> Table:
                 under = f"{percent(one['right'] / one['count'])} right" if name == "known" and one["count"] else ""
                 cells.append(Cell(count(one["count"]), one["count"], under))
             rows.append(Row(Cell(verdict), cells))
-    return Table("Verdicts", "What attnlab ask says of each question, with a look at the lines.", columns, rows)
+    caption = "The verdict of attnlab ask on each question, after a look at the lines."
+    return Table("Verdicts", caption, columns("Verdict", *names), rows)
 
 
 def rules_table(result: Result) -> Table:
     """The rules for several risks, certified on calibration questions."""
-    columns = (
+    titles = (
         Column("Allowed risk"),
         Column("Confidence asked for"),
         Column("Answered"),
         Column("Certified risk", note="an upper bound with 95 % confidence"),
-        Column("In words", number=False),
+        text_column("In words"),
     )
     rows = []
     for rule in result["calibration"]["rules"]:
@@ -201,9 +213,8 @@ def rules_table(result: Result) -> Table:
             Cell(rule["words"]),
         )
         rows.append(Row(Cell(risk(rule["max_risk"]), rule["max_risk"]), cells))
-    return Table(
-        "Rules", "Thresholds chosen on one half of the calibration questions and certified on the other.", columns, rows
-    )
+    caption = "Thresholds chosen on one half of the calibration questions and certified on the other."
+    return Table("Rules", caption, titles, rows)
 
 
 def calibration_words(result: Result) -> str:
@@ -319,16 +330,14 @@ def document(result: Result) -> Document:
         f"“{one['question']}” – {one['said']}, as for {one['nearest']}"
         for one in (result.get("fallback") or {}).get("examples") or ()
     ]
-    told = (
-        "Each point is a tenth of the known names, by confidence; the band is the 95 % interval of their right answers."
-    )
-    intro = "A few names of each group, from those that it is surest of to those that it is least sure of."
-    data = [(name, plain(value)) for name, value in result["world"].items() if name != "quick"]
-    return Document(
-        kind="trust",
-        title=result["title"],
-        lead=[outcome(result)],
-        sections=[
+    told = "Each point is a tenth of the known names, by confidence; the band is the 95 % interval of right answers."
+    intro = "A few names of each group, from the most to the least confident answer."
+    world = {name: value for name, value in result["world"].items() if name != "quick"}
+    return report_of(
+        "trust",
+        result,
+        [outcome(result)],
+        [
             *section("Results", histogram_chart(result), summary_table(result)),
             *section("Known or not", separation_table(result) if result["separation"] else None),
             *section("When it answers", curve_chart(result), rules_table(result)),
@@ -342,12 +351,9 @@ def document(result: Result) -> Document:
                 Text(likenesses, "list") if words and likenesses else None,
             ),
             *section("What the guarantee covers, and what it does not", Text(limits(result), "list")),
-            *section("Answers", Text([intro]), spread([examples(one) for one in result["groups"]])),
-            *(section("Training", *loss_charts(runs), training_table(runs)) if runs else []),
-            reproduce(result, [Facts("Data", data)], settings_of(runs)),
+            *section("Answers", Text([intro]), side_by_side([examples(one) for one in result["groups"]])),
+            *section("Training", *training_blocks(runs)),
+            reproduce(result, Facts("Data", plain_facts(world)), settings_of(runs)),
         ],
-        notices=[QUICK] if result["world"].get("quick") else [],
-        about=finished(result),
-        command=result["command"],
-        footer="The raw numbers are in result.json.",
+        [QUICK] if result["world"].get("quick") else [],
     )

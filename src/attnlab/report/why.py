@@ -1,12 +1,9 @@
 """The report of the study why: right answers against exposures and against sentence forms.
 
-Lines and views are curves that begin where nothing was read; every point carries its interval.
+Every curve, of lines or of views, starts at the model that read nothing; every point has its interval.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from attnlab.report.document import (
     Axis,
@@ -15,7 +12,6 @@ from attnlab.report.document import (
     Column,
     Document,
     Facts,
-    Mark,
     Notice,
     Row,
     Series,
@@ -23,11 +19,11 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.parts import finished, lines, reproduce
-from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plural
+from attnlab.report.parts import Result, accuracy_cell, accuracy_mark, cell, columns, lines, report_of, reproduce
+from attnlab.report.words import NOTHING, capital, count, percent, plural
 
-Result = Mapping[str, Any]
 NOBODY = "nothing read"
+QUICK = Notice("A quick run.", "Few people and forms, one seed: the same story with wide intervals.")
 
 
 def curve_name(way: str, forms: int) -> str:
@@ -36,9 +32,8 @@ def curve_name(way: str, forms: int) -> str:
 
 
 def nothing(result: Result) -> Result:
-    """The cell that has read nothing."""
-    found: Result = next(one for one in result["cells"] if one["way"] == "nothing")
-    return found
+    """The model that read nothing."""
+    return next(one for one in result["cells"] if one["way"] == "nothing")
 
 
 def curves(result: Result) -> dict[str, list[Result]]:
@@ -79,17 +74,7 @@ def last_cells(result: Result) -> list[tuple[str, Result]]:
 def forms_chart(result: Result) -> Chart:
     """Right answers against forms, at the most exposures."""
     rows = last_cells(result)
-    marks = [
-        Mark(
-            name,
-            100 * one["accuracy"],
-            percent(one["accuracy"]),
-            100 * one["low"],
-            100 * one["high"],
-            one["way"] == "nothing",
-        )
-        for name, one in rows
-    ]
+    marks = [accuracy_mark(name, one, one["way"] == "nothing") for name, one in rows]
     times = max(one["exposures"] for _, one in rows)
     title = f"Right answers against forms, after {plural(times, 'exposure')}, with 95 % intervals"
     label = f"Bar chart. {title}: " + "; ".join(f"{name} {percent(one['accuracy'])}" for name, one in rows)
@@ -97,9 +82,8 @@ def forms_chart(result: Result) -> Chart:
 
 
 def scored(one: Result) -> Cell:
-    """A share with its interval, and the seeds behind it."""
-    each = ", ".join(percent(value) for value in one["each"]) if len(one["each"]) > 1 else ""
-    return Cell(percent(one["accuracy"]), one["accuracy"], interval(one["low"], one["high"]), each)
+    """An accuracy with its interval, and the values of the seeds behind it."""
+    return accuracy_cell(one, ", ".join(percent(value) for value in one["each"]) if len(one["each"]) > 1 else "")
 
 
 def grid_table(result: Result) -> Table:
@@ -113,7 +97,7 @@ def grid_table(result: Result) -> Table:
     return Table(
         "Results",
         "Right answers, with 95 % intervals below. 0: the same model on the questions alone, which read nothing in any form.",
-        [Column("Exposures"), *(Column(name[:1].upper() + name[1:], largest_first=True) for name in lines)],
+        [Column("Exposures"), *(Column(capital(name), largest_first=True) for name in lines)],
         rows,
         brief=True,
     )
@@ -129,34 +113,29 @@ def reading_table(result: Result) -> Table:
                 Row(
                     Cell(name),
                     [
-                        Cell(count(one["exposures"]), one["exposures"]),
-                        Cell(count(one["tokens"]), one["tokens"]),
+                        cell(one["exposures"], "count"),
+                        cell(one["tokens"], "count"),
                         Cell(f"{one['loss']:.3f}", one["loss"]),
                         scored(heart) if heart else Cell(NOTHING, ""),
                         scored(one),
-                        Cell(duration(one["seconds"]), one["seconds"]),
+                        cell(one["seconds"], "seconds"),
                     ],
                 )
             )
-    columns = [
-        Column("How it was read", number=False),
-        Column("Exposures"),
-        Column("Tokens read"),
-        Column(
-            "Final loss",
-            note="of reading; that of views is of what they ask for, and not to be held against that of lines",
-        ),
-        Column("By heart", note="given the line up to the place, goes on with the place", largest_first=True),
+    titles = columns(
+        "How it was read",
+        "Exposures",
+        "Tokens read",
+        Column("Final loss", note="of pretraining; the losses of lines and of views cannot be compared"),
+        Column("By heart", note="completes the line of a person with the place of birth", largest_first=True),
         Column("Right answers", largest_first=True),
         Column("Time", note="training a model, fine-tuning included, beside the other runs"),
-    ]
-    return Table(
-        "What was read",
-        "What was read, and what came of it, means over seeds. By heart: the model, before it is fine-tuned, is given the line"
-        " of a person it will be examined on up to the place of birth, and goes on with it.",
-        columns,
-        rows,
     )
+    caption = (
+        "What was read, and the results, means over seeds. By heart: before fine-tuning, the model is given the line of a"
+        " person of the exam up to the place of birth, and completes it."
+    )
+    return Table("What was read", caption, titles, rows)
 
 
 def facts_of(result: Result) -> list[tuple[str, str]]:
@@ -172,30 +151,18 @@ def facts_of(result: Result) -> list[tuple[str, str]]:
     ]
 
 
-def verdict_of(result: Result) -> Sequence[str]:
-    """What can be said, with notes about the runs as a whole."""
-    return [*result["verdict"], *result.get("notes", ())]
-
-
 def document(result: Result) -> Document:
     """The whole report."""
-    quick = Notice("A quick run.", "Few people and forms, one seed: the same story with wide intervals.")
-    return Document(
-        kind="why",
-        title=result["title"],
-        lead=verdict_of(result),
-        sections=[
+    return report_of(
+        "why",
+        result,
+        [*result["verdict"], *result.get("notes", ())],
+        [
             *section("Results", exposures_chart(result), forms_chart(result), grid_table(result)),
             *section("What it means", Text(result["explanation"])),
             *section("What was read", reading_table(result)),
-            reproduce(
-                result,
-                [Facts("Data", facts_of(result))],
-                {name: list(flat(values)) for name, values in result["settings"].items()},
-            ),
+            reproduce(result, Facts("Data", facts_of(result)), result["settings"]),
         ],
-        notices=[quick] if result.get("quick") else [],
-        about=finished(result, "all runs together took"),
-        command=result["command"],
-        footer="The raw numbers are in result.json.",
+        [QUICK] if result.get("quick") else [],
+        "all runs together took",
     )

@@ -150,3 +150,13 @@ def magnitude(largest: float) -> tuple[float, str]:
         if math.isfinite(largest) and largest >= size:
             return (1e3 if size == 1e4 else size), name
     return 1.0, ""
+
+
+def visible(token: str) -> str:
+    """A token with its spaces and line ends made visible."""
+    return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "∅"
+
+
+def capital(sentence: str) -> str:
+    """A sentence with a capital at its start."""
+    return sentence[:1].upper() + sentence[1:]
