@@ -11,7 +11,7 @@ from rich.console import Console
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
 from attnlab.hf import FineTuning
-from attnlab.hf.batches import compare_batching, explain_batch, padded_places
+from attnlab.hf.fine_tuning import compare_batching, explain_batch, padded_places
 from attnlab.hf.loading import load_tokenizer
 from attnlab.report.inspection import show_batch
 

@@ -43,8 +43,8 @@ def test_it_learns_more_than_frequencies(trained: tuple[Path, dict[str, Any], li
     assert history[-1]["loss"] < history[0]["loss"] - 0.02
     assert history[-1]["loss"] < result["unigram"]["loss"] < np.log(400)
     assert history[-1]["accuracy"] > result["unigram"]["accuracy"]
-    assert told[0] == "prose:600: one text a line"
-    assert sum("of hidden tokens" in line for line in told) == len(history) == 3
+    assert told[0] == "prose:600: one text per line"
+    assert sum("of masked tokens" in line for line in told) == len(history) == 3
 
 
 def test_the_folder_loads_in_transformers(trained: tuple[Path, dict[str, Any], list[str]]) -> None:
@@ -206,7 +206,7 @@ def test_labelled_tables_are_recognised_and_only_their_text_is_read(tmp_path: Pa
     table = tmp_path / "train.tsv"
     table.write_text("".join(f"{number % 2}\ttext number {number} of them\n" for number in range(40)))
     source = open_source(str(table))
-    assert source.told().endswith("a labelled table, its column 2 is the text")
+    assert source.description().endswith("a labelled table, its column 2 is the text")
     held, rest = (list(part([source], 0.3, side)) for side in (True, False))
     assert sorted(held + rest) == sorted(f"text number {number} of them" for number in range(40))
     assert 0 < len(held) < len(rest)
@@ -319,7 +319,7 @@ def test_fill_says_what_is_wrong(
     trained: tuple[Path, dict[str, Any], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("encoder", "fill", trained[0], "nothing here") == 2
-    assert "nothing is hidden: put <mask>" in capsys.readouterr().err
+    assert "nothing is masked: put <mask>" in capsys.readouterr().err
     assert call("encoder", "fill", trained[0], "<mask>", "--top", "0") == 2
     assert call("encoder", "fill", "./nowhere", "<mask>") == 2
 
@@ -331,7 +331,7 @@ def test_a_head_that_was_never_trained_fills_in_nothing(
 
     AutoModelForSequenceClassification.from_pretrained(trained[0]).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(trained[0]).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="has no head for hidden words"):
+    with pytest.raises(UserError, match="has no head for masked words"):
         fill(str(tmp_path), "The <mask> .")
 
 

@@ -100,7 +100,7 @@ def test_texts_that_are_cut_are_told(roberta: Path, tables: Tables) -> None:
     lines: list[str] = []
     told = replace(tables, dev=replace(tables.dev, rows=(long, *tables.dev.rows[1:])))
     fine_tune(str(roberta), told, replace(SETTINGS, epochs=1), show=Show(lines.append))
-    assert lines[0] == "the model has places for 24 tokens: longer texts are cut there (1 fill them)"
+    assert lines[0] == "the model has positions for 24 tokens: longer texts are truncated (1 fill all of them)"
 
 
 def test_tokens_and_padding_are_counted(roberta: Path, tables: Tables) -> None:
@@ -174,9 +174,9 @@ def test_both_optimizers_follow_a_schedule() -> None:
 
 
 def test_settings_are_strict() -> None:
-    assert FineTuning() == from_given({"lr": None})
+    assert FineTuning() == from_given(FineTuning, {"lr": None})
     assert FineTuning().rate == 5e-5
-    assert from_given({"lr": "1e-3", "epochs": "2"}) == FineTuning(lr=1e-3, epochs=2)
+    assert from_given(FineTuning, {"lr": "1e-3", "epochs": "2"}) == FineTuning(lr=1e-3, epochs=2)
     wrong: list[tuple[dict[str, str], str]] = [
         ({"epochs": "0"}, "epochs must be at least 1"),
         ({"epochs": "1.5"}, "epochs must be a whole number"),
@@ -187,7 +187,7 @@ def test_settings_are_strict() -> None:
     ]
     for given, message in wrong:
         with pytest.raises(ConfigError, match=message):
-            from_given(given)
+            from_given(FineTuning, given)
 
 
 def test_models_that_do_not_exist(tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_models_that_do_not_exist(tmp_path: Path, tables: Tables, monkeypatch: p
 
 
 def test_a_training_that_diverges_is_not_kept(tmp_path: Path, roberta: Path, tables: Tables) -> None:
-    with pytest.raises(UserError, match=r"diverged.* give a smaller rate than 1e\+30, such as --lr 1e\+29"):
+    with pytest.raises(UserError, match=r"diverged.* use a smaller rate than 1e\+30, such as --lr 1e\+29"):
         make_classifier(str(roberta), tables, FineTuning(epochs=1, lr=1e30), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from attnlab import load_model
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.exchange import export, import_model, read_folder
-from attnlab.hf.symbols import byte_letters
+from attnlab.hf import conversion
 from attnlab.tokenizers import Kind
 from verbs import call
 
@@ -94,12 +94,13 @@ def test_texts_keep_their_ids(tmp_path: Path) -> None:
     assert ours.decode([ours.mask, *ours.encode("b"), ours.pad]) == "⁇b□"
 
 
-def test_bytes_are_written_as_byte_level_tokenizers_write_them() -> None:
-    backend = Backend(models.BPE())
-    for text in ("\n é\x00", "~¡\x7f\xa0\xad"):
-        cut = "".join(piece for piece, _ in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text))
-        assert cut == "".join(byte_letters()[byte] for byte in text.encode())
-    assert backend.get_vocab_size() == 0
+def test_the_spare_letters_belong_to_bytes_that_no_text_contains() -> None:
+    spare = set(map(chr, conversion._NEVER))
+    assert spare <= set(pre_tokenizers.ByteLevel.alphabet())
+    every = "".join(chr(point) for point in range(0, 0x110000, 31) if not 0xD800 <= point < 0xE000)
+    written = "".join(piece for piece, _ in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(every))
+    assert decoders.ByteLevel().decode([written]) == every
+    assert not spare & set(written)
 
 
 def test_a_vocabulary_without_a_spare_byte_needs_a_spare_row(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted, UserError
 from attnlab.folders import read_json
 from attnlab.hf import RATES, Epoch, FineTuning, Outcome, Scored, optimizers
-from attnlab.hf.classify import Asked
+from attnlab.hf.classify import Request
 from attnlab.hf.optimizers import Trainings, about_rates, judge, keep, make_plan, read_rates
 from attnlab.report import write_report
 from attnlab.report.comparison import epoch_charts
@@ -185,7 +185,7 @@ def scored(seed: int, share: float, many: int = 60) -> Outcome:
 
 
 def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -> tuple[Trainings, dict[str, Any]]:
-    asked = Asked("a-model", FineTuning(epochs=2), str(files / "train.tsv"), str(files / "dev.tsv"))
+    asked = Request("a-model", FineTuning(epochs=2), str(files / "train.tsv"), str(files / "dev.tsv"))
     plan = make_plan(asked, ",".join(shares), seeds)
     for place, (name, share) in enumerate(shares.items()):
         for seed in range(seeds):
@@ -251,7 +251,7 @@ def test_wrong_requests_are_refused_in_one_line(
 
 def test_rates_and_what_is_said_of_them() -> None:
     assert read_rates("adamw=3e-5, muon") == {"adamw": 3e-5, "muon": 0.0}
-    plan = make_plan(Asked("a-model", FineTuning()), "adamw=3e-5,muon", [4, 5])
+    plan = make_plan(Request("a-model", FineTuning()), "adamw=3e-5,muon", [4, 5])
     assert plan.rates == {"adamw": 3e-5, "muon": RATES["muon"]}
     assert (plan.chosen, plan.seeds) == (("adamw",), (4, 5))
     assert plan == Trainings.restore(asdict(plan))

@@ -16,8 +16,20 @@ from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted
 from attnlab.folders import read_json
 from attnlab.hf import Epoch, FineTuning, Outcome, search
-from attnlab.hf.classify import Asked
-from attnlab.hf.search import Pruned, Search, best_of, distributions, estimate, make_plan, rebuilt, verdict, watcher
+from attnlab.hf.classify import Request
+from attnlab.hf.search import (
+    Params,
+    Pruned,
+    Score,
+    Search,
+    Trial,
+    best_of,
+    estimate,
+    make_plan,
+    rebuilt,
+    verdict,
+    watcher,
+)
 from verbs import call
 
 TRIALS = 3
@@ -141,25 +153,14 @@ def test_stopped_it_keeps_its_trials(made: Path, tmp_path: Path, monkeypatch: py
 
 
 def plan_of(settings: FineTuning | None = None, **budget: Any) -> Search:
-    return make_plan(Asked("a-model", settings or FineTuning()), **budget)
+    return make_plan(Request("a-model", settings or FineTuning()), **budget)
 
 
-def trial(number: int, accuracy: float, *, pruned: bool = False, seconds: float = 30.0) -> dict[str, Any]:
-    params = {"batch_size": 32, "lr": 5e-5, "epochs": 4}
+def trial(number: int, accuracy: float, *, pruned: bool = False, seconds: float = 30.0) -> Trial:
     reached = {str(part): accuracy for part in ((1, 2) if pruned else (1, 2, 3, 4))}
-    outcomes = "1" * round(40 * accuracy) + "0" * (40 - round(40 * accuracy))
-    return {
-        "number": number,
-        "params": params,
-        "pruned": pruned,
-        "accuracy": accuracy,
-        "right": round(40 * accuracy),
-        "texts": 40,
-        "best_epoch": 1,
-        "reached": reached,
-        "seconds": seconds,
-        "outcomes": outcomes,
-    }
+    right = round(40 * accuracy)
+    outcomes = None if pruned else "1" * right + "0" * (40 - right)
+    return Trial(number, Params(32, 5e-5, 4), pruned, accuracy, right, 40, 1, (), outcomes, reached, seconds)
 
 
 def epoch(number: int, accuracy: float) -> Epoch:
@@ -168,42 +169,42 @@ def epoch(number: int, accuracy: float) -> Epoch:
 
 def test_the_space_lies_around_the_optimizers_rate() -> None:
     space = plan_of().space()
-    assert space == {"batch_size": [16, 32, 64], "lr": [pytest.approx(1e-5), pytest.approx(5e-4)], "epochs": [2, 10]}
-    assert plan_of(FineTuning(optimizer="sgd")).space()["lr"] == [pytest.approx(2e-3), pytest.approx(0.1)]
+    assert (space.batch_size, space.lr, space.epochs) == ((16, 32, 64), pytest.approx((1e-5, 5e-4)), (2, 10))
+    assert plan_of(FineTuning(optimizer="sgd")).space().lr == pytest.approx((2e-3, 0.1))
     own = plan_of(FineTuning(batch_size=8, epochs=1)).space()
-    assert (own["batch_size"], own["epochs"]) == ([8, 16, 32, 64], [1, 1])
+    assert (own.batch_size, own.epochs) == ((8, 16, 32, 64), (1, 1))
 
 
 def test_the_budget() -> None:
     assert plan_of().budget() == "at most 12 trials"
     both = plan_of(trials=3, minutes=2)
     assert both.budget() == "at most 3 trials, no new trial after 2 minutes"
-    assert not both.over([])
-    assert not both.over([trial(1, 0.5)] * 2)
-    assert both.over([trial(1, 0.5)] * 3)
-    assert both.over([trial(1, 0.5, seconds=120.0)])
+    assert not both.is_spent([])
+    assert not both.is_spent([trial(1, 0.5)] * 2)
+    assert both.is_spent([trial(1, 0.5)] * 3)
+    assert both.is_spent([trial(1, 0.5, seconds=120.0)])
     timed = plan_of(minutes=1.0)
-    assert (timed.trials, timed.over([trial(1, 0.5)])) == (0, False)
-    assert timed.over([trial(1, 0.5)] * 2)
+    assert (timed.trials, timed.is_spent([trial(1, 0.5)])) == (0, False)
+    assert timed.is_spent([trial(1, 0.5)] * 2)
     assert Search.restore(asdict(both)) == both
     assert estimate(plan_of(trials=11), 10.0).startswith("the first took 10.0 s: the others may take about 1 min 00 s")
 
 
 def test_the_given_settings_come_first_and_proposals_do_not_depend_on_stops() -> None:
     plan = plan_of(FineTuning(batch_size=8, lr=1e-4, epochs=6, seed=3))
-    assert rebuilt(plan, []).ask(distributions(plan)).params == {"batch_size": 8, "lr": 1e-4, "epochs": 6}
+    assert rebuilt(plan, []).ask(plan.space().distributions()).params == {"batch_size": 8, "lr": 1e-4, "epochs": 6}
     before = [trial(1, 0.5), trial(2, 0.7, pruned=True)]
-    first, second = (rebuilt(plan, before).ask(distributions(plan)).params for _ in range(2))
+    first, second = (rebuilt(plan, before).ask(plan.space().distributions()).params for _ in range(2))
     assert first == second
-    assert rebuilt(plan, before[:1]).ask(distributions(plan)).params != first
+    assert rebuilt(plan, before[:1]).ask(plan.space().distributions()).params != first
 
 
 def test_what_falls_behind_the_median_is_ended() -> None:
     plan = plan_of()
     others = [trial(number, share) for number, share in enumerate((0.6, 0.7, 0.8, 0.9), start=1)]
 
-    def watch(trials: list[dict[str, Any]], planned: int, *shares: float) -> list[Epoch]:
-        proposed, epochs = rebuilt(plan, trials).ask(distributions(plan)), list[Epoch]()
+    def watch(trials: list[Trial], planned: int, *shares: float) -> list[Epoch]:
+        proposed, epochs = rebuilt(plan, trials).ask(plan.space().distributions()), list[Epoch]()
         for number, share in enumerate(shares, start=1):
             watcher(proposed, epochs, planned)(epoch(number, share))
         return epochs
@@ -220,9 +221,8 @@ def test_what_falls_behind_the_median_is_ended() -> None:
 
 def test_the_earliest_of_the_best_and_never_one_that_was_ended() -> None:
     trials = [trial(1, 0.5), trial(2, 0.7), trial(3, 0.7), trial(4, 0.9, pruned=True)]
-    assert best_of(trials)["number"] == 2
-    kept = {"test": None, "dev": {"right": 27, "accuracy": 0.675}}
-    said = verdict(best_of(trials), trials, kept)
+    assert best_of(trials).number == 2
+    said = verdict(trials, Score(27, 40, 0.675, 0.5, 0.8), None)
     assert said[0].startswith(
         "The best of 4 trials: batch 32, rate 5e-05, 4 epochs, 70.0 % of 40 validation texts right"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,23 +13,25 @@ from cyclopts import App, Group, Parameter
 from attnlab.cli import options as opt
 from attnlab.cli.common import HUGGING_FACE, app, console, errors, show_json
 from attnlab.cli.options import about, at_least_one, default, read_seeds, settings_class, typed_command
-from attnlab.config import build, from_text, type_hints
 from attnlab.errors import UserError
-from attnlab.hf.settings import EncoderConfig, FineTuning
+from attnlab.hf.settings import BAG_OF_WORDS, EncoderConfig, FineTuning, from_given
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from attnlab.hf.classify import Request
+    from attnlab.studies.study import Result
 
 encoder_app = App(
     name="encoder", help="Pretrain a small RoBERTa on your own text, and see what it fills in.", group=HUGGING_FACE
 )
 app.command(encoder_app)
 
-LITTLE = 0.3  # nats below a guess by frequency alone: the first thing that any context teaches
-TRAINING = Group("Training")
-GivenTuning: Any = settings_class(FineTuning)
-GivenEncoder: Any = settings_class(EncoderConfig)
-NO_TUNING, NO_ENCODER = GivenTuning(), GivenEncoder()
+_LITTLE = 0.3  # nats below a guess by frequency alone: the first thing that any context teaches
+_TRAINING = Group("Training")
+_GivenTuning: Any = settings_class(FineTuning)
+_GivenEncoder: Any = settings_class(EncoderConfig)
+_NO_TUNING, _NO_ENCODER = _GivenTuning(), _GivenEncoder()
 
 
 @app.command(group=HUGGING_FACE)
@@ -55,7 +58,7 @@ def classify(
     ] = None,
     minutes: Annotated[float | None, about("With --search: start no new trial after so many minutes.")] = None,
     json: opt.Json = False,
-    given: Annotated[GivenTuning, Parameter(name="*", group=TRAINING)] = NO_TUNING,
+    given: Annotated[_GivenTuning, Parameter(name="*", group=_TRAINING)] = _NO_TUNING,
 ) -> None:
     """Fine-tune a pretrained encoder to classify texts.
 
@@ -64,8 +67,7 @@ def classify(
     Without files: sentences of the Python documentation by topic.
     Learning rates by default: adamw 5e-5, sgd 1e-2, adagrad 5e-4, muon 1.5e-3.
     """
-    from attnlab.hf.loading import locate, reached
-    from attnlab.hf.settings import BAG_OF_WORDS, from_given
+    from attnlab.hf.loading import PACKAGES, locate, need_extra, reached
 
     if model is None:
         raise UserError("with which model? Add --model bag-of-words, minilm, roberta-base or a folder")
@@ -75,7 +77,7 @@ def classify(
 
     from attnlab.corpora import labelled
     from attnlab.folders import refuse_existing
-    from attnlab.hf import batches, describe_tables, make_classifier
+    from attnlab.hf.classify import Request, describe_tables, make_classifier
     from attnlab.machine import require_single_process
     from attnlab.progress import display
     from attnlab.report import show_result
@@ -83,7 +85,7 @@ def classify(
     from attnlab.runs import unused_path
 
     require_single_process("a classification")
-    settings = from_given(asdict(given))
+    settings = from_given(FineTuning, asdict(given))
     useless = [name for name, value in asdict(given).items() if value is not None and name != "seed"]
     if model == BAG_OF_WORDS and useless:
         raise UserError(f"{BAG_OF_WORDS} has no epochs and no optimizer: leave --{useless[0].replace('_', '-')} out")
@@ -93,15 +95,18 @@ def classify(
         )
     names = labelled.parse_names(labels)
     tables = labelled.read_tables(train, dev, test, column, names) if train and dev else labelled.built_in_tables()
-    files = (str(path) if path else None for path in (train, dev, test))
-    asked = (model, settings, *files, column, names, typed_command())
+    table, validation, held_back = (str(path) if path else None for path in (train, dev, test))
+    asked = Request(model, settings, table, validation, held_back, column, names, typed_command())
     study = _make_study(asked, optimizers, seeds, search, trials, minutes)
     target, shown = out or unused_path(study[0] if study else "classify"), errors if json else console
     if not explain_batch:
         refuse_existing(target)
-    show_tables(describe_tables(tables), shown)
+    show_tables(asdict(describe_tables(tables)), shown)
     if explain_batch:
-        found = batches.explain_batch(model, tables, settings)
+        need_extra(*PACKAGES)
+        from attnlab.hf import fine_tuning
+
+        found = fine_tuning.explain_batch(model, tables, settings)
         show_json(found) if json else show_batch(found, shown)
         return
     if study:
@@ -119,14 +124,14 @@ def classify(
 
 
 def _make_study(
-    asked: tuple[Any, ...],
+    asked: Request,
     optimizers: str | None,
     seeds: str | None,
     search: bool,
     trials: int | None,
     minutes: float | None,
-) -> tuple[str, Callable[[Path, Console], dict[str, Any]]] | None:
-    """The study that is asked for instead of one training, if any, by its name; wrong options are refused."""
+) -> tuple[str, Callable[[Path, Console], Result]] | None:
+    """The name and the start of the study that is asked for instead of one training, if any; wrong options are refused."""
     if seeds is not None and optimizers is None:
         raise UserError("--seeds goes with --optimizers; one training has --seed")
     if not search and (trials is not None or minutes is not None):
@@ -135,20 +140,15 @@ def _make_study(
         raise UserError(
             "--search tunes one optimizer, named by --optimizer: search for each, then compare with --optimizers"
         )
-    if not search and optimizers is None:
-        return None
-    from functools import partial
-
-    from attnlab.hf import classify as fine_tuning
-    from attnlab.hf import optimizers as optimizing
-    from attnlab.hf import search as searching
-
-    wanted = fine_tuning.Asked(*asked)
     if search:
-        return "search", partial(searching.begin, searching.make_plan(wanted, trials, minutes))
-    assert optimizers is not None
-    plan = optimizing.make_plan(wanted, optimizers, read_seeds(seeds))
-    return "optimizers", partial(optimizing.begin, plan)
+        from attnlab.hf import search as searching
+
+        return "search", partial(searching.begin, searching.make_plan(asked, trials, minutes))
+    if optimizers is None:
+        return None
+    from attnlab.hf import optimizers as comparing
+
+    return "optimizers", partial(comparing.begin, comparing.make_plan(asked, optimizers, read_seeds(seeds)))
 
 
 @encoder_app.command(name="pretrain")
@@ -156,7 +156,7 @@ def pretrain_encoder(
     *corpus: Annotated[str, about("Text files, tables with labels, prose or people."), default("prose")],
     out: Annotated[opt.Out | None, default("runs/encoder-N")] = None,
     json: opt.Json = False,
-    given: Annotated[GivenEncoder, Parameter(name="*", group=TRAINING)] = NO_ENCODER,
+    given: Annotated[_GivenEncoder, Parameter(name="*", group=_TRAINING)] = _NO_ENCODER,
 ) -> None:
     """Pretrain a small RoBERTa by predicting masked tokens; transformers loads the folder.
 
@@ -167,9 +167,7 @@ def pretrain_encoder(
     from attnlab.runs import unused_path
     from attnlab.stages import QUIET
 
-    values = {one.name: getattr(given, one.name) for one in fields(given) if getattr(given, one.name) is not None}
-    kinds = type_hints(EncoderConfig)
-    config = build(EncoderConfig, {name: from_text(value, kinds[name]) for name, value in values.items()})
+    config = from_given(EncoderConfig, asdict(given))
     folder, names = out or unused_path("encoder"), corpus or ("prose",)
     if json:
         show_json(pretrain(names, folder, config, QUIET))
@@ -179,13 +177,14 @@ def pretrain_encoder(
     last, guess = result["history"][-1], result["unigram"]
     console.print(
         f"{result['parameters']:,} parameters, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
-        f" ({result['tokens_per_second']:,} tokens/s): {last['accuracy']:.1%} of hidden tokens found, loss"
+        f" ({result['tokens_per_second']:,} tokens/s): {last['accuracy']:.1%} of masked tokens found, loss"
         f" {last['loss']:.3f} (by frequency alone {guess['accuracy']:.1%}, {guess['loss']:.3f}): {folder}",
         soft_wrap=True,
     )
-    if last["loss"] > guess["loss"] - LITTLE:
+    if last["loss"] > guess["loss"] - _LITTLE:
         console.print(
-            "it has learned little from the context yet: give it more --minutes, or a smaller size", soft_wrap=True
+            "it has learned little from the context yet: train for more --minutes, or choose a smaller size",
+            soft_wrap=True,
         )
 
 

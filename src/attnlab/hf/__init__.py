@@ -9,34 +9,14 @@ Each name is imported when it is first used: the command line reads the settings
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from attnlab.hf.classify import fine_tune, make_classifier
+    from attnlab.hf.classify import Epoch, Outcome, Scored, Trial, describe_tables, fine_tune, make_classifier
     from attnlab.hf.encoders import Filling, fill, pretrain
     from attnlab.hf.exchange import export, import_model
     from attnlab.hf.loading import locate
-    from attnlab.hf.outcome import Epoch, Outcome, Scored, Trial, describe_tables
     from attnlab.hf.settings import RATES, EncoderConfig, FineTuning
-
-_HOMES = {
-    "Epoch": "outcome",
-    "Outcome": "outcome",
-    "Scored": "outcome",
-    "Trial": "outcome",
-    "describe_tables": "outcome",
-    "RATES": "settings",
-    "FineTuning": "settings",
-    "fine_tune": "classify",
-    "make_classifier": "classify",
-    "EncoderConfig": "settings",
-    "Filling": "encoders",
-    "fill": "encoders",
-    "locate": "loading",
-    "pretrain": "encoders",
-    "export": "exchange",
-    "import_model": "exchange",
-}
 
 __all__ = [
     "RATES",
@@ -56,9 +36,17 @@ __all__ = [
     "make_classifier",
     "pretrain",
 ]
+_MODULES = {
+    "settings": ("RATES", "EncoderConfig", "FineTuning"),
+    "classify": ("Epoch", "Outcome", "Scored", "Trial", "describe_tables", "fine_tune", "make_classifier"),
+    "encoders": ("Filling", "fill", "pretrain"),
+    "exchange": ("export", "import_model"),
+    "loading": ("locate",),
+}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'attnlab.hf' has no attribute '{name}'")
-    return getattr(import_module(f"attnlab.hf.{_HOMES[name]}"), name)
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"attnlab.hf.{module}"), name)
+    raise AttributeError(f"module 'attnlab.hf' has no attribute '{name}'")

@@ -1,8 +1,8 @@
 """The baseline: tf-idf of words and pairs of words, logistic regression over them (scikit-learn).
 
-It knows nothing of word order beyond pairs and was never pretrained, and it trains in seconds. What an encoder adds is what it
-adds to this. How strongly it may trust single words is chosen by cross-validation within the training table, so that the
-validation table is as new to it as to anybody. Kept as numbers and a list of words, never as code.
+It knows no word order beyond pairs, is not pretrained, and trains in seconds: an encoder is worth what it adds to this. The
+regularisation strength is chosen by cross-validation within the training table, so that the baseline has not seen the
+validation table. Stored as numbers and a list of words, never as code.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import CheckpointError, DataError
 from attnlab.folders import read_bytes, read_json, reporting_damage, write_bytes, write_json
-from attnlab.hf.outcome import Outcome, Scored, Trial
+from attnlab.hf.classify import Fact, Outcome, Scored, Trial
 from attnlab.hf.settings import FineTuning
 from attnlab.stages import Show
 
-STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
-FOLDS = 5
-MOST_ROUNDS = 1000
-WORDS = {"ngram_range": (1, 2), "sublinear_tf": True, "token_pattern": r"(?u)\b\w+\b|[^\w\s]"}
+_STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
+_FOLDS = 5
+_MOST_ROUNDS = 1000
+_WORDS = {"ngram_range": (1, 2), "sublinear_tf": True, "token_pattern": r"(?u)\b\w+\b|[^\w\s]"}
 
 
 class Bag:
@@ -32,7 +32,7 @@ class Bag:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         self.labels, self.words, self.rarity, self.weights, self.offsets = labels, words, rarity, weights, offsets
-        self._reader = TfidfVectorizer(**WORDS, vocabulary=words)
+        self._reader = TfidfVectorizer(**_WORDS, vocabulary=words)
         self._reader.idf_ = rarity
 
     def probabilities(self, texts: list[str]) -> Any:
@@ -66,15 +66,17 @@ class Bag:
 
 
 def _fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:
-    """The baseline with the strength that predicts held-out parts of the training table best; the weaker one of equals."""
+    """The baseline with the strength that predicts held-out parts of the training table best; of equals, the smaller."""
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
     texts, gold = tables.train.texts, tables.ids(tables.train)
     trials = _cross_validate(texts, gold, _folds_of(tables), seed)
-    reader = TfidfVectorizer(**WORDS)
-    model = LogisticRegression(C=_best_of(trials).strength, max_iter=MOST_ROUNDS).fit(reader.fit_transform(texts), gold)
+    reader = TfidfVectorizer(**_WORDS)
+    model = LogisticRegression(C=_best_of(trials).strength, max_iter=_MOST_ROUNDS).fit(
+        reader.fit_transform(texts), gold
+    )
     weights, offsets = model.coef_, model.intercept_
     if len(tables.labels) == 2:  # scikit-learn keeps one row for two labels
         weights, offsets = np.vstack([np.zeros_like(weights), weights]), np.array([0.0, offsets[0]])
@@ -83,41 +85,40 @@ def _fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:
 
 
 def _folds_of(tables: Tables) -> int:
-    """Parts that the training table is cut into: each needs a text of every label."""
+    """The number of folds: each needs a text of every label."""
     label, least = min(tables.train.counts.items(), key=lambda pair: pair[1])
     if least < 2:
         raise DataError(f"{tables.train.source}: label '{label}' has one text only; cross-validation needs two of each")
-    return min(FOLDS, least)
+    return min(_FOLDS, least)
 
 
 def _cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> list[Trial]:
-    """The accuracy of every strength on parts of the table that it did not see; a part's words are counted once for all."""
+    """The accuracy of every strength on folds that it did not see; the words of a fold are counted once for all strengths."""
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold
 
-    labels, right = np.array(gold), dict.fromkeys(STRENGTHS, 0)
+    labels, right = np.array(gold), dict.fromkeys(_STRENGTHS, 0)
     for seen, unseen in StratifiedKFold(folds, shuffle=True, random_state=seed).split(texts, gold):
-        reader = TfidfVectorizer(**WORDS)
+        reader = TfidfVectorizer(**_WORDS)
         learned, asked = (
             reader.fit_transform([texts[at] for at in seen]),
             reader.transform([texts[at] for at in unseen]),
         )
-        model = LogisticRegression(max_iter=MOST_ROUNDS, warm_start=True)
-        for strength in STRENGTHS:
+        model = LogisticRegression(max_iter=_MOST_ROUNDS, warm_start=True)
+        for strength in _STRENGTHS:
             model.set_params(C=strength).fit(learned, labels[seen])
             right[strength] += int((model.predict(asked) == labels[unseen]).sum())
     return [Trial(strength, many / len(gold)) for strength, many in right.items()]
 
 
 def _best_of(trials: Sequence[Trial]) -> Trial:
-    """The trial with the highest accuracy, the weakest of equals."""
+    """The trial with the highest accuracy; of equals, the smallest strength."""
     return max(trials, key=lambda one: one.accuracy)
 
 
 def _score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
-    """A table as the baseline sees it."""
     import numpy as np
 
     chances = bag.probabilities(table.texts)
@@ -126,9 +127,9 @@ def _score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
 
 
 def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -> Outcome:
-    """Fit the baseline; with a folder it is kept there, and measured on the test table if there is one."""
+    """Fit the baseline; with a folder it is saved there, and measured on the test table if there is one."""
     began = time.perf_counter()
-    show.line(f"{len(STRENGTHS)} strengths are tried on {_folds_of(tables)} parts of {tables.train.source}")
+    show.line(f"{len(_STRENGTHS)} strengths, cross-validated on {_folds_of(tables)} parts of {tables.train.source}")
     bag, trials = _fit(tables, settings.seed)
     chosen = _best_of(trials)
     right = f"{100 * chosen.accuracy:.1f} % right in cross-validation within {tables.train.source}"
@@ -138,7 +139,7 @@ def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -
         bag.save(folder)
         if tables.test is not None:
             test = _score(bag, tables.test, tables.ids(tables.test))
-    facts = {
+    facts: dict[str, Fact] = {
         "architecture": "tf-idf of words and pairs, logistic regression",
         "parameters": int(bag.weights.size + bag.offsets.size),
         "words": len(bag.words),

@@ -1,8 +1,8 @@
-"""A small RoBERTa from text alone: pieces learned, texts packed into blocks, hidden tokens guessed; and what it fills in.
+"""A small RoBERTa from text alone: learned byte-pair pieces, texts packed into blocks, masked tokens; and what it fills in.
 
 Texts come from files, labelled tables and built-in corpora, one at a time. Which are held out follows from their checksums, so
-that copies of a text are never on both sides. A text becomes `<s> ... </s>`, as fine-tuning reads it; texts in random order are
-laid end to end and cut into blocks without padding. Special pieces written out in a text stand for nothing.
+that copies of a text are never on both sides. A text becomes `<s> ... </s>`, as in fine-tuning; texts in random order are
+concatenated and cut into blocks without padding. Special pieces written out in a text have no effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import torch
@@ -25,10 +25,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from attnlab import corpora as built_in
 from attnlab.config import ModelConfig
 from attnlab.corpora.labelled import cell_of, text_column
-from attnlab.corpora.sources import lines_of
+from attnlab.corpora.sources import licences_of, lines_of, public_name
 from attnlab.errors import DataError, Interrupted, UserError
 from attnlab.folders import folders_above, refuse_existing, to_json, write_folder
-from attnlab.hf.card import encoder_card
 from attnlab.hf.loading import load, load_weights, locate, need_extra, quietly, reached
 from attnlab.hf.settings import EncoderConfig
 from attnlab.machine import environment, require_single_process
@@ -40,11 +39,52 @@ if TYPE_CHECKING:
     from transformers import RobertaForMaskedLM, RobertaTokenizer
 
 SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-AT_ONCE = 1000  # texts that are encoded together
-LOOKED_AT = 1000  # lines by which a table is recognised
-MOST_VALIDATED = 65536  # tokens
+_TEXTS_AT_ONCE = 1000  # encoded together
+_LINES_LOOKED_AT = 1000  # to recognise a table
+_MOST_VALIDATED = 65536  # tokens
 
 Ids = NDArray[np.int32]
+
+
+# What result.json holds
+
+
+class Score(TypedDict):
+    """Mean loss of masked tokens, and the share that is predicted."""
+
+    loss: float
+    accuracy: float
+
+
+class Point(Score):
+    """A validation."""
+
+    epoch: float
+    step: int
+    seconds: float
+
+
+class Training(TypedDict):
+    """The figures of a training."""
+
+    config: dict[str, int | float | str]
+    parameters: int
+    steps: int
+    tokens: int
+    seconds: float
+    tokens_per_second: int
+    threads: int
+    validation_targets: int
+    history: list[Point]
+    unigram: Score  # of guessing by frequency alone
+
+
+class Pretrained(Training):
+    """The whole result: also the data, the vocabulary and the machine."""
+
+    vocab_size: int
+    corpus: list[dict[str, str | int | None]]
+    environment: dict[str, str | int]
 
 
 def pretrain(
@@ -52,7 +92,7 @@ def pretrain(
     out: str | Path = "encoder",
     config: EncoderConfig | None = None,
     show: Show = QUIET,
-) -> dict[str, Any]:
+) -> Pretrained:
     """Train a small RoBERTa on corpora and write it to a folder that transformers loads; the result is also in result.json."""
     need_extra()
     require_single_process("encoder pretrain")
@@ -68,41 +108,78 @@ def pretrain(
         raise Interrupted(f"stopped; nothing was written to {folder}") from None
 
 
-def _pretrain(names: Sequence[str], out: Path, work: Path, config: EncoderConfig, show: Show) -> dict[str, Any]:
+def _pretrain(names: Sequence[str], out: Path, work: Path, config: EncoderConfig, show: Show) -> Pretrained:
     torch.set_num_threads(choose_threads(ModelConfig(n_embd=config.n_embd, n_head=config.n_head), 0))
     torch.manual_seed(config.seed)
     retain_freed_memory()
     material = _prepare(names, config, show)
     from attnlab.hf import masked
 
-    model = masked.new_model(config, len(material.tokenizer))
-    trainer, guess = masked.make_trainer(model, material, work, config, show)
-    trainer.train()
-    trainer.evaluate()
-    result = {
-        **masked.outcome(trainer, config),
+    model, figures = masked.train(material, work, config, show)
+    result: Pretrained = {
+        **figures,
         "vocab_size": len(material.tokenizer),
         "corpus": [
             {**asdict(source), "texts": count} for source, count in zip(material.sources, material.texts, strict=True)
         ],
-        "unigram": guess,
         "environment": environment(),
     }
-    papers = {"README.md": encoder_card(result).encode(), "result.json": to_json(result)}
-    write_folder(out, "encoder", {**_files_of(model, material.tokenizer, work, config), **papers})
+    documents = {"README.md": _card(result, config).encode(), "result.json": to_json(result)}
+    write_folder(out, "encoder", {**_model_files(model, material.tokenizer, work / "saved", config), **documents})
     return result
 
 
-def _files_of(
-    model: RobertaForMaskedLM, tokenizer: RobertaTokenizer, work: Path, config: EncoderConfig
+def _model_files(
+    model: RobertaForMaskedLM, tokenizer: RobertaTokenizer, saved: Path, config: EncoderConfig
 ) -> dict[str, bytes]:
     """The files that transformers loads an encoder from, by name."""
-    saved = work / "saved"
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = config.dropout
     with quietly():
         model.save_pretrained(saved)
         tokenizer.save_pretrained(saved)
     return {path.name: path.read_bytes() for path in sorted(saved.iterdir()) if path.is_file()}
+
+
+def _card(result: Pretrained, config: EncoderConfig) -> str:
+    """README.md."""
+    last, guess = result["history"][-1], result["unigram"]
+    sources = [
+        f"| {public_name(str(one['name']))} | {one['texts']:,} | `{one['sha256']}` |" for one in result["corpus"]
+    ]
+    curve = [
+        f"| {one['epoch']:.2f} | {one['seconds'] / 60:.1f} | {one['loss']:.3f} | {one['accuracy']:.1%} |"
+        for one in result["history"]
+    ]
+    lines = [
+        "---\nlibrary_name: transformers\npipeline_tag: fill-mask\ntags: [roberta, attnlab]\n---\n# A small RoBERTa\n",
+        f"{config.n_layer} layers, width {config.n_embd}, {config.n_head} heads, {result['vocab_size']:,} byte-pair pieces,"
+        f" texts of up to {config.block_size} tokens: {result['parameters']:,} parameters. Pretrained from scratch with attnlab"
+        " by predicting masked tokens.\n",
+        "It knows nothing but its corpus, and repeats its errors. It is a start for fine-tuning, not a source of facts.\n",
+        "| trained on | texts | sha256 |",
+        "|---|---|---|",
+        *sources,
+        "",
+        *licences_of(str(one["name"]) for one in result["corpus"]),
+        "",
+        f"{result['tokens']:,} tokens in {result['seconds'] / 60:.1f} minutes on {result['threads']} thread(s)"
+        f" ({result['tokens_per_second']:,} per second), {config.hidden:.0%} of them masked, seed {config.seed}.\n",
+        f"Of the texts {config.held_out:.1%} were held out; {result['validation_targets']:,} of their tokens, 15 %, were"
+        f" masked. It predicts {last['accuracy']:.1%} of them (loss {last['loss']:.3f}); guessing by frequency alone predicts"
+        f" {guess['accuracy']:.1%} (loss {guess['loss']:.3f}).\n",
+        "| epoch | minutes | loss of masked tokens | predicted |",
+        "|---|---|---|---|",
+        *curve,
+        """
+```python
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("this-folder")
+model = AutoModelForMaskedLM.from_pretrained("this-folder")
+```
+""",
+    ]
+    return "\n".join(lines)
 
 
 # Text into blocks
@@ -123,25 +200,24 @@ class _Source:
             if text.strip():
                 yield text.strip()
 
-    def told(self) -> str:
-        """How it is read, for people."""
-        how = (
-            "one text a line" if self.column is None else f"a labelled table, its column {self.column + 1} is the text"
-        )
-        return f"{self.name}: {how}"
+    def description(self) -> str:
+        """How it is read."""
+        if self.column is None:
+            return f"{self.name}: one text per line"
+        return f"{self.name}: a labelled table, its column {self.column + 1} is the text"
 
 
 def open_source(name: str) -> _Source:
-    """A corpus by its name, looked at and with its checksum."""
+    """A corpus by its name, with its checksum."""
     if built_in.is_built_in(name):
         return _Source(name, built_in.load_corpus(name).sha256)
-    column = text_column(list(islice(lines_of(name), LOOKED_AT)))
+    column = text_column(list(islice(lines_of(name), _LINES_LOOKED_AT)))
     with Path(name).open("rb") as stream:
         return _Source(name, hashlib.file_digest(stream, "sha256").hexdigest(), column)
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """Whether a text belongs to the part that validates."""
+    """Whether a text belongs to validation."""
     return zlib.crc32(text.encode()) < share * 2**32
 
 
@@ -151,7 +227,7 @@ def part(sources: Iterable[_Source], share: float, held_out: bool) -> Iterator[s
 
 
 def learn_pieces(texts: Iterable[str], vocab_size: int, longest: int) -> RobertaTokenizer:
-    """RoBERTa's tokenizer with byte-pair pieces learned from texts; a word at the start is spelled like one inside."""
+    """RoBERTa's tokenizer with byte-pair pieces learned from texts; a first word has the same pieces as one inside."""
     from transformers import RobertaTokenizer
 
     learner = Tokenizer(models.BPE())
@@ -170,17 +246,17 @@ def learn_pieces(texts: Iterable[str], vocab_size: int, longest: int) -> Roberta
 
 
 def encoded(texts: Iterable[str], tokenizer: RobertaTokenizer) -> Iterator[Ids]:
-    """The ids of every text from its `<s>` to its `</s>`, some texts in memory at a time."""
+    """The ids of every text from its `<s>` to its `</s>`, a thousand texts in memory at a time."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.encode_special_tokens = True  # a text that says <mask> hides nothing
+    backend.encode_special_tokens = True  # a text that contains <mask> masks nothing
     left = iter(texts)
-    while some := list(islice(left, AT_ONCE)):
+    while some := list(islice(left, _TEXTS_AT_ONCE)):
         for one in backend.encode_batch_fast(some):
             yield np.asarray(one.ids, dtype=np.int32)
 
 
 def blocks_of(texts: Iterable[Ids], size: int, rng: np.random.Generator) -> Ids:
-    """Encoded texts in random order, end to end, in blocks of `size` tokens; what is left over at the end is dropped."""
+    """Encoded texts in random order, concatenated, in blocks of `size` tokens; the remainder is dropped."""
     every = list(texts)
     order = rng.permutation(len(every))
     flat = np.concatenate([every[at] for at in order]) if every else np.empty(0, np.int32)
@@ -189,20 +265,20 @@ def blocks_of(texts: Iterable[Ids], size: int, rng: np.random.Generator) -> Ids:
 
 @dataclass(frozen=True)
 class Material:
-    """What a run is made from: corpora, tokenizer and blocks."""
+    """The data of a run: corpora, tokenizer and blocks."""
 
     sources: tuple[_Source, ...]
-    texts: tuple[int, ...]  # of every source, those that are trained on
+    texts: tuple[int, ...]  # per source, those to train on
     tokenizer: RobertaTokenizer
     train: Ids
     validation: Ids
 
 
 def _prepare(names: Sequence[str], config: EncoderConfig, show: Show) -> Material:
-    """Read the corpora twice: once to learn the pieces, once to write the texts in them."""
+    """Read the corpora twice: to learn the pieces, and to encode the texts."""
     sources = tuple(open_source(name) for name in names)
     for source in sources:
-        show.line(source.told())
+        show.line(source.description())
     tokenizer = learn_pieces(part(sources, config.held_out, False), config.vocab_size, config.block_size)
     rng = np.random.default_rng(config.seed)
     every: list[Ids] = []
@@ -213,12 +289,12 @@ def _prepare(names: Sequence[str], config: EncoderConfig, show: Show) -> Materia
         texts.append(len(every) - before)
     train = blocks_of(every, config.block_size, rng)
     validation = blocks_of(encoded(part(sources, config.held_out, True), tokenizer), config.block_size, rng)
-    validation = validation[: max(1, MOST_VALIDATED // config.block_size)]
+    validation = validation[: max(1, _MOST_VALIDATED // config.block_size)]
     for blocks, what in ((train, "train on"), (validation, "validate with")):
         if not len(blocks):
             raise DataError(
                 f"the corpus is too small to {what}: not one block of {config.block_size} tokens; give more text,"
-                " a smaller --block_size, or a larger --held_out"
+                " a smaller --block-size, or a larger --held-out"
             )
     show.line(
         f"{sum(texts):,} texts, {train.size:,} tokens of {len(tokenizer):,} pieces; {validation.size:,} tokens held out"
@@ -231,28 +307,28 @@ def _prepare(names: Sequence[str], config: EncoderConfig, show: Show) -> Materia
 
 @dataclass(frozen=True)
 class Filling:
-    """One piece for a hidden place, how likely it is, and the text with it."""
+    """One piece for a mask, its probability, and the text with it."""
 
-    place: int  # which of the hidden places, from 0
+    place: int  # which of the masks, from 0
     piece: str
     probability: float
     text: str
 
 
 def fill(name: str, text: str, top: int = 5) -> list[Filling]:
-    """The likeliest pieces for every `<mask>` of a text, each place with the others still hidden."""
+    """The likeliest pieces for every `<mask>` of a text, while the others stay masked."""
     need_extra()
     place = reached(locate(name))
     tokenizer = load("AutoTokenizer", place)
     model, missing = load_weights("AutoModelForMaskedLM", place)
     if missing:  # transformers would make them up
-        raise UserError(f"{name} has no head for hidden words: name a masked language model, such as one of your own")
+        raise UserError(f"{name} has no head for masked words: name a masked language model, such as one of your own")
     mask = tokenizer.mask_token
     if mask is None:
-        raise UserError(f"{name} hides nothing (its tokenizer has no mask): name an encoder such as RoBERTa")
+        raise UserError(f"{name} cannot fill in words (its tokenizer has no mask): name an encoder such as RoBERTa")
     asked = text.replace("<mask>", mask)
     if mask not in asked:
-        raise UserError("nothing is hidden: put <mask> where a word is to be found, such as 'The film is <mask> .'")
+        raise UserError("nothing is masked: put <mask> in place of a word, such as 'The film is <mask> .'")
     batch = tokenizer(asked, return_tensors="pt", truncation=True)
     with torch.no_grad():
         shares = model.eval()(**batch).logits[0].softmax(dim=-1)

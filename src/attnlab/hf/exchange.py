@@ -12,15 +12,16 @@ computes what the model or a mechanism computes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from safetensors.torch import save as save_tensors
-from torch import Tensor
 
-from attnlab import usercode
-from attnlab.config import RunConfig, TaskConfig, TokenizerConfig
+from attnlab import __version__, usercode
+from attnlab.config import RunConfig, TaskConfig, TokenizerConfig, flatten
+from attnlab.corpora.sources import licences_of, public_name
 from attnlab.errors import AttnlabError, DataError, UserError
 
 try:
@@ -30,11 +31,17 @@ except ImportError:
 
 from attnlab.folders import add_files, read_json, refuse_existing, reporting_damage, to_json, write_folder
 from attnlab.hf.attention import equip, register, register_all
-from attnlab.hf.card import Facts, model_card
-from attnlab.hf.gpt2 import from_gpt2, is_gpt2, settings_of, to_gpt2
+from attnlab.hf.conversion import (
+    AttnlabWordTokenizer,
+    from_gpt2,
+    from_transformers,
+    is_gpt2,
+    settings_of,
+    to_gpt2,
+    tokenizer_files,
+)
 from attnlab.hf.loading import load, load_weights, refuse_pickled
 from attnlab.hf.modeling import AttnlabConfig, AttnlabForCausalLM
-from attnlab.hf.symbols import AttnlabWordTokenizer, from_transformers, tokenizer_files
 from attnlab.look import attentions_of, circuits_of
 from attnlab.model import FORMAT, LanguageModel, count_parameters, load_model
 from attnlab.model import model_files as attnlab_files
@@ -54,8 +61,6 @@ __all__ = [
     "register",
 ]
 
-STAGE = "import"
-
 AutoConfig.register(AttnlabConfig.model_type, AttnlabConfig, exist_ok=True)
 AutoModelForCausalLM.register(AttnlabConfig, AttnlabForCausalLM, exist_ok=True)
 AutoTokenizer.register(AttnlabConfig, fast_tokenizer_class=AttnlabWordTokenizer, exist_ok=True)
@@ -65,28 +70,30 @@ register_all()
 # Out
 
 
-def export(source: Path | str, folder: Path | str, *, trust_code: bool = False) -> dict[str, Any]:
+class Exported(TypedDict):
+    """What `export` has written."""
+
+    folder: str
+    layout: Literal["gpt2", "attnlab"]
+    parameters: int
+    needs_attnlab: bool  # whether transformers alone cannot load it
+
+
+def export(source: Path | str, folder: Path | str, *, trust_code: bool = False) -> Exported:
     """Write the model of a run, or of a model folder, as a folder for transformers, and say what was written."""
     source, folder = Path(source), Path(folder)
     refuse_existing(folder)
     run = _run_of(source)
     model, tokenizer = load_model(run.model if run else source, trust_code=trust_code)
-    layout = "gpt2" if is_gpt2(model.config) else "attnlab"
-    facts = Facts(
-        name=folder.name,
-        layout=layout,
-        tokenizer=tokenizer.kind,
-        model=asdict(model.config),
-        parameters=count_parameters(model),
-        symbols=tokenizer.size,
-        stages=_stages_of(run) if run else [],
-        result=run.result if run and run.complete else {},
-        examined=_examinations(run) if run else [],
-    )
-    files = {**_model_files(model, tokenizer, layout), **tokenizer_files(tokenizer, model.config.block_size)}
-    write_folder(folder, "export", {**files, "README.md": model_card(facts).encode()})
-    parameters = sum(facts.parameters.values())
-    return {"folder": str(folder), "layout": layout, "parameters": parameters, "needs_attnlab": facts.needs_attnlab}
+    card = _Card(folder.name, model, tokenizer, run)
+    files = {**_model_files(model, tokenizer), **tokenizer_files(tokenizer, model.config.block_size)}
+    write_folder(folder, "export", {**files, "README.md": card.text().encode()})
+    return {
+        "folder": str(folder),
+        "layout": "gpt2" if is_gpt2(model.config) else "attnlab",
+        "parameters": sum(count_parameters(model).values()),
+        "needs_attnlab": card.needs_attnlab,
+    }
 
 
 def _run_of(source: Path) -> Run | None:
@@ -98,45 +105,139 @@ def _run_of(source: Path) -> Run | None:
     return Run.open(source)
 
 
-def _stages_of(run: Run) -> list[dict[str, Any]]:
-    """What was asked in a run and in those it went on from, the first one first; those that are gone are left out."""
-    stored = run.config
-    base = run.path / stored["base"] if stored.get("base") else None
-    if base is None or not (base / "config.json").is_file():
-        return [stored]
-    return [*_stages_of(Run(base)), stored]
-
-
-def _model_files(model: LanguageModel, tokenizer: Tokenizer, layout: str) -> dict[str, bytes]:
+def _model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
     """config.json, generation_config.json, the weights, and the code of a mechanism in a user's file."""
-    symbols: dict[str, Any] = {
+    symbols: dict[str, int | list[int] | None] = {
         "bos_token_id": tokenizer.start,
         "pad_token_id": tokenizer.pad,
         "eos_token_id": sorted(tokenizer.stops),
     }
     config: Any
-    if layout == "gpt2":
+    if is_gpt2(model.config):
         config, tensors = to_gpt2(model, **symbols)
     else:
         config = AttnlabConfig(asdict(model.config), architectures=["AttnlabForCausalLM"], dtype="float32", **symbols)
         tensors = {f"language_model.{name}": tensor for name, tensor in model.state_dict().items()}
+    whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     return {
         "config.json": config.to_json_string().encode(),
         "generation_config.json": GenerationConfig(**symbols).to_json_string().encode(),
-        "model.safetensors": _packed(tensors),
+        "model.safetensors": bytes(save_tensors(whole, metadata={"format": "pt"})),
         **usercode.code_files(model.config.mechanism),
     }
 
 
-def _packed(tensors: dict[str, Tensor]) -> bytes:
-    """Weights as transformers stores them."""
-    whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    return bytes(save_tensors(whole, metadata={"format": "pt"}))
+# The model card
 
 
-def _examinations(run: Run) -> list[dict[str, Any]]:
-    """What `evaluate` has written about a run, in the folders beside it."""
-    found = []
+@dataclass(frozen=True)
+class _Card:
+    """README.md of an exported model; what is not known is left out."""
+
+    name: str
+    model: LanguageModel
+    tokenizer: Tokenizer
+    run: Run | None
+
+    @property
+    def needs_attnlab(self) -> bool:
+        """Whether transformers alone cannot load it."""
+        return not is_gpt2(self.model.config) or bool(self.tokenizer.words)
+
+    def text(self) -> str:
+        head = f"---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [attnlab]\n---\n# {self.name}\n"
+        parts = (self._sizes(), self._loading(), self._training(), self._figures(), self._limits(), self._settings())
+        return "\n".join((head, *parts))
+
+    def _sizes(self) -> str:
+        config, counts = self.model.config, count_parameters(self.model)
+        parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
+        kind = {"char": "characters", "bpe": "byte-pair pieces", "word": "words"}[self.tokenizer.kind]
+        return (
+            f"A causal language model made with attnlab {__version__}: attention `{config.mechanism}`, {config.n_layer} layers,"
+            f" {config.n_head} heads, width {config.n_embd}, texts of up to {config.block_size} tokens,"
+            f" {self.tokenizer.size:,} symbols ({kind}).\n{sum(counts.values()):,} parameters: {parts}.\n"
+        )
+
+    def _loading(self) -> str:
+        """A block of Python that can be run as it is."""
+        first, layout, ask = "", "", ""
+        if self.needs_attnlab:
+            first = "import attnlab.exchange  # pip install 'attnlab[hf]'\n"
+        else:
+            layout = "It is a GPT-2 in everything but its name, and transformers alone loads it.\n"
+        if not self.tokenizer.words:
+            ask = (
+                "\n⁇ masks, asks and closes, □ fills and ends; in a text they are read as question marks. To ask a question as"
+                ' in training: `tokenizer("Where was Hank Aaron born?⁇", split_special_tokens=False, return_tensors="pt")`.\n'
+            )
+        return f"""## How to load it
+{layout}
+```python
+{first}from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "path/to/this/folder"
+model = AutoModelForCausalLM.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+inputs = tokenizer("Hank Aaron", return_tensors="pt")
+written = model.generate(**inputs, max_new_tokens=10, do_sample=False)
+print(tokenizer.decode(written[0]))
+```
+{ask}"""
+
+    def _training(self) -> str:
+        """The data of every stage, with their checksums and licences."""
+        if self.run is None:
+            return "## Training\nHow it was trained is not known: it was exported from its weights alone.\n"
+        lines, sources = [], []
+        for stored in reversed([one.config for one in _lineage(self.run)]):  # the first stage first
+            data = {key: one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
+            lines += [f"- {stored.get('stage')}" + ("" if data else ": on unknown data")]
+            lines += [
+                f"  - {key}: `{public_name(one['source'])}`, sha256 `{one['sha256']}`" for key, one in data.items()
+            ]
+            sources += [one["source"] for one in data.values()] or [""]
+        return "\n".join(["## Training\n", *lines, *(f"\n{words}" for words in licences_of(sources)), ""])
+
+    def _figures(self) -> str:
+        """What was measured, with intervals."""
+        lines = list(_figures_of(self.run)) if self.run else []
+        return "\n".join(["## Figures\n", *lines, ""]) if lines else "## Figures\nNone were measured in its run.\n"
+
+    def _limits(self) -> str:
+        lines = [
+            "A small model for study: it repeats what it was trained on, makes up what it was not, and knows no other text.",
+            f"It reads at most {self.model.config.block_size} tokens. To continue several texts at once, pad them on the left.",
+        ]
+        if self.tokenizer.characters:
+            lines.append("Characters that do not occur in its corpus are read as ⁇.")
+        if usercode.code_files(self.model.config.mechanism):
+            lines.append(
+                "Its mechanism is code of its author, in the folder code: read it, then load the model with trust_code=True."
+                " What that code imports is not in the folder."
+            )
+        return "## Limits\n" + " ".join(lines) + "\n"
+
+    def _settings(self) -> str:
+        """Every setting, for training it again."""
+        values = (self.run.config.get("config") if self.run else None) or {"model": asdict(self.model.config)}
+        rows = [f"| {name} | {value} |" for name, value in flatten(values)]
+        return "\n".join(["## Settings\n", "| setting | value |", "|---|---|", *rows, ""])
+
+
+def _lineage(run: Run) -> Iterator[Run]:
+    """A run and those it started from, as far as they are still there."""
+    yield run
+    base = run.config.get("base")
+    if base and (run.path / base / "config.json").is_file():
+        yield from _lineage(Run(run.path / base))
+
+
+def _figures_of(run: Run) -> Iterator[str]:
+    """The figures of a run, and what `evaluate` has written about it into the folders beside it."""
+    results = [run.result] if run.complete else []
+    if results and isinstance(loss := results[0].get("final_loss"), int | float):
+        yield f"- final training loss: {loss:.4f} nats per token"
     for path in sorted(run.path.parent.glob("*/result.json")):
         try:
             result = read_json(path)
@@ -144,8 +245,14 @@ def _examinations(run: Run) -> list[dict[str, Any]]:
             continue
         named = result.get("run")
         if isinstance(named, str) and Path(named).resolve() == run.path.resolve() and path.parent != run.path:
-            found.append(result)
-    return found
+            results.append(result)
+    for one in results:
+        if {"accuracy", "low", "high", "questions"} <= one.keys():
+            exam = f" of `{public_name(str(one['exam']))}`" if "exam" in one else ""
+            share, low, high = (100 * one[key] for key in ("accuracy", "low", "high"))
+            yield f"- {one['questions']:,} questions{exam}: {share:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
+        if one.get("corpus") and "token_perplexity" in one:
+            yield f"- token perplexity on `{public_name(one['corpus'])}`: {one['token_perplexity']:,.1f}"
 
 
 # In
@@ -161,7 +268,7 @@ def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = Fals
     )
     stored = {
         "format": FORMAT,
-        "stage": STAGE,
+        "stage": "import",
         "config": settings.to_dict(),
         "data": {"corpus": None, "facts": None},
         "base": None,

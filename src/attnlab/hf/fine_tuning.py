@@ -1,8 +1,8 @@
-"""Fine-tuning by transformers' Trainer: what it is told, and what is recorded.
+"""Fine-tuning by transformers' Trainer, and its batches explained.
 
-Three things are changed. Evaluation goes through the tables in order, longest texts first: Trainer would shuffle them where
-training batches are grouped, and predictions would come in another order than the texts. Right answers and tokens are counted
-in passing. And the optimizer is ours. Loops, schedule, checkpoints and the choice of the best epoch are Trainer's.
+Three things are changed. Evaluation reads the tables in order, longest texts first: Trainer would shuffle them if training
+batches are grouped, and predictions would come in another order than the texts. Right answers and tokens are counted on the
+way. And the optimizer is ours. Loops, schedule, checkpoints and the choice of the best epoch are Trainer's.
 Imports transformers and datasets, and is therefore imported late.
 """
 
@@ -19,21 +19,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase, set_seed
+from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase, set_seed, trainer_pt_utils
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import UserError
-from attnlab.hf import training
-from attnlab.hf.loading import Encoder, load_encoder, quietly
-from attnlab.hf.outcome import Epoch, Outcome, Scored
-from attnlab.hf.settings import RATES, FineTuning
+from attnlab.hf import trainer
+from attnlab.hf.classify import Epoch, Outcome, Scored
+from attnlab.hf.loading import load_encoder, load_tokenizer, longest_text_of, quietly
+from attnlab.hf.settings import BAG_OF_WORDS, RATES, FineTuning
 from attnlab.stages import Show
+from attnlab.studies.study import Result
+
+_MEANINGS = {
+    "input_ids": "the number of every piece in the tokenizer's vocabulary, padding on the {side} of short texts",
+    "attention_mask": "1 for a piece of the text, 0 for padding, which no attention may see",
+    "token_type_ids": "which of two texts a piece belongs to; with one text all are 0",
+    "labels": "the number of each text's label: what the model learns to predict",
+}
 
 # Data
 
 
-def tokenized(table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, limit: int) -> Any:
-    """A table as a dataset of token ids, cut at the limit, with the row number of every text."""
+def _tokenized(table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, limit: int) -> Any:
+    """A table as a dataset of token ids, truncated at the limit, with the row number of every text."""
     rows = datasets.Dataset.from_dict({"text": table.texts, "labels": list(ids), "row": list(range(len(table.rows)))})
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
@@ -42,8 +50,8 @@ def tokenized(table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTok
     return rows.map(encode, batched=True, remove_columns=["text"], new_fingerprint=table.sha256[:16])
 
 
-def collator(tokenizer: PreTrainedTokenizerBase, settings: FineTuning, limit: int) -> DataCollatorWithPadding:
-    """How texts become a batch: padded to the longest of them, or all to the limit."""
+def _collator(tokenizer: PreTrainedTokenizerBase, settings: FineTuning, limit: int) -> DataCollatorWithPadding:
+    """How texts become a batch: padded to the longest of them, or to the limit."""
     if settings.batching == "fixed":
         return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=limit)
     return DataCollatorWithPadding(tokenizer)
@@ -59,20 +67,20 @@ def _longest_first(rows: Any) -> Any:  # the order of evaluation: little padding
 
 def make_optimizer(model: nn.Module, decayed: Collection[str], settings: FineTuning) -> torch.optim.Optimizer:
     """The optimizer of a run; weight decay applies to the parameters of the given names."""
-    return training.make_optimizer(
+    return trainer.make_optimizer(
         model,
         settings.optimizer,
         settings.rate,
         decayed=decayed,
         weight_decay=settings.weight_decay,
         matrices=inner_matrices(model) if settings.optimizer == "muon" else (),
-        # As fast beside Muon as by default, faster or slower by the same factor.
+        # AdamW's default rate, changed by the same factor as Muon's.
         adamw_rate=RATES["adamw"] * settings.rate / RATES["muon"],
     )
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:
-    """The weights of the linear maps inside the encoder's layers, which are those in lists of modules."""
+    """The weights of the linear maps inside the encoder's layers: those in lists of modules."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     linear = [module for one in lists for module in one.modules() if isinstance(module, nn.Linear)]
     found = {id(one.weight): one.weight for one in linear if min(one.weight.shape) > 1}
@@ -80,20 +88,20 @@ def inner_matrices(model: nn.Module) -> list[Tensor]:
     return list(found.values())
 
 
-class Watcher(training.Watch):
-    """Shows the steps, and records the epoch under way and those that are over."""
+class Watcher(trainer.Watch):
+    """Shows the steps, and records the current epoch and the finished ones."""
 
     def __init__(self, show: Show, after_epoch: Callable[[Epoch], None]) -> None:
         super().__init__(show.step)
         self.show, self.after_epoch = show, after_epoch
         self.texts = self.right = self.padding = 0
         self.train_loss = float("nan")
-        self.began = self.before = self.epoch_seconds = 0.0  # `before`: seconds of the epochs that are over
+        self.began = self.before = self.epoch_seconds = 0.0  # `before`: seconds of the finished epochs
         self.epochs: list[Epoch] = []
         self.logits: list[Any] = []  # of the validation table, epoch by epoch
 
     def seconds(self) -> float:
-        """Seconds of training, validation left out."""
+        """Seconds of training, without validation."""
         return self.before + time.perf_counter() - self.began
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -107,7 +115,7 @@ class Watcher(training.Watch):
         self.before += self.epoch_seconds
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        """Keep the training loss of the epoch, which Trainer averages."""
+        """Record the training loss of the epoch, which Trainer averages."""
         if logs and "loss" in logs:
             self.train_loss = float(logs["loss"])
 
@@ -131,15 +139,15 @@ class Watcher(training.Watch):
         self.tokens, self.padding = self.tokens + real, self.padding + mask.numel() - real
 
     def measure(self, said: EvalPrediction) -> dict[str, float]:
-        """The accuracy on validation; the scores are kept."""
+        """The accuracy on validation; the scores are recorded."""
         logits = _only_logits(said.predictions)
         self.logits.append(logits)
-        # Scores that are not numbers say nothing; their largest would be the first label.
+        # The argmax of scores that are not numbers would be the first label.
         right = (logits.argmax(-1) == said.label_ids) & np.isfinite(logits).all(axis=-1)
         return {"accuracy": float(right.mean())}
 
 
-class _OrderedTrainer(training.QuietTrainer):
+class _OrderedTrainer(trainer.QuietTrainer):
     """transformers' Trainer with evaluation in order, our optimizer, and counts."""
 
     def __init__(self, watch: Watcher, settings: FineTuning, **options: Any) -> None:
@@ -152,8 +160,7 @@ class _OrderedTrainer(training.QuietTrainer):
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """The optimizer that the settings name."""
         if self.optimizer is None:
-            whole = self.model if model is None else model
-            assert whole is not None
+            whole: Any = self.model if model is None else model
             self.optimizer = make_optimizer(whole, set(self.get_decay_parameter_names(whole)), self.settings)
         return self.optimizer
 
@@ -168,7 +175,7 @@ class _OrderedTrainer(training.QuietTrainer):
 
 
 def _arguments(settings: FineTuning, folder: str, keep: bool) -> Any:
-    return training.arguments(
+    return trainer.arguments(
         folder,
         settings.batch_size,
         settings.seed,
@@ -178,7 +185,7 @@ def _arguments(settings: FineTuning, folder: str, keep: bool) -> Any:
         warmup_steps=settings.warmup,  # below 1 it is a share
         train_sampling_strategy="group_by_length" if settings.batching == "grouped" else "random",
         logging_strategy="epoch",
-        save_strategy="best" if keep else "no",  # checkpoints only where the model is kept
+        save_strategy="best" if keep else "no",  # checkpoints only if the model is kept
         save_total_limit=1,
         save_only_model=True,
         load_best_model_at_end=keep,
@@ -201,7 +208,7 @@ def run(
     show: Show,
     after_epoch: Callable[[Epoch], None],
 ) -> Outcome:
-    """Fine-tune a model; with a folder its best epoch is kept there, and measured on the test table if there is one."""
+    """Fine-tune a model; with a folder its best epoch is saved there, and measured on the test table if there is one."""
     began = time.perf_counter()
     set_seed(settings.seed)  # the head is drawn when the model is loaded
     encoder = load_encoder(name, tables.labels)
@@ -209,11 +216,11 @@ def run(
     watch = Watcher(show, after_epoch)
     with quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
         parts = {
-            part: tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()
+            part: _tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()
         }
-        _tell_cuts(parts, limit, settings, show)
+        _show_truncation(parts, limit, settings, show)
         dev = _longest_first(parts["dev"])
-        trainer = _OrderedTrainer(
+        ordered = _OrderedTrainer(
             watch,
             settings,
             model=encoder.model,
@@ -221,18 +228,19 @@ def run(
             train_dataset=parts["train"],
             eval_dataset=dev,
             processing_class=encoder.tokenizer,
-            data_collator=collator(encoder.tokenizer, settings, limit),
+            data_collator=_collator(encoder.tokenizer, settings, limit),
         )
-        trainer.train()
+        ordered.train()
         best = max(range(len(watch.epochs)), key=lambda place: watch.epochs[place].dev_accuracy)
         test = None
         if folder is not None:
             _refuse_divergence(watch.logits[best], settings)
-            _save(encoder, folder)
+            encoder.model.save_pretrained(folder)
+            encoder.tokenizer.save_pretrained(folder)
             if tables.test is not None:
-                trainer.compute_metrics = None
+                ordered.compute_metrics = None
                 rows = _longest_first(parts["test"])
-                said = _only_logits(trainer.predict(rows).predictions)
+                said = _only_logits(ordered.predict(rows).predictions)
                 test = _scored(said, rows["row"], tables.ids(tables.test))
     return Outcome(
         tables.labels,
@@ -241,19 +249,14 @@ def run(
         tuple(watch.epochs),
         best + 1,
         time.perf_counter() - began,
-        steps=trainer.state.global_step,
+        steps=ordered.state.global_step,
         tokens=watch.tokens,
         padding=watch.padding,
         facts={**encoder.describe(), "max_length": limit, "device": str(encoder.model.device)},
     )
 
 
-def _save(encoder: Encoder, folder: Path) -> None:
-    encoder.model.save_pretrained(folder)
-    encoder.tokenizer.save_pretrained(folder)
-
-
-def _only_logits(predictions: Any) -> Any:  # some models give more than these
+def _only_logits(predictions: Any) -> Any:  # some models return more
     return predictions[0] if isinstance(predictions, tuple) else predictions
 
 
@@ -267,16 +270,152 @@ def _scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> Scored:
     return Scored(tuple(gold), tuple(tuple(map(float, row)) for row in np.exp(logs)), loss)
 
 
-def _tell_cuts(parts: Mapping[str, Any], limit: int, settings: FineTuning, show: Show) -> None:
-    """Say so where texts are as long as the model can read, and that is less than was asked for."""
+def _show_truncation(parts: Mapping[str, Any], limit: int, settings: FineTuning, show: Show) -> None:
+    """Say how many texts fill all positions of the model, if that is fewer than asked for."""
     full = sum(len(ids) == limit for rows in parts.values() for ids in rows["input_ids"])
     if limit < settings.max_length and full:
-        show.line(f"the model has places for {limit} tokens: longer texts are cut there ({full:,} fill them)")
+        show.line(f"the model has positions for {limit} tokens: longer texts are truncated ({full:,} fill all of them)")
 
 
 def _refuse_divergence(logits: Any, settings: FineTuning) -> None:
     if not np.isfinite(logits).all():
         raise UserError(
-            f"training diverged, no epoch gave scores that are numbers: give a smaller rate than {settings.rate:g}, such as"
+            f"training diverged, no epoch gave scores that are numbers: use a smaller rate than {settings.rate:g}, such as"
             f" --lr {settings.rate / 10:g}"
         )
+
+
+# Batches explained
+
+
+def explain_batch(name: str, tables: Tables, settings: FineTuning) -> Result:
+    """The first batch of the training table, tensor by tensor, and what padding costs in the whole table.
+
+    It is made by the collator of training, from the first lines in their order. Nothing is trained, and no weights are read.
+    """
+    if name == BAG_OF_WORDS:
+        raise UserError(f"{BAG_OF_WORDS} has no tokenizer and no batches: explain those of an encoder, with --model")
+    tokenizer = load_tokenizer(name)
+    limit = min(settings.max_length, longest_text_of(name, tokenizer))
+    whole = _lengths(tokenizer, tables.train.texts)
+    batch = _make_batch(tokenizer, tables, settings, limit)
+    return {
+        "model": name,
+        "source": tables.train.source,
+        "labels": dict(enumerate(tables.labels)),
+        "tokenizer": _describe_tokenizer(tokenizer, limit, settings),
+        "tensors": [
+            {
+                "name": key,
+                "dtype": str(value.dtype).removeprefix("torch."),
+                "shape": list(value.shape),
+                "meaning": _MEANINGS.get(key, "a further input of this model").format(side=tokenizer.padding_side),
+            }
+            for key, value in sorted(batch.items(), key=lambda pair: _order(pair[0]))
+        ],
+        "batch": _counted(whole[: settings.batch_size], limit, batch["input_ids"].shape[1]),
+        "text": _shown_text(tokenizer, tables, batch),
+        "table": {**_counted(whole, limit), "batching": compare_batching(whole, limit, settings)},
+    }
+
+
+def _order(name: str) -> int:
+    """The position of a tensor in the list: the text, what belongs to it, and the labels last."""
+    known = list(_MEANINGS)
+    return known.index(name) if name in known else len(known) - 2
+
+
+def _lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[int]:
+    """Tokens of every text with its special tokens, before truncation."""
+    with quietly():
+        return [len(ids) for ids in tokenizer(texts)["input_ids"]]
+
+
+def _make_batch(tokenizer: PreTrainedTokenizerBase, tables: Tables, settings: FineTuning, limit: int) -> Any:
+    first = range(min(settings.batch_size, len(tables.train.rows)))
+    with quietly():
+        rows = _tokenized(tables.train, tables.ids(tables.train), tokenizer, limit).remove_columns("row")
+        return _collator(tokenizer, settings, limit)([rows[place] for place in first])
+
+
+def _describe_tokenizer(tokenizer: PreTrainedTokenizerBase, limit: int, settings: FineTuning) -> dict[str, object]:
+    special = {
+        name: {"token": str(token), "id": tokenizer.convert_tokens_to_ids(str(token))}
+        for name, token in tokenizer.special_tokens_map.items()
+        if isinstance(token, str)
+    }
+    return {
+        "class": type(tokenizer).__name__,
+        "pieces": len(tokenizer),
+        "special_tokens": special,
+        "added_to_a_text": tokenizer.num_special_tokens_to_add(),
+        "padding": "to the limit" if settings.batching == "fixed" else "to the longest text of the batch",
+        "padding_side": tokenizer.padding_side,
+        "truncation": True,
+        "max_length": settings.max_length,
+        "limit": limit,
+    }
+
+
+def _counted(whole: Sequence[int], limit: int, width: int | None = None) -> dict[str, int]:
+    """Texts, tokens and truncation; and padding, if they form one batch of some width."""
+    kept = [min(length, limit) for length in whole]
+    cut = [length - limit for length in whole if length > limit]
+    ordered = sorted(whole)
+    found = {
+        "texts": len(whole),
+        "tokens": sum(kept),
+        "shortest": ordered[0],
+        "median": ordered[len(ordered) // 2],
+        "longest": ordered[-1],
+        "truncated": len(cut),
+        "tokens_cut": sum(cut),
+        "most_cut": max(cut, default=0),
+    }
+    if width is not None:
+        found |= {"width": width, "padding": width * len(kept) - sum(kept)}
+        found |= {"padded_to_limit": limit * len(kept), "padding_to_limit": limit * len(kept) - sum(kept)}
+    return found
+
+
+def compare_batching(whole: Sequence[int], limit: int, settings: FineTuning) -> dict[str, dict[str, float]]:
+    """Tokens computed in one epoch with padding, and how many of them are padding, for each way to make batches."""
+    group: Any = trainer_pt_utils.get_length_grouped_indices  # without types
+    kept = [min(length, limit) for length in whole]
+
+    def drawn() -> torch.Generator:
+        return torch.Generator().manual_seed(settings.seed)
+
+    orders = {
+        "grouped": group(kept, settings.batch_size, generator=drawn()),
+        "random": torch.randperm(len(kept), generator=drawn()).tolist(),
+    }
+    computed = {name: padded_places(kept, order, settings.batch_size) for name, order in orders.items()}
+    computed["fixed"] = limit * len(kept)
+    return {
+        name: {"places": places, "padding": places - sum(kept), "share": (places - sum(kept)) / places}
+        for name, places in computed.items()
+    }
+
+
+def padded_places(kept: Sequence[int], order: Sequence[int], size: int) -> int:
+    """Tokens of all batches in this order, each as wide as its longest text."""
+    batches = [order[begin : begin + size] for begin in range(0, len(order), size)]
+    return sum(len(batch) * max(kept[place] for place in batch) for batch in batches)
+
+
+def _shown_text(tokenizer: PreTrainedTokenizerBase, tables: Tables, batch: Any) -> dict[str, object]:
+    """The shortest text of the batch, piece by piece: if there is padding, it has some."""
+    masks = batch["attention_mask"].tolist()
+    place = min(range(len(masks)), key=lambda number: sum(masks[number]))
+    ids, row = batch["input_ids"][place].tolist(), tables.train.rows[place]
+    return {
+        "line": tables.train.place(place),
+        "text": row.text,
+        "label": row.label,
+        "label_id": int(batch["labels"][place]),
+        "pieces": [
+            {"piece": piece, "id": number, "mask": mask}
+            for piece, number, mask in zip(tokenizer.convert_ids_to_tokens(ids), ids, masks[place], strict=True)
+        ],
+    }

@@ -1,7 +1,7 @@
-"""Which optimizer? The same encoder, tables, seeds and epochs, fine-tuned once by each optimizer with each seed.
+"""Which optimizer? The same encoder, tables, seeds and epochs, fine-tuned once with each optimizer and seed.
 
 Order, folders, tests and report are those of a comparison; the texts of the validation table are its questions. The test
-table is never read. Finished trainings are kept, so that a study that was stopped resumes where it was.
+table is never read. Finished trainings are stored, so that a study that was stopped resumes where it was.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from rich.console import Console
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError, unknown
 from attnlab.folders import reporting_damage, to_json, write_folder
-from attnlab.hf.classify import Asked, check, data_of, fine_tune, fingerprints, versions
-from attnlab.hf.outcome import Outcome
+from attnlab.hf.classify import Epoch, Fact, Outcome, Request, fine_tune, short_name, versions
 from attnlab.hf.settings import RATES, FineTuning
 from attnlab.machine import environment
 from attnlab.progress import display, say
@@ -38,17 +37,17 @@ from attnlab.studies.study import Result, Study
 
 __all__ = ["STUDY", "Trainings", "begin", "make_plan"]
 
-FIGURES = (
+_FIGURES = (
     Figure(
         "accuracy",
         "right labels",
         "right",
         "share",
         False,
-        "of the validation texts, in the best epoch; that it was chosen on the same texts flatters all of them a little",
+        "of the validation texts, in the best epoch; chosen on the same texts, which makes all of them a little optimistic",
         "accuracy",
     ),
-    Figure("loss", "validation loss", "loss", "loss", True, "nats a text, in the best epoch", "loss"),
+    Figure("loss", "validation loss", "loss", "loss", True, "nats per text, in the best epoch", "loss"),
     Figure(
         "best_epoch", "best epoch", "best epoch", "epoch", True, "the first with the most right labels", "best_epoch"
     ),
@@ -58,7 +57,7 @@ FIGURES = (
         "epoch",
         "seconds",
         True,
-        "training alone, one training at a time",
+        "without validation, one training at a time",
         "seconds_per_epoch",
     ),
     Figure("seconds", "whole time", "time", "seconds", True, "with loading and validation", "seconds"),
@@ -67,9 +66,9 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Trainings:
-    """The whole study: what is fine-tuned, the rate of every optimizer, those whose rate was chosen by the user, seeds."""
+    """The whole study: what is fine-tuned, the rate of every optimizer, those whose rate the user gave, and the seeds."""
 
-    asked: Asked
+    asked: Request
     rates: Mapping[str, float]
     chosen: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -79,25 +78,29 @@ class Trainings:
     def restore(cls, values: Mapping[str, Any]) -> Trainings:
         """The plan from what study.json holds."""
         lists = {key: tuple(values[key]) for key in ("chosen", "seeds")}
-        return cls(Asked.restore(values["asked"]), dict(values["rates"]), **lists)
+        return cls(Request.restore(values["asked"]), dict(values["rates"]), **lists)
 
     def tables(self) -> Tables:
-        """What is learned from and judged on."""
+        """The tables to train and to validate on."""
         return replace(self.asked.tables(), test=None)
 
     def settings(self, name: str, seed: int) -> FineTuning:
         """The settings of one training."""
-        changed: dict[str, Any] = {"optimizer": name, "lr": self.rates[name], "seed": seed}
-        return replace(self.asked.settings, **changed)
+        return replace(self.asked.settings, optimizer=name, lr=self.rates[name], seed=seed)  # type: ignore[arg-type]
 
     def comparison(self) -> Plan:
-        """The same as a comparison of each with each."""
-        specimens = tuple(map(Specimen, self.rates))
-        return Plan(specimens, "optimizer", self.seeds, exam=self.asked.dev or "topics:dev", all_pairs=True)
+        """The same as a comparison of all pairs."""
+        return Plan(
+            tuple(map(Specimen, self.rates)),
+            "optimizer",
+            self.seeds,
+            exam=self.asked.dev or "topics:dev",
+            all_pairs=True,
+        )
 
 
 def read_rates(text: str) -> dict[str, float]:
-    """Optimizers joined by commas, each with a rate if it is to have another than its own: adamw=3e-5,sgd."""
+    """Optimizers separated by commas, each with a rate unless it is to have its default: adamw=3e-5,sgd."""
     found: dict[str, float] = {}
     for part in text.split(","):
         name, sign, said = (piece.strip() for piece in part.partition("="))
@@ -114,29 +117,31 @@ def read_rates(text: str) -> dict[str, float]:
                 f"--optimizers: the rate of {name} must be a number above 0, such as {name}={RATES[name]:g}"
             )
     if len(found) < 2:
-        raise UserError(f"--optimizers compares two or more, such as adamw,sgd; for one alone say --optimizer {text}")
+        raise UserError(
+            f"--optimizers compares two or more, such as adamw,sgd; for a single one use --optimizer {text}"
+        )
     return found
 
 
-def make_plan(asked: Asked, optimizers: str, seeds: int | Sequence[int] | None = None) -> Trainings:
-    """The study as a user asks for it."""
+def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None = None) -> Trainings:
+    """The study that a user asks for."""
     given = read_rates(optimizers)
     if asked.test:
         raise UserError(
-            "--optimizers judges on validation: leave --test out, and measure it once with the one you choose"
+            "--optimizers judges on validation: leave --test out, and use it once with the optimizer you choose"
         )
     if asked.settings.lr:
         raise UserError(
             "one --lr does not suit all optimizers: give rates by name, such as --optimizers adamw=3e-5,sgd=0.02"
         )
     if asked.settings.optimizer != FineTuning.optimizer or asked.settings.seed:
-        raise UserError("--optimizers and --seeds say which: leave out --optimizer and --seed")
+        raise UserError("--optimizers and --seeds replace them: leave out --optimizer and --seed")
     chosen = tuple(name for name, rate in given.items() if rate)
     rates = {name: rate or RATES[name] for name, rate in given.items()}
     return Trainings(asked.absolute(), rates, chosen, seed_numbers(seeds))
 
 
-def _conclude(folder: Path, plan: Trainings, console: Console) -> Result:
+def _run(folder: Path, plan: Trainings, console: Console) -> Result:
     tables = plan.tables()
     _train_all(folder, plan, tables, console)
     result: Result = strict(judge(plan, folder, tables))
@@ -144,7 +149,7 @@ def _conclude(folder: Path, plan: Trainings, console: Console) -> Result:
 
 
 def _train_all(folder: Path, plan: Trainings, tables: Tables, console: Console) -> None:
-    """Every training that is not there yet, one after the other: so their times can be compared."""
+    """Every training that is not finished, one after the other, so that their times can be compared."""
     order, path = plan.comparison().order(), plan.comparison().path
     waiting = [one for one in order if not path(folder, *one).exists()]
     say(
@@ -167,27 +172,34 @@ def _train_all(folder: Path, plan: Trainings, tables: Tables, console: Console) 
         )
 
 
-def keep(path: Path, settings: FineTuning, outcome: Outcome) -> None:
-    """Write a finished training down: its epochs, and right or wrong text by text."""
+@dataclass(frozen=True)
+class _Training:
+    """result.json of one training."""
+
+    settings: FineTuning
+    accuracy: float
+    loss: float
+    best_epoch: int
+    epochs: tuple[Epoch, ...]
+    seconds: float
+    steps: int
+    tokens: int
+    padding: int
+    facts: Mapping[str, Fact]
+    threads: int
+
+
+def keep(path: Path, settings: FineTuning, one: Outcome) -> None:
+    """Store a finished training: its epochs, and right or wrong text by text."""
     import torch
 
-    result = {
-        "settings": asdict(settings),
-        "accuracy": outcome.accuracy,
-        "loss": outcome.dev.loss,
-        "best_epoch": outcome.best_epoch,
-        "epochs": [asdict(one) for one in outcome.epochs],
-        "seconds": outcome.seconds,
-        "steps": outcome.steps,
-        "tokens": outcome.tokens,
-        "padding": outcome.padding,
-        "facts": dict(outcome.facts),
-        "threads": torch.get_num_threads(),
-    }
+    best = one.accuracy, one.dev.loss, one.best_epoch, one.epochs
+    counts = one.seconds, one.steps, one.tokens, one.padding
+    result = _Training(settings, *best, *counts, one.facts, torch.get_num_threads())
     files = {
-        "result.json": to_json(strict(result)),
+        "result.json": to_json(strict(asdict(result))),
         "env.json": to_json(environment()),
-        "right.csv": "".join(f"{line}\n" for line in ("right", *map(int, outcome.right))).encode(),
+        "right.csv": "".join(f"{line}\n" for line in ("right", *map(int, one.right))).encode(),
     }
     write_folder(path, "training", files)
 
@@ -196,7 +208,7 @@ def keep(path: Path, settings: FineTuning, outcome: Outcome) -> None:
 
 
 def about_rates(rates: Mapping[str, float], chosen: Sequence[str]) -> str:
-    """Where the learning rates come from, and what that means."""
+    """Where the learning rates come from, and what that means for the comparison."""
     defaults = [f"{name} {rate:g}" for name, rate in rates.items() if name not in chosen]
     given = [f"{name} {rates[name]:g}" for name in chosen]
     said = [f"as given: {', '.join(given)}"] if given else []
@@ -216,17 +228,17 @@ def _read_records(plan: Trainings, folder: Path) -> dict[str, list[Record]]:
             stored = Run(path).result
             each = [one["seconds"] for one in stored["epochs"]]
             stored["seconds_per_epoch"] = sum(each) / len(each)
-            values = {one.key: one.of(stored) for one in FIGURES}
+            values = {one.key: one.of(stored) for one in _FIGURES}
             there = {key: float(value) for key, value in values.items() if value is not None}
             found.setdefault(name, []).append(Record(seed, Run(path), path, there, stored))
     return found
 
 
-def judge(plan: Trainings, folder: Path, tables: Tables) -> dict[str, Any]:
+def judge(plan: Trainings, folder: Path, tables: Tables) -> Result:
     """The result in the shape of a comparison, ready for JSON and for the report."""
     records = _read_records(plan, folder)
     every = [one for rows in records.values() for one in rows]
-    columns = [one for one in FIGURES if all(one.key in record.values for record in every)]
+    columns = [one for one in _FIGURES if all(one.key in record.values for record in every)]
     comparison = plan.comparison()
     specimens = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
     comparisons = [_of_texts(one) for one in compare_all(comparison, records, columns[0], set())]
@@ -234,7 +246,7 @@ def judge(plan: Trainings, folder: Path, tables: Tables) -> dict[str, Any]:
     return {
         "kind": "comparison",
         "study": "optimizers",
-        "title": f"{names}: which fine-tunes {plan.asked.called} better?",
+        "title": f"{names}: which fine-tunes {short_name(plan.asked.model)} better?",
         "question": f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
         f" {tables.dev.source}.",
         "command": plan.asked.command,
@@ -244,7 +256,7 @@ def judge(plan: Trainings, folder: Path, tables: Tables) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "jobs": 1,
         "order": [list(one) for one in comparison.order()],
-        "data": data_of(plan.asked, tables),
+        "data": plan.asked.describe(tables),
         "figures": [one.to_dict() for one in columns],
         "specimens": specimens,
         "comparisons": comparisons,
@@ -258,18 +270,15 @@ def judge(plan: Trainings, folder: Path, tables: Tables) -> dict[str, Any]:
             *(f"Look at the data: {one}." for one in tables.warnings),
         ],
         "environment": {**environment(), **versions()},
-        "settings": {name: _shared(plan, name) for name in records},
+        "settings": {name: _without_seed(plan.settings(name, 0)) for name in records},
     }
 
 
-def _shared(plan: Trainings, name: str) -> dict[str, Any]:
-    """The settings of all trainings by one optimizer."""
-    return {key: value for key, value in asdict(plan.settings(name, 0)).items() if key != "seed"}
+def _without_seed(settings: FineTuning) -> dict[str, str | int | float]:
+    return {key: value for key, value in asdict(settings).items() if key != "seed"}
 
 
-def _describe(
-    plan: Trainings, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]
-) -> dict[str, Any]:
+def _describe(plan: Trainings, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]) -> Result:
     """One optimizer with all its trainings."""
     spread = {}
     for column in columns:
@@ -300,7 +309,7 @@ def _describe(
 
 
 def _diverged(records: Mapping[str, Sequence[Record]]) -> list[str]:
-    """The optimizers whose loss was no number in the end, which says more of the rate than of them."""
+    """The optimizers whose final loss is not a number: a sign of the rate rather than of the optimizer."""
     found = {name: [row.seed for row in rows if "loss" not in row.values] for name, rows in records.items()}
     why = "its loss is not a number. Give it a smaller rate."
     return [
@@ -310,13 +319,13 @@ def _diverged(records: Mapping[str, Sequence[Record]]) -> list[str]:
     ]
 
 
-def _of_texts(comparison: dict[str, Any]) -> dict[str, Any]:
-    """A comparison whose words speak of texts: they are the questions here."""
+def _of_texts(comparison: Result) -> Result:
+    """A comparison whose sentences say texts, which are the questions here."""
     return comparison | {key: comparison[key].replace("question", "text") for key in ("words", "test")}
 
 
-def _lead(specimens: Sequence[Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]], seeds: int) -> str:
-    """Who comes first, and over whom that is shown."""
+def _lead(specimens: Sequence[Result], comparisons: Sequence[Result], seeds: int) -> str:
+    """Which comes first, and which it is shown to be better than."""
     best = max(specimens, key=lambda one: one["values"]["accuracy"]["mean"])
     over: dict[bool, list[str]] = {True: [], False: []}
     for one in comparisons:
@@ -331,15 +340,14 @@ def _lead(specimens: Sequence[Mapping[str, Any]], comparisons: Sequence[Mapping[
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names as one would say them."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 STUDY = Study(
     restore=Trainings.restore,
-    check=lambda plan: check(plan.asked, plan.tables(), "has no optimizer to choose"),
-    fingerprints=lambda plan: fingerprints(plan.asked, plan.tables()),
-    judge=_conclude,
+    check=lambda plan: plan.asked.check("has no optimizer to choose"),
+    fingerprints=lambda plan: plan.asked.fingerprints(plan.tables()),
+    judge=_run,
     name=lambda _: "optimizers",
 )
 begin = STUDY.begin

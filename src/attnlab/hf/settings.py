@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from attnlab.config import MOST, build, from_text, require, require_seed, setting, type_hints
 
@@ -13,8 +13,8 @@ BAG_OF_WORDS = "bag-of-words"  # instead of an encoder
 Optimizer = Literal["adamw", "sgd", "adagrad", "muon"]
 Batching = Literal["grouped", "random", "fixed"]
 
-# SGD's steps shrink with the gradient and Adagrad's with time, so both need a larger number to move as far as AdamW; Muon's
-# update of a matrix has the length of AdamW's at about thirty times its rate, at a width of 768.
+# SGD's steps shrink with the gradient and Adagrad's with time, so that both need a larger rate to move as far as AdamW. Muon's
+# update of a matrix is as long as AdamW's at about thirty times its rate, at a width of 768.
 RATES: dict[str, float] = {"adamw": 5e-5, "sgd": 1e-2, "adagrad": 5e-4, "muon": 1.5e-3}
 
 
@@ -44,13 +44,6 @@ class FineTuning:
     def rate(self) -> float:
         """The peak learning rate."""
         return self.lr or RATES[self.optimizer]
-
-
-def from_given(values: Mapping[str, Any]) -> FineTuning:
-    """Settings from what was given by hand, as texts or as values; None is not given."""
-    hints = type_hints(FineTuning)
-    given = {name: from_text(value, hints.get(name)) for name, value in values.items() if value is not None}
-    return build(FineTuning, given, where="settings given")
 
 
 @dataclass(frozen=True)
@@ -91,3 +84,14 @@ class EncoderConfig:
         require(self.n_embd % self.n_head == 0, f"n_embd {self.n_embd} must be a multiple of n_head {self.n_head}")
         require(self.block_size >= 8, f"block_size must be at least 8, not {self.block_size}")
         require(self.vocab_size >= 300, f"vocab_size must be at least 300 (all bytes and some), not {self.vocab_size}")
+
+
+S = TypeVar("S", FineTuning, EncoderConfig)
+
+
+def from_given(kind: type[S], values: Mapping[str, object]) -> S:
+    """Settings from texts or values that were given; None means not given."""
+    hints = type_hints(kind)
+    given = {name: from_text(value, hints.get(name)) for name, value in values.items() if value is not None}
+    made: S = build(kind, given, where="settings given")
+    return made

@@ -15,7 +15,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from attnlab.optim import Muon, OptimizerPair
 from attnlab.train import Step
 
-MOMENTUM = 0.9  # of SGD
+_MOMENTUM = 0.9  # of SGD
 
 
 def make_optimizer(
@@ -31,27 +31,27 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """An optimizer by name; weight decay applies to the parameters named in `decayed`.
 
-    Muon takes the `matrices`, and leaves the rest to AdamW at `adamw_rate`.
+    Muon updates the `matrices`, and AdamW the rest at `adamw_rate`.
     """
     chosen = {id(weight) for weight in matrices} if kind == "muon" else set()
     named = [(name, one) for name, one in model.named_parameters() if one.requires_grad and id(one) not in chosen]
-    groups: list[dict[str, Any]] = [
+    groups = [
         {"params": [one for name, one in named if name in decayed], "weight_decay": weight_decay},
         {"params": [one for name, one in named if name not in decayed], "weight_decay": 0.0},
     ]
     if kind == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=MOMENTUM)
+        return torch.optim.SGD(groups, lr=rate, momentum=_MOMENTUM)
     if kind == "adagrad":
         return torch.optim.Adagrad(groups, lr=rate)
     if kind == "adamw":
         return torch.optim.AdamW(groups, lr=rate, fused=True, **adam)
     inner = [one for one in model.parameters() if one.requires_grad and id(one) in chosen]
-    beside = torch.optim.AdamW(groups, lr=adamw_rate, fused=True, **adam)
-    return OptimizerPair(Muon(inner, rate, weight_decay=weight_decay), beside)
+    rest = torch.optim.AdamW(groups, lr=adamw_rate, fused=True, **adam)
+    return OptimizerPair(Muon(inner, rate, weight_decay=weight_decay), rest)
 
 
 class Watch(TrainerCallback):
-    """Shows every step; a subclass says how much time has passed, and records what it wants."""
+    """Shows every step; a subclass measures the time, and records what it needs."""
 
     def __init__(self, step: Callable[[Step], None]) -> None:
         self.step = step
@@ -61,24 +61,25 @@ class Watch(TrainerCallback):
         """Seconds of training so far."""
         raise NotImplementedError
 
-    def progress(self, state: Any) -> float:
-        """The share of the training that is over."""
-        return float(state.global_step / state.max_steps)
+    def progress(self, step: int, steps: int) -> float:
+        """The finished share of the training."""
+        return step / steps
 
-    def rate(self, state: Any) -> float:
-        """The learning rate that is shown; 0 for none."""
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate to show; 0 for none."""
         return 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After every update."""
-        done, epoch = self.progress(state), state.epoch or 0.0
-        self.step(Step(state.global_step, done, epoch, self.loss, self.rate(state), self.tokens, self.seconds()))
+        at = state.global_step, state.max_steps
+        done, epoch = self.progress(*at), state.epoch or 0.0
+        self.step(Step(state.global_step, done, epoch, self.loss, self.rate(*at), self.tokens, self.seconds()))
         if done >= 1.0:
             control.should_training_stop = True
 
 
 class QuietTrainer(Trainer):
-    """transformers' Trainer with one callback, which alone says what happens."""
+    """transformers' Trainer with one callback, the only one that prints."""
 
     def __init__(self, watch: Watch, **options: Any) -> None:
         super().__init__(callbacks=[watch], **options)
@@ -86,7 +87,7 @@ class QuietTrainer(Trainer):
 
 
 def arguments(folder: str, batch_size: int, seed: int, **others: Any) -> TrainingArguments:
-    """What Trainer is told in both cases."""
+    """The arguments of Trainer, with what is the same in fine-tuning and pretraining."""
     return TrainingArguments(
         output_dir=folder,
         per_device_train_batch_size=batch_size,
