@@ -109,7 +109,7 @@ def test_the_card_tells_what_the_run_knows(tmp_path: Path) -> None:
     assert "`f.tsv`" in card
     assert "/home/x" not in card
     assert card.index("`prose`, sha256 `e5`") < card.index("- finetune")
-    for licence in ("CC BY-SA 3.0", "Python Software Foundation", "data of one's own"):
+    for licence in ("CC BY-SA 3.0", "Python Software Foundation", "your own data"):
         assert licence in card
     assert "final training loss: 0.1235" in card
     assert "50 questions of `one`: 50.0 % right (95 % interval 36.0 to 64.0 %)" in card
