@@ -172,12 +172,12 @@ def record_to(log: Path) -> Strike:
 
 
 def place() -> str:
-    """The function of attnlab that is writing: the innermost outside runs.py, and what it called there."""
+    """The function of attnlab that is writing: the innermost outside runs.py and folders.py, and what it called there."""
     frame, called = sys._getframe(1), ""
     while frame is not None:
         name = frame.f_code.co_filename
         if "/attnlab/" in name:
-            if not name.endswith("/attnlab/runs.py"):
+            if not name.endswith(("/attnlab/runs.py", "/attnlab/folders.py")):
                 return f"{name.rpartition('/attnlab/')[2]}:{frame.f_lineno}{called}"
             called = f" {frame.f_code.co_name}:{frame.f_lineno}{called}"
         frame = frame.f_back
