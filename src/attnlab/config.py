@@ -7,8 +7,6 @@ nothing about torch, files other than TOML presets, or what a mechanism does.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 import tomllib
 import typing
@@ -22,6 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 from attnlab import usercode
 from attnlab.errors import ConfigError, unknown
 
+Settings = Mapping[str, Any]  # nested tables of settings as TOML, JSON or the command line give them, not yet checked
 LARGEST = 2**31 - 1  # largest integer setting, seeds included: numpy takes no larger seeds
 Stage = Literal["pretrain", "finetune", "scratch"]  # scratch: the baseline without pretraining
 
@@ -183,15 +182,15 @@ class RunConfig:
         require_seed(self.seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return nested tables of plain values, ready for JSON."""
         return asdict(self)
 
-    def hash(self) -> str:
-        """Twelve digits that change when any setting changes."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+    def flat(self) -> dict[str, Any]:
+        """Return all settings by dotted name."""
+        return dict(flatten(asdict(self)))
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every leaf of nested settings with its dotted name."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -202,11 +201,11 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def diff(left: RunConfig, right: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Return the settings in which two runs differ, by dotted name."""
-    a, b = dict(flatten(left.to_dict())), dict(flatten(right.to_dict()))
+    a, b = left.flat(), right.flat()
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Settings, over: Settings) -> Settings:
     """Merge `over` into `base`, table by table."""
     merged = dict(base)
     for key, value in over.items():
@@ -267,9 +266,9 @@ def shortened(value: Any) -> str:
     return shown if len(shown) <= 200 else f"{shown[:200]}..."
 
 
-def build(cls: type[Any], values: Mapping[str, Any], prefix: str = "", where: str = "settings") -> Any:
+def build(cls: type[Any], values: Settings, prefix: str = "", where: str = "settings") -> Any:
     """Build the dataclass `cls` from plain values; unknown keys are errors."""
-    hints = type_hints(cls)
+    hints = typing.get_type_hints(cls)
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: {prefix.rstrip('.') or 'settings'} must be a table, not {shortened(values)}")
     for key in values:
@@ -278,18 +277,13 @@ def build(cls: type[Any], values: Mapping[str, Any], prefix: str = "", where: st
     return cls(**{key: convert(value, hints[key], prefix + key, where) for key, value in values.items()})
 
 
-def type_hints(cls: type[Any]) -> dict[str, Any]:
-    """Resolve the types of a settings class."""
-    return typing.get_type_hints(cls)
-
-
 def preset_names() -> list[str]:
     """List the built-in presets."""
     folder = resources.files("attnlab") / "presets"
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> Settings:
     """Read a settings file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -301,7 +295,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def load_preset(name: str) -> dict[str, Any]:
+def load_preset(name: str) -> Settings:
     """Load a preset by name; one that is `like` another holds only the differences."""
     if name not in preset_names():
         raise ConfigError(unknown("preset", name, preset_names()))
@@ -313,17 +307,15 @@ def load_preset(name: str) -> dict[str, Any]:
 _SPECIAL = ("finetune", "scratch")  # tables of a preset or file that apply to one stage only
 
 
-def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(base: Settings, over: Settings) -> Settings:
     """Merge `over` into `base`; a different task replaces the options too, since they belong to the task."""
-    task = over.get("task", {})
-    if isinstance(task, Mapping) and task.get("name", base.get("task", {}).get("name")) != base.get("task", {}).get(
-        "name"
-    ):
+    task, before = over.get("task", {}), base.get("task", {}).get("name")
+    if isinstance(task, Mapping) and task.get("name", before) != before:
         base = {key: value for key, value in base.items() if key != "task"}
     return merge(base, over)
 
 
-def _split_stages(layer: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
+def _split_stages(layer: Settings, where: str) -> tuple[Settings, dict[str, Settings]]:
     """Split a layer into the settings for all stages and those for one stage."""
     special = {name: layer.get(name, {}) for name in _SPECIAL}
     for name, table in special.items():
@@ -339,7 +331,7 @@ def resolve(
     preset: str = "small",
     stage: Stage = "pretrain",
     file: Path | None = None,
-    given: Mapping[str, Any] | None = None,
+    given: Settings | None = None,
 ) -> RunConfig:
     """Resolve the settings of a run: preset, then `file`, then `given`; settings for one stage override general ones.
 
@@ -359,13 +351,13 @@ def resolve(
     return _renamed(config, usercode.named_by_user)
 
 
-def restore(folder: Path, stored: Mapping[str, Any], where: str) -> RunConfig:
+def restore(folder: Path, stored: Settings, where: str) -> RunConfig:
     """Restore the settings stored in a folder; user code that they name runs only if it is trusted."""
     config: RunConfig = build(RunConfig, stored, where=where)
     return _renamed(config, partial(usercode.stored_in, folder))
 
 
-def restore_model(folder: Path | None, stored: Mapping[str, Any], prefix: str, where: str) -> ModelConfig:
+def restore_model(folder: Path | None, stored: Settings, prefix: str, where: str) -> ModelConfig:
     """Restore the model settings stored in a folder; user code that they name runs only if it is trusted."""
     config: ModelConfig = build(ModelConfig, stored, prefix, where)
     return replace(config, mechanism=usercode.stored_in(folder, config.mechanism))
@@ -396,7 +388,7 @@ def absolute_names(mechanisms: str) -> str:
     return ",".join(str(Path(name).resolve()) if ".py:" in name else name for name in usercode.split_names(mechanisms))
 
 
-def absolute_given(given: Mapping[str, Any]) -> dict[str, Any]:
+def absolute_given(given: Settings) -> Settings:
     """Make the paths in settings given by hand absolute."""
     model, task = given.get("model", {}), given.get("task", {})
     if "mechanism" in model:

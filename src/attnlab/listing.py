@@ -353,7 +353,7 @@ def _look_up(key: str, values: Mapping[str, object]) -> object:
 
 def _check_key(key: str, entries: Sequence[Entry]) -> None:
     """Refuse a name that no entry and no setting has, and the last part of a name that stands for two."""
-    known = {*dict(flatten(RunConfig().to_dict())), *_COLUMNS, "stage", "study"}
+    known = {*RunConfig().flat(), *_COLUMNS, "stage", "study"}
     known |= {name for entry in with_inner(entries) for name in entry.settings}
     meant = [key] if key in known else sorted(name for name in known if name.endswith(f".{key}"))
     if not meant:

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import field, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 from cyclopts import Parameter
 
-from attnlab.config import RunConfig, from_text, require_seed, type_hints
+from attnlab.config import RunConfig, from_text, require_seed
 from attnlab.errors import UserError
 
 SETTINGS_HINT = "Any setting can be given as --model.n_head 4; `attnlab settings` lists them."
@@ -64,7 +64,7 @@ def settings_class(cls: type[Any]) -> type[Any]:
     """A settings class as options: all optional, taken as text and read by the rules of the settings themselves."""
     entries: list[tuple[str, Any, Any]] = []
     for one in fields(cls):
-        kind = type_hints(cls)[one.name]
+        kind = get_type_hints(cls)[one.name]
         if is_dataclass(kind) and isinstance(kind, type):
             nested = settings_class(kind)
             entries.append((one.name, nested, field(default=nested())))
@@ -103,7 +103,7 @@ def collect(given: Any, mechanism: str | None = None, seed: int | None = None) -
     def read(cls: type[Any], values: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for one in fields(values):
-            kind, value = type_hints(cls)[one.name], getattr(values, one.name)
+            kind, value = get_type_hints(cls)[one.name], getattr(values, one.name)
             if is_dataclass(value):
                 found[one.name] = read(kind, value)
             elif value is not None:

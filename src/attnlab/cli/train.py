@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from cyclopts import App, Parameter
 from rich.table import Table
@@ -12,7 +12,7 @@ from rich.table import Table
 from attnlab.cli import options as opt
 from attnlab.cli.common import TRAIN, app, console, show_json
 from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, read_numbers, read_seeds, typed_command
-from attnlab.config import RunConfig, flatten, load_preset, preset_names, resolve, type_hints
+from attnlab.config import RunConfig, flatten, load_preset, preset_names, resolve
 from attnlab.errors import UserError
 from attnlab.machine import is_main_process
 
@@ -333,7 +333,7 @@ def _meanings(cls: type[Any], prefix: str = "") -> list[tuple[str, str]]:
     """Every setting's dotted name and meaning."""
     found: list[tuple[str, str]] = []
     for one in fields(cls):
-        kind = type_hints(cls)[one.name]
+        kind = get_type_hints(cls)[one.name]
         if is_dataclass(kind) and isinstance(kind, type):
             found += _meanings(kind, f"{prefix}{one.name}.")
         else:

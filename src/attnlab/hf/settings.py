@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_type_hints
 
-from attnlab.config import MOST, build, from_text, require, require_seed, setting, type_hints
+from attnlab.config import MOST, build, from_text, require, require_seed, setting
 
 BAG_OF_WORDS = "bag-of-words"  # instead of an encoder
 
@@ -91,7 +91,7 @@ S = TypeVar("S", FineTuning, EncoderConfig)
 
 def from_given(kind: type[S], values: Mapping[str, object]) -> S:
     """Settings from texts or values that were given; None means not given."""
-    hints = type_hints(kind)
+    hints = get_type_hints(kind)
     given = {name: from_text(value, hints.get(name)) for name, value in values.items() if value is not None}
     made: S = build(kind, given, where="settings given")
     return made

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rich.console import Console
 
 from attnlab import corpora, stages
-from attnlab.config import RunConfig, Stage, absolute_given, code_named_in, resolve
+from attnlab.config import RunConfig, Settings, Stage, absolute_given, code_named_in, resolve
 from attnlab.errors import Interrupted, UserError
 from attnlab.folders import add_files, digest, is_written, locked, read_json, refuse_existing, to_json, write_folder
 from attnlab.progress import display
@@ -107,7 +107,7 @@ def refuse_changes(before: Mapping[str, str], now: Mapping[str, str]) -> None:
         )
 
 
-def sums_of_files(settings: str | None, given: Mapping[str, Any]) -> dict[str, str]:
+def sums_of_files(settings: str | None, given: Settings) -> dict[str, str]:
     """Checksums of the user's own files that settings are made of: the settings file, and the code that is named."""
     named = code_named_in({"file": settings, "given": given})
     found = {}
@@ -128,7 +128,7 @@ class Training:
 
     preset: str = "small"
     file: str | None = None
-    given: dict[str, Any] = field(default_factory=dict)
+    given: Settings = field(default_factory=dict)
 
     def settings(self, stage: Stage) -> RunConfig:
         """The settings of a stage; training and task settings given by hand are meant for pretraining."""

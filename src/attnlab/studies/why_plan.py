@@ -6,13 +6,13 @@ Every cell is a specimen of a comparison, so that its runs are trained, stopped 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from attnlab import corpora
-from attnlab.config import absolute_given, merge
+from attnlab.config import Settings, absolute_given, merge
 from attnlab.errors import UserError
 from attnlab.machine import cores
 from attnlab.studies.compare.plan import Plan, seed_numbers
@@ -80,7 +80,7 @@ def make_plan(
     seeds: int | Sequence[int] | None = None,
     preset: str | None = None,
     config: Path | None = None,
-    given: Mapping[str, Any] | None = None,
+    given: Settings | None = None,
     jobs: int = 0,
     quick: bool = False,
     command: str = "attnlab run why",
@@ -136,7 +136,7 @@ def checked_world(world: str, forms: int) -> str:
     return world
 
 
-def refuse_chosen(given: Mapping[str, Any]) -> None:
+def refuse_chosen(given: Settings) -> None:
     """Refuse settings that the study sets itself."""
     if "seed" in given:
         raise UserError("study why needs several seeds: --seeds 3, or --seeds 7,8,9")

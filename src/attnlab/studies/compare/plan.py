@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnlab import corpora, stages, stats, usercode
-from attnlab.config import Stage, load_preset, merge, overlay, require_seed, shortened
+from attnlab.config import Settings, Stage, load_preset, merge, overlay, require_seed, shortened
 from attnlab.errors import UserError, unknown
 from attnlab.evaluate import encode_question
 from attnlab.folders import reporting_damage
@@ -142,7 +142,7 @@ def make_plan(
     vary: str | None = None,
     preset: str | None = None,
     config: Path | None = None,
-    given: Mapping[str, Any] | None = None,
+    given: Settings | None = None,
     seeds: int | Sequence[int] | None = None,
     data: Data | None = None,
     jobs: int = 0,

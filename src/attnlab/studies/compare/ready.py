@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from attnlab import corpora, registry
-from attnlab.config import merge
+from attnlab.config import Settings, merge
 from attnlab.errors import UserError
 from attnlab.studies.compare.plan import Data, Plan, make_plan
 
@@ -20,7 +19,7 @@ class Ready:
     question: str
     specimens: tuple[str, ...]
     task: str
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Settings = field(default_factory=dict)
     preset: str | None = None
     data: Data = Data()
 
@@ -97,7 +96,7 @@ def published(study: Ready, data: Data) -> tuple[dict[str, Any], ...]:
     return tuple({"name": name, "values": PUBLISHED[name], "source": source} for name in names)
 
 
-def ready_plan(name: str, data: Data, *, given: Mapping[str, Any], quick: bool = False, **asked: Any) -> Plan:
+def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, **asked: Any) -> Plan:
     """The plan of a ready comparison, with what a user wants otherwise; `asked` as in make_plan."""
     one = READY[name]
     if "mechanism" in given.get("model", {}):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import stages
-from attnlab.config import flatten
 from attnlab.errors import UserError
 from attnlab.folders import read_bytes, read_json
 from attnlab.perplexity import SentenceLosses
@@ -104,7 +103,7 @@ def misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set[
     # What a user's finished run started from may have a seed of its own.
     seeds = {config.seed for config in (configs[:1] if plan.runs else configs)}
     found = {"seed"} if seeds != {record.seed} else set()
-    if not plan.runs and plan.find(name).value(plan.varied) != dict(flatten(configs[-1].to_dict())).get(plan.varied):
+    if not plan.runs and plan.find(name).value(plan.varied) != configs[-1].flat().get(plan.varied):
         found.add("specimen")
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from attnlab import registry, stages, usercode
 from attnlab.config import (
     RunConfig,
+    Settings,
     Stage,
     absolute_given,
     absolute_names,
@@ -41,7 +42,7 @@ class Specimen:
     name: str
     preset: str = "small"
     file: str | None = None
-    given: dict[str, Any] = field(default_factory=dict)
+    given: Settings = field(default_factory=dict)
     corpus: str | None = None  # the text that it reads, where not all specimens read the same
     steps: tuple[Stage, ...] = ()  # how it is trained, where that does not follow from its task
 
@@ -96,7 +97,7 @@ def telling_names(names: Sequence[str]) -> list[str]:
 
 
 def make_specimens(
-    names: Sequence[str], vary: str | None, preset: str, file: Path | None, given: Mapping[str, Any]
+    names: Sequence[str], vary: str | None, preset: str, file: Path | None, given: Settings
 ) -> tuple[tuple[Specimen, ...], str]:
     """The specimens that a user names, and the setting in which they differ."""
     base = Specimen("", preset, str(file.resolve()) if file else None, absolute_given(given))
@@ -126,7 +127,7 @@ def refuse_twice(specimens: Sequence[Specimen], keys: Sequence[str]) -> None:
         raise UserError(f"{', '.join(one.name for one in specimens)}: the same twice; name each specimen once")
 
 
-def with_mechanism(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+def with_mechanism(given: Settings, name: str) -> Settings:
     """Settings with a mechanism, and of the options given for several those that are its own."""
     model = given.get("model", {})
     used = short(name).split(",")
@@ -134,7 +135,7 @@ def with_mechanism(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**given, "model": {**model, "mechanism": absolute_names(name), "options": options}}
 
 
-def refuse_strange_options(names: Sequence[str], given: Mapping[str, Any]) -> None:
+def refuse_strange_options(names: Sequence[str], given: Settings) -> None:
     """Refuse options of a mechanism that is not compared."""
     used = {one for name in names for one in short(name).split(",")}
     for one in given.get("model", {}).get("options", {}):
@@ -157,12 +158,12 @@ def varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Speci
     ]
 
 
-def nested(name: str, value: str) -> dict[str, Any]:
+def nested(name: str, value: str) -> Settings:
     """A dotted setting with its value as nested tables."""
     inner: Any = from_text(value, bool if value.lower() in ("true", "false") else None)
     for part in reversed(name.split(".")):
         inner = {part: inner}
-    found: dict[str, Any] = inner
+    found: Settings = inner
     return found
 
 
@@ -235,7 +236,7 @@ def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[
     called = dict(zip(mechanisms, telling_names(mechanisms), strict=True))
     runs: dict[str, str] = {}
     for path, config in configs:
-        value = dict(flatten(config.to_dict())).get(varied)
+        value = config.flat().get(varied)
         name = called[config.model.mechanism] if varied == MECHANISM else f"{varied}={value}"
         if f"{name}/{config.seed}" in runs:
             raise UserError(
