@@ -22,16 +22,16 @@ from attnlab.measure.audit import (
     CHECKS,
     LONGEST,
     Report,
+    answer,
     audit_any,
     audit_mechanism,
     audit_module,
     beyond_rounding,
     influence,
-    wrong,
+    is_failure,
 )
 from attnlab.measure.audit.leaks import Setting, future_leak, future_leak_at_all_cuts, opposite_tokens
 from attnlab.measure.audit.questions import shared_wires
-from attnlab.measure.audit.report import answer
 from attnlab.measure.audit.subject import NotTested, Subject
 from attnlab.model import LanguageModel, model_files
 from attnlab.runs import Run
@@ -317,7 +317,7 @@ class OnlyAtOneLength(Sound):
 def test_what_was_not_tested_for_leaks_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     report = audit_module(build(OnlyAtOneLength), n_embd=WIDTH)
     assert report.verdict == "not tested"
-    assert wrong([report], named=False)
+    assert is_failure([report], named=False)
     assert "3 are needed" in report.untested["future"]
     assert report.causal_leak is None
     assert report.leak_by_position == []

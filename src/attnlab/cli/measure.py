@@ -76,7 +76,7 @@ def audit(
     verdict is "not tested"), or if only specimens with declared defects were named.
     """
     from attnlab import registry
-    from attnlab.measure.audit import audit_any, document, wrong
+    from attnlab.measure.audit import audit_any, document, is_failure
     from attnlab.report.screen import show_all
 
     if length < 4:
@@ -90,7 +90,7 @@ def audit(
         show_json([report.to_dict() for report in reports])
     else:
         show_all(document(reports), console)
-    if wrong(reports, named=bool(names)):
+    if is_failure(reports, named=bool(names)):
         raise SystemExit(1)
 
 

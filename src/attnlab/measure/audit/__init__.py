@@ -1,33 +1,33 @@
-"""Does a mechanism, or a whole model, do what it says: see no future, no padding, no neighbour, and the same each time?
+"""Audit a mechanism or a whole model: does it see the future, padding or other texts, and is it deterministic?
 
     attnlab.audit_mechanism("dot").verdict             a mechanism by name, or path.py:Class
-    attnlab.audit_module(my_model, n_embd=64).faults   anything that turns (B T D) into (B T E), already built
+    attnlab.audit_module(my_model, n_embd=64).faults   a built module that turns (B T D) into (B T E)
 
-Nothing here knows a mechanism by name or looks into one: whatever turns tokens into outputs is asked from outside, in both
-modes, at several lengths and norms (leaks.py says how sizes are measured, CHECKS what is asked).
+Nothing here knows a mechanism by name or looks inside one: whatever turns tokens into outputs is tested from outside, in
+both modes, at several lengths and norms (leaks.py measures sizes, CHECKS lists the questions).
 
-What no audit from outside can find: a fault that shows only after thousands of calls, at lengths that were not tried, or for
-rare inputs. A pass means that the tests found nothing.
+No audit from outside finds a fault that shows only after thousands of calls, at lengths that were not tried, or for rare
+inputs. A pass means that the tests found nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from attnlab import registry
 from attnlab.config import preset_names, resolve
-from attnlab.errors import ConfigError, UserError, unknown
+from attnlab.errors import ConfigError, UserError, one_line, unknown
 from attnlab.measure.audit import questions
-from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, influence, not_long
-from attnlab.measure.audit.report import Check, Report, answer, document, one_line, wrong
+from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, influence, not_long, worst
 from attnlab.measure.audit.subject import NotTested, Size, Subject, all_forms, awaken, own_copy
 from attnlab.model import LanguageModel, load_model
+from attnlab.report.document import Cell, Column, Document, Facts, Row, Section, Table
 from attnlab.runs import Run
 
 __all__ = [
@@ -39,23 +39,26 @@ __all__ = [
     "audit_module",
     "document",
     "influence",
-    "wrong",
+    "is_failure",
 ]
 
-# One more and one less than powers of two, where blocks end, a length that is near none, and the longest.
+# Powers of two, where blocks end, and their neighbours; a length that is near none; and the longest.
 LENGTHS = tuple(sorted({2**k + step for k in range(1, 10) for step in (-1, 0, 1)} | {150}))
 LONGEST = 513
-EVERY_LENGTH = frozenset({"future", "prefix"})  # checks that are asked at all of them; the others at a few
-DOUBT = 1e-3  # what is larger cannot be rounding
-LAYERS = 3  # built to see what they share
-OUTPUTS = 512  # scores of a language model that are looked at
-SEVERAL = 3  # lengths of two tokens or more without which nothing is known of the future
-OF_TIME = frozenset({"future", "gradient", "prefix", "both_ways"})
+_EVERY_LENGTH = frozenset({"future", "prefix"})  # checks that run at all of them; the others run at a few
+_DOUBT = 1e-3  # anything larger cannot be rounding
+_LAYERS = 3  # built to see what they share
+_OUTPUTS = 512  # logits of a language model that are tested
+_SEVERAL = 3  # lengths of two tokens or more, without which nothing is known of the future
+_OF_TIME = frozenset({"future", "gradient", "prefix", "both_ways"})
+# Faults that a declared defect may explain: seeing what is hidden, in any form. NaN or shared layers never.
+_EXCUSED = frozenset({"future", "gradient", "prefix", "cache", "padding"})
+_NOT_TESTED = "not tested"
+_BY_DESIGN = ("has no bidirectional form", "may see the future")  # reasons that need no mention
 
 Question = Callable[[Subject, Sequence[int]], Finding]
-Wires = Callable[[int], Finding]
 
-# What is asked, and the largest value that passes. At the edge of a block a token may have no later one to see.
+# The questions, and the largest value that passes. At the edge of a block a token may have no later one to see.
 CHECKS: dict[str, tuple[Question, float]] = {
     "responds": (questions.responds, 0.99),
     "future": (questions.future, LIMIT),
@@ -70,14 +73,144 @@ CHECKS: dict[str, tuple[Question, float]] = {
     "masked": (questions.masked, 0.0),
     "large": (questions.large, 0.0),
 }
+# Columns of the table, short enough for 80 characters, and their checks.
+_COLUMNS = {
+    "leak": ("future", "gradient", "prefix"),
+    "cache": ("cache",),
+    "both": ("both_ways",),
+    "pad": ("padding",),
+    "batch": ("batch",),
+    "modes": ("train_eval",),
+    "again": ("repeat",),
+    "sane": ("responds", "masked", "large"),
+    "wires": ("wiring",),
+}
 
 
-def examine(subjects: Sequence[Subject], lengths: Sequence[int]) -> list[Check]:
+@dataclass(frozen=True)
+class Check:
+    """One question and its answer; without a value it was not or could not be answered (`says` why)."""
+
+    name: str
+    value: float | None
+    limit: float
+    passed: bool | None
+    says: str
+    by_position: tuple[float, ...] = ()
+
+    def withdrawn(self, why: str) -> Check:
+        """The same question without its answer."""
+        return replace(self, value=None, passed=None, says=f"{_NOT_TESTED}: {why}", by_position=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {key: value for key, value in asdict(self).items() if key != "by_position"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The audit of one subject. `causal_leak` is None where the future may be seen."""
+
+    name: str
+    checks: tuple[Check, ...]
+    defect: str = ""
+    lengths: tuple[int, ...] = ()
+    forms: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failing(self) -> list[Check]:
+        """The checks that failed."""
+        return [check for check in self.checks if check.passed is False]
+
+    @property
+    def verdict(self) -> Literal["pass", "fail", "declared", "not tested"]:
+        """declared: wrong in the way it declares; not tested: whether it sees the future is unknown."""
+        if self.defect:
+            return "declared" if self.failing and all(check.name in _EXCUSED for check in self.failing) else "fail"
+        if self.failing:
+            return "fail"
+        # A causal subject is tested for leaks, a bidirectional one for seeing both ways.
+        return "not tested" if {"future", "both_ways"} <= self.untested.keys() else "pass"
+
+    @property
+    def untested(self) -> dict[str, str]:
+        """The checks that could not be made, with the reasons."""
+        skipped = [check for check in self.checks if check.passed is None]
+        return {check.name: check.says.removeprefix(f"{_NOT_TESTED}: ") for check in skipped}
+
+    @property
+    def causal_leak(self) -> float | None:
+        """The largest share of an output that comes from later tokens, by change or by gradient."""
+        return max((check.value for check in self._of_future if check.value is not None), default=None)
+
+    @property
+    def leak_by_position(self) -> list[float]:
+        """The same for every position of a text of up to 64 tokens."""
+        rows = [check.by_position for check in self._of_future if check.by_position]
+        return [max(column) for column in zip(*rows, strict=True)]
+
+    @property
+    def _of_future(self) -> list[Check]:
+        return [check for check in self.checks if check.name in ("future", "gradient")]
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """The faults in words, by check."""
+        found = {check.name: check.says for check in self.failing}
+        if self.defect and not self.failing:
+            found["declared"] = f"declares a defect that it does not have: {self.defect}"
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "name": self.name,
+            "causal_leak": self.causal_leak,
+            "verdict": self.verdict,
+            "defect": self.defect,
+            "faults": self.faults,
+            "untested": self.untested,
+            "checks": [check.to_dict() for check in self.checks],
+            "leak_by_position": self.leak_by_position,
+            "lengths": list(self.lengths),
+            "forms": list(self.forms),
+            "notes": list(self.notes),
+        }
+
+
+def is_failure(reports: Sequence[Report], named: bool) -> bool:
+    """Whether the command must fail: an undeclared fault, leaks not tested, or only declared defects asked for by name."""
+    verdicts = {report.verdict for report in reports}
+    return not verdicts.isdisjoint(("fail", "not tested")) or (named and verdicts == {"declared"})
+
+
+# Running the checks
+
+
+def answer(name: str, limit: float, asked: Iterable[Callable[[], Finding]]) -> Check:
+    """The worst answer to a question asked several times; one that raises has failed."""
+    found, reasons = [], []
+    for question in asked:
+        try:
+            found.append(question())
+        except NotTested as reason:
+            reasons.append(str(reason))
+        except Exception as error:  # whatever a user's module may raise
+            return Check(name, None, limit, False, f"raises {one_line(error)}")
+    if not found:
+        return Check(name, None, limit, None, f"{_NOT_TESTED}: {reasons[0]}")
+    first = worst(found)
+    passed = first.value <= limit
+    return Check(name, first.value, limit, passed, "" if passed else first.says, first.by_position)
+
+
+def _run_checks(subjects: Sequence[Subject], lengths: Sequence[int]) -> list[Check]:
     """Every question asked of every subject, at all lengths of the first and at two of the others."""
     some = sorted({min((one for one in few(lengths) if one > 2), default=lengths[0]), max(not_long(lengths))})
 
     def ask(name: str, number: int) -> Callable[[], Finding]:
-        asked = some if number else lengths if name in EVERY_LENGTH else few(lengths)
+        asked = some if number else lengths if name in _EVERY_LENGTH else few(lengths)
         return lambda: beyond_rounding(*CHECKS[name], subjects[number], asked)
 
     return [
@@ -87,9 +220,9 @@ def examine(subjects: Sequence[Subject], lengths: Sequence[int]) -> list[Check]:
 
 
 def beyond_rounding(check: Question, limit: float, subject: Subject, lengths: Sequence[int]) -> Finding:
-    """An answer, and where it is so small that it may be rounding, the answer in float64, where rounding shrinks away."""
+    """The answer; if it is small enough to be rounding, the answer in float64."""
     found = check(subject, lengths)
-    if not limit < found.value < DOUBT:
+    if not limit < found.value < _DOUBT:
         return found
     try:
         return check(subject.in_double(), lengths)
@@ -97,8 +230,8 @@ def beyond_rounding(check: Question, limit: float, subject: Subject, lengths: Se
         return found
 
 
-def _usable(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
-    """The lengths that a subject takes, and its words on those that it refuses."""
+def _usable_lengths(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
+    """The lengths that a subject accepts, and its errors at those it refuses."""
     taken: list[int] = []
     refused: dict[str, list[str]] = {}
     for tokens in sorted({*(length for length in LENGTHS if length < longest), longest}):
@@ -113,20 +246,29 @@ def _usable(subject: Subject, longest: int) -> tuple[list[int], list[str]]:
     ]
 
 
-def _conduct(name: str, subjects: Sequence[Subject], longest: int, wires: Wires, **more: Any) -> Report:
-    """The whole audit of the forms of one subject; `wires` looks at its wiring, with a length that it takes."""
-    lengths, refused = _usable(subjects[0], longest)
-    if lengths:
-        checks = [*examine(subjects, lengths), answer("wiring", 0.0, [lambda: wires(lengths[0])])]
-        several = [tokens for tokens in lengths if tokens > 1]
-        if len(several) < SEVERAL:
-            why = f"runs at {len(several)} of the lengths tried beyond one token, and {SEVERAL} are needed"
-            checks = [check.withdrawn(why) if check.passed and check.name in OF_TIME else check for check in checks]
-    else:
-        checks, refused = [Check("responds", None, 0.0, False, refused[0])], []
-    notes = (*more.pop("notes", ()), *refused)
-    words = tuple(subject.form for subject in subjects)
-    return Report(name, tuple(checks), lengths=tuple(lengths), forms=words, notes=notes, **more)
+def _audit(
+    name: str,
+    subjects: Sequence[Subject],
+    longest: int,
+    wiring: Callable[[int], Finding],
+    defect: str = "",
+    notes: Sequence[str] = (),
+) -> Report:
+    """The whole audit of the forms of one subject; `wiring` tests what its layers share, at a length that it accepts."""
+    lengths, refused = _usable_lengths(subjects[0], longest)
+    forms = tuple(subject.form for subject in subjects)
+    if not lengths:
+        failed = Check("responds", None, 0.0, False, refused[0])
+        return Report(name, (failed,), defect, forms=forms, notes=tuple(notes))
+    checks = [*_run_checks(subjects, lengths), answer("wiring", 0.0, [lambda: wiring(lengths[0])])]
+    several = [tokens for tokens in lengths if tokens > 1]
+    if len(several) < _SEVERAL:
+        why = f"runs at {len(several)} of the lengths tried beyond one token, and {_SEVERAL} are needed"
+        checks = [check.withdrawn(why) if check.passed and check.name in _OF_TIME else check for check in checks]
+    return Report(name, tuple(checks), defect, tuple(lengths), forms, (*notes, *refused))
+
+
+# What can be audited
 
 
 def audit_mechanism(name: str, *, n_embd: int = 32, n_head: int = 2, length: int = LONGEST) -> Report:
@@ -137,11 +279,11 @@ def audit_mechanism(name: str, *, n_embd: int = 32, n_head: int = 2, length: int
     with torch.random.fork_rng(devices=[]):
         subjects, notes = all_forms(entry, size)
 
-        def wires(_: int) -> Finding:
-            layers = nn.ModuleList(entry.make(size.of_mechanism) for _ in range(LAYERS))
+        def wiring(_: int) -> Finding:
+            layers = nn.ModuleList(entry.make(size.of_mechanism) for _ in range(_LAYERS))
             return questions.shared_wires(layers, between_layers=True)
 
-        return _conduct(entry.name, subjects, length, wires, defect=entry.defect, notes=tuple(notes))
+        return _audit(entry.name, subjects, length, wiring, entry.defect, notes)
 
 
 def audit_module(
@@ -153,9 +295,9 @@ def audit_module(
     causal: bool = True,
     name: str = "",
 ) -> Report:
-    """Audit a module or function that is already built, from (B T n_embd) or from ids (B T) below `vocab_size`.
+    """Audit a built module or function that reads vectors (B T n_embd), or ids (B T) below `vocab_size`.
 
-    A module is copied first, and the copy loses its dropout. Where the future may be seen, say causal=False.
+    A module is copied first, and the copy loses its dropout. Pass causal=False if it may see the future.
     """
     name, defect = name or getattr(module, "__name__", type(module).__name__), ""
     if length < 1:
@@ -174,7 +316,7 @@ def audit_module(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if not isinstance(module, nn.Module):
-            return _conduct(name, [subject(module, "as given")], length, _no_wires)
+            return _audit(name, [subject(module, "as given")], length, _no_wiring)
         given, awake = own_copy(module), own_copy(module)
         for one in (given, awake):
             if isinstance(one, LanguageModel):
@@ -183,27 +325,27 @@ def audit_module(
         if awaken(awake):
             subjects.append(subject(awake, "with weights where it has zeros"))
 
-        def wires(tokens: int) -> Finding:
+        def wiring(tokens: int) -> Finding:
             return questions.shared_wires(given, lambda: subjects[0].run(subjects[0].draw(2, tokens)))
 
-        return _conduct(name, subjects, length, wires, defect=defect)
+        return _audit(name, subjects, length, wiring, defect)
 
 
 def _narrow_head(model: LanguageModel) -> None:
-    """Keep some of the scores of a large vocabulary, in place: the head sees each token by itself and hides nothing."""
-    kept = model.head.weight[:OUTPUTS].detach().clone()
+    """Keep some of the logits of a large vocabulary, in place: the head sees each token by itself and hides nothing."""
+    kept = model.head.weight[:_OUTPUTS].detach().clone()
     model.head = nn.Linear(kept.shape[1], len(kept), bias=False)
     model.head.weight = nn.Parameter(kept)
 
 
-def _no_wires(_: int) -> Finding:
+def _no_wiring(_: int) -> Finding:
     raise NotTested("a plain function shows no modules")
 
 
 def audit_any(
     name: str, *, n_embd: int = 32, n_head: int = 2, length: int = LONGEST, trust_code: bool = False
 ) -> Report:
-    """Audit what a name stands for: a mechanism, path.py:Class, a preset's model, or the model of a run folder."""
+    """Audit a mechanism, path.py:Class, the model of a preset, or the model of a run folder."""
     if ".py:" in name or name in registry.names("mechanism"):
         return audit_mechanism(name, n_embd=n_embd, n_head=n_head, length=length)
     if name in preset_names():
@@ -214,3 +356,44 @@ def audit_any(
         model, _ = load_model(Run.open(name).model, trust_code=trust_code)
         return audit_module(model, length=length, name=name)
     raise ConfigError(unknown("mechanism, preset or run", name, [*registry.names("mechanism"), *preset_names()]))
+
+
+# The report
+
+
+def document(reports: Sequence[Report]) -> Document:
+    """Several audits as a report: the table, and below it the faults in words."""
+    columns = [Column(title, number=False) for title in ("name", *_COLUMNS, "verdict")]
+    sections = [Section("Checks", [Table("Checks", "", columns, [_row(report) for report in reports])])]
+    explained = [facts for facts in map(_explanation, reports) if facts is not None]
+    if explained:
+        sections.append(Section("Findings", explained))
+    return Document("audit", "Audit", [], sections)
+
+
+def _row(report: Report) -> Row:
+    by_name = {check.name: check for check in report.checks}
+    cells = [_cell([by_name[name] for name in names if name in by_name]) for names in _COLUMNS.values()]
+    tone: Literal["good", "warning", "bad"] = "bad" if report.verdict == "fail" else "warning"
+    verdict = Cell(report.verdict, tone="good" if report.verdict == "pass" else tone)
+    return Row(Cell(report.name), [*cells, verdict])
+
+
+def _cell(checks: Sequence[Check]) -> Cell:
+    failing = [check for check in checks if check.passed is False]
+    if failing:
+        size = max((check.value for check in failing if check.value is not None), default=None)
+        return Cell("error" if size is None else f"{size:.1g}", size, tone="bad")
+    return Cell("ok", tone="good") if any(check.passed for check in checks) else Cell("-", tone="quiet")
+
+
+def _explanation(report: Report) -> Facts | None:
+    """Faults, checks that were not made, and notes; None if there is nothing to say."""
+    untested: dict[str, list[str]] = {}
+    for name, why in report.untested.items():
+        untested.setdefault(why, []).append(name)
+    pairs = [*report.faults.items()]
+    pairs += [(_NOT_TESTED, f"{', '.join(names)}: {why}") for why, names in untested.items() if why not in _BY_DESIGN]
+    pairs += [("note", note) for note in report.notes]
+    declared = f", declared: {report.defect}" if report.verdict == "declared" else ""
+    return Facts(f"{report.name}{declared}", pairs) if pairs else None

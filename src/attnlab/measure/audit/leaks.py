@@ -1,8 +1,8 @@
-"""Sizes of a leak, as pure functions of a subject: by changing tokens, and by gradients.
+"""Sizes of leaks, as pure functions of a subject: by changing tokens, and by gradients.
 
 The size of a leak lies between 0 and 1. What a change moves is compared with what redrawing the whole input moves, so that
-neither small inputs nor a large constant in the output hide a leak; of a gradient it is the share of tokens that nobody may
-see. What is within rounding of the outputs is no leak, and then the size is told relative to them.
+neither small inputs nor a large constant in the output hide a leak; of a gradient it is the share of the tokens that must
+not be seen. A change within rounding of the outputs is no leak; its size is then given relative to the outputs.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from torch import Tensor
 from attnlab.measure.audit.subject import NotTested, Subject
 
 LIMIT = 1e-6  # of a leak: rounding in float32 stays below
-SAME = 1e-5  # of two ways to the same numbers, which round differently
-SCALES = (1.0, 10.0, 0.0)  # of the tokens put in place of others; a maximum must meet larger ones
-PAIRS = 2**19  # rows x tokens x tokens that one backward pass may hold
-PAIRS_FORWARD = 2**20  # the same for a pass without gradients
-OPPOSITE = (-2.0, -3.0, -0.5)  # times a token: a change that neither an even function nor a ReLU can miss
-NUMBERS = 2**24  # rows x tokens x width that it may hold
+SAME = 1e-5  # of two ways to compute the same numbers, which round differently
+_SCALES = (1.0, 10.0, 0.0)  # of replacement tokens; a maximum over the text must meet larger ones
+_PAIRS = 2**19  # rows x tokens x tokens that one backward pass may hold
+_PAIRS_FORWARD = 2**20  # the same for a pass without gradients
+_OPPOSITE = (-2.0, -3.0, -0.5)  # factors of a token: a change that neither an even function nor a ReLU can miss
+_NUMBERS = 2**24  # rows x tokens x width that one pass may hold
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Under which circumstances something is measured."""
+    """The conditions of one measurement."""
 
     tokens: int
     norm: float = 1.0
     training: bool = False
     rows: int = 2
     seed: int = 0
-    padded: bool = False  # whether padding is given, though it hides nothing: that may lead along another path
+    padded: bool = False  # pass a padding mask that hides nothing, which may select another code path
 
     def __str__(self) -> str:
         scale = "" if self.norm == 1 else f", inputs x {self.norm:g}"
@@ -55,7 +55,7 @@ def difference(one: Tensor, other: Tensor) -> float:
 
 
 def _steps_between(before: Tensor, after: Tensor) -> Tensor:
-    """How far every output moves (B T); what was not finite before says nothing."""
+    """How far every output moves (B T); outputs that were not finite before are ignored."""
     steps = (after - before).abs().nan_to_num(nan=1e30, posinf=1e30).where(before.isfinite(), 0)
     return steps.detach().amax(2)
 
@@ -66,7 +66,7 @@ def moved(before: Tensor, after: Tensor) -> Tensor:
 
 
 def relative(steps: Tensor, freely: Tensor, size: Tensor) -> Tensor:
-    """Steps as a share of what the outputs move freely, or, where they are within rounding, of the outputs' size."""
+    """Steps as a share of how far the outputs move freely or, within rounding, of the size of the outputs."""
     within = steps <= LIMIT * size
     return (steps / torch.where(within, size, torch.maximum(freely, steps)).clamp_min(1e-30)).clamp_max(1.0)
 
@@ -77,11 +77,11 @@ def size_of(y: Tensor) -> Tensor:
 
 
 def replace_tokens(subject: Subject, x: Tensor, where: Tensor, setting: Setting, number: int) -> Tensor:
-    """Other tokens where `where` (B T) is True; every third time of the same size, ten times larger, or zero."""
+    """Other tokens where `where` (B T) is True; in turns of the same size, ten times larger, or zero."""
     other = subject.draw(x.shape[0], x.shape[1], setting.norm, 1000 + 10 * setting.seed + number)
     if subject.reads_ids:
         return torch.where(where, other, x)
-    return torch.where(where[..., None], SCALES[number % len(SCALES)] * other, x)
+    return torch.where(where[..., None], _SCALES[number % len(_SCALES)] * other, x)
 
 
 def future_leak(subject: Subject, setting: Setting, cuts: Sequence[int]) -> Tensor:
@@ -106,7 +106,7 @@ def future_leak(subject: Subject, setting: Setting, cuts: Sequence[int]) -> Tens
 
 
 def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
-    """The same for every cut of one text (T-1 T): the rows of a batch are the text with the tokens after each cut changed."""
+    """The same for every cut of one text (T-1 T): each row of a batch is the text with the tokens after one cut changed."""
     tokens = setting.tokens
     x, anew = (subject.draw(1, tokens, setting.norm, seed) for seed in (setting.seed, setting.seed + 500))
     places = torch.arange(tokens)
@@ -114,7 +114,7 @@ def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
     with subject.mode(setting.training):
         y = subject.run(x)
         freely, size = moved(y, subject.run(anew)), size_of(y)
-        at_once = max(1, min(PAIRS_FORWARD // tokens**2, NUMBERS // (tokens * max(subject.width, y.shape[-1]))))
+        at_once = max(1, min(_PAIRS_FORWARD // tokens**2, _NUMBERS // (tokens * max(subject.width, y.shape[-1]))))
         for cuts in torch.arange(tokens - 1).split(at_once):
             later = places > cuts[:, None]
             steps = _steps_between(y, subject.run(opposite_tokens(subject, x, cuts, later)))
@@ -123,22 +123,22 @@ def future_leak_at_all_cuts(subject: Subject, setting: Setting) -> Tensor:
 
 
 def opposite_tokens(subject: Subject, x: Tensor, cuts: Tensor, later: Tensor) -> Tensor:
-    """Copies of one text, one for each cut, in which every later token is another: turned round, or the next id."""
+    """Copies of one text, one per cut, in which every later token differs: with its sign flipped, or another id."""
     if subject.reads_ids:
         return torch.where(later, (x + 1 + cuts[:, None] % max(1, subject.width - 1)) % subject.width, x)
-    factors = torch.tensor(OPPOSITE, dtype=x.dtype)[cuts % len(OPPOSITE)]
+    factors = torch.tensor(_OPPOSITE, dtype=x.dtype)[cuts % len(_OPPOSITE)]
     return torch.where(later[..., None], factors[:, None, None] * x, x)
 
 
 def influence(subject: Subject, x: Tensor, asked: Sequence[int], seed: int = 0) -> Tensor:
     """How strongly every input token acts on each output asked for (asked T): the norm of a gradient.
 
-    The gradient is that of the output's component in a direction drawn at random, which no dependence escapes. `x` is one
+    The gradient is that of the output's component in a random direction, which no dependence escapes. `x` is one
     text (1 T ...); copies of it in a batch serve several outputs at once.
     """
     found = []
     tokens = x.shape[1]
-    at_once = max(1, min(PAIRS // tokens**2, NUMBERS // (tokens * subject.width)))
+    at_once = max(1, min(_PAIRS // tokens**2, _NUMBERS // (tokens * subject.width)))
     for begin in range(0, len(asked), at_once):
         positions = torch.tensor(asked[begin : begin + at_once])
         copies = x.expand(len(positions), *x.shape[1:]).contiguous()
@@ -160,11 +160,11 @@ def gradient_of(number: Tensor, vectors: Tensor) -> Tensor:
 
 
 def future_share(influences: Tensor, asked: Sequence[int]) -> Tensor:
-    """The part of later tokens in what acts on each output: the strongest of them, as a share (asked)."""
+    """The share of later tokens in what acts on each output: the strongest of them (asked)."""
     later = torch.arange(influences.shape[1]) > torch.tensor(asked)[:, None]
     future = influences.where(later, 0).amax(1)
     allowed = influences.where(~later, 0).amax(1)
-    # An output on which nothing acts has no share, and one on which almost nothing acts none that is more than noise.
+    # If almost nothing acts on an output, its share would be noise.
     return future / (future + allowed).clamp_min(1e-12 * influences.max().item() + 1e-30)
 
 
@@ -175,17 +175,17 @@ def gradient_leak(subject: Subject, setting: Setting, asked: Sequence[int]) -> T
         return future_share(influence(subject, x, asked, setting.seed), asked)
 
 
-# Where to look, and the worst of what was found
+# Where to look, and the worst finding
 
-NORMS = (1.0, 0.01, 100.0)
-LONG = 150  # tokens, beyond which less is asked
-FEW = (1, 2, 7, 64, LONG)
-RULER = 64  # tokens of the text whose leak is told position by position
+_NORMS = (1.0, 0.01, 100.0)
+_LONG = 150  # tokens beyond which less is asked
+_FEW = (1, 2, 7, 64, _LONG)
+RULER = 64  # tokens of the text whose leak is reported by position
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The worst that a check met: a number, in words, and for leaks the size at every position."""
+    """The worst result of a check: a number, a description, and for leaks the size at every position."""
 
     value: float
     says: str
@@ -196,7 +196,7 @@ def worst(findings: Iterable[Finding]) -> Finding:
     """The finding with the largest value; sizes by position are the largest of all."""
     every = list(findings)
     if not every:
-        raise NotTested("no length that it takes is long enough")
+        raise NotTested("no length that it accepts is long enough")
     longest = max(len(one.by_position) for one in every)
     columns = zip(*(one.by_position for one in every if len(one.by_position) == longest), strict=True)
     first = max(every, key=lambda one: one.value)
@@ -204,32 +204,32 @@ def worst(findings: Iterable[Finding]) -> Finding:
 
 
 def ruler(lengths: Sequence[int]) -> int:
-    """The length whose leak is told position by position."""
+    """The length whose leak is reported by position."""
     return max((tokens for tokens in lengths if tokens <= RULER), default=min(lengths))
 
 
 def few(lengths: Sequence[int]) -> list[int]:
-    """Some of many lengths, for what costs much or depends little on length: the nearest to each of FEW, and the longest."""
-    nearest = {max((tokens for tokens in lengths if tokens <= most), default=min(lengths)) for most in FEW}
+    """A few of the lengths, for slow checks and those that depend little on length: nearest to _FEW, and the longest."""
+    nearest = {max((tokens for tokens in lengths if tokens <= most), default=min(lengths)) for most in _FEW}
     return sorted({*nearest, max(lengths)})
 
 
 def not_long(lengths: Sequence[int]) -> list[int]:
-    """The lengths at which everything is asked; at longer ones, what depends on length."""
-    return [tokens for tokens in lengths if tokens <= LONG] or [min(lengths)]
+    """The lengths at which everything is asked; longer ones are for what depends on length."""
+    return [tokens for tokens in lengths if tokens <= _LONG] or [min(lengths)]
 
 
 def settings(subject: Subject, lengths: Sequence[int]) -> Iterator[Setting]:
     """Every length in both modes, and the shorter ones in every norm; a batch of one in train(), of two in eval()."""
     for tokens in lengths:
         several = not subject.reads_ids and tokens <= max(RULER, min(lengths))
-        for number, norm in enumerate(NORMS if several else NORMS[:1]):
+        for number, norm in enumerate(_NORMS if several else _NORMS[:1]):
             for training in (False, True):
                 yield Setting(tokens, norm, training, rows=1 if training else 2, seed=number)
 
 
 def positions(tokens: int, most: int, seed: int) -> list[int]:
-    """Positions with a future: all of them, or the ends, the last of every 16 and some at random, `most` or so."""
+    """Positions with a future: all, or about `most`: the ends, the last of every 16 and some at random."""
     if tokens - 1 <= most:
         return list(range(tokens - 1))
     chosen = {0, 1, tokens // 2, tokens - 2}

@@ -1,6 +1,6 @@
-"""The questions of an audit: does it see the future, hidden tokens or other texts; is it the same each time; are layers apart?
+"""The questions of an audit: does it see the future, hidden tokens or other texts; is it repeatable; do layers share weights?
 
-Every question takes a subject and the lengths it runs at, and returns the worst that was found.
+Every question takes a subject and the lengths it runs at, and returns the worst finding.
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ from attnlab.taps import capture, taps_of
 
 # The future
 
-ALL_CUTS = 150  # tokens up to which every cut is tested at every length; beyond, at the longest only
+_ALL_CUTS = 150  # tokens up to which every cut is tested at every length; beyond, at the longest only
 
 
 def _must_be_causal(subject: Subject) -> None:
-    """Refuse to look for leaks from the future where the future may be seen."""
     if not subject.causal:
         raise NotTested("may see the future")
 
 
 def responds(subject: Subject, lengths: Sequence[int]) -> Finding:
-    """Does the output depend on the input at all? Without this every other answer would be empty."""
+    """Does the output depend on the input at all? Otherwise every other answer would be meaningless."""
     shares = []
     for tokens in lengths:
         with subject.mode(False):
@@ -65,7 +64,7 @@ def responds(subject: Subject, lengths: Sequence[int]) -> Finding:
 
 
 def future(subject: Subject, lengths: Sequence[int]) -> Finding:
-    """Do earlier outputs move when later tokens change?"""
+    """Do earlier outputs change when later tokens do?"""
     _must_be_causal(subject)
     ticks = ruler(lengths)
     chosen = [*settings(subject, few(lengths))]
@@ -74,7 +73,7 @@ def future(subject: Subject, lengths: Sequence[int]) -> Finding:
             Setting(tokens, training=mode, padded=True) for tokens in {ticks, max(lengths)} for mode in (False, True)
         ]
     found = [_future_at(subject, one, one.tokens == ticks) for one in chosen]
-    closely = [tokens for tokens in lengths if tokens > 1 and (tokens <= ALL_CUTS or tokens == max(lengths))]
+    closely = [tokens for tokens in lengths if tokens > 1 and (tokens <= _ALL_CUTS or tokens == max(lengths))]
     found += [_future_at_all_cuts(subject, Setting(tokens, rows=1)) for tokens in closely]
     return worst(found)
 
@@ -84,7 +83,6 @@ def _future_at_all_cuts(subject: Subject, setting: Setting) -> Finding:
 
 
 def _worst_leak(leaks: Tensor, cuts: Sequence[int], setting: Setting) -> Finding:
-    """The largest of the leaks (cuts T) in words."""
     row, place = divmod(int(leaks.argmax()), setting.tokens)
     later = f"tokens {cuts[row] + 1} and later change" if cuts[row] + 2 < setting.tokens else "the last token changes"
     return Finding(
@@ -143,7 +141,7 @@ def _prefix_at(subject: Subject, setting: Setting, lengths: Sequence[int]) -> It
 
 
 def cache(subject: Subject, lengths: Sequence[int]) -> Finding:
-    """Does a text written piece by piece, with a cache, give what it gives at once?"""
+    """Does a text read piece by piece, with a cache, give the same outputs as read at once?"""
     _must_be_causal(subject)
     subject.new_cache()
     with subject.mode(False):
@@ -157,7 +155,7 @@ def cache(subject: Subject, lengths: Sequence[int]) -> Finding:
 
 
 def _cached_at(subject: Subject, tokens: int, pieces: Sequence[int], hidden: Tensor | None, seed: int) -> Finding:
-    """The same for one text: first what the pieces leave over, then the pieces."""
+    """One text: first everything before the pieces, then the pieces."""
     x = subject.draw(2, tokens, seed=seed)
     ends = [tokens - sum(pieces[step:]) for step in range(len(pieces))]
     bounds = sorted({0, tokens, *(end for end in ends if end > 0)})
@@ -178,7 +176,7 @@ def both_ways(subject: Subject, lengths: Sequence[int]) -> Finding:
         raise NotTested("has no bidirectional form")
     asked = positions(ruler(lengths), RULER, 0)
     if not asked:
-        raise NotTested("takes no text of several tokens")
+        raise NotTested("accepts no text of several tokens")
     with subject.mode(False):
         shares = future_share(influence(subject, subject.draw(1, ruler(lengths)), asked), asked)
     blind = (shares <= LIMIT).float().mean().item()
@@ -189,7 +187,7 @@ def both_ways(subject: Subject, lengths: Sequence[int]) -> Finding:
 
 # Hidden tokens, and the texts of a batch
 
-CONVENTION = "padding is True at hidden tokens"
+_CONVENTION = "padding is True at hidden tokens"
 
 
 def _hidden_tokens(tokens: int, seed: int) -> Tensor:
@@ -201,29 +199,29 @@ def _hidden_tokens(tokens: int, seed: int) -> Tensor:
 
 
 def _must_take_padding(subject: Subject) -> None:
-    """Refuse to hide tokens from a subject that knows no padding."""
     if "padding" not in subject.takes:
         raise NotTested("accepts no padding mask")
 
 
 def padding(subject: Subject, lengths: Sequence[int]) -> Finding:
-    """Does the content of hidden tokens move others?"""
+    """Does the content of hidden tokens affect others?"""
     _must_take_padding(subject)
     chosen = [one for one in settings(subject, not_long(lengths)) if one.tokens > 1]
     return worst(found for setting in chosen for found in _padding_at(subject, setting))
 
 
 def _padding_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
-    """The same under given circumstances, by changing what is hidden and by gradients."""
     hidden = _hidden_tokens(setting.tokens, setting.seed)
     steps = _padding_leak(subject, setting, hidden)
     place, size = int(steps.argmax()), steps.max().item()
     words = f"output {place} moves by {size:.2g} of its range when hidden tokens change"
-    yield Finding(size, f"{words} ({CONVENTION}; {setting})")
+    yield Finding(size, f"{words} ({_CONVENTION}; {setting})")
     if setting.norm == 1 and setting.tokens <= RULER:
         with suppress(NotTested):
             share = _padding_gradient(subject, setting, hidden)
-            yield Finding(share, f"a share {share:.2g} of the gradient lies on hidden tokens ({CONVENTION}; {setting})")
+            yield Finding(
+                share, f"a share {share:.2g} of the gradient lies on hidden tokens ({_CONVENTION}; {setting})"
+            )
 
 
 def _padding_leak(subject: Subject, setting: Setting, hidden: Tensor) -> Tensor:
@@ -249,7 +247,7 @@ def _padding_gradient(subject: Subject, setting: Setting, hidden: Tensor) -> flo
 
 
 def batch(subject: Subject, lengths: Sequence[int]) -> Finding:
-    """Do the texts of a batch meet?"""
+    """Do the texts of a batch affect each other?"""
     return worst(
         found
         for setting in settings(subject, not_long(lengths))
@@ -275,11 +273,11 @@ def _batch_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
         yield Finding(apart, f"a text gives something else alone than in a batch, by {apart:.2g} ({setting})")
 
 
-# The same numbers in every mode and every time, and finite ones
+# Repeatable, the same in every mode, and finite
 
 
 def _pattern_of(subject: Subject, x: Tensor) -> dict[str, Tensor]:
-    """The output and the patterns while they are captured; nothing where no layer has a tap for its pattern."""
+    """The output and the patterns under capture; empty if no layer has a tap for its pattern."""
     module = subject.module
     taps = [] if module is None else [name for name in taps_of(module) if name.endswith("hook_pattern")]
     if module is None or not taps:
@@ -290,14 +288,14 @@ def _pattern_of(subject: Subject, x: Tensor) -> dict[str, Tensor]:
 
 
 def train_eval(subject: Subject, lengths: Sequence[int]) -> Finding:
-    """Are the outputs, and what they look at, the same in train() and eval()?"""
+    """Are outputs and attention the same in train() and eval()?"""
     if subject.module is None:
         raise NotTested("a plain function has no modes")
     return worst(found for tokens in lengths for found in _train_eval_at(subject, tokens, tokens in not_long(lengths)))
 
 
 def _train_eval_at(subject: Subject, tokens: int, closely: bool) -> Iterator[Finding]:
-    """The same at a length: outputs, patterns where taps show them, and influences where one looks closely."""
+    """One length: outputs, patterns where there are taps, and influences if it is tested closely."""
     x, asked = subject.draw(2, tokens), positions(tokens, 6, tokens) if closely else []
     found = []
     for training in (False, True):
@@ -312,7 +310,7 @@ def _train_eval_at(subject: Subject, tokens: int, closely: bool) -> Iterator[Fin
 
 
 def repeat(subject: Subject, lengths: Sequence[int]) -> Finding:
-    """Does the same text give the same numbers again, whatever the random generators say and whoever watches?"""
+    """Does the same text give the same numbers again, whatever the seed, and while its pattern is captured?"""
     return worst(
         found for setting in settings(subject, lengths) if setting.norm == 1 for found in _repeat_at(subject, setting)
     )
@@ -330,14 +328,14 @@ def _repeat_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
     apart = max(difference(outputs[0], other) for other in outputs[1:])
     yield Finding(apart, f"the same text gives other outputs the next time, by {apart:.2g} ({setting})")
     seeds = float(torch.equal(states[0], states[1]))
-    yield Finding(seeds, f"it seeds torch's random generator, which is everybody's ({setting})")
+    yield Finding(seeds, f"it seeds torch's global random generator ({setting})")
     if watched:
         apart = difference(outputs[0], watched["output"].detach())
         yield Finding(apart, f"it gives other outputs, by {apart:.2g}, when its pattern is captured ({setting})")
 
 
 def _count_bad(subject: Subject, x: Tensor, factor: float = 1.0, hidden: Tensor | None = None) -> int:
-    """Numbers that are NaN or infinite in the outputs and in all gradients."""
+    """Count NaN and infinite numbers in the outputs and in all gradients."""
     with torch.enable_grad():
         vectors = (subject.vectors(x).detach() * factor).requires_grad_()
         y = subject.run(x, vectors, padding=hidden)
@@ -361,7 +359,7 @@ def large(subject: Subject, lengths: Sequence[int]) -> Finding:
 
 
 def masked(subject: Subject, lengths: Sequence[int]) -> Finding:
-    """Is everything finite, forward and backward, where a token may see nothing at all?"""
+    """Is everything finite, forward and backward, where a token may see no token at all?"""
     _must_take_padding(subject)
 
     def at(tokens: int, training: bool) -> Finding:
@@ -374,24 +372,23 @@ def masked(subject: Subject, lengths: Sequence[int]) -> Finding:
     return worst(at(tokens, training) for tokens in not_long(lengths) for training in (False, True))
 
 
-# Weights that two layers share without saying so. A head tied to the embedding is no fault: what is looked for is one
-# object, or one tensor, in several layers.
+# Weights that layers share by mistake: one object, or one tensor, in several layers. A head tied to the embedding is fine.
 
 
 def _layers_of(name: str) -> tuple[str, ...]:
-    """The numbers in a dotted name, which say in which layer it stands."""
+    """The numbers in a dotted name, which identify its layer."""
     return tuple(re.findall(r"(?:^|\.)(\d+)(?=\.|$)", name))
 
 
 def _in_several_layers(names: Sequence[str], depth: int | None = None) -> bool:
-    """Whether names stand in different layers, counting layers within layers down to a depth."""
+    """Whether names belong to different layers, counting nested layers down to a depth."""
     return len({_layers_of(name)[:depth] for name in names if _layers_of(name)}) > 1
 
 
 def _shared(module: nn.Module, between_layers: bool) -> list[tuple[str, ...]]:
-    """The names of every object with weights that stands in several places, and of every weight in several layers.
+    """The names of every object with weights in several places, and of every weight in several layers.
 
-    Or, for a list of layers, in several of these only: what is shared within one is its author's choice.
+    With `between_layers` (a list of layers) only those in several of them: within one, sharing is its author's choice.
     """
     depth = 1 if between_layers else None
     places: defaultdict[object, list[str]] = defaultdict(list)
@@ -413,7 +410,7 @@ def _shared(module: nn.Module, between_layers: bool) -> list[tuple[str, ...]]:
 
 
 def _called_again(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, int]]:
-    """Blocks (modules made of several with weights) that one pass goes through more than once, and how often."""
+    """Blocks (modules of several with weights) that one pass calls more than once, and how often."""
     counts: Counter[str] = Counter()
 
     def watch(name: str) -> Callable[..., None]:
@@ -437,7 +434,7 @@ def _called_again(module: nn.Module, run: Callable[[], object]) -> list[tuple[st
 
 
 def shared_wires(module: nn.Module, run: Callable[[], object] | None = None, between_layers: bool = False) -> Finding:
-    """How many objects or weights serve in several places, or in several layers only, and which."""
+    """How many objects or weights are used in several places, or only in several layers, and which."""
     found = _shared(module, between_layers)
     lines = [f"the same weights serve as {_listed(names)}" for names in found]
     if run is not None and not found:

@@ -1,7 +1,7 @@
-"""What is audited, seen from outside: tokens go in, one vector per token comes out, and a few questions can be asked.
+"""What is audited, seen from outside: tokens go in, and one vector per token comes out.
 
-A subject is a module or function of vectors (an attention mechanism, a stack of blocks) or of numbers that name tokens (a
-language model). Everything works on a copy, in float32 on the CPU and without dropout. Knows nothing of what is measured.
+A subject is a module or function of vectors (an attention mechanism, a stack of blocks) or of token ids (a language model).
+Everything works on a copy, in float32 on the CPU and without dropout. Knows nothing of what is measured.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from attnlab.registry import Entry
 
 
 class NotTested(Exception):
-    """The subject cannot be asked this; the message says why."""
+    """The subject cannot be tested for this; the message says why."""
 
 
 @dataclass(frozen=True)
 class Subject:
     """Something that turns tokens into outputs.
 
-    `width` is that of the vectors it reads, or the number of symbols if it reads ids. `form` says in words how it was built.
+    `width` is that of its input vectors, or the number of symbols if it reads ids. `form` describes how it was built.
     """
 
     call: Callable[..., Any]
@@ -41,31 +41,31 @@ class Subject:
 
     @property
     def module(self) -> nn.Module | None:
-        """The subject, where it has modes and parameters."""
+        """The subject, if it has modes and parameters."""
         return self.call if isinstance(self.call, nn.Module) else None
 
     @cached_property
     def takes(self) -> frozenset[str]:
         """The names of the arguments it takes."""
-        # A language model passes padding on to its layers, and says whether they take it.
+        # A language model passes padding on to its layers, and declares whether they accept it.
         return arguments_of(self.call) - (frozenset() if getattr(self.call, "takes_padding", True) else {"padding"})
 
     @cached_property
     def embedding(self) -> nn.Embedding | None:
-        """Where ids become vectors."""
+        """The embedding of ids."""
         modules = () if self.module is None or not self.reads_ids else self.module.modules()
         found = (one for one in modules if isinstance(one, nn.Embedding) and one.num_embeddings == self.width)
         return next(found, None)
 
     def draw(self, rows: int, tokens: int, norm: float = 1.0, seed: int = 0) -> Tensor:
-        """Tokens at random, always the same for a seed; `norm` is the spread of a coordinate, which ids do not have."""
+        """Random tokens, the same for a seed; `norm` is the standard deviation of a coordinate, which ids do not have."""
         generator = torch.Generator().manual_seed(seed)
         if self.reads_ids:
             return torch.randint(self.width, (rows, tokens), generator=generator)
         return (norm * torch.randn(rows, tokens, self.width, generator=generator)).to(self.dtype)
 
     def vectors(self, tokens: Tensor) -> Tensor:
-        """The vectors behind tokens, with which gradients begin."""
+        """The vectors of tokens, for gradients with respect to them."""
         if not self.reads_ids:
             return tokens.detach().clone().requires_grad_()
         if self.embedding is None:
@@ -75,7 +75,7 @@ class Subject:
     def run(
         self, tokens: Tensor, vectors: Tensor | None = None, padding: Tensor | None = None, cache: Any = None
     ) -> Tensor:
-        """The outputs (B T E); `vectors` take the place of those that the tokens stand for."""
+        """The outputs (B T E); `vectors` replace those of the tokens."""
         given: dict[str, Any] = {} if padding is None else {"padding": padding}
         if cache is not None:
             given["caches" if "caches" in self.takes else "cache"] = cache
@@ -93,7 +93,7 @@ class Subject:
         return out
 
     def new_cache(self) -> Any:
-        """An empty cache, where the subject keeps one."""
+        """An empty cache, if the subject keeps one."""
         for word, maker in (("cache", "new_cache"), ("caches", "new_caches")):
             if word in self.takes and hasattr(self.module, maker):
                 cache = getattr(self.module, maker)()
@@ -103,7 +103,7 @@ class Subject:
 
     @contextmanager
     def mode(self, training: bool) -> Iterator[None]:
-        """In train() with gradients, as when learning, or in eval() without, as when used."""
+        """train() with gradients, as in training, or eval() without, as in use."""
         if self.module is not None:
             self.module.train(training)
         with torch.set_grad_enabled(training):
@@ -118,7 +118,7 @@ class Subject:
 
 @contextmanager
 def _fed(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
-    """An embedding that answers with these vectors."""
+    """Have an embedding return these vectors."""
     handle = embedding.register_forward_hook(lambda *_: vectors)
     try:
         yield
@@ -127,7 +127,7 @@ def _fed(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
 
 
 def _tensor_of(answer: Any) -> Tensor:
-    """The outputs in what a module returns: itself, the first of several, or what libraries call them."""
+    """The outputs in what a module returns: the tensor, the first of several, or the attribute that libraries use."""
     if isinstance(answer, tuple | list) and answer:
         answer = answer[0]
     for name in ("logits", "last_hidden_state"):
@@ -154,9 +154,9 @@ def own_copy(module: nn.Module) -> nn.Module:
 
 
 def awaken(module: nn.Module) -> bool:
-    """Give what starts at zero some size, in place: a gate that training opens must not hide what is behind it.
+    """Initialise parameters that are all zero, in place: a gate that training opens must not hide what is behind it.
 
-    Says whether there was anything to wake.
+    Returns whether there were any.
     """
     asleep = [one for one in module.parameters() if one.requires_grad and one.numel() and not one.any()]
     for parameter in asleep:
@@ -164,14 +164,14 @@ def awaken(module: nn.Module) -> bool:
     return bool(asleep)
 
 
-# The forms in which a mechanism is audited: as it is built, as backbones use it, with its options, and both ways.
+# The forms in which a mechanism is audited: as built, as backbones use it, with each option, causal and bidirectional.
 
-BACKBONE = {"rotary": True, "qk_norm": True, "bias": True}
+_BACKBONE = {"rotary": True, "qk_norm": True, "bias": True}
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large specimens are made; `length` is their block."""
+    """Sizes of the mechanisms that are built; `length` is their block size."""
 
     n_embd: int = 32
     n_head: int = 2
@@ -186,12 +186,12 @@ class Size:
 
     @property
     def of_mechanism(self) -> tuple[int, int, int]:
-        """What a mechanism is built with: n_embd, n_head, block_size."""
+        """n_embd, n_head and block_size."""
         return self.n_embd, self.n_head, self.length
 
 
 def _alternatives(entry: Entry) -> Iterator[dict[str, Any]]:
-    """Every option that names one of a few, at each value that is not its default."""
+    """Every option with a choice of values, at each value that is not its default."""
     try:
         hints = entry.hints()
     except Exception:  # annotations that cannot be read say nothing of options
@@ -206,7 +206,7 @@ def all_forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
     """All forms of a mechanism, and notes on those that cannot be built. All but the first are awake."""
     nothing: dict[str, Any] = {}
     changed = [(nothing, options) for options in _alternatives(entry)]  # shared facts, and options
-    asked = [(True, *one) for one in ((nothing, nothing), (BACKBONE, nothing), *changed)] if entry.causal else []
+    asked = [(True, *one) for one in ((nothing, nothing), (_BACKBONE, nothing), *changed)] if entry.causal else []
     if entry.accepts("causal") or not entry.causal:
         asked += [(False, *one) for one in ((nothing, nothing), *changed)]
     subjects, notes = [], []
