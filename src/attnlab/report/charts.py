@@ -19,36 +19,36 @@ from itertools import groupby
 from attnlab.report.document import Axis, Chart, HeatMap, Mark, Series
 
 WIDTH = 760
-DASHES = ("", "7 4", "2 4", "10 3 2 3", "4 2", "12 5")
-COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
-MARKED = "leak"  # the class of what is drawn as a warning
-FEW = 30  # dots that are drawn large
-TOO_NEAR = "s2"  # the colour that could be taken for the warning
+_DASHES = ("", "7 4", "2 4", "10 3 2 3", "4 2", "12 5")
+_COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
+_MARKED = "leak"  # the class of what is drawn as a warning
+_FEW = 30  # dots that are drawn large
+_TOO_NEAR = "s2"  # the colour that could be taken for the warning
 _LETTER = 7.0  # average width of a letter of the charts' 13 px font
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-LEAST_SIZE = 1e-290  # below it numbers lose their digits: such data are drawn as zero
-LEAST_SPREAD = 1e-9  # of the numbers' size: data closer together than this count as flat
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_LEAST_SIZE = 1e-290  # below it numbers lose their digits: such data are drawn as zero
+_LEAST_SPREAD = 1e-9  # of the numbers' size: data closer together than this count as flat
 LEVELS = 20  # shades
-LEGEND = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)  # shares of the range that the legend shows
+_LEGEND = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)  # shares of the range that the legend shows
 
 
 # Parts of SVG
 
 
-def finite(*values: float) -> bool:
+def _finite(*values: float) -> bool:
     """Whether all of these can be drawn."""
     return all(math.isfinite(value) for value in values)
 
 
-def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start", extra: str = "") -> str:
+def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start", extra: str = "") -> str:
     """A text element."""
     names = f' class="{kind}"' if kind else ""
     side = f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{names}{side}{extra}>{clean(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{names}{side}{extra}>{_clean(words)}</text>'
 
 
-def clean(words: str) -> str:
+def _clean(words: str) -> str:
     """Text that is safe in SVG: escaped, without characters that XML forbids."""
     return escape(_NOT_XML.sub("\ufffd", words), quote=True)
 
@@ -65,15 +65,15 @@ def shorten(words: str, room: float) -> str:
     return words if len(words) <= most else words[: most - 1].rstrip() + "…"
 
 
-def svg(width: float, height: float, label: str, parts: Sequence[str], extra: str = "") -> str:
+def _svg(width: float, height: float, label: str, parts: Sequence[str], extra: str = "") -> str:
     """The frame of every chart; `--wide` tells the style sheet its width."""
     return (
         f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
-        f' style="--wide: {width:g}px" role="img" aria-label="{clean(label)}"{extra}>' + "".join(parts) + "</svg>"
+        f' style="--wide: {width:g}px" role="img" aria-label="{_clean(label)}"{extra}>' + "".join(parts) + "</svg>"
     )
 
 
-def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     """A straight line."""
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
@@ -81,16 +81,16 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 # Axes
 
 
-def extent(values: Iterable[float]) -> tuple[float, float]:
+def _extent(values: Iterable[float]) -> tuple[float, float]:
     """The smallest and the largest finite value, and 0 to 1 where there is none."""
-    finite = [value for value in values if math.isfinite(value)]
-    return (min(finite), max(finite)) if finite else (0.0, 1.0)
+    _finite = [value for value in values if math.isfinite(value)]
+    return (min(_finite), max(_finite)) if _finite else (0.0, 1.0)
 
 
-def round_step(span: float, most: int) -> float:
+def _round_step(span: float, most: int) -> float:
     """The smallest round step that cuts a span into at most so many pieces."""
     power = 10.0 ** math.floor(math.log10(span / most))
-    return next(step * power for step in STEPS if step * power * most >= span * (1 - 1e-9))
+    return next(step * power for step in _STEPS if step * power * most >= span * (1 - 1e-9))
 
 
 @dataclass(frozen=True)
@@ -123,18 +123,18 @@ def _whole(number: float) -> bool:
 
 def scale(low: float, high: float, begin: float, end: float, most: int = 5, whole: bool = False) -> Scale:
     """A scale over the data with at most `most` steps between round ends, and no ticks between `whole` numbers."""
-    if max(abs(low), abs(high)) < LEAST_SIZE:
+    if max(abs(low), abs(high)) < _LEAST_SIZE:
         low, high = 0.0, 1.0
-    elif high - low <= LEAST_SPREAD * max(abs(low), abs(high)):
+    elif high - low <= _LEAST_SPREAD * max(abs(low), abs(high)):
         low, high = low - abs(low) / 2, low + abs(low) / 2
-    step = max(round_step(high - low, most), 1.0 if whole else 0.0)
+    step = max(_round_step(high - low, most), 1.0 if whole else 0.0)
     step = math.ceil(step) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return Scale(tuple(step * number for number in range(first, last + 1)), step, begin, end)
 
 
 @dataclass(frozen=True)
-class Look:
+class _Look:
     """The class and the dash of a series."""
 
     colour: str
@@ -146,10 +146,10 @@ class Look:
         return f' stroke-dasharray="{self.dash}"' if self.dash else ""
 
 
-def over(axis: Axis, values: Sequence[float], begin: float, end: float, most: int = 5) -> Scale:
+def _over(axis: Axis, values: Sequence[float], begin: float, end: float, most: int = 5) -> Scale:
     """The scale of an axis over these values; where all of them are whole, as epochs are, so are the ticks."""
-    low, high = extent(values)
-    whole = all(value == int(value) for value in values if finite(value)) and any(map(finite, values))
+    low, high = _extent(values)
+    whole = all(value == int(value) for value in values if _finite(value)) and any(map(_finite, values))
     low = low if axis.low is None else min(axis.low, low)
     high = high if axis.high is None else max(axis.high, high)
     return scale(low, high, begin, end, most, whole)
@@ -158,51 +158,51 @@ def over(axis: Axis, values: Sequence[float], begin: float, end: float, most: in
 # Lines
 
 
-def unbroken(points: Sequence[tuple[float, ...]]) -> Iterator[list[tuple[float, ...]]]:
+def _unbroken(points: Sequence[tuple[float, ...]]) -> Iterator[list[tuple[float, ...]]]:
     """The stretches of points without a number that is not finite."""
-    for whole, stretch in groupby(points, key=lambda point: finite(*point)):
+    for whole, stretch in groupby(points, key=lambda point: _finite(*point)):
         if whole:
             yield list(stretch)
 
 
-def path(points: Sequence[tuple[float, ...]]) -> str:
+def _path(points: Sequence[tuple[float, ...]]) -> str:
     """A polyline as path data; a lone point becomes a dot."""
     if len(points) == 1:
         return f"M{points[0][0]:.1f} {points[0][1]:.1f}h0"
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def looks(series: Sequence[Series]) -> list[Look]:
+def looks(series: Sequence[Series]) -> list[_Look]:
     """A look for each series, no two alike among the first thirty; beside a warning no colour stands that is near it."""
-    free = [name for name in COLOURS if name != TOO_NEAR or not any(one.marked for one in series)]
+    free = [name for name in _COLOURS if name != _TOO_NEAR or not any(one.marked for one in series)]
     found, plain, marked = [], 0, 0
     for one in series:
         if one.marked:
-            found.append(Look(MARKED, DASHES[marked % len(DASHES)]))
+            found.append(_Look(_MARKED, _DASHES[marked % len(_DASHES)]))
             marked += 1
         else:
             turn, place = divmod(plain, len(free))  # in each round a colour meets another dash
-            found.append(Look(free[place], DASHES[(place + turn) % len(DASHES)]))
+            found.append(_Look(free[place], _DASHES[(place + turn) % len(_DASHES)]))
             plain += 1
     return found
 
 
-def draw_series(number: int, look: Look, series: Series, x: Scale, y: Scale) -> Iterator[str]:
+def _draw_series(number: int, look: _Look, series: Series, x: Scale, y: Scale) -> Iterator[str]:
     """Band, dots and line of a series, as one group."""
     yield f'<g class="series" data-series="{number}">'
     if series.low and series.high:
-        for stretch in unbroken(list(zip(series.x, series.low, series.high, strict=True))):
+        for stretch in _unbroken(list(zip(series.x, series.low, series.high, strict=True))):
             outline = [(x(a), y(low)) for a, low, _ in stretch] + [(x(a), y(high)) for a, _, high in reversed(stretch)]
-            yield f'<path class="band {look.colour}" d="{path(outline)}Z"/>'
-    dots = "".join(f"M{x(a):.1f} {y(b):.1f}h0" for a, b in series.dots if finite(a, b))
+            yield f'<path class="band {look.colour}" d="{_path(outline)}Z"/>'
+    dots = "".join(f"M{x(a):.1f} {y(b):.1f}h0" for a, b in series.dots if _finite(a, b))
     if dots:
-        yield f'<path class="dots {look.colour}{" few" if len(series.dots) <= FEW else ""}" d="{dots}"/>'
-    for stretch in unbroken(list(zip(series.x, series.y, strict=True))):
-        yield f'<path class="line {look.colour}" d="{path([(x(a), y(b)) for a, b in stretch])}"{look.style}/>'
+        yield f'<path class="dots {look.colour}{" few" if len(series.dots) <= _FEW else ""}" d="{dots}"/>'
+    for stretch in _unbroken(list(zip(series.x, series.y, strict=True))):
+        yield f'<path class="line {look.colour}" d="{_path([(x(a), y(b)) for a, b in stretch])}"{look.style}/>'
     yield "</g>"
 
 
-def legend_entries(series: Sequence[Series]) -> Iterator[tuple[int, str, str, str]]:
+def _legend_entries(series: Sequence[Series]) -> Iterator[tuple[int, str, str, str]]:
     """Number of the series, name, class and dash of every mark that needs a name."""
     for number, (one, look) in enumerate(zip(series, looks(series), strict=True)):
         if one.dots and one.dots_name:
@@ -210,63 +210,63 @@ def legend_entries(series: Sequence[Series]) -> Iterator[tuple[int, str, str, st
         yield number, one.name, f"line {look.colour}", look.style
 
 
-def legend(series: Sequence[Series], left: float, right: float, top: float) -> tuple[list[str], float]:
+def _legend(series: Sequence[Series], left: float, right: float, top: float) -> tuple[list[str], float]:
     """The legend in as many rows as it needs, and where it ends."""
     parts, x, y = [], left, top
-    for number, name, kind, style in legend_entries(series):
+    for number, name, kind, style in _legend_entries(series):
         name = shorten(name, right - left - 32)
         need = 32 + width_of(name) + 16
         if x > left and x + need > right + 16:
             x, y = left, y + 20
         marks = f"M{x:.1f} {y:.1f}h24" if "line" in kind else "".join(f"M{x + dx:.1f} {y:.1f}h0" for dx in (3, 12, 21))
-        warning = MARKED if series[number].marked else ""
+        warning = _MARKED if series[number].marked else ""
         parts += [
             f'<g class="key" data-series="{number}">',
             f'<rect class="hit" x="{x - 4:.1f}" y="{y - 10:.1f}" width="{need - 8:.1f}" height="20" rx="3"/>',
-            f'<path class="{kind}" d="{marks}"{style}/>{text(x + 32, y + 4.5, name, warning)}</g>',
+            f'<path class="{kind}" d="{marks}"{style}/>{_text(x + 32, y + 4.5, name, warning)}</g>',
         ]
         x += need
     return parts, y + 20
 
 
-def grid(x: Scale, y: Scale, x_axis: Axis) -> Iterator[str]:
+def _grid(x: Scale, y: Scale, x_axis: Axis) -> Iterator[str]:
     """The ticks of both axes, the lines at those of y, and the label of x; y's label is written above."""
     for tick in y.ticks:
-        yield line(x.begin, y(tick), x.end, y(tick), "axis" if tick == y.ticks[0] else "grid")
-        yield text(x.begin - 8, y(tick) + 4.5, y.label(tick), "tick", "end")
+        yield _line(x.begin, y(tick), x.end, y(tick), "axis" if tick == y.ticks[0] else "grid")
+        yield _text(x.begin - 8, y(tick) + 4.5, y.label(tick), "tick", "end")
     for tick in x.ticks:
-        yield line(x(tick), y.begin, x(tick), y.begin + 4, "axis")
-        yield text(x(tick), y.begin + 19, x.label(tick), "tick", "middle")
-    yield text(x.end, y.begin + 40, str(x_axis), "label", "end")
+        yield _line(x(tick), y.begin, x(tick), y.begin + 4, "axis")
+        yield _text(x(tick), y.begin + 19, x.label(tick), "tick", "middle")
+    yield _text(x.end, y.begin + 40, str(x_axis), "label", "end")
 
 
-def line_chart(chart: Chart) -> str:
+def _line_chart(chart: Chart) -> str:
     """Lines over a common axis, each with its band and its dots."""
     series, height = chart.series, chart.height
     xs = [a for one in series for a in (*one.x, *(a for a, _ in one.dots))]
     ys = [b for one in series for b in (*one.y, *one.low, *one.high, *(b for _, b in one.dots))]
     left, right = 56.0, WIDTH - 26.0
-    keys, top = legend(series, left, right, 34.0)
+    keys, top = _legend(series, left, right, 34.0)
     height += max(0.0, top - 54)  # a long legend takes no room from the lines
-    x = over(chart.x, xs, left, right, 8)
-    y = over(chart.y, ys, height - 48, top)
-    parts = [text(0, 14, str(chart.y), "label"), *keys, *grid(x, y, chart.x)]
-    if not any(finite(a, b) for one in series for a, b in zip(one.x, one.y, strict=True)):
-        parts.append(text((left + right) / 2, (y.begin + y.end) / 2, "nothing to draw", "label", "middle"))
+    x = _over(chart.x, xs, left, right, 8)
+    y = _over(chart.y, ys, height - 48, top)
+    parts = [_text(0, 14, str(chart.y), "label"), *keys, *_grid(x, y, chart.x)]
+    if not any(_finite(a, b) for one in series for a, b in zip(one.x, one.y, strict=True)):
+        parts.append(_text((left + right) / 2, (y.begin + y.end) / 2, "nothing to draw", "label", "middle"))
     for number, (one, look) in enumerate(zip(series, looks(series), strict=True)):
-        parts += draw_series(number, look, one, x, y)
+        parts += _draw_series(number, look, one, x, y)
     axes = " ".join(f"{value:.6g}" for one in (x, y) for value in (one.begin, one.end, one.ticks[0], one.ticks[-1]))
-    return svg(WIDTH, height, chart.label, parts, f' data-axes="{axes}"')
+    return _svg(WIDTH, height, chart.label, parts, f' data-axes="{axes}"')
 
 
 # Bars and points
 
 
-def draw_mark(mark: Mark, shape: str, x: Scale, y: float) -> Iterator[str]:
+def _draw_mark(mark: Mark, shape: str, x: Scale, y: float) -> Iterator[str]:
     """A bar from zero or a point, its interval as a whisker, and its value after both."""
-    warning = f" {MARKED}" if mark.marked else ""
-    if not finite(mark.value):
-        yield text(x.begin + 6, y + 15, "no value", f"label{warning}")
+    warning = f" {_MARKED}" if mark.marked else ""
+    if not _finite(mark.value):
+        yield _text(x.begin + 6, y + 15, "no value", f"label{warning}")
         return
     kind = f"{shape.removesuffix('s')}{' faint' if mark.faint else ''}{warning}"
     begin, end = sorted((x(0.0), x(mark.value))) if shape == "bars" else (0.0, x(mark.value))
@@ -275,39 +275,39 @@ def draw_mark(mark: Mark, shape: str, x: Scale, y: float) -> Iterator[str]:
         wide = max(end - begin, 1)
         yield f'<rect class="{kind}" x="{begin:.1f}" y="{y:.1f}" width="{wide:.1f}" height="22" rx="2"/>'
         drawn = ""
-    if mark.low is not None and mark.high is not None and finite(mark.low, mark.high):
+    if mark.low is not None and mark.high is not None and _finite(mark.low, mark.high):
         low, high = x(mark.low), x(mark.high)
         ends = f"M{low:.1f} {y + 6:.1f}v10M{high:.1f} {y + 6:.1f}v10"
         yield f'<path class="whisker{warning}" d="M{low:.1f} {y + 11:.1f}H{high:.1f}{ends}"/>'
         end = max(end, high)
     yield drawn
-    yield text(end + (8 if shape == "bars" else 12), y + 15.5, mark.text, f"value halo{warning}")
+    yield _text(end + (8 if shape == "bars" else 12), y + 15.5, mark.text, f"value halo{warning}")
 
 
-def mark_chart(chart: Chart) -> str:
+def _mark_chart(chart: Chart) -> str:
     """Bars from zero, or points on both sides of a line at the origin, in rows with their names to the left."""
     marks, origin = chart.marks, chart.origin
     ends = [value for one in marks for value in (origin, one.value, one.low, one.high) if value is not None]
     gutter = min(max((width_of(one.name) for one in marks), default=0.0), WIDTH * 0.4) + 16
     pitch = 38
     bottom = 8 + pitch * max(len(marks), 1)
-    x = over(chart.x, ends, gutter, WIDTH - 56, 6 if chart.shape == "points" else 5)
-    parts = [line(x(tick), 4, x(tick), bottom, "grid") for tick in x.ticks if abs(tick - origin) > x.step / 1e6]
+    x = _over(chart.x, ends, gutter, WIDTH - 56, 6 if chart.shape == "points" else 5)
+    parts = [_line(x(tick), 4, x(tick), bottom, "grid") for tick in x.ticks if abs(tick - origin) > x.step / 1e6]
     if x.ticks[0] <= origin <= x.ticks[-1]:
-        parts.append(line(x(origin), 4, x(origin), bottom, "axis"))
-    parts += [text(x(tick), bottom + 17, x.label(tick), "tick", "middle") for tick in x.ticks]
-    parts.append(text(x.end, bottom + 38, str(chart.x), "label", "end"))
+        parts.append(_line(x(origin), 4, x(origin), bottom, "axis"))
+    parts += [_text(x(tick), bottom + 17, x.label(tick), "tick", "middle") for tick in x.ticks]
+    parts.append(_text(x.end, bottom + 38, str(chart.x), "label", "end"))
     for number, one in enumerate(marks):
         y = 12 + pitch * number
         name = shorten(one.name, gutter - 16)
-        parts.append(text(gutter - 10, y + 15.5, name, MARKED if one.marked else "", "end"))
-        parts += draw_mark(one, chart.shape, x, y)
-    return svg(WIDTH, bottom + 46, chart.label, parts)
+        parts.append(_text(gutter - 10, y + 15.5, name, _MARKED if one.marked else "", "end"))
+        parts += _draw_mark(one, chart.shape, x, y)
+    return _svg(WIDTH, bottom + 46, chart.label, parts)
 
 
 def draw_chart(chart: Chart) -> str:
     """A chart of any shape."""
-    return line_chart(chart) if chart.shape == "lines" else mark_chart(chart)
+    return _line_chart(chart) if chart.shape == "lines" else _mark_chart(chart)
 
 
 # Heat maps
@@ -322,7 +322,7 @@ class Shading:
 
     def level(self, value: float) -> int:
         """The shade of a value, from 0 (empty) to LEVELS."""
-        if value <= 0 or not finite(value):
+        if value <= 0 or not _finite(value):
             return 0
         return round(LEVELS * min(value / self.high, 1.0) ** self.power)
 
@@ -345,15 +345,15 @@ def heat_cells(values: Sequence[Sequence[float]], shading: Shading = _LINEAR) ->
     )
 
 
-def heat_legend(left: float, y: float, shading: Shading, written: Callable[[float], str]) -> Iterator[str]:
+def _heat_legend(left: float, y: float, shading: Shading, written: Callable[[float], str]) -> Iterator[str]:
     """Swatches with the values they stand for."""
-    for number, share in enumerate(LEGEND):
+    for number, share in enumerate(_LEGEND):
         value = share * shading.high
         x = left + 64 * number
         yield f'<rect class="frame" x="{x:.1f}" y="{y:.1f}" width="14" height="14"/>'
         opacity = shading.level(value) / LEVELS
         yield f'<rect class="cell" x="{x:.1f}" y="{y:.1f}" width="14" height="14" fill-opacity="{opacity:g}"/>'
-        yield text(x + 20, y + 11.5, written(value), "tick")
+        yield _text(x + 20, y + 11.5, written(value), "tick")
 
 
 def heat_map(
@@ -376,27 +376,27 @@ def heat_map(
     left = min(max((len(name) for name in rows), default=0), 24) * _LETTER + 20
     head = min(max((len(name) for name in columns), default=0), 24) * _LETTER * 0.75 + 20
     wide, high = cell * max(len(columns), 1), cell * max(len(rows), 1)
-    width = max(left + wide + head * 0.8, left + 64 * len(LEGEND) + 8)
+    width = max(left + wide + head * 0.8, left + 64 * len(_LEGEND) + 8)
     parts = [f'<rect class="frame" x="{left:.1f}" y="{head:.1f}" width="{wide:.1f}" height="{high:.1f}"/>']
     drawn = cells or heat_cells(values, shading)
     parts.append(f'<g class="cells" transform="translate({left:.1f} {head:.1f}) scale({cell / 10:g})">{drawn}</g>')
     for number, name in enumerate(rows):
         kind = "strong" if number == marked_row else ""
-        parts.append(text(left - 8, head + cell * (number + 0.5) + 4.5, shorten(name, 24 * _LETTER), kind, "end"))
+        parts.append(_text(left - 8, head + cell * (number + 0.5) + 4.5, shorten(name, 24 * _LETTER), kind, "end"))
     for number, name in enumerate(columns):
         x, y = left + cell * (number + 0.5) + 3, head - 6
-        parts.append(text(x, y, shorten(name, 24 * _LETTER), extra=f' transform="rotate(-50 {x:.1f} {y:.1f})"'))
+        parts.append(_text(x, y, shorten(name, 24 * _LETTER), extra=f' transform="rotate(-50 {x:.1f} {y:.1f})"'))
     if marked_row is not None:
         y = head + cell * marked_row
         parts.append(f'<rect class="marked" x="{left:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{cell:.1f}"/>')
     if numbers:
-        parts += cell_numbers(values, shading, written, (left, head, cell))
-        return svg(width, head + high + 8, label, parts)
-    parts += heat_legend(left, head + high + 14, shading, written)
-    return svg(width, head + high + 36, label, parts)
+        parts += _cell_numbers(values, shading, written, (left, head, cell))
+        return _svg(width, head + high + 8, label, parts)
+    parts += _heat_legend(left, head + high + 14, shading, written)
+    return _svg(width, head + high + 36, label, parts)
 
 
-def cell_numbers(
+def _cell_numbers(
     values: Sequence[Sequence[float]],
     shading: Shading,
     written: Callable[[float], str],
@@ -406,10 +406,10 @@ def cell_numbers(
     left, top, cell = place
     for row, line_of_values in enumerate(values):
         for column, value in enumerate(line_of_values):
-            if finite(value):
+            if _finite(value):
                 kind = "tick on" if shading.level(value) > LEVELS * 0.55 else "tick"
                 x, y = left + cell * (column + 0.5), top + cell * (row + 0.5) + 4.5
-                yield text(x, y, written(value), kind, "middle")
+                yield _text(x, y, written(value), kind, "middle")
 
 
 def draw_heat_map(one: HeatMap) -> str:

@@ -318,16 +318,16 @@ def strict(value: Any) -> Any:
     return [strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def plain_data(value: Any) -> Any:
+def _plain_data(value: Any) -> Any:
     """A Document or a part of it as plain data; a block says its kind under `block`."""
     if is_dataclass(value) and not isinstance(value, type):
-        inside = {one.name: plain_data(getattr(value, one.name)) for one in fields(value)}
+        inside = {one.name: _plain_data(getattr(value, one.name)) for one in fields(value)}
         return {"block": type(value).__name__.lower(), **inside} if isinstance(value, Block) else inside
     if isinstance(value, Mapping):
-        return {str(key): plain_data(item) for key, item in value.items()}
-    return [plain_data(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(key): _plain_data(item) for key, item in value.items()}
+    return [_plain_data(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def as_json(document: Document) -> str:
     """A Document as JSON that every program can read."""
-    return json.dumps(strict(plain_data(document)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(strict(_plain_data(document)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

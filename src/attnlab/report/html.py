@@ -24,26 +24,26 @@ from attnlab.report.charts import Shading, draw_chart, draw_heat_map, heat_cells
 from attnlab.report.document import Block, Chart, Document, Head, Heads, HeatMap
 from attnlab.report.words import visible
 
-SCRIPTS = ("page.js", "tables.js", "curves.js")
-SHADING = Shading(power=0.5)  # of attention weights
+_SCRIPTS = ("page.js", "tables.js", "curves.js")
+_SHADING = Shading(power=0.5)  # of attention weights
 
 
-def no_break(value: str) -> str:
+def _no_break(value: str) -> str:
     """The text with its numbers and units kept on one line."""
     return re.sub(r"(?<=\d) (?=%|(?:h|min|s)\b)", "\u00a0", value)
 
 
-def kind_of(block: Block) -> str:
+def _kind_of(block: Block) -> str:
     """The name of a block's kind, by which the template chooses."""
     return type(block).__name__.lower()
 
 
-def drawn(block: Chart | HeatMap) -> Markup:
+def _drawn(block: Chart | HeatMap) -> Markup:
     """A chart as SVG."""
     return Markup(draw_chart(block) if isinstance(block, Chart) else draw_heat_map(block))
 
 
-def chart_data(chart: Chart) -> dict[str, Any]:
+def _chart_data(chart: Chart) -> dict[str, Any]:
     """The numbers of a line chart for the script, with five digits."""
 
     def short(values: Sequence[float]) -> list[float | None]:
@@ -60,7 +60,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class HeadPicture:
+class _HeadPicture:
     """One head with its cells, which the large map uses again."""
 
     head: Head
@@ -77,11 +77,11 @@ def first_head(block: Heads) -> Head:
     return max(block.heads, key=lambda head: max(head.pattern[block.row][1 : block.row], default=0.0))
 
 
-def pattern_cells(pattern: Sequence[Sequence[float]]) -> str:
+def _pattern_cells(pattern: Sequence[Sequence[float]]) -> str:
     """The cells of a head; weights below zero, which some mechanisms have, in a group of another colour."""
-    cells = heat_cells(pattern, SHADING)
+    cells = heat_cells(pattern, _SHADING)
     if any(weight < 0 for row in pattern for weight in row):
-        cells += f'<g class="below">{heat_cells([[-weight for weight in row] for row in pattern], SHADING)}</g>'
+        cells += f'<g class="below">{heat_cells([[-weight for weight in row] for row in pattern], _SHADING)}</g>'
     return cells
 
 
@@ -96,11 +96,11 @@ def thousandths(pattern: Sequence[Sequence[float]]) -> list[list[int]]:
     return rows
 
 
-def viewer(block: Heads) -> dict[str, Any]:
+def _viewer(block: Heads) -> dict[str, Any]:
     """What the template needs: the heads by layer, the map with its names, and the weights for the tooltips."""
     first, names = first_head(block), [visible(token) for token in block.tokens]
     pictures = [
-        HeadPicture(head, f"{head.layer}-{head.number}", Markup(pattern_cells(head.pattern)), head is first)
+        _HeadPicture(head, f"{head.layer}-{head.number}", Markup(_pattern_cells(head.pattern)), head is first)
         for head in block.heads
     ]
     chart = heat_map(
@@ -108,7 +108,7 @@ def viewer(block: Heads) -> dict[str, Any]:
         names,
         names,
         label="Heat map of the chosen head: what each token, a row, looks at, a column",
-        shading=SHADING,
+        shading=_SHADING,
         cell=block.cell,
         written=lambda value: f"{100 * value:g} %",
         marked_row=block.row,
@@ -124,7 +124,7 @@ def viewer(block: Heads) -> dict[str, Any]:
 
 
 @cache
-def templates() -> Environment:
+def _templates() -> Environment:
     """The templates of this package, each read once."""
     environment = Environment(
         loader=PackageLoader("attnlab.report"),
@@ -134,18 +134,18 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "no_break": no_break,
-        "kind": kind_of,
-        "drawn": drawn,
-        "chart_data": chart_data,
-        "viewer": viewer,
+        "no_break": _no_break,
+        "kind": _kind_of,
+        "drawn": _drawn,
+        "chart_data": _chart_data,
+        "viewer": _viewer,
     }
     return environment
 
 
 def as_html(document: Document) -> str:
     """The whole page; its scripts are one, whose digest is all that the browser is told to trust."""
-    script = "".join(templates().get_template(name).render() for name in SCRIPTS)
+    script = "".join(_templates().get_template(name).render() for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     context = {"document": document, "script": Markup(script), "script_digest": digest, "version": __version__}
-    return templates().get_template("document.html.j2").render(context).lstrip()
+    return _templates().get_template("document.html.j2").render(context).lstrip()

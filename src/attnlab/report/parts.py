@@ -27,7 +27,7 @@ from attnlab.report.document import (
 from attnlab.report.words import count, duration, figure, flat, interval, magnitude, percent, plain
 
 Result = Mapping[str, Any]  # a result or a part of one, as result.json holds it
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 QUICK = Notice(
     "A quick run.",
@@ -181,7 +181,7 @@ def smooth(values: Sequence[float], width: int) -> list[float]:
     return means
 
 
-def thin(items: Sequence[Item], most: int = MOST_POINTS) -> list[Item]:
+def thin(items: Sequence[_Item], most: int = MOST_POINTS) -> list[_Item]:
     """At most so many items, evenly spread, the first and the last among them."""
     if len(items) <= most:
         return list(items)

@@ -14,71 +14,71 @@ from rich.text import Text
 from attnlab.report import document as blocks
 from attnlab.report.document import Block, Cell, Code, Column, Document, Facts, Row, Table
 
-GAP, NARROW = 3, 1  # from one column to the next, on narrow screens too
-EDGES = 2  # of a table
-LONGEST = 40  # letters of a name
-WARNING = "red"
-TONES = {"": "", "good": "green", "bad": "red", "warning": "yellow", "quiet": "dim", "strong": "bold"}
+_GAP, _NARROW = 3, 1  # from one column to the next, on narrow screens too
+_EDGES = 2  # of a table
+_LONGEST = 40  # letters of a name
+_WARNING = "red"
+_TONES = {"": "", "good": "green", "bad": "red", "warning": "yellow", "quiet": "dim", "strong": "bold"}
 
 
-def name_of(row: Row) -> str:
+def _name_of(row: Row) -> str:
     """A row's name with its mark; a class in a user's file goes without its folder."""
     name = row.name.text.rsplit(os.sep, 1)[-1]
-    name = name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+    name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
     return f"{name} ({row.mark})" if row.mark else name
 
 
-def lines_of(cell: Cell, under: bool) -> list[str]:
+def _lines_of(cell: Cell, under: bool) -> list[str]:
     """A cell in lines: its text, and what is below it."""
     return [cell.text, *([cell.under] if cell.under and under else [])]
 
 
-def width_of(table: Table, place: int, under: bool) -> int:
+def _width_of(table: Table, place: int, under: bool) -> int:
     """The width that a column needs; its heading may break between words, a number may not."""
-    cells = (line for row in table.rows for line in lines_of(row.cells[place], under))
-    return max(map(len, (*title_of(table.columns[place + 1]).split(), *cells)), default=0)
+    cells = (line for row in table.rows for line in _lines_of(row.cells[place], under))
+    return max(map(len, (*_title_of(table.columns[place + 1]).split(), *cells)), default=0)
 
 
-def title_of(column: Column) -> str:
+def _title_of(column: Column) -> str:
     """The heading of a column."""
     return column.short or column.title
 
 
-def chosen_columns(table: Table, width: int) -> tuple[dict[int, int], bool, int]:
+def _chosen_columns(table: Table, width: int) -> tuple[dict[int, int], bool, int]:
     """The columns that fit with their widths, whether with all second lines, and the gap between them.
 
     Minor columns are left out first, then the last ones; before any is left out, gaps and second lines are.
     """
-    names = max(len(table.columns[0].title), *(len(name_of(row)) for row in table.rows), 0) + EDGES
+    names = max(len(table.columns[0].title), *(len(_name_of(row)) for row in table.rows), 0) + _EDGES
     places = range(len(table.columns) - 1)
 
     def fits(widths: Mapping[int, int], gap: int) -> bool:
         return names + sum(one + gap for one in widths.values()) <= width
 
-    whole = {place: width_of(table, place, True) for place in places}
-    if fits(whole, NARROW):
-        return whole, True, GAP if fits(whole, GAP) else NARROW
-    kept = {place: width_of(table, place, place == 0) for place in places}
+    whole = {place: _width_of(table, place, True) for place in places}
+    if fits(whole, _NARROW):
+        return whole, True, _GAP if fits(whole, _GAP) else _NARROW
+    kept = {place: _width_of(table, place, place == 0) for place in places}
     order = sorted(places, key=lambda place: (not table.columns[place + 1].minor, -place))
     for place in order[:-1]:
-        if fits(kept, NARROW):
+        if fits(kept, _NARROW):
             break
         del kept[place]
-    return kept, False, GAP if fits(kept, GAP) else NARROW
+    return kept, False, _GAP if fits(kept, _GAP) else _NARROW
 
 
 def as_rich(table: Table, width: int) -> tuple[rich_table.Table, list[str]]:
     """The table as far as it fits, and the titles of the columns that do not."""
-    kept, under, gap = chosen_columns(table, width)
+    kept, under, gap = _chosen_columns(table, width)
     shown = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0))
     shown.add_column(Text(table.columns[0].title), no_wrap=True)
     for place, wide in kept.items():
         column = table.columns[place + 1]
-        shown.add_column(Text(title_of(column)), justify="right" if column.number else "left", width=wide)
+        shown.add_column(Text(_title_of(column)), justify="right" if column.number else "left", width=wide)
     for row in table.rows:
-        cells = [Text("\n".join(lines_of(row.cells[place], under or place == 0))) for place in kept]
-        shown.add_row(Text(name_of(row)), *cells, style=WARNING if row.mark and row.tone == "leaks" else "")
-    return shown, [title_of(column) for place, column in enumerate(table.columns[1:]) if place not in kept]
+        cells = [Text("\n".join(_lines_of(row.cells[place], under or place == 0))) for place in kept]
+        shown.add_row(Text(_name_of(row)), *cells, style=_WARNING if row.mark and row.tone == "leaks" else "")
+    return shown, [_title_of(column) for place, column in enumerate(table.columns[1:]) if place not in kept]
 
 
 def show(document: Document, console: Console) -> None:
@@ -98,7 +98,7 @@ def show(document: Document, console: Console) -> None:
 
 def _show_notices(document: Document, console: Console) -> None:
     for notice in document.notices:
-        style = WARNING if notice.tone == "leaks" else ""
+        style = _WARNING if notice.tone == "leaks" else ""
         console.print(Text(f"{notice.title} ", style=f"bold {style}") + Text(notice.text, style=style))
 
 
@@ -108,12 +108,12 @@ def _whole_table(table: Table) -> rich_table.Table:
     shown = rich_table.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for place, column in enumerate(table.columns):
         side: Literal["left", "right"] = "right" if column.number and place else "left"
-        shown.add_column(Text(title_of(column)), justify=side, no_wrap=column.number and place > 0, overflow="fold")
+        shown.add_column(Text(_title_of(column)), justify=side, no_wrap=column.number and place > 0, overflow="fold")
     for row in table.rows:
-        cells = [Text("\n".join(lines_of(cell, under=True)), style=TONES[cell.tone]) for cell in row.cells]
+        cells = [Text("\n".join(_lines_of(cell, under=True)), style=_TONES[cell.tone]) for cell in row.cells]
         name = f"{row.name.text} ({row.mark})" if row.mark else row.name.text
-        style = WARNING if row.mark and row.tone == "leaks" else ""
-        shown.add_row(Text(name, style=TONES[row.name.tone]), *cells, style=style)
+        style = _WARNING if row.mark and row.tone == "leaks" else ""
+        shown.add_row(Text(name, style=_TONES[row.name.tone]), *cells, style=style)
     return shown
 
 

@@ -40,53 +40,53 @@ from attnlab.report.parts import (
 )
 from attnlab.report.words import NOTHING, count, interval, percent, plural
 
-MEANINGS = {
+_MEANINGS = {
     "known": "their lines were read, and they were never asked about",
     "withheld": "real names whose lines were not read",
     "invented": "a given name and a surname of the corpus that nobody has together",
 }
-SCORES = {
+_SCORES = {
     "confidence": "the probability of the likeliest answer",
     "entropy": "how undecided it is among all answers",
     "distance": "how far it is from what it says of anybody",
 }
 
 
-def group(result: Result, name: str) -> Result | None:
+def _group(result: Result, name: str) -> Result | None:
     """One of the groups of names, if it was asked."""
     return next((one for one in result["groups"] if one["name"] == name), None)
 
 
-def risk(share: float) -> str:
+def _risk(share: float) -> str:
     """An allowed risk."""
     return f"{100 * share:.3g} %"
 
 
 def outcome(result: Result) -> str:
     """What came out, in a few sentences."""
-    known = group(result, "known")
+    known = _group(result, "known")
     assert known is not None
     if not result["rule"]["met"]:
         asked = plural(known["questions"], "question")
         return (
             f"The model is right in {percent(known['right']['share'])} of {asked} about names that it read about, but a risk of"
-            f" {risk(result['max_risk'])} could not be certified, so that it answers none. {told_apart(result)}"
+            f" {_risk(result['max_risk'])} could not be certified, so that it answers none. {_told_apart(result)}"
         ).strip()
     answered, wrong = known["answered"], known["wrong"]
     first = (
-        f"Allowed to be wrong in {risk(result['max_risk'])} of its answers, the model answers {percent(answered['share'])} of"
+        f"Allowed to be wrong in {_risk(result['max_risk'])} of its answers, the model answers {percent(answered['share'])} of"
         f" {plural(known['questions'], 'question')} about names that it read about"
     )
     if wrong["share"] is not None:
         first += f", and {percent(wrong['share'])} of these answers are wrong ({interval(wrong['low'], wrong['high'])})"
-    return " ".join(part for part in (f"{first}.", false_answers(result), told_apart(result)) if part)
+    return " ".join(part for part in (f"{first}.", _false_answers(result), _told_apart(result)) if part)
 
 
-def false_answers(result: Result) -> str:
+def _false_answers(result: Result) -> str:
     """How often it answers about names that it never read about."""
     said = []
     for name, words in (("withheld", "names whose lines it never read"), ("invented", "invented ones")):
-        one = group(result, name)
+        one = _group(result, name)
         if one is not None:
             said.append(f"{percent(one['answered']['share'])} of {count(one['questions'])} {words}")
     if not said:
@@ -95,19 +95,19 @@ def false_answers(result: Result) -> str:
     return f"{line}; with a look at the corpus these names are said to be never seen."
 
 
-def told_apart(result: Result) -> str:
+def _told_apart(result: Result) -> str:
     """How well the confidence tells known names from withheld ones."""
     line = next(
         (one for one in result["separation"] if (one["score"], one["against"]) == ("confidence", "withheld")), None
     )
     if line is None:
         return ""
-    span = f" ({area_span(line)})" if line["low"] is not None else ""
+    span = f" ({_area_span(line)})" if line["low"] is not None else ""
     area = f"an area under the ROC curve of {line['value']:.3f}{span}"
     return f"Its confidence tells known from withheld names with {area}, where 0.5 is chance."
 
 
-def limits(result: Result) -> list[str]:
+def _limits(result: Result) -> list[str]:
     """What is guaranteed, and what is not."""
     return [
         result["rule"]["words"],
@@ -122,14 +122,14 @@ def limits(result: Result) -> list[str]:
     ]
 
 
-def share_cell(one: Result) -> Cell:
+def _share_cell(one: Result) -> Cell:
     """A share with its interval below."""
     if one["share"] is None:
         return Cell(NOTHING)
     return Cell(percent(one["share"]), one["share"], interval(one["low"], one["high"]))
 
 
-def area_span(one: Result) -> str:
+def _area_span(one: Result) -> str:
     """The interval of an area under the ROC curve."""
     return "" if one["low"] is None else f"{one['low']:.3f} to {one['high']:.3f}"
 
@@ -150,27 +150,27 @@ def summary_table(result: Result) -> Table:
         known, looked = one["name"] == "known", one["looked_up"]
         cells = (
             cell(one["questions"], "count"),
-            share_cell(one["right"]) if one["name"] != "invented" else Cell(NOTHING),
-            share_cell(one["answered"]),
-            share_cell(one["wrong"]) if known else Cell(NOTHING),
-            share_cell(looked["answered"]),
-            share_cell(looked["unseen"]),
+            _share_cell(one["right"]) if one["name"] != "invented" else Cell(NOTHING),
+            _share_cell(one["answered"]),
+            _share_cell(one["wrong"]) if known else Cell(NOTHING),
+            _share_cell(looked["answered"]),
+            _share_cell(looked["unseen"]),
         )
-        rows.append(Row(Cell(one["name"], one["name"], MEANINGS[one["name"]]), cells))
+        rows.append(Row(Cell(one["name"], one["name"], _MEANINGS[one["name"]]), cells))
     caption = (
-        f"At an allowed risk of {risk(result['max_risk'])}: answered by the confidence alone, and after a look at whether any"
+        f"At an allowed risk of {_risk(result['max_risk'])}: answered by the confidence alone, and after a look at whether any"
         " line is about the name. Intervals are of 95 % (Wilson). What is right of a withheld name was guessed."
     )
     return Table("Results", caption, titles, rows, brief=True)
 
 
-def separation_table(result: Result) -> Table:
+def _separation_table(result: Result) -> Table:
     """How well known names are told from others."""
     titles = columns("By", text_column("Against"), Column("AUROC", largest_first=True))
     rows = []
     for one in result["separation"]:
-        area = Cell(f"{one['value']:.3f}", one["value"], area_span(one))
-        rows.append(Row(Cell(one["score"], one["score"], SCORES[one["score"]]), (Cell(one["against"]), area)))
+        area = Cell(f"{one['value']:.3f}", one["value"], _area_span(one))
+        rows.append(Row(Cell(one["score"], one["score"], _SCORES[one["score"]]), (Cell(one["against"]), area)))
     caption = (
         "The chance that a known name scores higher than one that was never read, with its 95 % interval. The study was"
         " planned for the confidence; the other two are shown beside it."
@@ -212,12 +212,12 @@ def rules_table(result: Result) -> Table:
             Cell(f"at most {percent(rule['bound'])}" if met else "not certified", rule["bound"]),
             Cell(rule["words"]),
         )
-        rows.append(Row(Cell(risk(rule["max_risk"]), rule["max_risk"]), cells))
+        rows.append(Row(Cell(_risk(rule["max_risk"]), rule["max_risk"]), cells))
     caption = "Thresholds chosen on one half of the calibration questions and certified on the other."
     return Table("Rules", caption, titles, rows)
 
 
-def calibration_words(result: Result) -> str:
+def _calibration_words(result: Result) -> str:
     """The temperature, and what it did to the calibration error on known names."""
     before, after = (result["reliability"][key] for key in ("before", "after"))
     return (
@@ -306,7 +306,7 @@ def reliability_chart(result: Result) -> Chart:
 # The whole report
 
 
-def examples(one: Result) -> Answers:
+def _examples(one: Result) -> Answers:
     """Some questions of a group, from the surest to the least sure."""
     items = [
         Answer(
@@ -339,10 +339,10 @@ def document(result: Result) -> Document:
         [outcome(result)],
         [
             *section("Results", histogram_chart(result), summary_table(result)),
-            *section("Known or not", separation_table(result) if result["separation"] else None),
+            *section("Known or not", _separation_table(result) if result["separation"] else None),
             *section("When it answers", curve_chart(result), rules_table(result)),
             *section(
-                "Calibration", Text([calibration_words(result)]), reliability_chart(result), Text([told], "quiet")
+                "Calibration", Text([_calibration_words(result)]), reliability_chart(result), Text([told], "quiet")
             ),
             *section("Verdicts", verdict_table(result)),
             *section(
@@ -350,8 +350,8 @@ def document(result: Result) -> Document:
                 Text([words]) if words else None,
                 Text(likenesses, "list") if words and likenesses else None,
             ),
-            *section("What the guarantee covers, and what it does not", Text(limits(result), "list")),
-            *section("Answers", Text([intro]), side_by_side([examples(one) for one in result["groups"]])),
+            *section("What the guarantee covers, and what it does not", Text(_limits(result), "list")),
+            *section("Answers", Text([intro]), side_by_side([_examples(one) for one in result["groups"]])),
             *section("Training", *training_blocks(runs)),
             reproduce(result, Facts("Data", plain_facts(world)), settings_of(runs)),
         ],

@@ -22,35 +22,35 @@ from attnlab.report.document import (
 from attnlab.report.parts import Result, accuracy_cell, accuracy_mark, cell, columns, lines, report_of, reproduce
 from attnlab.report.words import NOTHING, capital, count, percent, plural
 
-NOBODY = "nothing read"
-QUICK = Notice("A quick run.", "Few people and forms, one seed: the same story with wide intervals.")
+_NOBODY = "nothing read"
+_QUICK = Notice("A quick run.", "Few people and forms, one seed: the same story with wide intervals.")
 
 
-def curve_name(way: str, forms: int) -> str:
+def _curve_name(way: str, forms: int) -> str:
     """What the cells of one curve have in common."""
     return f"{plural(forms, 'form')}, in views" if way == "views" else plural(forms, "form")
 
 
-def nothing(result: Result) -> Result:
+def _nothing(result: Result) -> Result:
     """The model that read nothing."""
     return next(one for one in result["cells"] if one["way"] == "nothing")
 
 
-def curves(result: Result) -> dict[str, list[Result]]:
+def _curves(result: Result) -> dict[str, list[Result]]:
     """The cells that have read, by curve, each from few exposures to many; views last."""
     found: dict[tuple[bool, int, str], list[Result]] = {}
     for one in result["cells"]:
         if one["way"] != "nothing":
-            key = (one["way"] == "views", one["forms"], curve_name(one["way"], one["forms"]))
+            key = (one["way"] == "views", one["forms"], _curve_name(one["way"], one["forms"]))
             found.setdefault(key, []).append(one)
     return {key[2]: sorted(cells, key=lambda one: one["exposures"]) for key, cells in sorted(found.items())}
 
 
-def exposures_chart(result: Result) -> Chart:
+def _exposures_chart(result: Result) -> Chart:
     """Right answers against exposures, a line for every number of forms, with bands."""
-    start = nothing(result)
+    start = _nothing(result)
     series = []
-    for name, cells in curves(result).items():
+    for name, cells in _curves(result).items():
         points = [start, *cells]
         x, y, low, high = (
             [factor * one[key] for one in points]
@@ -66,14 +66,14 @@ def exposures_chart(result: Result) -> Chart:
     )
 
 
-def last_cells(result: Result) -> list[tuple[str, Result]]:
+def _last_cells(result: Result) -> list[tuple[str, Result]]:
     """Nothing read, and of every curve the cell of most exposures."""
-    return [(NOBODY, nothing(result)), *((name, cells[-1]) for name, cells in curves(result).items())]
+    return [(_NOBODY, _nothing(result)), *((name, cells[-1]) for name, cells in _curves(result).items())]
 
 
-def forms_chart(result: Result) -> Chart:
+def _forms_chart(result: Result) -> Chart:
     """Right answers against forms, at the most exposures."""
-    rows = last_cells(result)
+    rows = _last_cells(result)
     marks = [accuracy_mark(name, one, one["way"] == "nothing") for name, one in rows]
     times = max(one["exposures"] for _, one in rows)
     title = f"Right answers against forms, after {plural(times, 'exposure')}, with 95 % intervals"
@@ -81,19 +81,19 @@ def forms_chart(result: Result) -> Chart:
     return Chart("bars", title, label, Axis("right answers", "%"), marks=marks)
 
 
-def scored(one: Result) -> Cell:
+def _scored(one: Result) -> Cell:
     """An accuracy with its interval, and the values of the seeds behind it."""
     return accuracy_cell(one, ", ".join(percent(value) for value in one["each"]) if len(one["each"]) > 1 else "")
 
 
-def grid_table(result: Result) -> Table:
+def _grid_table(result: Result) -> Table:
     """The whole grid: a row for every number of exposures, a column for every curve."""
-    start, lines = nothing(result), curves(result)
+    start, lines = _nothing(result), _curves(result)
     times = sorted({one["exposures"] for cells in lines.values() for one in cells})
-    rows = [Row(Cell("0", 0), [scored(start), *(Cell(NOTHING, "") for _ in list(lines)[1:])])]
+    rows = [Row(Cell("0", 0), [_scored(start), *(Cell(NOTHING, "") for _ in list(lines)[1:])])]
     for number in times:
         found = [next((one for one in cells if one["exposures"] == number), None) for cells in lines.values()]
-        rows.append(Row(Cell(count(number), number), [scored(one) if one else Cell(NOTHING, "") for one in found]))
+        rows.append(Row(Cell(count(number), number), [_scored(one) if one else Cell(NOTHING, "") for one in found]))
     return Table(
         "Results",
         "Right answers, with 95 % intervals below. 0: the same model on the questions alone, which read nothing in any form.",
@@ -103,10 +103,10 @@ def grid_table(result: Result) -> Table:
     )
 
 
-def reading_table(result: Result) -> Table:
+def _reading_table(result: Result) -> Table:
     """What was read, and what of it is known by heart."""
     rows = []
-    for name, cells in curves(result).items():
+    for name, cells in _curves(result).items():
         for one in cells:
             heart = one.get("by_heart")
             rows.append(
@@ -116,8 +116,8 @@ def reading_table(result: Result) -> Table:
                         cell(one["exposures"], "count"),
                         cell(one["tokens"], "count"),
                         Cell(f"{one['loss']:.3f}", one["loss"]),
-                        scored(heart) if heart else Cell(NOTHING, ""),
-                        scored(one),
+                        _scored(heart) if heart else Cell(NOTHING, ""),
+                        _scored(one),
                         cell(one["seconds"], "seconds"),
                     ],
                 )
@@ -138,7 +138,7 @@ def reading_table(result: Result) -> Table:
     return Table("What was read", caption, titles, rows)
 
 
-def facts_of(result: Result) -> list[tuple[str, str]]:
+def _facts_of(result: Result) -> list[tuple[str, str]]:
     """The data in numbers."""
     world, usual = result["world"], result["majority"]
     return [
@@ -158,11 +158,11 @@ def document(result: Result) -> Document:
         result,
         [*result["verdict"], *result.get("notes", ())],
         [
-            *section("Results", exposures_chart(result), forms_chart(result), grid_table(result)),
+            *section("Results", _exposures_chart(result), _forms_chart(result), _grid_table(result)),
             *section("What it means", Text(result["explanation"])),
-            *section("What was read", reading_table(result)),
-            reproduce(result, Facts("Data", facts_of(result)), result["settings"]),
+            *section("What was read", _reading_table(result)),
+            reproduce(result, Facts("Data", _facts_of(result)), result["settings"]),
         ],
-        [QUICK] if result.get("quick") else [],
+        [_QUICK] if result.get("quick") else [],
         "all runs together took",
     )
