@@ -243,7 +243,7 @@ def test_tables_fit_the_screen_and_say_what_they_leave_out(kind: str) -> None:
         assert "…" not in shown
         for table in brief:
             for row in table.rows:
-                name = screen.name_of(row)
+                name = screen._name_of(row)
                 (line,) = (
                     one for one, line in lines if line.startswith(name) and row.cells[0].text in line.removeprefix(name)
                 )
