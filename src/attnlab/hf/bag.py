@@ -2,7 +2,7 @@
 
 It knows no word order beyond pairs, is not pretrained, and trains in seconds: an encoder is worth what it adds to this. The
 regularisation strength is chosen by cross-validation within the training table, so that the baseline has not seen the
-validation table. Stored as numbers and a list of words, never as code.
+validation table. Stored as numbers and a list of words, never as code. Imports scikit-learn, and is therefore imported late.
 """
 
 from __future__ import annotations
@@ -11,6 +11,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+from scipy.special import softmax
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import CheckpointError, DataError
@@ -29,23 +37,17 @@ class Bag:
     """A fitted baseline: words, their rarity, and the weights of the labels."""
 
     def __init__(self, labels: list[str], words: list[str], rarity: Any, weights: Any, offsets: Any) -> None:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
         self.labels, self.words, self.rarity, self.weights, self.offsets = labels, words, rarity, weights, offsets
         self._reader = TfidfVectorizer(**_WORDS, vocabulary=words)
         self._reader.idf_ = rarity
 
     def probabilities(self, texts: list[str]) -> Any:
         """The probability of every label for every text."""
-        from scipy.special import softmax
-
         scores = self._reader.transform(texts) @ self.weights.T + self.offsets
         return softmax(scores, axis=1)
 
     def save(self, folder: Path) -> None:
         """Write it as JSON and numbers."""
-        from safetensors.numpy import save
-
         write_json(folder / "bag.json", {"labels": self.labels, "words": self.words})
         numbers = {"rarity": self.rarity, "weights": self.weights, "offsets": self.offsets}
         write_bytes(folder / "bag.safetensors", save(numbers))
@@ -53,9 +55,6 @@ class Bag:
     @classmethod
     def load(cls, folder: Path) -> Bag:
         """Read one that was saved."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
         stored = read_json(folder / "bag.json")
         try:
             with reporting_damage(folder):
@@ -67,10 +66,6 @@ class Bag:
 
 def _fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:
     """The baseline with the strength that predicts held-out parts of the training table best; of equals, the smaller."""
-    import numpy as np
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-
     texts, gold = tables.train.texts, tables.ids(tables.train)
     trials = _cross_validate(texts, gold, _folds_of(tables), seed)
     reader = TfidfVectorizer(**_WORDS)
@@ -94,11 +89,6 @@ def _folds_of(tables: Tables) -> int:
 
 def _cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> list[Trial]:
     """The accuracy of every strength on folds that it did not see; the words of a fold are counted once for all strengths."""
-    import numpy as np
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold
-
     labels, right = np.array(gold), dict.fromkeys(_STRENGTHS, 0)
     for seen, unseen in StratifiedKFold(folds, shuffle=True, random_state=seed).split(texts, gold):
         reader = TfidfVectorizer(**_WORDS)
@@ -119,8 +109,6 @@ def _best_of(trials: Sequence[Trial]) -> Trial:
 
 
 def _score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
-    import numpy as np
-
     chances = bag.probabilities(table.texts)
     loss = float(-np.log(np.maximum(chances[np.arange(len(gold)), gold], 1e-300)).mean())
     return Scored(tuple(gold), tuple(tuple(map(float, row)) for row in chances), loss)

@@ -106,6 +106,11 @@ class Outcome:
         """Whether the best epoch is right, for every text of the validation table in its order."""
         return self.dev.right
 
+    def figures(self) -> Result:
+        """The figures of the training, ready for JSON."""
+        numbers = {key: getattr(self, key) for key in ("best_epoch", "seconds", "steps", "tokens", "padding")}
+        return {"epochs": [asdict(one) for one in self.epochs], **numbers, "facts": dict(self.facts)}
+
     @property
     def curve(self) -> list[float]:
         """Validation accuracy, epoch by epoch."""
@@ -147,7 +152,7 @@ def make_classifier(
     with _staged(out) as folder:
         (folder / "model").mkdir()
         outcome = fine_tune(model, tables, settings, folder / "model", show)
-        result: Result = strict(asdict(_classification(model, tables, settings, outcome, command)))
+        result = _result(model, tables, settings, outcome, command)
         write_bytes(folder / "predictions.tsv", "".join(_predictions(tables, outcome)).encode())
         write_report(result, folder)
         write_bytes(folder / "result.json", to_json(result))
@@ -223,7 +228,7 @@ class _TableSummary:
     blank: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TablesSummary:
     """The tables as they were read: counts, checksums, how the label was recognised, texts of every label."""
 
@@ -234,61 +239,35 @@ class TablesSummary:
     warnings: Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Classification(TablesSummary):
+def _result(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, command: str) -> Result:
     """result.json."""
-
-    kind: str = "classification"
-    title: str
-    model: str
-    name: str
-    settings: dict[str, str | int | float]
-    epochs: tuple[Epoch, ...]
-    best_epoch: int
-    trials: tuple[Trial, ...]
-    dev: _Measured
-    test: _Measured | None
-    seconds: float
-    steps: int
-    tokens: int
-    padding: int
-    facts: Mapping[str, Fact]
-    command: str
-    finished: str
-    environment: dict[str, str | int]
-
-
-def _classification(
-    model: str, tables: Tables, settings: FineTuning, outcome: Outcome, command: str
-) -> _Classification:
-    return _Classification(
-        title=f"{short_name(model)} on {tables.train.source}",
-        model=model,
-        name=short_name(model),
-        settings={**asdict(settings), "lr": settings.rate} if outcome.epochs else {"seed": settings.seed},
-        **vars(describe_tables(tables)),
-        epochs=outcome.epochs,
-        best_epoch=outcome.best_epoch,
-        trials=outcome.trials,
-        dev=_measured(outcome.dev, tables.dev, tables.labels),
-        test=_measured(outcome.test, tables.test, tables.labels) if outcome.test and tables.test else None,
-        seconds=outcome.seconds,
-        steps=outcome.steps,
-        tokens=outcome.tokens,
-        padding=outcome.padding,
-        facts=outcome.facts,
-        command=command,
-        finished=time.strftime("%Y-%m-%d %H:%M"),
-        environment={**environment(), **versions()},
+    test = _measured(outcome.test, tables.test, tables.labels) if outcome.test and tables.test else None
+    found: Result = strict(
+        {
+            "kind": "classification",
+            "title": f"{short_name(model)} on {tables.train.source}",
+            "model": model,
+            "name": short_name(model),
+            "settings": {**asdict(settings), "lr": settings.rate} if outcome.epochs else {"seed": settings.seed},
+            **asdict(describe_tables(tables)),
+            "dev": asdict(_measured(outcome.dev, tables.dev, tables.labels)),
+            "test": asdict(test) if test else None,
+            **outcome.figures(),
+            "trials": [asdict(one) for one in outcome.trials],
+            "command": command,
+            "finished": time.strftime("%Y-%m-%d %H:%M"),
+            "environment": {**environment(), **versions()},
+        }
     )
+    return found
 
 
 def describe_tables(tables: Tables) -> TablesSummary:
     """The tables as a report and the terminal show them."""
     return TablesSummary(
-        labels=tables.labels,
-        renamed=dict(tables.names),
-        data={
+        tables.labels,
+        dict(tables.names),
+        {
             name: _TableSummary(
                 table.source,
                 len(table.rows),
@@ -301,8 +280,8 @@ def describe_tables(tables: Tables) -> TablesSummary:
             )
             for name, table in tables.parts.items()
         },
-        examples={label: tables.examples(label) for label in tables.labels},
-        warnings=tables.warnings,
+        {label: tables.examples(label) for label in tables.labels},
+        tables.warnings,
     )
 
 

@@ -64,8 +64,8 @@ class Point(Score):
     seconds: float
 
 
-class Training(TypedDict):
-    """The figures of a training."""
+class Pretrained(TypedDict):
+    """The whole result."""
 
     config: dict[str, int | float | str]
     parameters: int
@@ -76,14 +76,9 @@ class Training(TypedDict):
     threads: int
     validation_targets: int
     history: list[Point]
-    unigram: Score  # of guessing by frequency alone
-
-
-class Pretrained(Training):
-    """The whole result: also the data, the vocabulary and the machine."""
-
     vocab_size: int
     corpus: list[dict[str, str | int | None]]
+    unigram: Score  # of guessing by frequency alone
     environment: dict[str, str | int]
 
 
@@ -115,13 +110,23 @@ def _pretrain(names: Sequence[str], out: Path, work: Path, config: EncoderConfig
     material = _prepare(names, config, show)
     from attnlab.hf import masked
 
-    model, figures = masked.train(material, work, config, show)
+    model, trainer = masked.train(material, work, config, show)
+    tokens, seconds = trainer.clock.tokens, trainer.clock.seconds()
     result: Pretrained = {
-        **figures,
+        "config": asdict(config),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "steps": trainer.state.global_step,
+        "tokens": tokens,
+        "seconds": round(seconds, 1),
+        "tokens_per_second": round(tokens / seconds),
+        "threads": torch.get_num_threads(),
+        "validation_targets": trainer.targets,
+        "history": trainer.history,
         "vocab_size": len(material.tokenizer),
         "corpus": [
             {**asdict(source), "texts": count} for source, count in zip(material.sources, material.texts, strict=True)
         ],
+        "unigram": trainer.guess,
         "environment": environment(),
     }
     documents = {"README.md": _card(result, config).encode(), "result.json": to_json(result)}

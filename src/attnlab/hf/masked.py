@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -27,7 +26,7 @@ from attnlab import optim
 from attnlab.config import TrainConfig
 from attnlab.errors import DataError
 from attnlab.hf import trainer
-from attnlab.hf.encoders import SYMBOLS, Ids, Material, Point, Score, Training
+from attnlab.hf.encoders import SYMBOLS, Ids, Material, Point, Score
 from attnlab.hf.settings import EncoderConfig
 from attnlab.kernels import vocabulary
 from attnlab.stages import Show
@@ -173,13 +172,14 @@ class _Clock(trainer.Watch):
         return optim.rate_at(self.progress(step, steps), TrainConfig(warmup=self.warmup, decay=1.0))
 
 
-class _MaskedTrainer(trainer.QuietTrainer):
+class MaskedTrainer(trainer.QuietTrainer):
     """transformers' Trainer with the loss and the validation of above."""
 
     def __init__(self, clock: _Clock, validation: _Batch, guess: Score, show: Show, **given: Any) -> None:
         super().__init__(clock, **given)
         self.clock, self.validation, self.guess, self.show = clock, validation, guess, show
         self.history: list[Point] = []
+        self.targets = int((validation["labels"] != _IGNORED).sum())
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -224,22 +224,23 @@ def new_model(config: EncoderConfig, vocab_size: int) -> RobertaForMaskedLM:
     )
 
 
-def train(material: Material, work: Path, config: EncoderConfig, show: Show) -> tuple[RobertaForMaskedLM, Training]:
-    """A model trained on blocks, and the figures of its training."""
+def train(
+    material: Material, work: Path, config: EncoderConfig, show: Show
+) -> tuple[RobertaForMaskedLM, MaskedTrainer]:
+    """A model trained on blocks, and its finished trainer."""
     model = new_model(config, len(material.tokenizer))
     mask, mask_fewer = (
         DataCollatorForLanguageModeling(material.tokenizer, mlm_probability=share)
         for share in (config.hidden, _MASKED_IN_VALIDATION)
     )
     validation = _mask_once(material.validation, mask_fewer, config.seed)
-    targets = int((validation["labels"] != _IGNORED).sum())
-    if not targets:
+    if not (validation["labels"] != _IGNORED).any():
         raise DataError("the corpus is too small to validate with: not one held-out token is masked; give more text")
     shares = frequencies(material.train, len(material.tokenizer))
     begin_at(model, shares)
     steps = math.ceil(math.ceil(len(material.train) / config.blocks_per_batch) * config.epochs)
     optimizer, clock = make_optimizer(model, config), _Clock(show, config)
-    masked = _MaskedTrainer(
+    masked = MaskedTrainer(
         clock,
         validation,
         unigram(shares, validation["labels"]),
@@ -263,16 +264,4 @@ def train(material: Material, work: Path, config: EncoderConfig, show: Show) -> 
     )
     masked.train()
     masked.evaluate()
-    seconds = clock.seconds()
-    return model, {
-        "config": asdict(config),
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "steps": masked.state.global_step,
-        "tokens": clock.tokens,
-        "seconds": round(seconds, 1),
-        "tokens_per_second": round(clock.tokens / seconds),
-        "threads": torch.get_num_threads(),
-        "validation_targets": targets,
-        "history": masked.history,
-        "unigram": masked.guess,
-    }
+    return model, masked

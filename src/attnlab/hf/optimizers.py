@@ -15,12 +15,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError, unknown
 from attnlab.folders import reporting_damage, to_json, write_folder
-from attnlab.hf.classify import Epoch, Fact, Outcome, Request, fine_tune, short_name, versions
+from attnlab.hf.classify import Outcome, Request, fine_tune, short_name, versions
 from attnlab.hf.settings import RATES, FineTuning
 from attnlab.machine import environment
 from attnlab.progress import display, say
@@ -172,32 +173,11 @@ def _train_all(folder: Path, plan: Trainings, tables: Tables, console: Console) 
         )
 
 
-@dataclass(frozen=True)
-class _Training:
-    """result.json of one training."""
-
-    settings: FineTuning
-    accuracy: float
-    loss: float
-    best_epoch: int
-    epochs: tuple[Epoch, ...]
-    seconds: float
-    steps: int
-    tokens: int
-    padding: int
-    facts: Mapping[str, Fact]
-    threads: int
-
-
 def keep(path: Path, settings: FineTuning, one: Outcome) -> None:
     """Store a finished training: its epochs, and right or wrong text by text."""
-    import torch
-
-    best = one.accuracy, one.dev.loss, one.best_epoch, one.epochs
-    counts = one.seconds, one.steps, one.tokens, one.padding
-    result = _Training(settings, *best, *counts, one.facts, torch.get_num_threads())
+    result = {"settings": asdict(settings), "accuracy": one.accuracy, "loss": one.dev.loss, **one.figures()}
     files = {
-        "result.json": to_json(strict(asdict(result))),
+        "result.json": to_json(strict({**result, "threads": torch.get_num_threads()})),
         "env.json": to_json(environment()),
         "right.csv": "".join(f"{line}\n" for line in ("right", *map(int, one.right))).encode(),
     }

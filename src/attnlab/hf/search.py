@@ -109,11 +109,6 @@ class Trial:
             epochs = tuple(Epoch(**one) for one in values["epochs"])
             return cls(**{**values, "params": Params(**values["params"]), "epochs": epochs})
 
-    def to_dict(self) -> Result:
-        """Plain values, ready for JSON."""
-        plain: Result = strict(asdict(self))
-        return plain
-
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of its accuracy."""
@@ -184,9 +179,8 @@ def _run(folder: Path, plan: Search, console: Console) -> Result:
         with display("the best settings", console) as show:
             settings = plan.settings(best.params)
             make_classifier(plan.asked.model, tables, settings, folder / "best", show, plan.asked.command)
-    result: Result = strict(asdict(judge(plan, trials, read_json(kept), tables)))
     add_files(folder, {"trials.tsv": "".join(_table(trials)).encode()})
-    return result
+    return judge(plan, trials, read_json(kept), tables)
 
 
 def _try_all(folder: Path, plan: Search, tables: Tables, console: Console) -> list[Trial]:
@@ -198,7 +192,7 @@ def _try_all(folder: Path, plan: Search, tables: Tables, console: Console) -> li
     say(console, f"tried: {plan.space()}")
     while not plan.is_spent(trials):
         one = _one_trial(plan, tables, trials, console)
-        add_files(folder, {f"{one.number:04d}.json": to_json(one.to_dict())})
+        add_files(folder, {f"{one.number:04d}.json": to_json(strict(asdict(one)))})
         trials.append(one)
         early = ", ended early" if one.pruned else ""
         right = f"{percent(one.accuracy)} right in epoch {one.best_epoch}"
@@ -304,35 +298,6 @@ class Score:
         return cls(*(measured[key] for key in ("right", "texts", "accuracy", "low", "high")))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SearchResult:
-    """result.json."""
-
-    kind: str = "search"
-    study: str = "search"
-    title: str
-    command: str
-    finished: str
-    seconds: float
-    budget: dict[str, int | float | str | None]
-    space: Space
-    tried: str
-    optimizer: str
-    trials: list[Result]
-    best: int
-    params: Params
-    corrected: Chosen | None
-    accuracy: float | None
-    dev: Score
-    test: Score | None
-    folder: str = "best"
-    verdict: list[str]
-    warnings: Sequence[str]
-    data: dict[str, str | list[str]]
-    settings: FineTuning
-    environment: dict[str, str | int]
-
-
 def best_of(trials: Sequence[Trial]) -> Trial:
     """The finished trial with the most right labels on validation; of equals, the earliest."""
     return max((one for one in trials if not one.pruned), key=lambda one: (one.right, -one.number))
@@ -391,32 +356,38 @@ def verdict(trials: Sequence[Trial], dev: Score, test: Score | None) -> list[str
     return said
 
 
-def judge(plan: Search, trials: Sequence[Trial], kept: Result, tables: Tables) -> _SearchResult:
-    """The result; `kept` is that of the best settings, trained once more."""
-    best, dev = best_of(trials), Score.of(kept["dev"])
+def judge(plan: Search, trials: Sequence[Trial], kept: Result, tables: Tables) -> Result:
+    """result.json; `kept` is the result of the best settings, trained once more."""
+    best, corrected, dev = best_of(trials), _corrected(trials), Score.of(kept["dev"])
     test = Score.of(kept["test"]) if kept["test"] else None
-    return _SearchResult(
-        title=f"{short_name(plan.asked.model)} on {tables.train.source}: which settings?",
-        command=plan.asked.command,
-        finished=date.today().isoformat(),
-        seconds=round(sum(one.seconds for one in trials) + kept["seconds"], 1),
-        budget={"trials": plan.trials or None, "minutes": plan.minutes or None, "words": plan.budget()},
-        space=plan.space(),
-        tried=str(plan.space()),
-        optimizer=plan.asked.settings.optimizer,
-        trials=[one.to_dict() | dict(zip(("low", "high"), one.interval, strict=True)) for one in trials],
-        best=best.number,
-        params=best.params,
-        corrected=_corrected(trials),
-        accuracy=test.accuracy if test else None,
-        dev=dev,
-        test=test,
-        verdict=verdict(trials, dev, test),
-        warnings=tables.warnings,
-        data=plan.asked.describe(tables),
-        settings=plan.asked.settings,
-        environment={**kept["environment"], "optuna": version("optuna")},
+    found: Result = strict(
+        {
+            "kind": "search",
+            "study": "search",
+            "title": f"{short_name(plan.asked.model)} on {tables.train.source}: which settings?",
+            "command": plan.asked.command,
+            "finished": date.today().isoformat(),
+            "seconds": round(sum(one.seconds for one in trials) + kept["seconds"], 1),
+            "budget": {"trials": plan.trials or None, "minutes": plan.minutes or None, "words": plan.budget()},
+            "space": asdict(plan.space()),
+            "tried": str(plan.space()),
+            "optimizer": plan.asked.settings.optimizer,
+            "trials": [asdict(one) | dict(zip(("low", "high"), one.interval, strict=True)) for one in trials],
+            "best": best.number,
+            "params": asdict(best.params),
+            "corrected": asdict(corrected) if corrected else None,
+            "accuracy": test.accuracy if test else None,
+            "dev": asdict(dev),
+            "test": asdict(test) if test else None,
+            "folder": "best",
+            "verdict": verdict(trials, dev, test),
+            "warnings": tables.warnings,
+            "data": plan.asked.describe(tables),
+            "settings": asdict(plan.asked.settings),
+            "environment": {**kept["environment"], "optuna": version("optuna")},
+        }
     )
+    return found
 
 
 STUDY = Study(
