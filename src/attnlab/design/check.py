@@ -1,16 +1,16 @@
-"""Sheets and answers: a teacher asks for a property, a student gives any numbers or expressions, and the property is
+"""Answer sheets: a teacher asks for a property, a student answers with numbers or expressions, and the property is
 tested.
 
-A sheet is TOML: `keys` and `values`, a tolerance, and tasks. Whatever has the property passes; what has it not gets
-the counterexample. The answer "impossible" passes where it is proved for every query. Numbers are the decimals written,
-those of NPY files their binary values, and judged in exact arithmetic.
+A sheet is TOML: `keys` and `values`, a tolerance, and tasks. Every answer with the property passes; any other gets a
+counterexample. The answer "impossible" passes where impossibility is proved for every query. Numbers mean the decimals
+as written, those of NPY files their binary values, and are judged in exact arithmetic.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -29,6 +29,7 @@ from attnlab.design.results import Result, number, vector
 from attnlab.design.solve import blend, reach, select
 from attnlab.errors import DataError, UserError, unknown
 
+_Table = Mapping[str, Any]  # of a TOML file
 _NUMBERS = {"points", "tolerance", "norm", "alpha", "varying"}
 _WHOLE = {"index", "heads"}
 _WORDS = {"name", "ask", "text", "scale", "title"}
@@ -36,42 +37,9 @@ _NEEDED = {"select": ("index",), "edit-key": ("query", "index"), "reach": ("targ
 _COMMON = {"name", "ask", "points", "tolerance", "keys", "values", "text", "scale"}
 
 
-def _checked(who: str, settings: Mapping[str, Any]) -> None:
-    """Every setting of a sheet or task is of its kind."""
-    for name, given in settings.items():
-        is_number = _is_number(given)
-        shown = _shown(given)
-        if name in _NUMBERS and not (is_number and given >= 0):
-            raise UserError(f"{who}: {name} must be a number from 0 on, not {shown}")
-        if name in _WHOLE and not (is_number and isinstance(given, int)):
-            raise UserError(f"{who}: {name} must be a whole number, not {shown}")
-        if name in _WORDS and not isinstance(given, str):
-            raise UserError(f"{who}: {name} must be text in quotes, not {shown}")
-        if name in ("name", "title") and not given.isprintable():
-            raise UserError(f"{who}: {name} must be one line of text, not {shown}")
-        if name == "indices" and not (isinstance(given, list) and all(type(j) is int for j in given)):
-            raise UserError(f"{who}: indices must be a list of whole numbers, such as [0, 1], not {shown}")
-
-
-def _is_number(given: Any) -> bool:
-    """A finite number of a reasonable size."""
-    if isinstance(given, Decimal):
-        return given.is_finite() and abs(given) < inputs.LARGEST
-    return type(given) is int and abs(given) < inputs.LARGEST
-
-
-def _shown(given: Any) -> str:
-    """What was given, for a message: one short line, however long or deep it is."""
-    if isinstance(given, list | dict):
-        return "a list" if isinstance(given, list) else "a table"
-    if isinstance(given, int) and abs(given) > inputs.LARGEST:
-        return "a number of more than 100 digits"
-    return f"'{inputs.shown(given)}'" if isinstance(given, str) else inputs.shown(given)
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """One task: passed or not, and why not."""
+    """One task: whether it passed, and why not."""
 
     name: str
     passed: bool
@@ -83,8 +51,8 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Marks:
-    """A whole sheet."""
+class Marks:
+    """The outcome of a whole sheet."""
 
     title: str
     outcomes: tuple[Outcome, ...]
@@ -94,47 +62,42 @@ class _Marks:
         """Whether every task passed."""
         return all(o.passed for o in self.outcomes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """For `--json`."""
-        rows = [vars(o) for o in self.outcomes]
-        return {
-            "title": self.title,
-            "passed": self.passed,
-            "points": self.points,
-            "of": sum(o.points for o in self.outcomes),
-            "tasks": rows,
-        }
-
     @property
     def points(self) -> float:
-        """What was reached."""
+        """The points of the tasks that passed."""
         return sum(o.points for o in self.outcomes if o.passed)
+
+    @property
+    def most(self) -> float:
+        """The points of all tasks."""
+        return sum(o.points for o in self.outcomes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        tasks = [asdict(o) for o in self.outcomes]
+        return {"title": self.title, "passed": self.passed, "points": self.points, "of": self.most, "tasks": tasks}
 
 
 class _Task:
     """One question of a sheet, with the settings it inherits."""
 
-    def __init__(
-        self, sheet: Mapping[str, Any], own: Mapping[str, Any], names: Mapping[str, Exact], folder: Path, place: int
-    ) -> None:
-        self.own, self.names, self.folder = own, names, folder
+    def __init__(self, sheet: _Table, own: _Table, names: Mapping[str, Exact], folder: Path, place: int) -> None:
+        self.sheet, self.own, self.names, self.folder = sheet, own, names, folder
         self.read: dict[str, Rows] = {}
         self.name = f"task {place}"
         if not isinstance(own, dict):
             raise UserError(f"{self.name} must be a table; write [[task]] and its settings below")
-        _checked(self.name, own)
+        _check_settings(self.name, own)
         self.name = str(own.get("name", self.name))
-        self.ask = own.get("ask")
+        self.ask = str(own.get("ask", ""))
         if self.ask not in _ASKS:
-            raise UserError(f"{self.name}: " + unknown("ask", inputs.shown(self.ask or ""), _ASKS))
-        if extra := set(own) - _COMMON - _ASKS[self.ask][1]:
-            raise UserError(
-                f"{self.name}: " + unknown("setting", inputs.shown(sorted(extra)[0]), _COMMON | _ASKS[self.ask][1])
-            )
-        for needed in _NEEDED.get(str(self.ask), ()):
+            raise UserError(f"{self.name}: " + unknown("ask", inputs.shown(self.ask), _ASKS))
+        self.judge, allowed = _ASKS[self.ask]
+        if extra := sorted(set(own) - _COMMON - allowed):
+            raise UserError(f"{self.name}: " + unknown("setting", inputs.shown(extra[0]), _COMMON | allowed))
+        for needed in _NEEDED.get(self.ask, ()):
             if needed not in own:
                 raise UserError(f"{self.name}: '{needed}' is missing; a task that asks {self.ask} needs it")
-        self.sheet = sheet
         self.tolerance = inputs.tolerance(Decimal(self.setting("tolerance", "0.05")))
         self.points = float(own.get("points", 1))
         self.scale: Scale = inputs.scale(self.setting("scale", "none"))
@@ -144,28 +107,21 @@ class _Task:
         return self.own.get(name, self.sheet.get(name, default))
 
     def rows(self, name: str, *, free_rows: bool = False) -> Rows:
-        """A matrix from numbers, a file beside the sheet, or an expression in the sheet's names."""
+        """A matrix from numbers, a file next to the sheet, or an expression in the sheet's names."""
         if name not in self.read:
-            given, what = self.setting(name), f"{self.name}: {name}"
+            given = self.setting(name)
             if given is None:
                 raise DataError(f"{self.name}: '{name}' is missing; give it to the task or to the sheet")
             if isinstance(given, str) and Path(given).suffix.lower() in inputs.FILES:
                 self.read[name] = inputs.read(str(self.folder / given), name, free_rows=free_rows)
             else:
+                free = free_rows and isinstance(given, list)
                 try:
-                    found = (
-                        self._free(given) if free_rows and isinstance(given, list) else _evaluated(given, self.names)
-                    )
+                    found = _with_free_rows(given, self.names) if free else _evaluated(given, self.names)
                 except UserError as error:
-                    raise DataError(f"{what}: {error}") from None
-                self.read[name] = inputs.matrix(found, what, free_rows=free_rows)
+                    raise DataError(f"{self.name}: {name}: {error}") from None
+                self.read[name] = inputs.matrix(found, f"{self.name}: {name}", free_rows=free_rows)
         return self.read[name]
-
-    def _free(self, given: list[Any]) -> Any:
-        """Rows of outputs, of which some may be free."""
-        rows = [None if _is_free(row) else _evaluated(row, self.names) for row in given]
-        width = max((np.size(row) for row in rows if row is not None), default=1)
-        return [[Decimal("nan")] * width if row is None else list(np.atleast_1d(row)) for row in rows]
 
     def vector(self, name: str, width: int, of: str) -> Rows:
         """One vector of this width."""
@@ -173,23 +129,54 @@ class _Task:
 
     def problem(self, target: Rows) -> Problem:
         """The question as the solver sees it."""
-        k, v = inputs.pair(self.rows("keys"), self.rows("values"))
-        return inputs.problem(k, v, target, self.tolerance, self.scale)
+        keys, values = inputs.pair(self.rows("keys"), self.rows("values"))
+        return inputs.problem(keys, values, target, self.tolerance, self.scale)
 
-    def outcome(self, passed: bool, error: Fraction | float, message: str, reading: str | None = None) -> Outcome:
-        """What came out; a task that passed says how near it came."""
+    def blend(self) -> tuple[list[int], Rows]:
+        """The chosen values and their weights."""
+        keys, _ = inputs.pair(self.rows("keys"), self.rows("values"))
+        chosen = inputs.indices(self.own.get("indices"), len(keys.floats))
+        return chosen, inputs.weights(self.rows("weights") if "weights" in self.own else None, len(chosen))
+
+    def outcome(
+        self, passed: bool, error: Fraction | float | None, message: str, reading: str | None = None
+    ) -> Outcome:
+        """The outcome of this task; the message of one that passed is its error, where there is one."""
+        if error is None:
+            return Outcome(self.name, passed, self.points, None, float(self.tolerance), message, reading)
         said = f"within {number(float(error))}" if passed else message
         return Outcome(self.name, passed, self.points, float(error), float(self.tolerance), said, reading)
 
-    def failed(self, message: str) -> Outcome:
-        """No points, and no error to tell."""
-        return Outcome(self.name, False, self.points, None, float(self.tolerance), message)
+
+def _check_settings(who: str, settings: _Table) -> None:
+    """Check the type of every setting of a sheet or task."""
+    for name, given in settings.items():
+        shown = _shown(given)
+        if name in _NUMBERS and not (_is_number(given) and given >= 0):
+            raise UserError(f"{who}: {name} must be a non-negative number, not {shown}")
+        if name in _WHOLE and not (_is_number(given) and isinstance(given, int)):
+            raise UserError(f"{who}: {name} must be a whole number, not {shown}")
+        if name in _WORDS and not isinstance(given, str):
+            raise UserError(f"{who}: {name} must be text in quotes, not {shown}")
+        if name in ("name", "title") and not given.isprintable():
+            raise UserError(f"{who}: {name} must be one line of text, not {shown}")
+        if name == "indices" and not (isinstance(given, list) and all(type(j) is int for j in given)):
+            raise UserError(f"{who}: indices must be a list of whole numbers, such as [0, 1], not {shown}")
 
 
-def _is_free(row: Any) -> bool:
-    return row == "free" or (
-        isinstance(row, list) and bool(row) and all(isinstance(x, Decimal) and x.is_nan() for x in row)
-    )
+def _is_number(given: Any) -> bool:
+    if isinstance(given, Decimal):
+        return given.is_finite() and abs(given) < inputs.LARGEST
+    return type(given) is int and abs(given) < inputs.LARGEST
+
+
+def _shown(given: Any) -> str:
+    """A setting or answer for a message: one short line, however long or deeply nested it is."""
+    if isinstance(given, list | dict):
+        return "a list" if isinstance(given, list) else "a table"
+    if isinstance(given, int) and abs(given) > inputs.LARGEST:
+        return "a number of more than 100 digits"
+    return f"'{inputs.shown(given)}'" if isinstance(given, str) else inputs.shown(given)
 
 
 def _numeric(task: _Task, answer: Any) -> Exact:
@@ -211,74 +198,52 @@ def _shaped(task: _Task, answer: Any, shape: tuple[int, ...]) -> Exact:
     return found
 
 
-def _query_outcome(task: _Task, problem: Problem, query: list[Fraction], chosen: list[int], which: str = "") -> Outcome:
-    """The output of this query against the target; when it fails, where, how far and with what margin."""
-    off = problem.judge(query)
-    worst = max(range(len(off.off)), key=lambda c: abs(off.off[c]))
-    error = abs(off.off[worst])
-    output = np.array([float(y + x) for y, x in zip(problem.exact.target.exact[0], off.off, strict=True)])
+def _judged(task: _Task, problem: Problem, query: list[Fraction], chosen: list[int], which: str = "") -> Outcome:
+    """The output of this query against the target; if it fails, in which coordinate, by how much and with what margin."""
+    judged = problem.judge(query)
+    worst = max(range(len(judged.off)), key=lambda c: abs(judged.off[c]))
+    error = abs(judged.off[worst])
+    output = np.array([float(y + x) for y, x in zip(problem.exact.target.exact[0], judged.off, strict=True)])
     said = (
-        f"{which}the output is {vector(output)} and {vector(problem.target)} was wanted: off by "
-        f"{number(float(error))} in coordinate {worst} "
-        f"(allowed {number(float(task.tolerance))}){_margin(problem, query, chosen)}"
+        f"{which}the output is {vector(output)} instead of {vector(problem.target)}: off by {number(float(error))} in "
+        f"coordinate {worst} (allowed {number(float(task.tolerance))})"
     )
-    return task.outcome(off.within, error, said, problem.reading)
-
-
-def _margin(problem: Problem, query: list[Fraction], chosen: list[int]) -> str:
-    """By how much the chosen keys lead, in words."""
     outside = np.setdiff1d(np.arange(len(problem.keys)), chosen)
-    if not chosen or not len(outside):
-        return ""
-    scores = [dot(row, query) for row in problem.exact.keys.exact]
-    lead = problem.factor * float(min(scores[i] for i in chosen) - max(scores[i] for i in outside))
-    top = max(scores)
-    mass = softmax(problem.factor * np.array([float(x - top) for x in scores]))[outside].sum()
-    return f"; the margin to the other keys is {number(lead)} and they hold {mass:.1%} of the weight"
+    if chosen and len(outside):
+        scores = [dot(row, query) for row in problem.exact.keys.exact]
+        lead = problem.factor * float(min(scores[i] for i in chosen) - max(scores[i] for i in outside))
+        top = max(scores)
+        mass = softmax(problem.factor * np.array([float(x - top) for x in scores]))[outside].sum()
+        said += f"; the margin to the other keys is {number(lead)}, and they hold {mass:.1%} of the weight"
+    return task.outcome(judged.within, error, said, problem.reading)
 
 
-def _query(task: _Task, problem: Problem, answer: Any) -> list[Fraction]:
-    return list(_shaped(task, answer, (problem.keys.shape[1],)))
+def _worst(rows: list[Outcome]) -> Outcome:
+    """The row that decides: a failed one, and of those the one with the largest error."""
+    return max(rows, key=lambda o: (not o.passed, o.error or 0.0))
 
 
-def _select(task: _Task, answer: Any) -> Outcome:
+def _query(task: _Task, answer: Any) -> Outcome:
+    """A query for one target: a value, a mixture of values, or a given point."""
+    chosen: list[int] = []
     values = task.rows("values")
-    j = inputs.index(task.own["index"], len(values.floats))
-    problem = task.problem(values.take([j]))
-    return _query_outcome(task, problem, _query(task, problem, answer), [j])
+    if task.ask == "reach":
+        target = task.vector("target", values.floats.shape[1], of="value")
+    elif task.ask == "select":
+        chosen = [inputs.index(task.own["index"], len(values.floats))]
+        target = values.take(chosen)
+    else:
+        chosen, w = task.blend()
+        target = inputs.mixture(w, values.take(chosen))
+    problem = task.problem(target)
+    return _judged(task, problem, list(_shaped(task, answer, (problem.keys.shape[1],))), chosen)
 
 
 def _identity(task: _Task, answer: Any) -> Outcome:
     values = task.rows("values")
     queries = _shaped(task, answer, task.rows("keys").floats.shape)
-    return _worst(
-        [
-            _query_outcome(task, task.problem(values.take([j])), list(q), [j], f"row {j}: ")
-            for j, q in enumerate(queries)
-        ]
-    )
-
-
-def _worst(rows: list[Outcome]) -> Outcome:
-    """The row that decides: a failed one, and the largest error."""
-    return max(rows, key=lambda o: (not o.passed, o.error or 0.0))
-
-
-def _blend_settings(task: _Task) -> tuple[list[int], Rows]:
-    chosen = inputs.indices(task.own.get("indices"), len(task.rows("keys").floats))
-    return chosen, inputs.weights(task.rows("weights") if "weights" in task.own else None, len(chosen))
-
-
-def _blend(task: _Task, answer: Any) -> Outcome:
-    inputs.pair(task.rows("keys"), task.rows("values"))
-    chosen, w = _blend_settings(task)
-    problem = task.problem(inputs.mixture(w, task.rows("values").take(chosen)))
-    return _query_outcome(task, problem, _query(task, problem, answer), chosen)
-
-
-def _reach(task: _Task, answer: Any) -> Outcome:
-    problem = task.problem(task.vector("target", task.rows("values").floats.shape[1], of="value"))
-    return _query_outcome(task, problem, _query(task, problem, answer), [])
+    problems = [task.problem(values.take([j])) for j in range(len(queries))]
+    return _worst([_judged(task, problems[j], list(q), [j], f"row {j}: ") for j, q in enumerate(queries)])
 
 
 def _project(task: _Task, answer: Any) -> Outcome:
@@ -305,10 +270,10 @@ def _edit_key(task: _Task, answer: Any) -> Outcome:
     if norm is not None:
         size, wanted = float(np.linalg.norm([float(x) for x in new])), inputs.positive(float(norm), "norm")
         if abs(size - wanted) > 1e-6 * wanted:
-            return task.failed(f"the key has norm {number(size)} and {number(wanted)} was asked for")
+            return task.outcome(False, None, f"the key has norm {number(size)} instead of {number(wanted)}")
     edited = rational_rows([new if i == j else row for i, row in enumerate(keys.exact)], keys.reading)
     problem = inputs.problem(edited, values, target, task.tolerance, task.scale)
-    return _query_outcome(task, problem, query.exact[0], [])
+    return _judged(task, problem, query.exact[0], [])
 
 
 def _layer(task: _Task, answer: Any) -> Outcome:
@@ -327,15 +292,12 @@ def _layer(task: _Task, answer: Any) -> Outcome:
     x = exact_array(tokens.exact)
     queries = x @ w_q.T
     keys, values = (rational_rows((x @ w.T).tolist(), tokens.reading) for w in (w_k, w_v))
-    found = []
-    for i in wanted:
-        problem = inputs.problem(keys, values, outputs.take([i]), task.tolerance, task.scale)
-        found.append(_query_outcome(task, problem, list(queries[i]), [], f"row {i}: "))
-    return _worst(found)
+    problems = {i: inputs.problem(keys, values, outputs.take([i]), task.tolerance, task.scale) for i in wanted}
+    return _worst([_judged(task, problems[i], list(queries[i]), [], f"row {i}: ") for i in wanted])
 
 
 def _noise(task: _Task, answer: Any) -> Outcome:
-    """The root of the expected squared error of the mean over heads, simulated."""
+    """The root mean square error of the mean over heads, simulated."""
     means, values = (rows.floats for rows in inputs.pair(task.rows("keys"), task.rows("values")))
     given = np.atleast_2d(_numeric(task, answer))
     heads = int(task.own.get("heads", len(given)))
@@ -351,14 +313,14 @@ def _noise(task: _Task, answer: Any) -> Outcome:
     error = float(np.sqrt(found.squared_error))
     said = (
         f"under this noise the root mean square error is {number(error)} (allowed {number(float(task.tolerance))}): the "
-        f"weight on v_{pair[0]} has mean "
-        f"{number(s.mean)} and spread {number(s.sd)}, and leaves [0.25, 0.75] in {s.failures:.1%} of samples"
+        f"weight on v_{pair[0]} has mean {number(s.mean)} and standard deviation {number(s.sd)}, and leaves [0.25, 0.75] in "
+        f"{s.failures:.1%} of samples"
     )
     return task.outcome(error <= task.tolerance, error, said)
 
 
 def _solve(task: _Task) -> Result:
-    """The same question, for the answer "impossible"."""
+    """The solver's verdict on the question."""
     common: dict[str, Any] = {"tolerance": task.tolerance, "scale": task.scale}
     if task.ask == "project":
         return project(task.rows("keep"), task.rows("forget"), tolerance=task.tolerance)
@@ -375,12 +337,11 @@ def _solve(task: _Task) -> Result:
         target = task.rows("target") if "target" in task.own else None
         norm = None if "norm" not in task.own else float(task.own["norm"])
         return edit_key(k, v, task.rows("query"), task.own["index"], target, norm=norm, **common)
-    chosen, w = _blend_settings(task)
-    return blend(k, v, chosen, w, **common)
+    return blend(k, v, *task.blend(), **common)
 
 
 def _impossible(task: _Task) -> Outcome:
-    """The answer "impossible", which passes where there is a proof about every query, however long."""
+    """The answer "impossible", which passes where there is a proof for all queries, however long."""
     result = _solve(task)
     proofs = [row.certificate for row in result.rows if row.status == "impossible"] or [result.certificate]
     passed = result.status == "impossible" and any((proof or {}).get("radius") is None for proof in proofs)
@@ -391,15 +352,15 @@ def _impossible(task: _Task) -> Outcome:
         said = "'impossible' is not right" + (f": {vector(np.asarray(result.query))} does it" if plain else "")
     else:
         said = f"'impossible' is not proved: {result.statement}"
-    return Outcome(task.name, passed, task.points, None, float(task.tolerance), said, result.reading)
+    return task.outcome(passed, None, said, result.reading)
 
 
 _ASKS: dict[str, tuple[Callable[[_Task, Any], Outcome], set[str]]] = {
-    "select": (_select, {"index"}),
+    "select": (_query, {"index"}),
     "identity": (_identity, set()),
-    "blend": (_blend, {"indices", "weights"}),
-    "average": (_blend, {"indices"}),
-    "reach": (_reach, {"target"}),
+    "blend": (_query, {"indices", "weights"}),
+    "average": (_query, {"indices"}),
+    "reach": (_query, {"target"}),
     "project": (_project, {"keep", "forget"}),
     "edit-key": (_edit_key, {"query", "index", "target", "norm"}),
     "layer": (_layer, {"tokens", "outputs"}),
@@ -407,10 +368,10 @@ _ASKS: dict[str, tuple[Callable[[_Task, Any], Outcome], set[str]]] = {
 }
 
 
-def mark(sheet: Path, answers: Path) -> _Marks:
-    """Every task of the sheet against the answers."""
+def mark(sheet: Path, answers: Path) -> Marks:
+    """Check the answers to every task of a sheet."""
     asked, given = _toml(sheet), _toml(answers)
-    _checked(sheet.name, asked)
+    _check_settings(sheet.name, asked)
     names: dict[str, Exact] = {}
     for name, data in _table(asked, "vectors", sheet).items():
         names[name] = _array(data, names)
@@ -419,27 +380,25 @@ def mark(sheet: Path, answers: Path) -> _Marks:
     tasks = [_Task(asked, own, names, sheet.parent, place) for place, own in enumerate(asked["task"], start=1)]
     known = [task.name for task in tasks]
     if twice := sorted({name for name in known if known.count(name) > 1}):
-        raise UserError(f"{sheet.name}: two tasks are called '{twice[0]}'; give every task a name of its own")
+        raise UserError(f"{sheet.name}: two tasks are called '{twice[0]}'; give every task its own name")
     let = _table(given, "let", answers)
     for name in given:
         if name not in known and name != "let":
             raise UserError(f"{answers.name}: " + unknown("task", inputs.shown(name), known))
-    return _Marks(
-        str(asked.get("title", sheet.stem)),
-        tuple(_one(task, given.get(task.name), let) for task in tasks),
-    )
+    outcomes = tuple(_outcome(task, given.get(task.name), let) for task in tasks)
+    return Marks(str(asked.get("title", sheet.stem)), outcomes)
 
 
-def _table(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+def _table(content: _Table, name: str, path: Path) -> _Table:
     found = content.get(name, {})
     if not isinstance(found, dict):
-        raise UserError(f"{path.name}: {name} must be a table; write [{name}] and a name = value a line")
+        raise UserError(f"{path.name}: {name} must be a table; write [{name}] and one name = value per line")
     return found
 
 
-def _one(task: _Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
+def _outcome(task: _Task, answer: Any, let: _Table) -> Outcome:
     if answer is None:
-        return task.failed("there is no answer")
+        return task.outcome(False, None, "there is no answer")
     if isinstance(answer, str) and answer.strip().lower() == "impossible":
         return _impossible(task)
     names = dict(task.names)
@@ -452,19 +411,30 @@ def _one(task: _Task, answer: Any, let: Mapping[str, Any]) -> Outcome:
         given = _evaluated(answer, names)
     except UserError as error:
         raise UserError(f"the answer to '{task.name}': {error}") from None
-    return _ASKS[str(task.ask)][0](task, given)
+    return task.judge(task, given)
 
 
 def _array(data: Any, names: Mapping[str, Exact]) -> Exact:
-    """Numbers for a name."""
     found = _evaluated(data, names)
     if isinstance(found, dict):
         raise UserError("a name stands for a table; give numbers, or an expression in quotes")
     return exact_array(found)
 
 
+def _with_free_rows(given: list[Any], names: Mapping[str, Exact]) -> list[list[Any]]:
+    """Rows of outputs, of which some may be free: "free" or nan throughout."""
+
+    def is_free(row: Any) -> bool:
+        nan = isinstance(row, list) and row and all(isinstance(x, Decimal) and x.is_nan() for x in row)
+        return row == "free" or bool(nan)
+
+    rows = [None if is_free(row) else _evaluated(row, names) for row in given]
+    width = max((np.size(row) for row in rows if row is not None), default=1)
+    return [[Decimal("nan")] * width if row is None else list(np.atleast_1d(row)) for row in rows]
+
+
 def _evaluated(answer: Any, names: Mapping[str, Exact]) -> Any:
-    """Numbers, expressions, lists of them, and tables of those."""
+    """The value of a number, an expression, a list of them, or a table of those."""
     if isinstance(answer, str):
         return evaluate(answer, names)
     if isinstance(answer, dict):
@@ -478,17 +448,17 @@ def _evaluated(answer: Any, names: Mapping[str, Exact]) -> Any:
         return np.stack(parts) if parts else np.array([], dtype=object)
     if not _is_number(answer):
         raise UserError(
-            f"{_shown(answer)} is not an answer; give numbers, finite and below {inputs.LARGEST:g}, or an expression in quotes"
+            f"{_shown(answer)} is not an answer; give numbers, finite and below {inputs.LARGEST:g}, or a quoted expression"
         )
     return exact_array(Fraction(answer))
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path) -> _Table:
     text = inputs.read_text(path, "", "a TOML file")
     try:
         return tomllib.loads(text, parse_float=decimal)
     except RecursionError:
-        raise DataError(f"{path.name} is nested too deeply; give a list of rows at most") from None
+        raise DataError(f"{path.name} is nested too deeply; give at most a list of rows") from None
     except ValueError as error:
         fix = "put expressions in quotes and lists in brackets"
         raise DataError(f"{path.name} is not TOML: {str(error).splitlines()[0]}; {fix}") from None

@@ -1,6 +1,4 @@
-"""The command line of the solver: `design` with its sub-commands, and `check`. Arguments in, one result out; no
-mathematics.
-"""
+"""The command line of the solver: `design` with its subcommands, and `check`."""
 
 from __future__ import annotations
 
@@ -14,12 +12,13 @@ from cyclopts import App, Parameter
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
+    from attnlab.design.exact import Array, Rows
     from attnlab.design.noisy_keys import Noise
     from attnlab.design.results import Result
 
 design = App(
     name="design",
-    help=("Solve attention backwards: a query for the output you want, or a proof of none."),
+    help="Solve attention backwards: a query for the output you want, or a proof that there is none.",
     default_parameter=Parameter(name_transform=lambda name: name.replace("_", "-"), negative=()),
 )
 
@@ -76,15 +75,11 @@ def select(
     picture: _Picture = None,
 ) -> None:
     """Find a query that copies one value, or one query for each value."""
-    from attnlab.design import inputs, solve
+    from attnlab.design import solve
 
-    k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
-    _show(
-        solve.select(k, v, index, tolerance=tolerance, scale=scale, seconds=seconds),
-        json,
-        picture,
-        (k.floats, v.floats),
-    )
+    k, v = _pair(keys, values)
+    result = solve.select(k, v, index, tolerance=tolerance, scale=scale, seconds=seconds)
+    _show(result, json, picture, (k.floats, v.floats))
 
 
 @design.command
@@ -101,17 +96,13 @@ def blend(
     picture: _Picture = None,
 ) -> None:
     """Find a query that mixes some values with given weights and ignores the others."""
-    from attnlab.design import inputs, solve
+    from attnlab.design import solve
 
-    k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
+    k, v = _pair(keys, values)
     chosen = None if indices is None else _indices(indices)
-    shares = None if weights is None else inputs.numbers(weights, "weights")
-    _show(
-        solve.blend(k, v, chosen, shares, tolerance=tolerance, scale=scale, seconds=seconds),
-        json,
-        picture,
-        (k.floats, v.floats),
-    )
+    shares = _vector(weights, "weights")
+    result = solve.blend(k, v, chosen, shares, tolerance=tolerance, scale=scale, seconds=seconds)
+    _show(result, json, picture, (k.floats, v.floats))
 
 
 @design.command
@@ -145,14 +136,10 @@ def reach(
     """Find a query whose output is any point you name."""
     from attnlab.design import inputs, solve
 
-    k, v = inputs.read(keys, "keys"), inputs.read(values, "values")
-    wanted, given = inputs.numbers(target, "target"), None if query is None else inputs.numbers(query, "query")
-    _show(
-        solve.reach(k, v, wanted, query=given, tolerance=tolerance, scale=scale, seconds=seconds),
-        json,
-        picture,
-        (k.floats, v.floats),
-    )
+    k, v = _pair(keys, values)
+    wanted, given = inputs.numbers(target, "target"), _vector(query, "query")
+    result = solve.reach(k, v, wanted, query=given, tolerance=tolerance, scale=scale, seconds=seconds)
+    _show(result, json, picture, (k.floats, v.floats))
 
 
 @design.command
@@ -210,9 +197,8 @@ def edit_key(
     from attnlab.design import inputs
     from attnlab.design.edits import edit_key as solve_edit
 
-    k, v, q = inputs.read(keys, "keys"), inputs.read(values, "values"), inputs.numbers(query, "query")
-    wanted = None if target is None else inputs.numbers(target, "target")
-    result = solve_edit(k, v, q, index, wanted, norm=norm, tolerance=tolerance, scale=scale)
+    (k, v), q = _pair(keys, values), inputs.numbers(query, "query")
+    result = solve_edit(k, v, q, index, _vector(target, "target"), norm=norm, tolerance=tolerance, scale=scale)
     edited = np.where(np.arange(len(k.floats))[:, None] == index, result.more["key"], k.floats)
     _show(result, json, picture, (edited, v.floats))
 
@@ -241,9 +227,21 @@ def noise(
 
     means = None if keys is None else inputs.read(keys, "keys")
     given = None if values is None else inputs.read(values, "values")
-    settings: dict[str, Any] = {"n": n, "strength": strength, "alpha": alpha, "varying": varying, "samples": samples}
-    settings |= {"robust": robust, "heads": heads, "seed": seed, "scale": scale}
-    _show(simulate_noise(means, given, _indices(indices), **settings), json, picture)
+    result = simulate_noise(
+        means,
+        given,
+        _indices(indices),
+        n=n,
+        strength=strength,
+        alpha=alpha,
+        varying=varying,
+        samples=samples,
+        robust=robust,
+        heads=heads,
+        seed=seed,
+        scale=scale,
+    )
+    _show(result, json, picture)
 
 
 @design.command
@@ -273,24 +271,35 @@ def check(
         print(dumper.dumps(marks.to_dict(), allow_nan=False))
     else:
         from rich.padding import Padding
-        from rich.text import Text as Line
+        from rich.text import Text
 
         from attnlab.terminal import Terminal
 
         console = Terminal(highlight=False)
-        console.print(Line(marks.title, style="bold"))
+        console.print(Text(marks.title, style="bold"))
         wide = max(len(o.name) for o in marks.outcomes)
         for o in marks.outcomes:
-            verdict = Line("passed", style="bold green") if o.passed else Line("failed", style="bold red")
-            console.print(
-                Line(f"  {o.name:<{wide}}  ") + verdict + Line(f"  {o.points:g} point{'s' * (o.points != 1)}")
-            )
-            console.print(Padding(Line(o.message, style="dim" if o.passed else ""), (0, 0, 0, wide + 4)))
+            verdict = ("passed", "bold green") if o.passed else ("failed", "bold red")
+            points = f"  {o.points:g} point{'s' * (o.points != 1)}"
+            console.print(Text.assemble(f"  {o.name:<{wide}}  ", verdict, points))
+            console.print(Padding(Text(o.message, style="dim" if o.passed else ""), (0, 0, 0, wide + 4)))
         for reading in sorted({o.reading for o in marks.outcomes if o.reading}):
-            console.print(Line(f"Read: {reading}.", style="dim"))
-        console.print(f"{marks.points:g} of {sum(o.points for o in marks.outcomes):g} points")
+            console.print(Text(f"Read: {reading}.", style="dim"))
+        console.print(f"{marks.points:g} of {marks.most:g} points")
     if not marks.passed:
         raise SystemExit(1)
+
+
+def _pair(keys: str, values: str) -> tuple[Rows, Rows]:
+    from attnlab.design import inputs
+
+    return inputs.read(keys, "keys"), inputs.read(values, "values")
+
+
+def _vector(source: str | None, what: str) -> Rows | None:
+    from attnlab.design import inputs
+
+    return None if source is None else inputs.numbers(source, what)
 
 
 def _indices(text: str) -> list[int]:
@@ -302,10 +311,16 @@ def _indices(text: str) -> list[int]:
         raise UserError(f"indices '{shown(text)}' must be whole numbers with commas, such as 0,1") from None
 
 
-def _show(result: Result | Noise, as_json: bool, picture: Path | None = None, data: Any = None) -> None:
+def _show(
+    result: Result | Noise, as_json: bool, picture: Path | None = None, data: tuple[Array, Array] | None = None
+) -> None:
+    """Print a result; write its picture first. `data` are the keys and values of the picture."""
     written = []
     if picture is not None:
-        written = _draw(result, picture, data)
+        from attnlab.design import pictures
+
+        pictures.picture_files(picture)
+        written = pictures.save(pictures.draw(result, data), picture)
     if as_json:
         print(result.to_json())
         return
@@ -315,12 +330,3 @@ def _show(result: Result | Noise, as_json: bool, picture: Path | None = None, da
     console.print(result)
     if written:
         console.print("picture: " + ", ".join(str(path) for path in written), style="dim")
-
-
-def _draw(result: Any, picture: Path, data: Any) -> list[Path]:
-    from attnlab.design import pictures
-    from attnlab.design.noisy_keys import Noise
-
-    pictures.picture_files(picture)
-    figure = pictures.noise_picture(result) if isinstance(result, Noise) else pictures.design_picture(result, *data)
-    return pictures.save(figure, picture)

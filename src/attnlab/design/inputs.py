@@ -1,4 +1,4 @@
-"""Vectors and matrices from files, text and arrays; every mistake is one line with its fix."""
+"""Vectors, matrices and settings from files, text and arrays; every error is one line that names the fix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attnlab.errors import DataError, UserError
 FILES = (".csv", ".npy", ".json", ".txt", ".tsv")
 LARGEST = 1e100
 _LONGEST_FILE = 100_000_000  # bytes
-_MOST = 20_000_000  # numbers of an array file
+_MOST = 20_000_000  # numbers in an array file
 Data = ArrayLike | Rows
 Real = float | Decimal | Fraction
 
@@ -63,12 +63,12 @@ def read_text(path: Path, where: str, fix: str) -> str:
 
 
 def _npy(path: Path, what: str) -> Any:
-    """An array file. It is mapped, so that a header cannot claim more than the file holds, and never unpickled."""
+    """An array file: memory-mapped, so that its header cannot claim more than the file holds, and never unpickled."""
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{what}: there is no file {shown(path)}; give a CSV, NPY or JSON file") from None
-    except Exception as error:  # numpy evaluates the header, and a forged one raises almost anything
+    except Exception as error:  # numpy evaluates the header, and a forged one may raise anything
         raise DataError(
             f"{what}: {shown(path)} cannot be read ({_first_line(error)}); save it as CSV with one vector per row"
         ) from None
@@ -76,7 +76,7 @@ def _npy(path: Path, what: str) -> Any:
         raise DataError(
             f"{what}: {shown(path)} must be one array of at most {_MOST:,} real numbers; save it as CSV instead"
         )
-    with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, and is refused as that
+    with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, which is refused later
         return np.array(found, dtype=np.float64)
 
 
@@ -87,7 +87,7 @@ def _first_line(error: Exception) -> str:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # numbers written out are longer than a name may be
+    except (OSError, ValueError):  # numbers written out can be longer than a file name may be
         return False
 
 
@@ -124,19 +124,21 @@ def _lines(lines: Sequence[str], what: str) -> list[list[Decimal]]:
 
 
 def shown(text: object, most: int = 60) -> str:
-    """What was given, as one short line for a message."""
+    """Any input as one short line, for a message."""
     line = str(text)[: most + 1].strip()
     line = line if line.isprintable() else ascii(line)[1:-1]
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def matrix(data: Data, what: str, *, free_rows: bool = False) -> Rows:
-    """A finite matrix with at least one row; a single vector becomes one row. With `free_rows` a row of NaN is
-    allowed.
+    """A finite matrix with at least one row; a single vector becomes one row. With `free_rows` a row may be all NaN.
 
-    Floats and numpy arrays mean their binary values; text, Decimal and Fraction what is written.
+    Floats and numpy arrays mean their binary values; text, Decimal and Fraction mean the numbers as written. Rows have
+    been checked when they were read.
     """
-    rows = data if isinstance(data, Rows) else _rows(data, what)
+    if isinstance(data, Rows):
+        return data
+    rows = _rows(data, what)
     found = rows.floats
     bad = ~np.isfinite(found)
     if free_rows:
@@ -144,11 +146,11 @@ def matrix(data: Data, what: str, *, free_rows: bool = False) -> Rows:
     if bad.any():
         r, c = (int(x) for x in np.argwhere(bad)[0])
         raise DataError(f"{what}: row {r}, column {c} is {found[r, c]}; replace it by a finite number")
-    sizes = np.abs(found).max(axis=1)  # of rows: a tiny number beside others is harmless
+    sizes = np.abs(found).max(axis=1)  # of rows: a tiny number next to larger ones is harmless
     odd = sizes[(sizes > LARGEST) | ((sizes > 0) & (sizes < 1 / LARGEST))]
     if len(odd):
         raise DataError(
-            f"{what}: a row of size {odd[0]:g} has squares that no float can hold; scale it to between 1e-100 and 1e100"
+            f"{what}: the squares of a row of size {odd[0]:g} exceed the range of floats; scale it to between 1e-100 and 1e100"
         )
     if rows.reading == "decimal" and any(any(rows.exact[i]) for i in np.flatnonzero(sizes == 0)):
         raise DataError(f"{what}: a row is smaller than any float, and not 0; scale it to between 1e-100 and 1e100")
@@ -156,7 +158,6 @@ def matrix(data: Data, what: str, *, free_rows: bool = False) -> Rows:
 
 
 def _rows(data: ArrayLike, what: str) -> Rows:
-    """The numbers, whatever they are given in."""
     given: Any = data
     if isinstance(given, list | tuple) and given and all(isinstance(r, list | tuple) for r in given):
         widths = [len(r) for r in given]
@@ -177,11 +178,8 @@ def _rows(data: ArrayLike, what: str) -> Rows:
     if floats.ndim == 1 and floats.size:
         floats, found = floats[None, :], found[None, :]
     if floats.ndim != 2 or not floats.size:
-        raise DataError(
-            f"{what} has no rows; give at least one vector"
-            if not floats.size
-            else f"{what} must be a matrix, not {floats.ndim}-dimensional"
-        )
+        shape = f"must be a matrix, not {floats.ndim}-dimensional; give one vector per row"
+        raise DataError(f"{what} {shape if floats.size else 'has no rows; give at least one vector'}")
     if found.dtype.kind != "O":
         return binary(floats)
     reading: Reading = "binary" if any(isinstance(x, float | np.floating) for x in found.flat) else "decimal"
@@ -189,7 +187,7 @@ def _rows(data: ArrayLike, what: str) -> Rows:
 
 
 def _number(x: Any) -> Any:
-    """One exact number of a list or object array."""
+    """One exact number from a list or object array."""
     if isinstance(x, str):
         return decimal(x.strip())
     if isinstance(x, Decimal):
@@ -206,7 +204,7 @@ def pair(keys: Data, values: Data) -> tuple[Rows, Rows]:
 
 
 def vector(data: Data, what: str, width: int | None = None, of: str = "") -> Rows:
-    """One vector, as one row; given as a row or as a column."""
+    """One vector, given as a row or as a column, as one row."""
     found = matrix(data, what)
     n, d = found.floats.shape
     if min(n, d) != 1:
@@ -219,13 +217,13 @@ def vector(data: Data, what: str, width: int | None = None, of: str = "") -> Row
 
 
 def problem(keys: Rows, values: Rows, target: Rows, tolerance: Fraction, scale: Scale) -> Problem:
-    """The question with its exact numbers."""
+    """The problem with its exact numbers."""
     given = Given(keys, values, target, tolerance)
     return Problem(keys.floats, values.floats, target.floats[0], float(tolerance), scale, given)
 
 
 def whole(text: str) -> int:
-    """A whole number from text, and nothing that merely rounds to one."""
+    """A whole number from text, written as such: neither 1.0 nor 1e0."""
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
         raise ValueError(f"'{shown(text)}' is not a whole number")
     return int(text)
@@ -242,7 +240,7 @@ def index(j: int, n: int) -> int:
 
 
 def indices(chosen: Sequence[int] | None, n: int) -> list[int]:
-    """Distinct row numbers; all of them when none are given."""
+    """Distinct row numbers; by default all."""
     if chosen is None:
         return list(range(n))
     if not len(chosen):
@@ -250,12 +248,12 @@ def indices(chosen: Sequence[int] | None, n: int) -> list[int]:
     found = [index(j, n) for j in chosen]
     if len(set(found)) < len(found):
         twice = next(j for j in found if found.count(j) > 1)
-        raise UserError(f"index {twice} is given twice; name every key once and give it its whole weight")
+        raise UserError(f"index {twice} is given twice; name every key once, with its total weight")
     return found
 
 
 def weights(given: Data | None, n: int) -> Rows:
-    """Positive weights that sum to 1; equal when none are given."""
+    """Positive weights that sum to 1; by default equal."""
     if given is None:
         return Rows(np.full((1, n), 1.0 / n), "decimal", lambda: [[Fraction(1, n)] * n])
     w = vector(given, "weights")
@@ -267,7 +265,7 @@ def weights(given: Data | None, n: int) -> Rows:
 
 
 def normalised(w: Rows) -> Rows:
-    """Rows of weights that sum to 1 but for rounding, divided by their sum."""
+    """Rows of weights that sum to 1 up to rounding, divided by their sum."""
     sums = w.floats.sum(axis=1, keepdims=True)
     if np.abs(sums - 1).max() > 1e-6:
         r = int(np.abs(sums - 1).argmax())
@@ -277,7 +275,7 @@ def normalised(w: Rows) -> Rows:
 
 
 def mixture(w: Rows, values: Rows) -> Rows:
-    """The weighted means of the values, one for every row of weights."""
+    """The weighted means of the values, one per row of weights."""
     return Rows(
         w.floats @ values.floats,
         values.reading,
@@ -286,23 +284,23 @@ def mixture(w: Rows, values: Rows) -> Rows:
 
 
 def tolerance(eps: Real) -> Fraction:
-    """How far the output may be off."""
+    """The maximum error of the output."""
     if not 1 / LARGEST <= float(eps) <= LARGEST:
         raise UserError(f"tolerance {float(eps):g} must be a positive number from 1e-100 to 1e100, such as 0.01")
     return Fraction(eps)
 
 
 def positive(value: float, name: str) -> float:
-    """A setting that must be a positive number of a reasonable size."""
+    """A positive setting of a reasonable size."""
     if not 1 / LARGEST <= value <= LARGEST:
         raise UserError(f"{name} {value:g} must be a positive number from 1e-100 to 1e100, such as 1")
     return float(value)
 
 
 def seconds(given: float) -> float:
-    """Computing time."""
+    """A time limit."""
     if not (np.isfinite(given) and given >= 0):
-        raise UserError(f"seconds {given:g} must be a number from 0 on, such as 5")
+        raise UserError(f"seconds {given:g} must be a non-negative number, such as 5")
     return float(given)
 
 

@@ -43,6 +43,14 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return paths
 
 
+def draw(result: Result | Noise, data: tuple[Array, Array] | None = None) -> Figure:
+    """The picture of any result; `data` are the keys and values of a query."""
+    if isinstance(result, Noise):
+        return noise_picture(result)
+    assert data is not None
+    return design_picture(result, *data)
+
+
 def design_picture(result: Result, keys: Array, values: Array) -> Figure:
     """Left the keys with the query, right the values with the output and what was wanted; hulls in grey."""
     figure, axes = _figure(2, 9.6, 4.8)
