@@ -1,13 +1,14 @@
-"""Keys that vary: k_i ~ N(mu_i, Sigma_i). What the output does for one head, two equal heads, two split heads, and
-heads fitted to the noise.
+"""Noisy keys k_i ~ N(mu_i, Sigma_i): the output of one head, two equal heads, two split heads, and heads fitted to the
+noise.
 
-The scores of one key for all queries are jointly Gaussian, so one small vector a key is drawn, never a key. The
-closed form uses a_a = sigmoid(D) with D = s_a - log-sum-exp of the other scores: exact when only key a varies, first
-order in the small noise of the others.
+The scores of one key for all queries are jointly Gaussian, so the simulation draws one small vector per key, never the
+key. The closed form uses a_a = sigmoid(D) with D = s_a - log-sum-exp of the other scores: exact if only key a varies,
+and first order in the small noise of the others.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -20,7 +21,7 @@ from attnlab.design import inputs
 from attnlab.design.attention import Scale, factor, log_sum_exp, softmax
 from attnlab.design.exact import Array
 from attnlab.design.inputs import Data
-from attnlab.design.results import number, vector
+from attnlab.design.results import html_table, number, rich_table, vector
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,39 +29,43 @@ if TYPE_CHECKING:
 
 CHUNK = 50_000
 BINS = 80
-_NEAR = 0.9  # a weight from here on is "near" a value
-_LOUDEST = 1e6  # of strengths and variances
-_FAR = 4.0  # standard errors beyond which simulation and closed form do not agree
-_FAIL = 0.25  # the blend has failed when the weight on v_a leaves [1/4, 3/4]
+_NEAR = 0.9  # a weight of at least this counts as near 1
+_LOUDEST = 1e6  # largest strength and variance
+_FAR = 4.0  # standard errors beyond which simulation and closed form disagree
+_FAIL = 0.25  # the blend fails when the weight on v_a leaves [1/4, 3/4]
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Means, the noise alpha in every direction, and the variance of each key along its own mean direction."""
+    """Means, the variance alpha in every direction, and the variance of each key along its own mean."""
 
     means: Array
     alpha: float
     varying: Array
     factor: float
 
+    @property
+    def _directions(self) -> Array:
+        return self.means / np.maximum(np.linalg.norm(self.means, axis=1, keepdims=True), 1e-300)
+
     def covariance(self, queries: Array) -> Array:
-        """Covariances of the scores of each key for these queries: keys x queries x queries."""
-        unit = self.means / np.maximum(np.linalg.norm(self.means, axis=1, keepdims=True), 1e-300)
-        along = (unit @ queries.T) * np.sqrt(self.varying)[:, None]
+        """The covariance of the scores of each key for these queries: keys x queries x queries."""
+        along = (self._directions @ queries.T) * np.sqrt(self.varying)[:, None]
         plain = self.alpha * (queries @ queries.T)
         return self.factor**2 * (plain[None] + along[:, :, None] * along[:, None, :])
 
     def sample(self, count: int, rng: np.random.Generator) -> Array:
-        """Whole keys, for designs that must look at them: count x keys x width."""
-        unit = self.means / np.maximum(np.linalg.norm(self.means, axis=1, keepdims=True), 1e-300)
+        """Samples of the keys, for fitting: count x keys x width."""
         stretch = rng.normal(size=(count, len(self.means), 1)) * np.sqrt(self.varying)[None, :, None]
-        return self.means + np.sqrt(self.alpha) * rng.normal(size=(count, *self.means.shape)) + stretch * unit
+        return (
+            self.means + np.sqrt(self.alpha) * rng.normal(size=(count, *self.means.shape)) + stretch * self._directions
+        )
 
 
 @dataclass(frozen=True)
 class _Moments:
-    """The weight on v_a: mean, standard deviation, and the share of samples at 0.9 or more, at 0.1 or less, and
-    outside [1/4, 3/4].
+    """The weight on v_a: mean, standard deviation, and the shares at 0.9 or more, at 0.1 or less, and outside
+    [1/4, 3/4].
     """
 
     mean: float
@@ -85,7 +90,7 @@ class _Design:
 
     @property
     def distance(self) -> float:
-        """How far simulation and closed form lie apart at most, in standard errors of the simulation."""
+        """The largest distance between simulation and closed form, in standard errors of the simulation."""
         pairs = [
             (getattr(self.simulated, name), getattr(self.closed_form, name), getattr(self.standard_error, name))
             for name in ("mean", "sd", "failures")
@@ -95,7 +100,7 @@ class _Design:
 
 @dataclass(frozen=True)
 class Noise:
-    """All designs beside each other."""
+    """All designs, compared."""
 
     designs: tuple[_Design, ...]
     pair: tuple[int, int]
@@ -106,73 +111,72 @@ class Noise:
     keys: int
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`."""
-        plain = [asdict(design) for design in self.designs]
-        for row in plain:
-            row |= {name: row[name].tolist() for name in ("queries", "histogram", "law")}
-        for row, design in zip(plain, self.designs, strict=True):
-            row["standard_errors_apart"] = design.distance
-        settings = {name: getattr(self, name) for name in ("pair", "strength", "alpha", "varying", "samples", "keys")}
-        return {"status": "solved", "statement": self.statement(), **settings, "designs": plain}
+        """The object that `--json` prints."""
+        designs = []
+        for design in self.designs:
+            arrays = {name: getattr(design, name).tolist() for name in ("queries", "histogram", "law")}
+            designs.append({**asdict(design), **arrays, "standard_errors_apart": design.distance})
+        return {"status": "solved", "statement": self.statement(), **asdict(self), "designs": designs}
 
     def to_json(self) -> str:
-        """One object."""
-        import json
-
+        """One object, as `--json` prints it."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def statement(self) -> str:
         """The finding in one sentence."""
-        one, split = self.designs[0].simulated, next(d for d in self.designs if d.name == "two split heads").simulated
+        one, split = (next(d for d in self.designs if d.name == n).simulated for n in ("one head", "two split heads"))
+        a, b = self.pair
         return (
-            f"Aiming at (v_{self.pair[0]} + v_{self.pair[1]})/2: with one head the weight on v_{self.pair[0]} has "
-            f"standard deviation {number(one.sd)}, "
-            f"with split heads {number(split.sd)}, and they still fail in {split.failures:.1%} of samples."
+            f"Aiming at (v_{a} + v_{b})/2: with one head the weight on v_{a} has standard deviation {number(one.sd)}, with "
+            f"split heads {number(split.sd)}, and they still fail in {split.failures:.1%} of samples."
         )
+
+    def _table(self) -> list[list[str]]:
+        """A header, and for every design the simulated and the closed-form moments."""
+        header = [
+            f"weight on v_{self.pair[0]}",
+            "mean",
+            "sd",
+            f">= {_NEAR}",
+            f"<= {1 - _NEAR:.1f}",
+            "failed",
+            "E|c-y|²",
+        ]
+        rows = [header]
+        for d in self.designs:
+            for name, m, error, square in (
+                (d.name, d.simulated, f" ±{d.standard_error.mean:.4f}", number(d.squared_error)),
+                ("  closed form", d.closed_form, " " * 8, ""),
+            ):
+                shares = [f"{share:.1%}" for share in (m.near_one, m.near_zero, m.failures)]
+                rows.append([name, f"{m.mean:.4f}{error}", f"{m.sd:.4f}", *shares, square])
+        return rows
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        a = self.pair[0]
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for title in (f"weight on v_{a}", "mean", "sd", f">= {_NEAR}", f"<= {1 - _NEAR:.1f}", "failed", "E|c-y|²"):
-            table.add_column(title, justify="left" if title.startswith("weight") else "right", no_wrap=True)
-        for d in self.designs:
-            s, c, e = d.simulated, d.closed_form, d.standard_error
-            table.add_row(d.name, f"{s.mean:.4f} ±{e.mean:.4f}", *_cells(s), number(d.squared_error))
-            table.add_row("  closed form", f"{c.mean:.4f}        ", *_cells(c), "", style="dim")
+        a, b = self.pair
         head = (
             f"{self.keys} keys, queries of strength {number(self.strength)}, noise {number(self.alpha)} "
             f"everywhere and {number(self.varying)} along key {a}, {self.samples:,} samples"
         )
-        queries = [Text(f"  {d.name}: " + "  ".join(vector(q) for q in d.queries), style="dim") for d in self.designs]
-        note = Text(
-            f"failed: the weight on v_{a} is outside [{_FAIL}, {1 - _FAIL}]; y = (v_{a} + v_{self.pair[1]})/2",
-            style="dim",
-        )
         apart = max(design.distance for design in self.designs)
-        law = Text(f"simulation and closed form are at most {apart:.1f} standard errors apart", style="dim")
-        if apart > _FAR:
+        if apart <= _FAR:
+            law = Text(f"simulation and closed form are at most {apart:.1f} standard errors apart", style="dim")
+        else:
             law = Text(
-                f"The closed form is off by {apart:.0f} standard errors here: it takes noise {number(self.alpha)} as tiny."
+                f"The closed form is off by {apart:.0f} standard errors here: it assumes that noise {number(self.alpha)} is "
+                "tiny."
             )
-        return Group(Text(head, style="bold"), Text(self.statement()), table, law, note, *queries)
+        notes = [f"failed: the weight on v_{a} is outside [{_FAIL}, {1 - _FAIL}]; y = (v_{a} + v_{b})/2"]
+        notes += [f"  {d.name}: " + "  ".join(vector(q) for q in d.queries) for d in self.designs]
+        table = rich_table(self._table(), first="left")
+        dim = (Text(note, style="dim") for note in notes)
+        return Group(Text(head, style="bold"), Text(self.statement()), table, law, *dim)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{'</td><td>'.join([d.name, f'{d.simulated.mean:.4f}', *_cells(d.simulated)])}</td></tr>"
-            for d in self.designs
-        )
-        titles = "".join(
-            f"<th>{t}</th>" for t in ("design", "mean", "sd", f"&ge; {_NEAR}", f"&le; {1 - _NEAR:.1f}", "failed")
-        )
-        return f"<div><p>{self.statement()}</p><table><tr>{titles}</tr>{rows}</table></div>"
-
-
-def _cells(m: _Moments) -> list[str]:
-    return [f"{m.sd:.4f}", f"{m.near_one:.1%}", f"{m.near_zero:.1%}", f"{m.failures:.1%}"]
+        return f"<div><p>{self.statement()}</p>{html_table(self._table())}</div>"
 
 
 def noise(
@@ -190,8 +194,8 @@ def noise(
     seed: int = 0,
     scale: Scale = "none",
 ) -> Noise:
-    """How designs for (v_a + v_b)/2 fare when the norm of key a varies: one head, equal heads, split heads, and
-    `robust` ones.
+    """How well designs for (v_a + v_b)/2 work when the norm of key a varies: one head, equal heads, split heads, and with
+    `robust` heads fitted to the noise.
     """
     for name, count, fewest, most in (
         ("n", n, 2, 4096),
@@ -223,9 +227,8 @@ def noise(
         "two split heads": strength * mu[[a, b]],
     }
     if robust:
-        designs[f"robust, {heads} head{'s' * (heads > 1)}"] = _fitted(
-            keys, v, (a, b), list(designs.values()), heads, seed
-        )
+        fitted = _fitted(keys, v, (a, b), list(designs.values()), heads, seed)
+        designs[f"robust, {heads} head{'s' * (heads > 1)}"] = fitted
     found = simulate(keys, v, (a, b), designs, samples, seed)
     return Noise(tuple(found), (a, b), float(strength), float(alpha), float(varying), samples, len(mu))
 
@@ -233,7 +236,7 @@ def noise(
 def simulate(
     keys: Keys, values: Array, pair: tuple[int, int], designs: dict[str, Array], samples: int, seed: int
 ) -> list[_Design]:
-    """The same keys for every design, and for every head of a design."""
+    """Simulate all designs on the same noisy keys, which all heads of a design share."""
     rng = np.random.default_rng(seed)
     every = np.vstack(list(designs.values()))
     distinct, place = np.unique(every, axis=0, return_inverse=True)
@@ -272,28 +275,30 @@ def simulate(
 
 
 def _root(covariance: Array) -> NDArray[np.float32]:
-    """L with L Lᵀ = covariance, without the directions that do not vary."""
+    """L with L Lᵀ = covariance, without the directions of zero variance."""
     sizes, axes = np.linalg.eigh(covariance)
     keep = sizes > 1e-12 * max(float(sizes[-1]), 1e-300)
     return np.asarray(axes[:, keep] * np.sqrt(sizes[keep]), dtype=np.float32)
 
 
+def _regions(weight: Array) -> tuple[NDArray[np.bool_], ...]:
+    """Where the weight is near one, near zero, and outside [1/4, 3/4]."""
+    return weight >= _NEAR, weight <= 1 - _NEAR, (weight < _FAIL) | (weight > 1 - _FAIL)
+
+
 def _moments(weight: Array) -> tuple[_Moments, _Moments]:
+    """The moments of a sample, and their standard errors."""
     n = len(weight)
     mean, sd = float(weight.mean()), float(weight.std())
     fourth = float(((weight - mean) ** 4).mean())
-    shares = [
-        float((weight >= _NEAR).mean()),
-        float((weight <= 1 - _NEAR).mean()),
-        float(((weight < _FAIL) | (weight > 1 - _FAIL)).mean()),
-    ]
+    shares = [float(region.mean()) for region in _regions(weight)]
     spread = [float(np.sqrt(p * (1 - p) / n)) for p in shares]
     sd_error = float(np.sqrt(max(fourth - sd**4, 0.0) / n)) / (2 * sd) if sd > 0 else 0.0
     return _Moments(mean, sd, *shares), _Moments(sd / float(np.sqrt(n)), sd_error, *spread)
 
 
 def _law(keys: Keys, queries: Array, a: int) -> tuple[_Moments, Array]:
-    """Mean over heads of sigmoid(D_h) with D jointly Gaussian, along the direction in which D varies most."""
+    """Closed form: the mean over heads of sigmoid(D_h), with D Gaussian along the direction in which it varies most."""
     from scipy.integrate import quad
     from scipy.special import expit, ndtr
 
@@ -313,31 +318,24 @@ def _law(keys: Keys, queries: Array, a: int) -> tuple[_Moments, Array]:
     steps = sorted({float(np.clip(-c / s, -9, 9)) for c, s in zip(centre, slope, strict=True) if abs(s) > 1e-12})
     near = [x + w for x in steps for c in np.abs(slope) if c > 1e-12 for w in (-8 / c, 0, 8 / c)]
     points = sorted({x for x in near if -9 < x < 9})
-    ends = [-9.0, *points, 9.0]
 
     def moment(power: int) -> float:
-        return float(
-            sum(
-                quad(lambda t: weight(t) ** power * np.exp(-t * t / 2) / np.sqrt(2 * np.pi), lo, hi, limit=200)[0]
-                for lo, hi in pairwise(ends)
-            )
-        )
+        def density(t: float) -> float:
+            return float(weight(t) ** power * np.exp(-t * t / 2) / np.sqrt(2 * np.pi))
+
+        return float(sum(quad(density, lo, hi, limit=200)[0] for lo, hi in pairwise([-9.0, *points, 9.0])))
 
     mean = moment(1)
     grid = np.linspace(-9, 9, 200_001)
-    on_grid = weight((grid[1:] + grid[:-1]) / 2)
-    mass = np.diff(ndtr(grid))
+    on_grid, mass = weight((grid[1:] + grid[:-1]) / 2), np.diff(ndtr(grid))
     law = np.histogram(on_grid, bins=BINS, range=(0, 1), weights=mass)[0]
-    share = [
-        float(mass[pick].sum())
-        for pick in (on_grid >= _NEAR, on_grid <= 1 - _NEAR, (on_grid < _FAIL) | (on_grid > 1 - _FAIL))
-    ]
-    return _Moments(mean, float(np.sqrt(max(moment(2) - mean**2, 0.0))), *share), law
+    shares_of_law = [float(mass[region].sum()) for region in _regions(on_grid)]
+    return _Moments(mean, float(np.sqrt(max(moment(2) - mean**2, 0.0))), *shares_of_law), law
 
 
 def _fitted(keys: Keys, values: Array, pair: tuple[int, int], naive: list[Array], heads: int, seed: int) -> Array:
-    """Queries of least expected squared error, from the naive designs and random starts; chosen on samples not
-    fitted to.
+    """Queries of least expected squared error, fitted from the naive designs and random starts, and chosen on other
+    samples.
     """
     from scipy.optimize import minimize
 
