@@ -145,7 +145,7 @@ def toml(value):
     return json.dumps(value)
 
 
-@settings(few, max_examples=150)
+@settings(few, max_examples=100)
 @given(st.sampled_from(ASKS), ROWS, ROWS, st.dictionaries(st.sampled_from(SETTINGS), ROWS, max_size=4), VALUES, VALUES)
 def test_sheets_and_answers(tmp_path, ask, keys, values, own, answer, let):
     own = {"index": 0, "target": [1, 0], "query": [1, 0], "keep": [[1, 0]], "forget": [[1, 1]]} | own

@@ -75,7 +75,7 @@ def judge(result, keys, values, target, tolerance, rng):
         assert result.lower_bound <= float(proved) * (1 + 1e-12)
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(families, st.integers(0, 10**6), st.sampled_from([0.003, 0.03, 0.2]))
 def test_select(name, seed, tolerance):
     rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ def test_select(name, seed, tolerance):
     judge(select(keys, values, j, tolerance=tolerance), keys, values, values[j], tolerance, rng)
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(families, st.integers(0, 10**6), st.sampled_from([0.003, 0.03, 0.2]))
 def test_blend(name, seed, tolerance):
     rng = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ def test_blend(name, seed, tolerance):
     judge(blend(keys, values, chosen, weights, tolerance=tolerance), keys, values, target, tolerance, rng)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(families, st.integers(0, 10**6))
 def test_reach(name, seed):
     rng = np.random.default_rng(seed)
@@ -110,14 +110,14 @@ def test_reach(name, seed):
 
 def test_hardly_anything_is_undecided():
     statuses = []
-    for seed in range(150):
+    for seed in range(100):
         rng = np.random.default_rng([7, seed])
         keys = family(["integer", "duplicated", "collinear", "line", "inside"][seed % 5], rng)
         values = rng.normal(size=(len(keys), int(rng.integers(1, 5))))
         statuses.append(select(keys, values, int(rng.integers(len(keys))), tolerance=0.05).status)
-    assert statuses.count("undecided") <= 3
-    assert statuses.count("solved") > 20
-    assert statuses.count("impossible") > 20
+    assert statuses.count("undecided") <= 2
+    assert statuses.count("solved") > 13
+    assert statuses.count("impossible") > 13
 
 
 def typed(seed):

@@ -1,4 +1,4 @@
-"""Attention solved backwards: queries and matrices from wanted outputs, with bounds, or a proof that there are none.
+"""Attention solved backwards: queries and matrices for wanted outputs, with error bounds, or a proof that none exist.
 
 >>> from attnlab.design import select
 >>> select([[1, 0], [0, 1]], [[1, 0], [0, 1]], 0, tolerance=0.01).status
@@ -21,20 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "average", "blend", "edit_key", "layer", "mark", "noise", "project", "reach", "select", "verify"]
 
-_HOMES = {
-    "edits": ("edit_key",),
-    "matrices": ("layer", "project"),
-    "noisy_keys": ("noise",),
-    "check": ("mark",),
-    "results": ("Result",),
-    "solve": ("average", "blend", "reach", "select"),
-    "verifier": ("verify",),
-}
+_HOMES = {"Result": "results", "edit_key": "edits", "mark": "check", "noise": "noisy_keys", "verify": "verifier"}
+_HOMES |= dict.fromkeys(("average", "blend", "reach", "select"), "solve")
+_HOMES |= dict.fromkeys(("layer", "project"), "matrices")
 
 
 def __getattr__(name: str) -> Any:
-    """Modules load when a name is first used, so that `--help` needs neither numpy nor scipy."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Load modules on first use, so that `--help` needs neither numpy nor scipy."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

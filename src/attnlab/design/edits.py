@@ -1,7 +1,7 @@
-"""The query stays, one key changes: a new k_j that moves the output where it is wanted.
+"""One key as the unknown: a new k_j for which a fixed query gives the wanted output.
 
-Changing k_j moves the output only along the open segment from attention without j to v_j, so the distance to that
-segment decides.
+Changing k_j moves the output along the open segment from attention without j to v_j, so the distance from the target to
+that segment decides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from attnlab.design.attention import Problem, Scale, log_sum_exp, softmax
 from attnlab.design.exact import Array
 from attnlab.design.inputs import Data, Real
 from attnlab.design.optimize import linear_program
-from attnlab.design.results import Result, Status, at_least, number
+from attnlab.design.results import Certificate, Result, Status, at_least, number
 from attnlab.design.verifier import NotAProof, misses_segment
 
 
@@ -28,9 +28,7 @@ def edit_key(
     tolerance: Real = 0.01,
     scale: Scale = "none",
 ) -> Result:
-    """The key `index` nearest to the present one for which the fixed query gives the target (its own value when
-    none is given).
-    """
+    """The key `index` nearest to the present one for which the fixed query gives the target, by default value `index`."""
     k, v = inputs.pair(keys, values)
     j = inputs.index(index, len(k.floats))
     q = inputs.vector(query, "query", k.floats.shape[1], of="key")
@@ -42,7 +40,7 @@ def edit_key(
 
 
 class _Edit:
-    """One key as the unknown; `share` is the weight a_j that it gets."""
+    """One problem with key j as the unknown; a share is a weight a_j that it can get."""
 
     def __init__(self, problem: Problem, q: Array, j: int, norm: float | None) -> None:
         self.problem, self.q, self.j, self.norm = problem, q, j, norm
@@ -62,7 +60,7 @@ class _Edit:
         return self.rest + float(np.log(share) - np.log1p(-share))
 
     def answer(self) -> Result:
-        """The score nearest to the present one that fits, or the direction in which the segment misses."""
+        """The key for the nearest score that fits, or the direction in which the segment misses the target."""
         start, line = self.without - self.problem.target, self.problem.values[self.j] - self.without
         ends = (self._share(self.levels[0]), self._share(self.levels[1])) if np.isfinite(self.rest) else (1.0, 1.0)
         ends = (max(ends[0], 0.0), min(ends[1], 1.0))
@@ -89,32 +87,30 @@ class _Edit:
         return float(np.clip(nearest, *self.levels))
 
     def _key(self, score: float) -> Array:
-        """The nearest key with this score, of the wanted norm where one is wanted."""
+        """The nearest key with this score, and with the wanted norm if there is one."""
         present, q = self.problem.keys[self.j], self.q
-        if self.length == 0:
-            along = np.zeros_like(q)
-            across = present
-        else:
+        along, across = np.zeros_like(q), present
+        if self.length > 0:
             along = q * (score / (self.length * float(np.linalg.norm(q))))
             across = present - q * float(present @ q) / float(q @ q)
         if self.norm is None:
             return along + across
         if len(q) == 1:
-            return along  # nothing lies across, and the rounding of nothing must not be blown up to the norm
+            return along  # there is no direction across, and rounding must not be scaled up to the norm
         left = np.sqrt(max(self.norm**2 - float(along @ along), 0.0))
         size = float(np.linalg.norm(across))
-        if size < 1e-12 and len(q) > 1:
-            across = np.linalg.svd(np.vstack([q, np.zeros_like(q)]))[2][-1]
-            size = 1.0
-        return along + (across * (left / size) if size > 0 else 0.0)
+        if size < 1e-12:
+            across, size = np.linalg.svd(np.vstack([q, np.zeros_like(q)]))[2][-1], 1.0
+        return along + across * (left / size)
 
     def _result(
-        self, status: Status, said: str, key: Array, certificate: dict[str, object] | None = None, lower: float = 0.0
+        self, status: Status, said: str, key: Array, certificate: Certificate | None = None, lower: float = 0.0
     ) -> Result:
         keys = self.problem.keys.copy()
         keys[self.j] = key
         after = Problem(keys, self.problem.values, self.problem.target, self.problem.tolerance, self.problem.scale)
         weights = after.weights(self.q)
+        moved = float(np.linalg.norm(key - self.problem.keys[self.j]))
         return Result(
             task=f"edit key {self.j}",
             status=status,
@@ -129,58 +125,50 @@ class _Edit:
             certificate=certificate,
             lower_bound=lower,
             reading=self.problem.reading,
-            more={
-                "key": key,
-                "key_norm": float(np.linalg.norm(key)),
-                "moved_by": float(np.linalg.norm(key - self.problem.keys[self.j])),
-            },
+            more={"key": key, "key_norm": float(np.linalg.norm(key)), "moved_by": moved},
         )
 
     def _solved(self, score: float) -> Result | None:
-        """The key for this score, if its norm is right and its error proved to be within the tolerance."""
+        """The key for this score, if it has the wanted norm and its error is proved to be within the tolerance."""
         key = self._key(score)
         if self.norm is not None and abs(float(np.linalg.norm(key)) - self.norm) > 1e-9 * self.norm:
             return None
         weight = self._share(score) if np.isfinite(self.rest) else 1.0
-        result = self._result(
-            "solved",
-            f"With this key the query gives value {self.j} the weight {number(weight)}, and the output is where "
-            f"it was wanted.",
-            key,
+        said = (
+            f"With this key the query gives value {self.j} the weight {number(weight)}, and the output is the target."
         )
+        result = self._result("solved", said, key)
         return result if result.bound is not None and result.bound <= self.problem.tolerance else None
 
     def _missed(self, start: Array, line: Array, ends: tuple[float, float]) -> Result:
-        """min over the segment of the maximum norm; its multipliers are the direction that separates."""
-        rows = np.vstack([np.column_stack([line, -np.ones(len(line))]), np.column_stack([-line, -np.ones(len(line))])])
+        """The distance in the maximum norm from the target to the segment; its multipliers are a separating direction."""
+        m, present = len(line), self.problem.keys[self.j]
+        rows = np.column_stack([np.append(line, -line), -np.ones(2 * m)])
         found = linear_program(np.array([0.0, 1.0]), A_ub=rows, b_ub=np.append(-start, start), bounds=[ends, (0, None)])
-        best = (
-            self._key(float(np.clip(self._score(min(max(found.x[0], 1e-12), 1 - 1e-12)), *self.levels)))
-            if found and np.isfinite(self.rest)
-            else self.problem.keys[self.j]
-        )
-        why = "with one dimension and a fixed norm only two keys are left, and neither fits"
-        if found is not None:
-            m = len(line)
-            direction = found.multipliers[m:] - found.multipliers[:m]
-            certificate = {"type": "separating", "direction": direction.tolist(), "norm": self.norm}
-            bound = self._proved(certificate)
-            if bound > self.problem.tolerance:
-                limit = ""
-                if self.norm is not None:
-                    shares = f"{number(ends[0])} and {number(ends[1])}"
-                    limit = f", and with norm {number(self.norm)} its weight stays between {shares}"
-                said = (
-                    f"Whatever key {self.j} is, the output lies on the segment from attention without it to value "
-                    f"{self.j}{limit}; "
-                    f"that segment misses the target by at least {at_least(bound)}."
-                )
-                return self._result("impossible", said, best, certificate, bound)
+        if found is None:
+            why = "with one dimension and a fixed norm only two keys are left, and neither fits"
+            return self._result("undecided", f"No key was found and no proof that there is none: {why}.", present)
+        best = present
+        if np.isfinite(self.rest):
+            best = self._key(float(np.clip(self._score(min(max(found.x[0], 1e-12), 1 - 1e-12)), *self.levels)))
+        direction = found.multipliers[m:] - found.multipliers[:m]
+        certificate: Certificate = {"type": "separating", "direction": direction.tolist(), "norm": self.norm}
+        bound = self._proved(certificate)
+        if bound <= self.problem.tolerance:
             why = f"the segment is only {number(max(bound, 0.0))} away"
-        return self._result("undecided", f"No key was found and no proof that there is none: {why}.", best)
+            return self._result("undecided", f"No key was found and no proof that there is none: {why}.", best)
+        limit = ""
+        if self.norm is not None:
+            shares = f"{number(ends[0])} and {number(ends[1])}"
+            limit = f", and with norm {number(self.norm)} its weight stays between {shares}"
+        said = (
+            f"Whatever key {self.j} is, the output lies on the segment from attention without it to value {self.j}{limit}; "
+            f"that segment misses the target by at least {at_least(bound)}."
+        )
+        return self._result("impossible", said, best, certificate, bound)
 
-    def _proved(self, certificate: dict[str, object]) -> float:
-        """What the independent verifier accepts; 0 where that is nothing."""
+    def _proved(self, certificate: Certificate) -> float:
+        """The bound that the independent verifier accepts, or 0."""
         p = self.problem
         rows = (p.keys.tolist(), p.values.tolist(), self.q.tolist(), self.j, p.target.tolist())
         try:
@@ -190,7 +178,7 @@ class _Edit:
 
 
 def _interval(start: Array, line: Array, aim: float) -> tuple[float, float]:
-    """The shares t in [0, 1] with |start + t·line| <= aim in every coordinate; empty as (1, 0)."""
+    """The interval of t in [0, 1] with |start + t·line| <= aim in every coordinate; (1, 0) if it is empty."""
     low, high = 0.0, 1.0
     for s, slope in zip(start, line, strict=True):
         if abs(slope) < 1e-300:

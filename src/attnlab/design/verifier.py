@@ -1,10 +1,10 @@
-"""Is this certificate a proof? An independent judge: standard library only, exact rationals, no line shared with the
-solver.
+"""Whether a certificate is a proof: an independent check in exact rationals that uses only the standard library and
+shares no line with the solver.
 
-It reads the certificate as a program would receive it (plain lists, numbers and strings such as "1/3") together with
-the problem, and either returns the bound that is proved or says what fails. Text such as "0.1", Decimal
-and Fraction are what is written; a float is its binary value, or the decimal that it is printed as where that is the
-reading. The only inexact step is the logarithm, whose error the judge bounds and counts against the certificate.
+It reads the certificate as a program receives it (plain lists, numbers and strings such as "1/3") together with the
+problem, and either returns the bound that is proved or says what fails. Text such as "0.1", Decimal and Fraction mean
+the number as written; a float means its binary value or, if that is the reading, the decimal that it is printed as. The
+only inexact step is the logarithm, whose error is bounded and counted against the certificate.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Number = float | str | Fraction  # or a Decimal
 Rows = Sequence[Sequence[Number]]
 Floats = Sequence[Sequence[float]]
 Matrix = list[list[Fraction]]
-_Cut = tuple[int, dict[int, Fraction], dict[int, Fraction]]  # the index, its weights, their factors
+Certificate = Mapping[str, Any]  # or a part of one; untrusted, so nothing is known about its keys and values
+_Cut = tuple[int, dict[int, Fraction], dict[int, Fraction]]  # an index, its weights, their factors
 _Box = list[tuple[Fraction, Fraction]]
-
 
 _MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError)
 
@@ -30,7 +30,7 @@ class NotAProof(Exception):
 
 
 def verify(
-    certificate: Mapping[str, Any],
+    certificate: Certificate,
     keys: Rows,
     values: Rows,
     target: Sequence[Number],
@@ -40,8 +40,8 @@ def verify(
 ) -> Fraction:
     """The proved lower bound on the maximum-norm error of every query.
 
-    With a "radius" in the certificate the proof is about the queries with |scale · q| <= radius. Floats are read as the
-    certificate says its numbers were, unless a reading is asked for; text, Decimal and Fraction are what they are.
+    With a "radius" in the certificate the proof holds for the queries with |scale · q| <= radius. Floats are read as the
+    certificate's reading says, unless another is requested; text, Decimal and Fraction mean the number as written.
     """
     try:
         for_keys, for_values = (reading == "decimal",) * 2 if reading else _readings(certificate.get("reading"))
@@ -52,13 +52,12 @@ def verify(
 
 
 def _readings(said: str | None) -> tuple[bool, bool]:
-    """Whether keys, and whether values, are the decimals that their floats are printed as."""
+    """Whether the floats of keys, and of values, mean the decimals that they are printed as."""
     keys = said is not None and said.startswith("keys as the decimals written")
     return keys, (keys if said is None or "values as" not in said else "values as the decimals written" in said)
 
 
 def _given(rows: Rows, decimal: bool) -> Matrix:
-    """The numbers of the problem."""
     return [[Fraction(repr(float(x))) if decimal and isinstance(x, float) else _exact(x) for x in row] for row in rows]
 
 
@@ -66,7 +65,7 @@ def _malformed(error: Exception) -> NotAProof:
     return NotAProof(f"the certificate is malformed ({type(error).__name__}: {error})")
 
 
-def _judged(certificate: Mapping[str, Any], keys: Rows, v: Matrix, y: list[Fraction], eps: Fraction) -> Fraction:
+def _judged(certificate: Certificate, keys: Rows, v: Matrix, y: list[Fraction], eps: Fraction) -> Fraction:
     kind, radius = certificate.get("type"), _radius(certificate.get("radius"))
     cuts = [_cut(cut, keys, radius) for cut in certificate.get("combinations", [])]
     if kind == "separating":
@@ -104,15 +103,14 @@ def _exact(x: Number) -> Fraction:
 
 
 def _index(x: int | str, n: int) -> int:
-    """A row number in its one spelling."""
+    """A row number in its only valid spelling."""
     i = int(x)
     if isinstance(x, bool) or (str(x) != str(i)) or not 0 <= i < n:
         raise NotAProof(f"{x!r} is not one of the {n} indices")
     return i
 
 
-def _shares(given: Mapping[str, Any], n: int) -> dict[int, Fraction]:
-    """Exact numbers by index."""
+def _shares(given: Certificate, n: int) -> dict[int, Fraction]:
     return {_index(i, n): _exact(x) for i, x in given.items()}
 
 
@@ -125,22 +123,18 @@ def _radius(given: Any) -> Fraction | None:
     return radius
 
 
-def _matrix(rows: Rows) -> Matrix:
-    return [[_exact(x) for x in row] for row in rows]
-
-
 def _dot(a: Sequence[Fraction], b: Sequence[Fraction]) -> Fraction:
     return sum((x * y for x, y in zip(a, b, strict=True) if x), Fraction(0))
 
 
 def _mixed(shares: Mapping[int, Fraction], rows: Rows) -> list[Fraction]:
-    """The sum of rows with these shares."""
+    """The combination of the rows with these coefficients."""
     chosen = [(x, [_exact(a) for a in rows[i]]) for i, x in shares.items()]
     return [sum((x * row[c] for x, row in chosen), Fraction(0)) for c in range(len(rows[0]))]
 
 
 def _log(x: Fraction) -> float:
-    """ln x for any positive rational, also one that no float can hold."""
+    """ln x for any positive rational, even beyond the range of floats."""
     if x <= 0:
         raise NotAProof("the logarithm of a number that is not positive")
     shift = x.numerator.bit_length() - x.denominator.bit_length()
@@ -148,7 +142,7 @@ def _log(x: Fraction) -> float:
 
 
 def _give(residual: Sequence[Fraction], radius: Fraction | None) -> float:
-    """How much residual·q can be for |q| <= radius; no residual is allowed when the proof is about every query."""
+    """The maximum of residual·q for |q| <= radius; a proof about every query allows no residual."""
     most = max(map(abs, residual), default=Fraction(0))
     if not most:
         return 0.0
@@ -157,7 +151,7 @@ def _give(residual: Sequence[Fraction], radius: Fraction | None) -> float:
     return math.hypot(*(float(x / most) for x in residual)) * float(most * radius) * (1 + 1e-9)
 
 
-def _cut(cut: Mapping[str, Any], keys: Rows, radius: Fraction | None) -> _Cut:
+def _cut(cut: Certificate, keys: Rows, radius: Fraction | None) -> _Cut:
     """a_j <= sum b_i a_i for every query, by weighted means: key j = sum p_i key_i and sum p_i ln(b_i / p_i) >= 0."""
     j = _index(cut["index"], len(keys))
     p, b = _shares(cut["weights"], len(keys)), _shares(cut["factors"], len(keys))
@@ -172,8 +166,8 @@ def _cut(cut: Mapping[str, Any], keys: Rows, radius: Fraction | None) -> _Cut:
     return j, p, b
 
 
-def _check_headline(certificate: Mapping[str, Any], first: _Cut, n: int) -> None:
-    """The index and weights that stand on top for readers are those of the first combination."""
+def _check_headline(certificate: Certificate, first: _Cut, n: int) -> None:
+    """The index and weights at the top, which are there for readers, must be those of the first combination."""
     j, p, _ = first
     shown = [_exact(x) for x in certificate["weights"]]
     same = len(shown) == n and all(abs(x - p.get(i, 0)) <= Fraction(1, 10**9) for i, x in enumerate(shown))
@@ -182,7 +176,7 @@ def _check_headline(certificate: Mapping[str, Any], first: _Cut, n: int) -> None
 
 
 def _rows(w: list[Fraction], shares: Sequence[tuple[_Cut, float]], v: Matrix, y: list[Fraction]) -> list[Fraction]:
-    """w·(y - v_i) + sum mu (row of the cut)_i: averaged over attainable weights, at most w·(y - output)."""
+    """w·(y - v_i) + sum mu (row of the cut)_i; averaged over attainable weights it is at most w·(y - output)."""
     there = _dot(w, y)
     rows = [there - _dot(w, value) for value in v]
     for (j, _, factors), mu in shares:
@@ -198,14 +192,14 @@ def _rows(w: list[Fraction], shares: Sequence[tuple[_Cut, float]], v: Matrix, y:
 def _half_space(
     direction: Sequence[float], shares: Sequence[tuple[_Cut, float]], v: Matrix, y: list[Fraction]
 ) -> Fraction:
-    """The bound that one direction proves."""
+    """The bound that this direction proves."""
     w = [_exact(x) for x in direction]
     if not any(w):
         raise NotAProof("the direction is zero")
     return min(_rows(w, shares, v, y)) / sum(abs(x) for x in w)
 
 
-def _first_box(bounds: Sequence[Mapping[str, Any]], v: Matrix, y: list[Fraction], eps: Fraction) -> _Box:
+def _first_box(bounds: Sequence[Certificate], v: Matrix, y: list[Fraction], eps: Fraction) -> _Box:
     """Limits on each weight of any mixture of values within eps of y: a_i = sum_r a_r (1[r = i] - z·(v_r - y)) +
     z·(c - y).
     """
@@ -222,13 +216,13 @@ def _first_box(bounds: Sequence[Mapping[str, Any]], v: Matrix, y: list[Fraction]
 
 
 def _check_case(
-    case: Mapping[str, Any],
+    case: Certificate,
     cuts: Sequence[_Cut],
     box: _Box,
     problem: tuple[Rows, Matrix, list[Fraction], Fraction],
     radius: Fraction | None,
 ) -> None:
-    """No attainable weights in the box give an output within eps; a split covers both of its sides."""
+    """Check that no attainable weights in the box give an output within eps; a split covers both of its sides."""
     if "split" in case:
         i, at = _index(case["split"][0], len(box)), _exact(case["split"][1])
         low, high = box[i]
@@ -267,8 +261,8 @@ def _check_case(
         raise NotAProof("one of the cases is not refuted")
 
 
-def shares_vector(certificate: Mapping[str, Any], keep: Rows, forget: Rows) -> bool:
-    """Whether the coefficients name one vector, not zero, that lies in both spans."""
+def shares_vector(certificate: Certificate, keep: Rows, forget: Rows) -> bool:
+    """Whether the coefficients give the same nonzero vector in both spans."""
     left, right = (
         _mixed({_index(i, len(rows)): _exact(x) for i, x in enumerate(certificate[name])}, rows)
         for name, rows in (("keep", keep), ("forget", forget))
@@ -277,7 +271,7 @@ def shares_vector(certificate: Mapping[str, Any], keep: Rows, forget: Rows) -> b
 
 
 def misses_segment(
-    certificate: Mapping[str, Any],
+    certificate: Certificate,
     keys: Floats,
     values: Floats,
     query: Sequence[float],
@@ -286,8 +280,8 @@ def misses_segment(
     factor: float,
     norm: float | None = None,
 ) -> float:
-    """How far, along the direction, the outputs that a change of key j (to this norm, if one is given) can give stay
-    from the target; rounding is counted against it.
+    """A lower bound on the distance from the target, along the direction, of every output that a change of key j (to this
+    norm, if given) can produce; rounding is counted against it.
     """
     try:
         w = [float(_exact(x)) for x in certificate["direction"]]
@@ -308,8 +302,8 @@ def misses_segment(
 def _segment(
     keys: Floats, values: Floats, query: Sequence[float], j: int, factor: float, norm: float | None
 ) -> tuple[list[float], tuple[float, float], float]:
-    """Attention without key j, the least and the greatest weight that key j can have, and how large the numbers are
-    whose sums are scores: they may cancel, and their rounding does not.
+    """Attention without key j, the least and the greatest weight that key j can have, and the size of the terms of the
+    scores: the terms may cancel, but their rounding errors do not.
     """
     others = [i for i in range(len(keys)) if i != j]
     if not others:
@@ -329,23 +323,19 @@ def _segment(
     return without, (low, high), size + length
 
 
-def splits_equal_rows(certificate: Mapping[str, Any], x: Rows, y: Rows, tolerance: Number) -> bool:
+def splits_equal_rows(certificate: Certificate, x: Rows, y: Rows, tolerance: Number) -> bool:
     """Whether two equal inputs are asked for outputs more than twice the tolerance apart."""
     i, j = (int(r) for r in certificate["rows"])
     apart = max(abs(_exact(a) - _exact(b)) for a, b in zip(y[i], y[j], strict=True))
-    one, other = _matrix([x[i], x[j]])
-    return one == other and apart > 2 * _exact(tolerance)
+    equal = [_exact(a) for a in x[i]] == [_exact(b) for b in x[j]]
+    return equal and apart > 2 * _exact(tolerance)
 
 
-def outside_range(certificate: Mapping[str, Any], mixed: Rows, y: Rows) -> Fraction:
-    """u with u·(W X) = 0: whatever the value matrix, some wanted output is missed by |u·Y| / |u|_1."""
+def outside_range(certificate: Certificate, mixed: Rows, y: Rows) -> Fraction:
+    """For u with u·(W X) = 0, every value matrix misses some wanted output by at least |u·Y| / |u|_1."""
     u = [_exact(x) for x in certificate["vector"]]
     if not any(u):
         raise NotAProof("the vector is zero")
-    rows = _matrix(mixed)
-    if any(sum((a * row[c] for a, row in zip(u, rows, strict=True)), Fraction(0)) for c in range(len(rows[0]))):
+    if any(_dot(u, [_exact(x) for x in column]) for column in zip(*mixed, strict=True)):
         raise NotAProof("the vector does not cancel the attended inputs")
-    out = _matrix(y)
-    return max(
-        abs(sum((a * row[c] for a, row in zip(u, out, strict=True)), Fraction(0))) for c in range(len(out[0]))
-    ) / sum(abs(a) for a in u)
+    return max(abs(_dot(u, [_exact(x) for x in column])) for column in zip(*y, strict=True)) / sum(map(abs, u))
