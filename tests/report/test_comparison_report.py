@@ -15,6 +15,7 @@ from attnlab.report.comparison import document
 from attnlab.report.document import Chart
 from attnlab.report.html import as_html
 from attnlab.report.text import as_markdown
+from attnlab.report.words import capital
 
 Result = dict[str, Any]
 OPTIONAL = ("text_quality", "theirs", "explanation", "quick", "paired")
@@ -40,7 +41,7 @@ def test_the_page_has_every_part_in_order(comparison: Result) -> None:
         "A quick run.",
         "Means over 3 seeds",
         "pair by pair",
-        comparison["comparisons"][0]["words"],
+        capital(comparison["comparisons"][0]["words"]),
         "Training loss",
         "The quick brown fox jumps over the lazy dog . (11 tokens, 2 unknown)",
         "zero_mask wrote that the company said",
@@ -50,7 +51,7 @@ def test_the_page_has_every_part_in_order(comparison: Result) -> None:
         "What the leak is worth",
         "course reports",
         "Every run by itself",
-        "Below each value how many times that of dot",
+        "Below each value, its ratio to that of dot",
         "Varied: model.mechanism; seeds 0, 1, 2.",
         "Order of the runs (2 at a time)",
         "Settings of additive",
@@ -90,7 +91,7 @@ def test_leaking_specimens_are_marked_in_every_chart(comparison: Result) -> None
 def test_leaking_specimens_are_marked_where_texts_are_quoted(comparison: Result) -> None:
     text = as_markdown(document(comparison))
     assert "### zero_mask **(leaks)**\n\n> zero_mask wrote" in text
-    assert "### zero_mask against dot **(zero_mask leaks)**\n\ndiffers: " in text
+    assert "### zero_mask against dot **(zero_mask leaks)**\n\nDiffers: " in text
     assert "yes, invalid" in text
 
 
@@ -200,3 +201,14 @@ def test_runs_told_by_epoch_have_curves_by_epoch(comparison: Result) -> None:
         for run in one["runs"]:
             run["epochs"] = epochs(2.0)
     assert not any(isinstance(one, Chart) and one.readable for one in document(comparison).blocks())
+
+
+def test_a_figure_that_the_leak_does_not_reach_is_marked_and_not_called_invalid(comparison: Result) -> None:
+    def titles() -> list[str]:
+        return [one.title for one in document(comparison).blocks() if isinstance(one, Chart) and one.shape == "points"]
+
+    assert sum("invalid" in title for title in titles()) == 1
+    for one in comparison["comparisons"]:
+        one["believed"] = True
+    assert not any("invalid" in title for title in titles())
+    assert len(titles()) == 2

@@ -407,7 +407,7 @@ def _cell_numbers(
     for row, line_of_values in enumerate(values):
         for column, value in enumerate(line_of_values):
             if _finite(value):
-                kind = "tick on" if shading.level(value) > LEVELS * 0.55 else "tick"
+                kind = "on" if shading.level(value) > LEVELS * 0.55 else ""
                 x, y = left + cell * (column + 0.5), top + cell * (row + 0.5) + 4.5
                 yield _text(x, y, written(value), kind, "middle")
 

@@ -135,8 +135,8 @@ def _summary_table(result: Result) -> Table:
     figures = [item for item in _figures(result) if item.kind in (*_QUALITY, "seconds")]
     seeds = result.get("seeds") or []
     caption = (
-        f"Means over {plural(len(seeds), 'seed')}, with 95 % intervals for other seeds below: of each alone. Pairs share their"
-        " seeds and texts, and are compared more closely than that."
+        f"Means over {plural(len(seeds), 'seed')}, with the 95 % interval for other seeds below, of each specimen alone. Pairs"
+        " share seeds and texts, so their differences are known more precisely."
     )
     if len(seeds) < 2:
         caption = "One seed each: how much another seed would change these numbers is not known."
@@ -148,13 +148,13 @@ def _costs_table(result: Result) -> Table | None:
     figures = [item for item in _figures(result) if item.kind not in _QUALITY]
     if not figures:
         return None
-    caption = f"Below each value how many times that of {result['specimens'][0]['name']} it is."
+    caption = f"Below each value, its ratio to that of {result['specimens'][0]['name']}."
     made = _means_table(result, "Time and memory", caption, figures)
     reference = made.rows[0].cells
 
     def beside(one: Cell, own: Cell) -> Cell:
         known = isinstance(one.value, int | float) and isinstance(own.value, int | float) and own.value
-        under = f"{times(one.value / own.value)} times" if known and one is not own else ""  # type: ignore[operator]
+        under = f"{times(one.value / own.value)} ×" if known and one is not own else ""  # type: ignore[operator]
         return Cell(one.text, one.value, under)
 
     rows = [replace(row, cells=list(map(beside, row.cells, reference))) for row in made.rows]
@@ -301,16 +301,16 @@ def _pair_charts(result: Result) -> list[Chart]:
     leaks = _leaking(result)
     groups: dict[tuple[str, bool, bool], list[Result]] = {}
     for one in result.get("comparisons") or ():
-        invalid = not one.get("believed", True) or bool({one["a"], one["b"]} & set(leaks))
+        marked = not one.get("believed", True) or bool({one["a"], one["b"]} & set(leaks))
         named = {**one, "a": names.get(one["a"], one["a"]), "b": names.get(one["b"], one["b"])}
-        groups.setdefault((one["figure"], one.get("ratio") is not None, invalid), []).append(named)
+        groups.setdefault((one["figure"], one.get("ratio") is not None, marked), []).append(named)
     return [
-        _pair_chart(_figure_named(result, key), pairs, ratios, invalid)
-        for (key, ratios, invalid), pairs in sorted(groups.items(), key=lambda group: group[0][2])
+        _pair_chart(_figure_named(result, key), pairs, ratios, marked)
+        for (key, ratios, marked), pairs in sorted(groups.items(), key=lambda group: group[0][2])
     ]
 
 
-def _pair_chart(item: _Figure, pairs: Sequence[Result], ratios: bool, invalid: bool) -> Chart:
+def _pair_chart(item: _Figure, pairs: Sequence[Result], ratios: bool, marked: bool) -> Chart:
     share = 100.0 if item.kind == "share" and not ratios else 1.0
     keys = ("ratio", "ratio_low", "ratio_high") if ratios else ("difference", "low", "high")
 
@@ -318,13 +318,13 @@ def _pair_chart(item: _Figure, pairs: Sequence[Result], ratios: bool, invalid: b
         value, low, high = (None if one.get(key) is None else share * one[key] for key in keys)
         text = times(value) if ratios else signed(one.get("difference"), item.kind).removesuffix(" points")
         faint = not one.get("shown")
-        return Mark(_pair_title(one), nan if value is None else value, text, low, high, faint, invalid)
+        return Mark(_pair_title(one), nan if value is None else value, text, low, high, faint, marked)
 
     points = [point(one) for one in pairs]
     better = "below" if item.lower_is_better else "above"
     words = f"{'ratio' if ratios else 'difference'}; {better} {1 if ratios else 0} the first is better"
     title = f"{capital(item.title)}, pair by pair, with 95 % intervals"
-    if invalid:
+    if not all(one.get("believed", True) for one in pairs):  # a leak does not reach every figure
         title += "; invalid, since a specimen sees the future"
     label = f"{title}. " + "; ".join(f"{one.name}: {one.text}" for one in points)
     axis = Axis(words, "" if ratios or share == 1 else "points")
@@ -338,7 +338,7 @@ def _compared_section(result: Result) -> list[Section]:
         return []
     legend = "A filled point: a difference is shown. A hollow one: none is shown. The whiskers are 95 % intervals."
     sentences = [
-        Text([one.get("words") or ""], title=f"{one['a']} against {one['b']}", mark=_pair_mark(one, leaks))
+        Text([capital(one.get("words") or "")], title=f"{one['a']} against {one['b']}", mark=_pair_mark(one, leaks))
         for one in result["comparisons"]
     ]
     blocks: list[Block] = [*_pair_charts(result), Text([legend], "quiet"), *sentences, table]
@@ -416,7 +416,7 @@ def _audit_table(result: Result) -> Table | None:
 
     def cells(one: Result) -> list[Cell]:
         audit, leak = one["audit"], one["audit"].get("causal_leak")
-        size = percent(leak) if leak is not None and leak >= 5e-4 else figure(leak, "") if leak else "0"
+        size = percent(leak) if leak is not None and leak >= 5e-4 else f"{leak:.1e}" if leak else "0"
         words = [f"declared: {audit['defect']}"] if audit.get("defect") else []
         words += [f"{name}: {said}" for name, said in (audit.get("faults") or {}).items()]
         said = "; ".join(words) or "no fault found"

@@ -52,20 +52,13 @@ _SCORES = {
 }
 
 
-def _group(result: Result, name: str) -> Result | None:
-    """One of the groups of names, if it was asked."""
-    return next((one for one in result["groups"] if one["name"] == name), None)
-
-
 def _risk(share: float) -> str:
-    """An allowed risk."""
     return f"{100 * share:.3g} %"
 
 
 def outcome(result: Result) -> str:
-    """What came out, in a few sentences."""
-    known = _group(result, "known")
-    assert known is not None
+    """The main results, in a few sentences."""
+    known = next(one for one in result["groups"] if one["name"] == "known")
     if not result["rule"]["met"]:
         asked = plural(known["questions"], "question")
         return (
@@ -84,15 +77,14 @@ def outcome(result: Result) -> str:
 
 def _false_answers(result: Result) -> str:
     """How often it answers about names that it never read about."""
-    said = []
-    for name, words in (("withheld", "names whose lines it never read"), ("invented", "invented ones")):
-        one = _group(result, name)
-        if one is not None:
-            said.append(f"{percent(one['answered']['share'])} of {count(one['questions'])} {words}")
-    if not said:
-        return ""
+    words = {"withheld": "names whose lines it never read", "invented": "invented ones"}
+    said = [
+        f"{percent(one['answered']['share'])} of {count(one['questions'])} {words[one['name']]}"
+        for one in result["groups"]
+        if one["name"] in words
+    ]
     line = f"By its confidence alone it also answers {' and '.join(said)}"
-    return f"{line}; with a look at the corpus these names are said to be never seen."
+    return f"{line}; a lookup in the corpus reports these names as never seen." if said else ""
 
 
 def _told_apart(result: Result) -> str:
@@ -112,18 +104,17 @@ def _limits(result: Result) -> list[str]:
     return [
         result["rule"]["words"],
         "The guarantee comes from the calibration questions alone, with 95 % confidence over which of them were drawn; the"
-        " shares above are what then came true on other questions.",
-        "It holds for questions drawn like those: about names that were read, in their forms and kinds, answered by this"
-        " very model. It speaks of all answers that are given taken together, not of a single one.",
-        "It does not cover names that were never seen. What keeps those unanswered is that the model is less sure of them,"
-        " which is measured here and promised nowhere, and the lookup, which finds that no line is about them.",
-        "An answer counts as right when it matches exactly. A line that names the answer supports it, whatever it says of"
-        " it: whether Boston is where somebody was born or played is not read from the line.",
+        " shares above were then measured on other questions.",
+        "It holds for questions drawn like those: about names that were read, in the same forms and of the same kinds, answered"
+        " by this model. It is a statement about all answers together, not about a single one.",
+        "It does not cover names that were never seen. Those stay unanswered because the model is less sure of them, which is"
+        " measured here but not guaranteed, and because the lookup finds no line about them.",
+        "An answer counts as right when it matches exactly. A line that contains the answer supports it, whatever the line"
+        " says: whether somebody was born in Boston or played there is not distinguished.",
     ]
 
 
 def _share_cell(one: Result) -> Cell:
-    """A share with its interval below."""
     if one["share"] is None:
         return Cell(NOTHING)
     return Cell(percent(one["share"]), one["share"], interval(one["low"], one["high"]))
@@ -142,8 +133,8 @@ def summary_table(result: Result) -> Table:
         Column("Right", note="of all questions, answered or not"),
         Column("Answered", note="by the confidence alone"),
         "Wrong of these",
-        Column("Answered after a look", note="at the lines that were read"),
-        Column("Never seen", note="by the look at the lines"),
+        Column("Answered after lookup", note="of the name in the lines that were read"),
+        Column("Never seen", note="according to the lookup"),
     )
     rows = []
     for one in result["groups"]:
@@ -158,22 +149,21 @@ def summary_table(result: Result) -> Table:
         )
         rows.append(Row(Cell(one["name"], one["name"], _MEANINGS[one["name"]]), cells))
     caption = (
-        f"At an allowed risk of {_risk(result['max_risk'])}: answered by the confidence alone, and after a look at whether any"
-        " line is about the name. Intervals are of 95 % (Wilson). What is right of a withheld name was guessed."
+        f"At an allowed risk of {_risk(result['max_risk'])}: answered by the confidence alone, and after looking up whether any"
+        " line is about the name. Intervals: 95 % (Wilson). Right answers about withheld names are guesses."
     )
     return Table("Results", caption, titles, rows, brief=True)
 
 
 def _separation_table(result: Result) -> Table:
-    """How well known names are told from others."""
     titles = columns("By", text_column("Against"), Column("AUROC", largest_first=True))
     rows = []
     for one in result["separation"]:
         area = Cell(f"{one['value']:.3f}", one["value"], _area_span(one))
         rows.append(Row(Cell(one["score"], one["score"], _SCORES[one["score"]]), (Cell(one["against"]), area)))
     caption = (
-        "The chance that a known name scores higher than one that was never read, with its 95 % interval. The study was"
-        " planned for the confidence; the other two are shown beside it."
+        "The probability that a known name scores higher than one that was never read, with its 95 % interval. The confidence"
+        " is what the study was planned for; the other two scores are shown for comparison."
     )
     return Table("Known or not", caption, titles, rows)
 
@@ -190,7 +180,7 @@ def verdict_table(result: Result) -> Table:
                 under = f"{percent(one['right'] / one['count'])} right" if name == "known" and one["count"] else ""
                 cells.append(Cell(count(one["count"]), one["count"], under))
             rows.append(Row(Cell(verdict), cells))
-    caption = "The verdict of attnlab ask on each question, after a look at the lines."
+    caption = "The verdict of attnlab ask on each question, after the lookup."
     return Table("Verdicts", caption, columns("Verdict", *names), rows)
 
 
@@ -198,7 +188,7 @@ def rules_table(result: Result) -> Table:
     """The rules for several risks, certified on calibration questions."""
     titles = (
         Column("Allowed risk"),
-        Column("Confidence asked for"),
+        Column("Threshold", note="the least confidence of an answer that is given"),
         Column("Answered"),
         Column("Certified risk", note="an upper bound with 95 % confidence"),
         text_column("In words"),
@@ -254,7 +244,7 @@ def stairs(heights: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def histogram_chart(result: Result) -> Chart:
-    """How sure the model is of the names of each group."""
+    """The confidences of each group of names."""
     series = []
     for one in result["groups"]:
         across, heights = stairs(one["histogram"])
@@ -263,7 +253,7 @@ def histogram_chart(result: Result) -> Chart:
         f"{one['name']} names: {percent(one['confidence'])} on average" for one in result["groups"]
     )
     x, y = Axis("confidence in the likeliest answer", "%", 0, 100), Axis("questions of the group", "%", low=0)
-    return Chart("lines", "How sure it is of names that it knows, and of others", label, x, y, series, height=320)
+    return Chart("lines", "Confidence by group of names", label, x, y, series, height=320)
 
 
 def curve_chart(result: Result) -> Chart:
@@ -290,8 +280,8 @@ def curve_chart(result: Result) -> Chart:
 
 
 def reliability_chart(result: Result) -> Chart:
-    """What was promised against what came true, before and after the temperature."""
-    series = [Series("if promises were kept", [0.0, 100.0], [0.0, 100.0])]
+    """Right answers against confidence, before and after the temperature."""
+    series = [Series("perfectly calibrated", [0.0, 100.0], [0.0, 100.0])]
     for name, words in (("after", "after the temperature"), ("before", "before it")):
         table = result["reliability"][name]["table"]
         columns = {key: [100 * one[key] for one in table] for key in ("confidence", "right", "low", "high")}
@@ -300,7 +290,7 @@ def reliability_chart(result: Result) -> Chart:
     before, after = (percent(result["reliability"][key]["ece"]) for key in ("before", "after"))
     label = f"Reliability: calibration error {before} before the temperature, {after} after it"
     x, y = Axis("confidence", "%", 0, 100), Axis("right answers", "%", 0, 100)
-    return Chart("lines", "Promised and kept, known names", label, x, y, series, height=320)
+    return Chart("lines", "Reliability, known names", label, x, y, series, height=320)
 
 
 # The whole report

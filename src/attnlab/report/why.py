@@ -60,7 +60,7 @@ def _exposures_chart(result: Result) -> Chart:
     return lines(
         "Right answers against exposures, with 95 % intervals",
         series,
-        Axis("times that every person was met in reading", low=0.0),
+        Axis("times that every person was read about", low=0.0),
         Axis("right answers", "%", low=0.0),
         "right answers in per cent against exposures",
     )
@@ -75,8 +75,9 @@ def _forms_chart(result: Result) -> Chart:
     """Right answers against forms, at the most exposures."""
     rows = _last_cells(result)
     marks = [accuracy_mark(name, one, one["way"] == "nothing") for name, one in rows]
-    times = max(one["exposures"] for _, one in rows)
-    title = f"Right answers against forms, after {plural(times, 'exposure')}, with 95 % intervals"
+    times = {one["exposures"] for _, one in rows[1:]}
+    after = f"after {plural(max(times), 'exposure')}" if len(times) == 1 else "after the most exposures of each"
+    title = f"Right answers against forms, {after}, with 95 % intervals"
     label = f"Bar chart. {title}: " + "; ".join(f"{name} {percent(one['accuracy'])}" for name, one in rows)
     return Chart("bars", title, label, Axis("right answers", "%"), marks=marks)
 
