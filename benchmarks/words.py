@@ -39,7 +39,7 @@ from attnlab.runs import Run
 from attnlab.stages import Sources
 from attnlab.tasks import Example, Task, TaskData, make_task
 from attnlab.tokenizers import Tokenizer
-from attnlab.train import NOTHING, Ranks, SummedLoss, Trainer, retain_freed_memory
+from attnlab.train import IGNORED, Ranks, SummedLoss, Trainer, retain_freed_memory
 
 ROWS, LONGEST = 32, 100  # of the reports' batches
 MINGPT, BUCKETED, OURS = "minGPT's manner", "minGPT's, unpadded", "ours"
@@ -56,7 +56,7 @@ class DenseLoss(SummedLoss):
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Negative log probability of all targets."""
-        counted = targets != NOTHING
+        counted = targets != IGNORED
         hidden = self.model.hidden(ids, wanted=counted)
         return ops.token_losses(self.model.head(hidden), targets[counted]).sum()
 
@@ -102,7 +102,7 @@ class World:
 def stepper(trainer: Trainer, loss: SummedLoss | None = None) -> Callable[[Batch], float]:
     """One step of our training loop."""
     wrapped = loss or SummedLoss(trainer.model)
-    return lambda batch: trainer._update(wrapped, batch, 1.0, (False, False))[0]
+    return lambda batch: trainer.train_step(wrapped, batch, 1.0)
 
 
 def uncompiled(step: Callable[[Batch], float]) -> Callable[[Batch], float]:
@@ -150,7 +150,7 @@ def rounds_of_batches(world: World, rounds: int, steps: int, seed: int) -> list[
     """Batches of our cut of an epoch for every round, spread evenly from short sentences to long."""
     rng = np.random.default_rng(seed)
     examples = world.task.examples(rng)
-    cut = sorted(world.trainer()._cut(examples, rng), key=lambda batch: len(examples[batch[0]].ids))
+    cut = sorted(world.trainer().group(examples, rng), key=lambda batch: len(examples[batch[0]].ids))
     picked = []
     for _ in range(rounds):
         places = (np.arange(steps) + rng.random()) * len(cut) / steps

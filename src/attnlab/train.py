@@ -33,20 +33,13 @@ from attnlab.errors import AttnlabError, CheckpointError, Interrupted
 from attnlab.folders import add_files, disk, read_json, to_json, write_folder
 from attnlab.kernels import vocabulary
 from attnlab.machine import cores, memory_held
-from attnlab.model import (
-    FORMAT,
-    LanguageModel,
-    load_weights,
-    model_files,
-    read_tensors,
-    to_bytes,
-)
+from attnlab.model import FORMAT, LanguageModel, load_weights, model_files, read_tensors, to_bytes
 from attnlab.runs import Run
 from attnlab.taps import eval_mode
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
 
-NOTHING = -100  # ignored target
+IGNORED = -100  # ignored target
 
 
 @dataclass(frozen=True)
@@ -57,12 +50,9 @@ class Step:
     progress: float  # 0 to 1
     epoch: float
     loss: float
-    rate: float  # share of the peak learning rate
+    rate: float  # learning rate as a share of its peak
     tokens: int  # since the start, without padding
     seconds: float  # since the start, without interruptions
-
-
-Watcher = Callable[[Step], None]
 
 
 @dataclass(frozen=True)
@@ -77,11 +67,12 @@ class Ranks:
         """Whether this process writes files and prints."""
         return self.rank == 0
 
-    def total(self, value: Tensor) -> Tensor:
-        """Sum a tensor over all processes."""
+    def total(self, *values: float) -> list[float]:
+        """Sum numbers over all processes."""
+        total = torch.tensor(values, dtype=torch.float64)
         if self.world > 1:
-            distributed.all_reduce(value)
-        return value
+            distributed.all_reduce(total)
+        return total.tolist()
 
     def wait(self) -> None:
         """Wait for all processes."""
@@ -150,7 +141,7 @@ def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
     """Return the inputs and targets of a batch, padded to its longest example."""
     width = max(len(example.ids) for example in examples) - 1
     ids = np.full((len(examples), width), pad, dtype=np.int64)
-    targets = np.full((len(examples), width), NOTHING, dtype=np.int64)
+    targets = np.full((len(examples), width), IGNORED, dtype=np.int64)
     for row, example in enumerate(examples):
         length = len(example.ids) - 1
         ids[row, :length] = example.ids[:-1]
@@ -167,7 +158,7 @@ class SummedLoss(nn.Module):
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return the summed negative log probability of all targets."""
-        counted = targets != NOTHING
+        counted = targets != IGNORED
         hidden, aims = self.model.hidden(ids, wanted=counted), targets[counted]
         if self.model.config.vocab_size >= vocabulary.LARGE:
             return vocabulary.summed_losses(hidden, self.model.head.weight, aims)
@@ -211,7 +202,7 @@ class Trainer:
         if ranks.world > 1 and (config.model.dropout or config.model.dropout_of_attention):
             torch.manual_seed(config.seed + 1000 * ranks.rank)
 
-    # Checkpoints -------------------------------------------------------------------------------------
+    # Checkpoints
 
     def checkpoint(self) -> None:
         """Save everything needed for an exact resume."""
@@ -285,37 +276,64 @@ class Trainer:
             except (RuntimeError, TypeError) as error:
                 raise CheckpointError(f"{path} has no generator state ({error}): the checkpoint is damaged") from None
 
-    # The loop ----------------------------------------------------------------------------------------------------
+    # The loop
 
-    def fit(self, watch: Watcher) -> dict[str, Any]:
-        """Train to the end and return the summary of the run."""
-        wrapped: nn.Module = SummedLoss(self.model)
+    def fit(self, watch: Callable[[Step], None]) -> None:
+        """Train to the end, and write the model and the result."""
+        summed_loss: nn.Module = SummedLoss(self.model)
         if self.ranks.world > 1:
-            wrapped = DistributedDataParallel(wrapped)
+            summed_loss = DistributedDataParallel(summed_loss)
         self._compile()
         self.model.train()
         with _stop_requests() as received, self._metrics_file() as metrics:
-            clock = time.perf_counter() - self.seconds
+            started = time.perf_counter() - self.seconds
             for batch, progress, epoch in self._batches():
-                share = optim.rate_at(progress, self.settings)
-                overdue = time.monotonic() - self.saved > 60 * self.settings.checkpoint_minutes
-                loss, stopping, saving = self._update(wrapped, batch, share, (bool(received), overdue))
+                rate = optim.rate_at(progress, self.settings)
+                loss = self.train_step(summed_loss, batch, rate)
                 self.step += 1
-                self.seconds = time.perf_counter() - clock
-                now = Step(self.step, progress, epoch, loss, share, self.tokens, round(self.seconds, 3))
+                overdue = time.monotonic() - self.saved > 60 * self.settings.checkpoint_minutes
+                loss, stop, save = self.ranks.total(loss, bool(received), overdue)
+                self.seconds = time.perf_counter() - started
+                now = Step(self.step, progress, epoch, loss, rate, self.tokens, round(self.seconds, 3))
                 if self.ranks.first:
-                    with disk(self.run.path):
-                        metrics.write(json.dumps(now.__dict__) + "\n")
-                        metrics.flush()
+                    self._record(now, metrics)
                     watch(now)
                 if not math.isfinite(loss):
                     raise AttnlabError(f"the loss is {loss} at step {self.step}: train again with a lower --train.lr")
-                if stopping:
+                if stop:
                     self._stop(received)
-                if saving or self.step % self.settings.checkpoint_every == 0:
+                if save or self.step % self.settings.checkpoint_every == 0:
                     self.checkpoint()
-        del wrapped
-        return self._finish()
+        del summed_loss
+        self._finish()
+
+    def group(self, examples: list[Example], rng: np.random.Generator) -> list[list[int]]:
+        """Group the indices of examples into batches, by rows or by tokens."""
+        if self.settings.rows_per_batch:
+            return make_rows(len(examples), self.settings.rows_per_batch, rng)
+        return make_batches([len(one.ids) for one in examples], self.settings.tokens_per_batch, rng)
+
+    def train_step(self, summed_loss: nn.Module, batch: list[Example], rate: float) -> float:
+        """Update the weights once; return this process's share of the mean loss over the targets of the whole batch."""
+        ranks = self.ranks
+        self.tokens += sum(example.end - 1 for example in batch)
+        targets_in_all = sum(example.end - example.start for example in batch)
+        mine = batch[ranks.rank :: ranks.world]
+        ids, targets = collate(mine or batch[:1], self.tokenizer.pad)
+        loss = summed_loss(ids, targets) * (1.0 if mine else 0.0) / targets_in_all
+        (loss * ranks.world).backward()  # DistributedDataParallel averages the gradients
+        if self.settings.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        optim.set_rates(self.optimizers, rate)
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad()
+        return float(loss.item())
+
+    def _record(self, step: Step, metrics: TextIO) -> None:
+        with disk(self.run.path):
+            metrics.write(json.dumps(step.__dict__) + "\n")
+            metrics.flush()
 
     def _compile(self) -> None:
         """Compile everything that is compiled on first use, so that it does not count as training time."""
@@ -329,7 +347,7 @@ class Trainer:
         while self.epoch < epochs:
             rng = np.random.default_rng([self.seed, self.epoch])
             examples = self.task.examples(rng)
-            batches = self._cut(examples, rng)
+            batches = self.group(examples, rng)
             for position in range(self.position, len(batches)):
                 epoch = self.epoch + position / len(batches)
                 if epoch >= epochs:
@@ -339,31 +357,6 @@ class Trainer:
                 middle = (epoch + min(epochs, epoch + 1 / len(batches))) / 2
                 yield [examples[index] for index in batches[position]], middle / epochs, epoch
             self.epoch, self.position = self.epoch + 1, 0
-
-    def _cut(self, examples: list[Example], rng: np.random.Generator) -> list[list[int]]:
-        if self.settings.rows_per_batch:
-            return make_rows(len(examples), self.settings.rows_per_batch, rng)
-        return make_batches([len(example.ids) for example in examples], self.settings.tokens_per_batch, rng)
-
-    def _update(
-        self, wrapped: nn.Module, batch: list[Example], share: float, flags: tuple[bool, ...]
-    ) -> tuple[float, bool, bool]:
-        """Do one step; return the mean loss over the whole batch, and whether any process wants to stop or to save."""
-        ranks = self.ranks
-        self.tokens += sum(example.end - 1 for example in batch)
-        targets_in_all = sum(example.end - example.start for example in batch)
-        mine = batch[ranks.rank :: ranks.world]
-        ids, targets = collate(mine or batch[:1], self.tokenizer.pad)
-        loss = wrapped(ids, targets) * (1.0 if mine else 0.0) / targets_in_all
-        (loss * ranks.world).backward()
-        if self.settings.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        optim.set_rates(self.optimizers, share)
-        for optimizer in self.optimizers.values():
-            optimizer.step()
-            optimizer.zero_grad()
-        total, stop, save = ranks.total(torch.tensor([loss.item(), *flags], dtype=torch.float64)).tolist()
-        return total, stop > 0, save > 0
 
     @contextmanager
     def _metrics_file(self) -> Iterator[TextIO]:
@@ -377,9 +370,8 @@ class Trainer:
         command = f"attnlab resume {shlex.quote(str(self.run.path))}"
         raise Interrupted(f"stopped by {reason} at step {self.step}; all is saved. Resume with: {command}")
 
-    def _finish(self) -> dict[str, Any]:
-        """Write the model and the summary (first process only)."""
-        result: dict[str, Any] = {}
+    def _finish(self) -> None:
+        """Write the model and the result (first process only)."""
         if self.ranks.first:
             rows = self.run.metrics()
             recent = [row["loss"] for row in rows[-max(1, len(rows) // 20) :]]
@@ -400,4 +392,3 @@ class Trainer:
             add_files(self.run.path, {"result.json": to_json(result)}, existing=["metrics.jsonl"])
         self.ranks.wait()
         self.model.eval()
-        return result

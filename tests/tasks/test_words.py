@@ -54,8 +54,8 @@ def test_padding_fills_and_is_not_learned() -> None:
     assert [example.ids[: example.end] for example in padded] == [example.ids for example in plain]
     ids, targets = train.collate(padded, WORDS.pad)
     assert ids.shape == targets.shape == (4, 19)
-    assert (targets != train.NOTHING).sum() == sum(len(example.ids) - 1 for example in plain)
-    assert targets[2].tolist() == [*plain[2].ids[1:], *([train.NOTHING] * 14)]
+    assert (targets != train.IGNORED).sum() == sum(len(example.ids) - 1 for example in plain)
+    assert targets[2].tolist() == [*plain[2].ids[1:], *([train.IGNORED] * 14)]
 
 
 @pytest.mark.parametrize(("mechanism", "same"), [("dot", True), ("zero_mask", False)])
