@@ -247,7 +247,7 @@ def test_options_and_a_mechanism_of_ones_own(tmp_path: Path) -> None:
     name = register(f"{file}:Even")
     weights = given(llama(), name)(input_ids=ids, output_attentions=True).attentions[0]
     torch.testing.assert_close(weights[0, 0, 3, :4], torch.full((4,), 0.25, dtype=torch.double))
-    with pytest.raises(UserError, match="looks back only"):
+    with pytest.raises(UserError, match="is causal only"):
         given(roberta(), name)
 
 

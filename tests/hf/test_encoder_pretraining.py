@@ -339,5 +339,5 @@ def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="nobody/nothing is no folder, and HF_HUB_OFFLINE keeps the hub closed"):
+    with pytest.raises(UserError, match="nobody/nothing is not a folder, and HF_HUB_OFFLINE keeps the hub closed"):
         fill("nobody/nothing", "The <mask> .")

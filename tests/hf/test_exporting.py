@@ -187,12 +187,12 @@ def test_what_it_cannot_read_is_refused(causal: AttnlabForCausalLM, tmp_path: Pa
         causal(ids, attention_mask=torch.ones(2, 1, 20, 20))
     with pytest.raises(UserError, match="does not read position_ids"):
         causal(ids, position_ids=torch.arange(20)[None])
-    with pytest.raises(UserError, match="one number a token"):
+    with pytest.raises(UserError, match="one number per token"):
         causal(ids, attention_mask=torch.ones(2, 19))
     with pytest.raises(UserError, match="keeps its vocabulary"):
         causal.resize_token_embeddings(400)
     export(stored(tmp_path / "narrow", tiny_model("mingpt", **BOTTLENECK)), tmp_path / "narrow theirs")
-    with pytest.raises(UserError, match="without weights of tokens on tokens"):
+    with pytest.raises(UserError, match="without weights between tokens"):
         AutoModelForCausalLM.from_pretrained(tmp_path / "narrow theirs")(ids, output_attentions=True)
 
 

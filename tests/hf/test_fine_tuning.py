@@ -193,9 +193,9 @@ def test_settings_are_strict() -> None:
 def test_models_that_do_not_exist(tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     wrong = (
-        (str(tmp_path / "absent"), "is no folder: name the folder of an encoder"),
-        (str(tmp_path / "empty"), "is no encoder: it lacks a config.json with a model_type"),
-        ("nobody-has-this-model", "is no folder, and HF_HUB_OFFLINE keeps the hub closed"),
+        (str(tmp_path / "absent"), "is not a folder: name the folder of an encoder"),
+        (str(tmp_path / "empty"), "is not an encoder: it lacks a config.json with a model_type"),
+        ("nobody-has-this-model", "is not a folder, and HF_HUB_OFFLINE keeps the hub closed"),
     )
     for name, message in wrong:
         with pytest.raises(UserError, match=message) as caught:

@@ -39,7 +39,9 @@ def put_in_cache(folder: Path, name: str) -> None:
 
 
 def test_a_closed_hub_is_said_before_transformers_is_asked() -> None:
-    with pytest.raises(UserError, match=r"roberta-base is no folder, and the hub cannot be reached \(the local cache"):
+    with pytest.raises(
+        UserError, match=r"roberta-base is not a folder, and the hub cannot be reached \(the local cache"
+    ):
         loading.reached("roberta-base")
     assert not constants.HF_HUB_OFFLINE
 
@@ -47,7 +49,7 @@ def test_a_closed_hub_is_said_before_transformers_is_asked() -> None:
 def test_a_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{deaf.getsockname()[1]}")
-        monkeypatch.setattr(loading, "PATIENCE", 0.1)
+        monkeypatch.setattr(loading, "_PATIENCE", 0.1)
         with pytest.raises(UserError, match="set HF_HUB_ETAG_TIMEOUT=30 if it is slow"):
             loading.reached("roberta-base")
 

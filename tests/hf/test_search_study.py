@@ -239,7 +239,7 @@ def test_the_earliest_of_the_best_and_never_one_that_was_ended() -> None:
         (("--search", "--minutes", "0"), "--minutes must be above 0"),
         (("--trials", "3"), "go with --search"),
         (("--search", "--model", "bag-of-words"), "bag-of-words chooses its strength by itself"),
-        (("--search", "--model", "absent/folder/here"), "is no folder: name the folder of an encoder"),
+        (("--search", "--model", "absent/folder/here"), "is not a folder: name the folder of an encoder"),
     ],
 )
 def test_wrong_searches_are_refused_in_one_line(

@@ -23,7 +23,7 @@ def picture_files(path: Path) -> list[Path]:
     """Where a picture goes: PNG and SVG beside each other, whichever of the two was named."""
     if path.suffix.lower() not in ("", ".png", ".svg"):
         raise UserError(f"the picture {path} must end in .png or .svg; both are written")
-    if not path.name or os.path.isdir(path):  # noqa: PTH112 - a name that is too long is no folder, and no error yet
+    if not path.name or os.path.isdir(path):  # noqa: PTH112 - a name that is too long is not a folder, and no error yet
         raise UserError(f"the picture {path} is a folder; name a file, such as {path / 'picture.png'}")
     return [path.with_suffix(".png"), path.with_suffix(".svg")]
 

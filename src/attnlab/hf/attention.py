@@ -1,17 +1,17 @@
 """attnlab's mechanisms inside models of transformers: `attn_implementation="attnlab:performer"`.
 
-transformers hands over queries, keys and values by head; what is left of a mechanism is what it does with them. Masks are
-taken as what they mean, hidden tokens and a direction, never as a matrix: any other mask is refused. Texts that are padded on
-the left are read from their first token on, so that they get what they would get alone.
+transformers computes queries, keys and values per head; a mechanism does the rest. A mask is understood as padding and a
+direction, never as a matrix: any other mask is refused. Texts padded on the left are read from their first token on, so that
+the result is the same as without padding.
 
-What a mechanism draws at random is seeded by the number of the layer, the same in every process, so that nothing need be saved.
-Learned weights belong into the model, where `equip` puts them: made later they would not be trained or saved.
-Knows nothing of attnlab's own models.
+Random parts of a mechanism are seeded by the number of the layer, the same in every process, so that nothing needs to be
+saved. Learned weights must be part of the model, where `equip` puts them: weights made later would not be trained or saved.
+Knows nothing about attnlab's own models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -32,9 +32,14 @@ from attnlab.mechanisms.heads import Attention
 from attnlab.model import read_tensors
 from attnlab.taps import capture, eval_mode
 
-PLACE = "attnlab_attention"  # what the learned weights of a mechanism are called inside an attention layer
-PREFIX = "attnlab:"
-FOREIGN = ("position_bias", "softcap", "sliding_window", "s_aux")  # what some models ask of attention beside the mask
+_PLACE = "attnlab_attention"  # name of a mechanism with learned weights inside an attention layer
+_PREFIX = "attnlab:"
+_FOREIGN = (
+    "position_bias",
+    "softcap",
+    "sliding_window",
+    "s_aux",
+)  # what some models require of attention beside the mask
 
 Model = TypeVar("Model", bound=nn.Module)
 Watching = AbstractContextManager[dict[str, Tensor]]
@@ -47,11 +52,11 @@ class _Choice:
     entry: registry.Entry
     name: str
     block_size: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
 
 _layers: WeakKeyDictionary[nn.Module, tuple[object, Attention]] = WeakKeyDictionary()
-equipping: ContextVar[bool] = ContextVar("equipping", default=False)
+_equipping: ContextVar[bool] = ContextVar("equipping", default=False)
 
 
 def register(mechanism: str, name: str | None = None, *, block_size: int | None = None, **options: Any) -> str:
@@ -60,36 +65,36 @@ def register(mechanism: str, name: str | None = None, *, block_size: int | None 
     `options` are the mechanism's own; `block_size` is the longest text, by default the model's max_position_embeddings.
     """
     entry = registry.find("mechanism", mechanism)
-    choice = _Choice(entry, PREFIX + (name or entry.short_name), block_size, entry.check(options))
+    choice = _Choice(entry, _PREFIX + (name or entry.short_name), block_size, entry.check(options))
     AttentionInterface.register(choice.name, partial(_attend, choice))
     AttentionMaskInterface.register(choice.name, partial(_hide_padding, choice))
     return choice.name
 
 
 def register_all() -> None:
-    """Offer every mechanism; those that cannot work on foreign queries and keys say why when they are asked."""
+    """Offer every mechanism; those that cannot work on foreign queries and keys say why when they are used."""
     for name in registry.names("mechanism"):
         register(name)
 
 
 def equip(model: Model, folder: Path | str | None = None) -> Model:
-    """Put the learned weights of an attnlab mechanism into a model's layers, before it is trained; from a saved model's folder.
+    """Put the learned weights of an attnlab mechanism into a model's layers before training, or load them from a folder.
 
-    Only for mechanisms with weights of their own. `from_pretrained` does not know these weights: name the folder here again.
+    Only for mechanisms with weights of their own. `from_pretrained` ignores these weights: name the folder here again.
     """
-    token = equipping.set(True)
+    token = _equipping.set(True)
     try:
         with eval_mode(model), torch.no_grad():
             model(input_ids=torch.zeros(1, 2, dtype=torch.long), attention_mask=torch.ones(1, 2, dtype=torch.long))
     finally:
-        equipping.reset(token)
-    own = [name for name, _ in model.named_parameters() if f".{PLACE}." in name]
+        _equipping.reset(token)
+    own = [name for name, _ in model.named_parameters() if f".{_PLACE}." in name]
     if not own:
         raise UserError("this model's attention has no weights of its own from attnlab: leave equip out")
     if folder is not None:
         found: dict[str, Tensor] = {}
         for path in sorted(Path(folder).glob("*.safetensors")):
-            found |= {name: tensor for name, tensor in read_tensors(path).items() if f".{PLACE}." in name}
+            found |= {name: tensor for name, tensor in read_tensors(path).items() if f".{_PLACE}." in name}
         if missing := set(own) - set(found):
             raise UserError(
                 f"{folder} has no weights for {min(missing)}: it was saved without them, so train them again"
@@ -112,10 +117,10 @@ def _hide_padding(
     attention_mask: Tensor | None = None,
     **_: Any,
 ) -> Bool[Tensor, "B 1 1 S"] | None:
-    """What transformers asks for a mask: which tokens may be seen, or None for all. The direction is the layer's own."""
+    """The mask as transformers asks for it: which tokens may be seen, or None for all. The direction is the layer's."""
     if mask_function is not causal_mask_function and mask_function is not bidirectional_mask_function:
         raise UserError(
-            f"{choice.name} hides the future and padding, and this model asks for another mask (a window, or several texts in"
+            f"{choice.name} hides the future and padding, and this model needs another mask (a window, or several texts in"
             ' a row): use attn_implementation="sdpa" for it'
         )
     if mask_function is causal_mask_function and int(q_offset) + q_length != kv_offset + kv_length:
@@ -139,7 +144,7 @@ def _attend(
     is_causal: bool | None = None,
     **asked: Any,
 ) -> tuple[Float[Tensor, "B T H C"], Float[Tensor, "B H T S"] | None]:
-    """One layer's attention by a mechanism, as transformers calls it; the pattern too where it asks for attentions."""
+    """One layer's attention by a mechanism, as transformers calls it; with the pattern if attentions are asked for."""
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = causal and getattr(getattr(module, "config", None), "is_causal", True) is not False
     _refuse(choice, query, key, causal, attention_mask, asked)
@@ -162,17 +167,16 @@ def _attend(
 
 
 def _refuse(
-    choice: _Choice, query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, asked: dict[str, Any]
+    choice: _Choice, query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, asked: Mapping[str, object]
 ) -> None:
-    """Say what a mechanism is asked for and cannot do."""
     name = choice.name
     if query.device.type != "cpu":
         raise UserError(f"{name} runs on the CPU, and this model is on {query.device}: model.to('cpu')")
-    for one in FOREIGN:
+    for one in _FOREIGN:
         if asked.get(one) is not None:
-            raise UserError(f'{name} knows no {one}, which this model needs: use attn_implementation="eager"')
+            raise UserError(f'{name} has no {one}, which this model needs: use attn_implementation="eager"')
     if not causal and query.shape[2] != key.shape[2]:
-        raise UserError(f'{name} looks at one text, and this layer looks from one text at another: use "sdpa" for it')
+        raise UserError(f'{name} attends within one text, and this layer attends to another text: use "sdpa" for it')
     if mask is not None and (mask.ndim != 4 or mask.dtype != torch.bool or mask.shape[2] != 1):
         raise UserError(f"{name} takes a mask of padding, [batch, tokens]: leave the mask of pairs out")
 
@@ -180,7 +184,7 @@ def _refuse(
 def _read(
     layer: Attention, q: Tensor, k: Tensor, v: Tensor, hidden: Bool[Tensor, "B S"] | None, show: bool
 ) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B H T S"] | None]:
-    """The averages, and the pattern where it is to be shown; rows with padding on the left from their first token on."""
+    """The averages, and the pattern if it is to be shown; rows with padding on the left are read from their first token."""
     asked, seen = q.shape[2], k.shape[2]
     groups = list(by_beginning(hidden, len(q), seen))
     if not show and len(groups) == 1 and len(groups[0][0]) == len(q) and groups[0][1] == 0:
@@ -207,7 +211,7 @@ def _read(
 
 
 def by_beginning(hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int) -> Iterator[tuple[Tensor, int]]:
-    """The rows that begin at the same place, and that place; rows of nothing but padding are left out."""
+    """The rows that begin at the same position, and that position; rows with nothing but padding are left out."""
     if hidden is None:
         yield torch.arange(batch), 0
         return
@@ -221,9 +225,9 @@ def by_beginning(hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int) -> I
 
 
 def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
-    """The mechanism of a layer: the one it was equipped with, or one made for it when it is first used."""
+    """The mechanism of a layer: the one it was equipped with, or one built when the layer is first used."""
     key = _describe(choice, query, causal)
-    held = getattr(module, PLACE, None)
+    held = getattr(module, _PLACE, None)
     if held is not None and getattr(held, "made_for", None) == key:
         assert isinstance(held, Attention)
         return held
@@ -232,51 +236,51 @@ def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) 
         return known[1]
     layer = _make(choice, module, query, causal)
     if any(True for _ in layer.parameters()):
-        if not equipping.get():
+        if not _equipping.get():
             own = ", ".join(sorted({name.split(".")[0] for name, _ in layer.named_parameters()}))
             raise UserError(
                 f"{choice.name} has weights of its own ({own}) that must be part of the model: call"
                 " attnlab.exchange.equip(model) before training it, and equip(model, folder) after loading it"
             )
         layer.made_for = key  # type: ignore[assignment]
-        module.add_module(PLACE, layer)
+        module.add_module(_PLACE, layer)
     else:
         _layers[module] = (key, layer)
     return layer
 
 
 def _describe(choice: _Choice, query: Tensor, causal: bool) -> tuple[object, ...]:
-    """What a layer is made for: another one is made where any of it changes."""
+    """What a layer is built for: if any of it changes, another one is built."""
     options = tuple(sorted((name, str(value)) for name, value in choice.options.items()))
     return choice.name, choice.block_size, options, causal, query.shape[1], query.shape[-1], query.dtype
 
 
 def _make(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
-    """A mechanism for the shapes of a layer, without projections, or the reason why there is none."""
+    """A mechanism for the shapes of a layer, without projections; what cannot be built is refused."""
     entry, (heads, width) = choice.entry, (query.shape[1], query.shape[-1])
     if entry.defect:
         raise UserError(f"{choice.name} is wrong on purpose ({entry.defect}): use attnlab:dot")
     if causal and not entry.causal:
         raise UserError(f"{choice.name} sees the future, and this model must not: choose a causal mechanism")
     if not causal and not entry.accepts("causal"):
-        raise UserError(f"{choice.name} looks back only, and this encoder looks both ways: use it in a causal model")
+        raise UserError(f"{choice.name} is causal only, and this encoder is bidirectional: use it in a causal model")
     offered = {"causal": causal} if entry.accepts("causal") else {}
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(getattr(module, "layer_idx", None) or 0)
         layer = entry.build(heads * width, heads, _longest(choice, module), **offered, **choice.options)
     if not isinstance(layer, Attention):
-        raise UserError(f"{choice.name} is not an attnlab Attention, and cannot be handed queries, keys and values")
+        raise UserError(f"{choice.name} is not an attnlab Attention, and does not accept queries, keys and values")
     if layer.heads.kv_heads != heads:
         raise UserError(f"{choice.name} groups heads by its projections: set num_key_value_heads of the model instead")
     if layer.heads.key is None or layer.heads.value is None:
         raise UserError(
-            f"{choice.name} makes keys or values by the projection of its queries, and the projections belong to the model"
+            f"{choice.name} derives keys or values from its query projection, and the projections belong to the model"
         )
     return _without_projections(choice, layer.to(query.dtype), query)
 
 
 def _without_projections(choice: _Choice, layer: Attention, query: Tensor) -> Attention:
-    """A mechanism that is left with what it does to queries, keys and values."""
+    """The mechanism reduced to what it does with queries, keys and values."""
     layer.out = None  # type: ignore[assignment]
     layer.heads.query = layer.heads.key = layer.heads.value = None  # type: ignore[assignment]
     one = torch.zeros_like(query[:1, :, :1])
@@ -292,7 +296,6 @@ def _without_projections(choice: _Choice, layer: Attention, query: Tensor) -> At
 
 
 def _longest(choice: _Choice, module: nn.Module) -> int:
-    """The longest text of a model."""
     found = choice.block_size or getattr(getattr(module, "config", None), "max_position_embeddings", None)
     if not found:
         raise UserError(

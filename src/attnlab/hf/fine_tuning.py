@@ -44,10 +44,12 @@ def _tokenized(table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTo
     """A table as a dataset of token ids, truncated at the limit, with the row number of every text."""
     rows = datasets.Dataset.from_dict({"text": table.texts, "labels": list(ids), "row": list(range(len(table.rows)))})
 
-    def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
-        return dict(tokenizer(batch["text"], truncation=True, max_length=limit))
+    def encode(texts: list[str]) -> dict[str, list[list[int]]]:
+        return dict(tokenizer(texts, truncation=True, max_length=limit))
 
-    return rows.map(encode, batched=True, remove_columns=["text"], new_fingerprint=table.sha256[:16])
+    return rows.map(
+        encode, input_columns="text", batched=True, remove_columns=["text"], new_fingerprint=table.sha256[:16]
+    )
 
 
 def _collator(tokenizer: PreTrainedTokenizerBase, settings: FineTuning, limit: int) -> DataCollatorWithPadding:
@@ -148,21 +150,14 @@ class Watcher(trainer.Watch):
 
 
 class _OrderedTrainer(trainer.QuietTrainer):
-    """transformers' Trainer with evaluation in order, our optimizer, and counts."""
+    """transformers' Trainer with evaluation in order, and counts."""
 
-    def __init__(self, watch: Watcher, settings: FineTuning, **options: Any) -> None:
-        self.watch, self.settings = watch, settings
+    def __init__(self, watch: Watcher, **options: Any) -> None:
+        self.watch = watch
         super().__init__(watch, compute_metrics=watch.measure, **options)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int]:
         return SequentialSampler(eval_dataset)
-
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """The optimizer that the settings name."""
-        if self.optimizer is None:
-            whole: Any = self.model if model is None else model
-            self.optimizer = make_optimizer(whole, set(self.get_decay_parameter_names(whole)), self.settings)
-        return self.optimizer
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -222,7 +217,6 @@ def run(
         dev = _longest_first(parts["dev"])
         ordered = _OrderedTrainer(
             watch,
-            settings,
             model=encoder.model,
             args=_arguments(settings, checkpoints, folder is not None),
             train_dataset=parts["train"],
@@ -230,6 +224,8 @@ def run(
             processing_class=encoder.tokenizer,
             data_collator=_collator(encoder.tokenizer, settings, limit),
         )
+        decayed = set(ordered.get_decay_parameter_names(encoder.model))
+        ordered.optimizer = make_optimizer(encoder.model, decayed, settings)
         ordered.train()
         best = max(range(len(watch.epochs)), key=lambda place: watch.epochs[place].dev_accuracy)
         test = None
@@ -270,7 +266,7 @@ def _scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> Scored:
     return Scored(tuple(gold), tuple(tuple(map(float, row)) for row in np.exp(logs)), loss)
 
 
-def _show_truncation(parts: Mapping[str, Any], limit: int, settings: FineTuning, show: Show) -> None:
+def _show_truncation(parts: Mapping[str, datasets.Dataset], limit: int, settings: FineTuning, show: Show) -> None:
     """Say how many texts fill all positions of the model, if that is fewer than asked for."""
     full = sum(len(ids) == limit for rows in parts.values() for ids in rows["input_ids"])
     if limit < settings.max_length and full:
@@ -288,54 +284,42 @@ def _refuse_divergence(logits: Any, settings: FineTuning) -> None:
 # Batches explained
 
 
-def explain_batch(name: str, tables: Tables, settings: FineTuning) -> Result:
+def explain_batch(model: str, tables: Tables, settings: FineTuning) -> Result:
     """The first batch of the training table, tensor by tensor, and what padding costs in the whole table.
 
     It is made by the collator of training, from the first lines in their order. Nothing is trained, and no weights are read.
     """
-    if name == BAG_OF_WORDS:
+    if model == BAG_OF_WORDS:
         raise UserError(f"{BAG_OF_WORDS} has no tokenizer and no batches: explain those of an encoder, with --model")
-    tokenizer = load_tokenizer(name)
-    limit = min(settings.max_length, longest_text_of(name, tokenizer))
-    whole = _lengths(tokenizer, tables.train.texts)
-    batch = _make_batch(tokenizer, tables, settings, limit)
+    tokenizer = load_tokenizer(model)
+    limit = min(settings.max_length, longest_text_of(model, tokenizer))
+    first = range(min(settings.batch_size, len(tables.train.rows)))
+    with quietly():
+        whole = [
+            len(ids) for ids in tokenizer(tables.train.texts)["input_ids"]
+        ]  # with special tokens, before truncation
+        rows = _tokenized(tables.train, tables.ids(tables.train), tokenizer, limit).remove_columns("row")
+        batch: Any = _collator(tokenizer, settings, limit)([rows[place] for place in first])
+    known = list(_MEANINGS)
+    order = sorted(batch, key=lambda name: known.index(name) if name in known else len(known) - 2)  # labels last
     return {
-        "model": name,
+        "model": model,
         "source": tables.train.source,
         "labels": dict(enumerate(tables.labels)),
         "tokenizer": _describe_tokenizer(tokenizer, limit, settings),
         "tensors": [
             {
-                "name": key,
-                "dtype": str(value.dtype).removeprefix("torch."),
-                "shape": list(value.shape),
-                "meaning": _MEANINGS.get(key, "a further input of this model").format(side=tokenizer.padding_side),
+                "name": name,
+                "dtype": str(batch[name].dtype).removeprefix("torch."),
+                "shape": list(batch[name].shape),
+                "meaning": _MEANINGS.get(name, "a further input of this model").format(side=tokenizer.padding_side),
             }
-            for key, value in sorted(batch.items(), key=lambda pair: _order(pair[0]))
+            for name in order
         ],
         "batch": _counted(whole[: settings.batch_size], limit, batch["input_ids"].shape[1]),
         "text": _shown_text(tokenizer, tables, batch),
         "table": {**_counted(whole, limit), "batching": compare_batching(whole, limit, settings)},
     }
-
-
-def _order(name: str) -> int:
-    """The position of a tensor in the list: the text, what belongs to it, and the labels last."""
-    known = list(_MEANINGS)
-    return known.index(name) if name in known else len(known) - 2
-
-
-def _lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[int]:
-    """Tokens of every text with its special tokens, before truncation."""
-    with quietly():
-        return [len(ids) for ids in tokenizer(texts)["input_ids"]]
-
-
-def _make_batch(tokenizer: PreTrainedTokenizerBase, tables: Tables, settings: FineTuning, limit: int) -> Any:
-    first = range(min(settings.batch_size, len(tables.train.rows)))
-    with quietly():
-        rows = _tokenized(tables.train, tables.ids(tables.train), tokenizer, limit).remove_columns("row")
-        return _collator(tokenizer, settings, limit)([rows[place] for place in first])
 
 
 def _describe_tokenizer(tokenizer: PreTrainedTokenizerBase, limit: int, settings: FineTuning) -> dict[str, object]:

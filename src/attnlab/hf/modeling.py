@@ -1,14 +1,14 @@
 """An attnlab model as transformers knows models: AttnlabConfig and AttnlabForCausalLM, around attnlab's own LanguageModel.
 
-There is no second implementation of anything: ids and padding go in, scores come out. Texts padded on the left are read from
-their first token on, each as if it were alone, with caches of their own.
+Nothing is implemented twice: ids and padding go in, scores come out. Texts padded on the left are read from their first token
+on, each as if it were alone, with caches of their own.
 
-Code of a user that a folder carries runs only if it is trusted: from_pretrained(folder, trust_code=True).
+User code inside a folder runs only if it is trusted: from_pretrained(folder, trust_code=True).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -28,17 +28,17 @@ from attnlab.hf.attention import Watching, by_beginning
 from attnlab.model import LanguageModel
 from attnlab.taps import capture, taps_of
 
-PATTERN = "attn.hook_pattern"
-READ = ("input_ids", "attention_mask", "labels")
+_PATTERN = "attn.hook_pattern"
+_READ = ("input_ids", "attention_mask", "labels")
 
 
 class AttnlabConfig(PreTrainedConfig):
-    """The settings of an attnlab model; `settings` are those of attnlab, the rest repeats them under transformers' names."""
+    """The settings of an attnlab model; `settings` are attnlab's, the rest repeats them under transformers' names."""
 
     model_type = "attnlab"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
-    def __init__(self, settings: dict[str, Any] | None = None, **others: Any) -> None:
+    def __init__(self, settings: dict[str, object] | None = None, **others: Any) -> None:
         model = restore_model(None, settings or {}, "settings.", "config.json")
         repeated = {
             "vocab_size": model.vocab_size,
@@ -53,24 +53,24 @@ class AttnlabConfig(PreTrainedConfig):
 
     @property
     def own(self) -> ModelConfig:
-        """The settings as attnlab takes them."""
+        """The settings as attnlab reads them."""
         folder = Path(self.name_or_path) if self.name_or_path else None
         return restore_model(folder, self.settings, "settings.", "config.json")
 
 
 class AttnlabCache:
-    """What the layers keep of a text under way, for each group of rows that begin at the same place."""
+    """The caches of the layers, for each group of rows that begin at the same position."""
 
     def __init__(self) -> None:
         self.groups: list[tuple[Tensor, int, list[Any]]] = []
         self.length = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """How many tokens were read, padding included."""
+        """The number of tokens read so far, with padding."""
         return self.length
 
     def reorder_cache(self, beam_idx: Int[Tensor, " B"]) -> None:
-        """Go on with other rows, as beam search does: each from one that begins at the same place."""
+        """Continue with other rows, as beam search does: each replaced by one that begins at the same position."""
         chosen = []
         for rows, left, caches in self.groups:
             place = {row: number for number, row in enumerate(rows.tolist())}
@@ -111,11 +111,11 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
             write_bytes(path, content)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: a LanguageModel draws its own weights."""
+        """Nothing: a LanguageModel initializes its own weights."""
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
-        """What no file brought, as a new LanguageModel has it; its tables of positions are in no file."""
+        """Initialize what no file contained as in a new LanguageModel; its tables of positions are in no file."""
         if self.drawn:
             return
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
@@ -128,7 +128,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        """No: mechanisms keep what they need, which need not be keys and values."""
+        """No: the cache of a mechanism need not be keys and values."""
         return False
 
     def get_input_embeddings(self) -> nn.Module:
@@ -140,7 +140,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         return self.language_model.head
 
     def resize_token_embeddings(self, *_: Any, **__: Any) -> nn.Embedding:
-        """Refused: the number of symbols is a setting of the model."""
+        """Refused: the size of the vocabulary is a setting of the model."""
         raise UserError("an attnlab model keeps its vocabulary: train one with another --model.vocab_size")
 
     def forward(
@@ -156,7 +156,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **others: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """The scores of every next token, and the loss where there are labels."""
+        """The scores of every next token, and the loss if there are labels."""
         counted = others.pop("num_items_in_batch", None)
         _refuse(input_ids, attention_mask, past_key_values, others)
         assert input_ids is not None
@@ -167,7 +167,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         mask = attention_mask if attention_mask is None else attention_mask.bool()
         if mask is not None and mask.shape != (len(input_ids), start + input_ids.shape[1]):
             raise UserError(
-                f"attention_mask is {list(mask.shape)} for {start + input_ids.shape[1]} tokens: one number a token read so far"
+                f"attention_mask is {list(mask.shape)} for {start + input_ids.shape[1]} tokens: give one number per token"
             )
         watched = self.watched(bool(output_attentions), bool(output_hidden_states))
         logits, seen = self.read(input_ids, None if mask is None else ~mask, cache, watched)
@@ -180,24 +180,24 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
                 **({"num_items_in_batch": counted} if counted else {}),
             )
         kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep, None)  # 0 keeps all
-        found: dict[str, Any] = {
-            "loss": loss,
-            "logits": logits[:, kept],
-            "past_key_values": cache,
-            "hidden_states": tuple(seen[name] for name in watched if not name.endswith(PATTERN)) or None,
-            "attentions": tuple(seen[name] for name in watched if name.endswith(PATTERN)) or None,
-        }
-        output = CausalLMOutputWithPast(**found)
+        made: Any = CausalLMOutputWithPast  # its types are narrower than what it accepts
+        output: CausalLMOutputWithPast = made(
+            loss=loss,
+            logits=logits[:, kept],
+            past_key_values=cache,
+            hidden_states=tuple(seen[name] for name in watched if not name.endswith(_PATTERN)) or None,
+            attentions=tuple(seen[name] for name in watched if name.endswith(_PATTERN)) or None,
+        )
         plain = return_dict if return_dict is not None else self.config.return_dict
         return output if plain else output.to_tuple()
 
     def watched(self, attentions: bool, hidden: bool) -> list[str]:
-        """The taps that are asked for: patterns layer by layer, the stream before every block and after the last norm."""
+        """The taps to capture: patterns layer by layer, the stream before every block and after the last norm."""
         layers = range(self.config.num_hidden_layers)
-        wanted = [f"blocks.{layer}.{PATTERN}" for layer in layers] if attentions else []
+        wanted = [f"blocks.{layer}.{_PATTERN}" for layer in layers] if attentions else []
         if attentions and (self.language_model.latents is not None or set(wanted) - set(taps_of(self.language_model))):
             raise UserError(
-                "this model has layers without weights of tokens on tokens: leave output_attentions out, and see"
+                "this model has layers without weights between tokens: leave output_attentions out, and see"
                 " attnlab.influence(model.language_model, ids)"
             )
         return wanted + ([f"blocks.{layer}.hook_resid_pre" for layer in layers] + ["hook_final"] if hidden else [])
@@ -209,7 +209,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         cache: AttnlabCache | None,
         watched: list[str],
     ) -> tuple[Float[Tensor, "B T V"], dict[str, Tensor]]:
-        """The scores, and what passed the taps; every row from its first token on, and zeros before it."""
+        """The scores and the captured taps; every row from its first token on, with zeros before it."""
         known = cache.groups if cache is not None and cache.length else []
         asked, total = ids.shape[1], (cache.length if cache is not None else 0) + ids.shape[1]
         beginnings = [group[:2] for group in known] or list(by_beginning(hidden, len(ids), total))
@@ -238,16 +238,16 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         return found.pop("scores"), found
 
 
-Part = tuple[Tensor, int, int, dict[str, Tensor]]
+_Part = tuple[Tensor, int, int, dict[str, Tensor]]
 
 
-def _joined(parts: Sequence[Part], name: str, batch: int, asked: int, total: int) -> Tensor:
-    """One tensor of all rows from those of the groups: patterns are [B, H, T, S], everything else begins with [B, T]."""
+def _joined(parts: Sequence[_Part], name: str, batch: int, asked: int, total: int) -> Tensor:
+    """One tensor of all rows from those of the groups: patterns are [B, H, T, S], everything else starts with [B, T]."""
     rows, first, _, values = parts[0]
     if len(parts) == 1 and len(rows) == batch and first == 0:
         return values[name].expand(batch, *values[name].shape[1:])
     shape = values[name].shape
-    pattern = name.endswith(PATTERN)
+    pattern = name.endswith(_PATTERN)
     whole = values[name].new_zeros((batch, shape[1], asked, total) if pattern else (batch, asked, *shape[2:]))
     for rows, first, left, values in parts:
         if pattern:
@@ -257,16 +257,15 @@ def _joined(parts: Sequence[Part], name: str, batch: int, asked: int, total: int
     return whole
 
 
-def _refuse(ids: Tensor | None, mask: Tensor | None, cache: object, others: dict[str, Any]) -> None:
-    """Say what this model is given and does not read."""
+def _refuse(ids: Tensor | None, mask: Tensor | None, cache: object, others: Mapping[str, object]) -> None:
     if ids is None:
-        raise UserError("an attnlab model reads input_ids: it cannot begin with embeddings")
+        raise UserError("an attnlab model reads input_ids: it does not accept embeddings")
     if ids.device.type != "cpu":
         raise UserError(f"an attnlab model runs on the CPU, and this text is on {ids.device}: model.to('cpu')")
     if mask is not None and mask.ndim != 2:
         raise UserError("an attnlab model takes an attention_mask of padding, [batch, tokens], not one of pairs")
     if cache is not None and not isinstance(cache, AttnlabCache):
-        raise UserError("an attnlab model keeps what its mechanisms need: leave past_key_values and caches out")
+        raise UserError("an attnlab model has caches of its own: leave past_key_values and cache options out")
     strange = sorted(name for name, value in others.items() if value is not None and name != "cache_position")
     if strange:
-        raise UserError(f"an attnlab model does not read {strange[0]}: give it {', '.join(READ)}")
+        raise UserError(f"an attnlab model does not read {strange[0]}: give it {', '.join(_READ)}")
