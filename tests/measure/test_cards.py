@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def test_a_class_without_a_docstring_has_an_empty_card() -> None:
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 def test_every_card_is_complete(entry: registry.Entry) -> None:
-    shown = asdict(card(entry))
+    shown = card(entry).to_dict()
     assert all(shown[key] for key in ("summary", "costs", "cannot", "cost", "usage"))
     assert "\n" not in shown["summary"]
     assert all(option["meaning"] and option["type"] for option in shown["options"])
@@ -70,7 +69,7 @@ def test_the_command_on_a_card_is_understood_and_builds_a_model(entry: registry.
 
 def test_what_is_counted() -> None:
     counted = {
-        name: asdict(card(FIND[name])) for name in ("dot", "shared_qkv", "gqa", "zero_mask", "performer", "sliding")
+        name: card(FIND[name]).to_dict() for name in ("dot", "shared_qkv", "gqa", "zero_mask", "performer", "sliding")
     }
     assert counted["dot"]["parameters"]["layer"] == 4 * 256 * 256
     assert counted["shared_qkv"]["parameters"]["layer"] == 2 * 256 * 256

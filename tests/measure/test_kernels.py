@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attnlab import registry
-from attnlab.measure.approximation import random_source
+from attnlab.measure.approximation import examine, random_source
 from attnlab.measure.approximation.error import make
-from attnlab.measure.approximation.kernels import KINDS, Featured, as_dicts, estimates, kernel_rows
+from attnlab.measure.approximation.kernels import KINDS, Featured, estimates, kernel_rows
 from attnlab.measure.approximation.samples import chance
 
 PERFORMER = registry.find("mechanism", "performer")
@@ -61,7 +61,7 @@ def test_orthogonal_directions_are_better_at_small_norms() -> None:
 
 
 def test_there_is_no_infinity_in_json_and_no_kernel_elsewhere() -> None:
-    rows = kernel_rows(PERFORMER, random_source((30.0,), 16, WIDTH), draws=1)
-    assert as_dicts(rows)[0]["needed"] is None
+    found = examine(PERFORMER, random_source((30.0,), 16, WIDTH), draws=1)
+    assert found.to_dict()["kernel"][0]["needed"] is None
     for entry in (registry.find("mechanism", name) for name in registry.names("mechanism")):
         assert entry is PERFORMER or kernel_rows(entry, random_source((1.0,), 16, WIDTH), draws=1) == []

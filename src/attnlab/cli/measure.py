@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -286,7 +285,7 @@ def mechanisms_show(
         write_folder(out, "approximation", pictures.pattern_files(entry) | measured)
     if json:
         written = sorted(str(path) for path in out.iterdir()) if out else []
-        show_json({**asdict(cards.card(entry)), "error": found.to_dict() if found else None, "files": written})
+        show_json({**cards.card(entry).to_dict(), "error": found.to_dict() if found else None, "files": written})
         return
     show_all(approximation.document(found) if found else cards.document(cards.card(entry)), console)
     if out:

@@ -1,12 +1,14 @@
-"""The card of a mechanism: what it says of itself, and what can be counted: parameters, memory in training, what it keeps in
-generation. From here come `attnlab mechanisms show` and the page docs/mechanisms.md.
+"""The card of a mechanism: its docstring, and measured figures: parameters, memory in training, cache in generation.
+
+Shown by `attnlab mechanisms show`, and the source of docs/mechanisms.md.
 """
 
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -19,119 +21,72 @@ from attnlab.registry import Entry, Option
 from attnlab.report.document import Cell, Code, Column, Document, Facts, Notice, Row, Section, Table, Text
 from attnlab.report.text import markdown_table
 
-N_EMBD, N_HEAD, BLOCK = 256, 8, 128  # the layer whose parameters and cache are counted
-SHORT, LONG = 2048, 4096  # texts whose memory is compared; in shorter ones sparse mechanisms look at all pairs
-WEIGHTS = {
+_N_EMBD, _N_HEAD, _BLOCK = 256, 8, 128  # the layer whose parameters and cache are counted
+_SHORT, _LONG = 2048, 4096  # tokens whose memory is compared; in shorter texts sparse mechanisms use all pairs
+_WEIGHTS = {
     "own": "not an approximation of dot-product attention",
     "exact": "those of dot-product attention, given the same queries and keys",
     "sparse": "those of dot-product attention, over fewer pairs",
     "low rank": "an approximation of dot-product attention, by few rows",
     "kernel": "an approximation of dot-product attention, by features",
 }
-
-
-HOME = "attnlab.mechanisms."
-
-
-@dataclass(frozen=True)
-class Counted:
-    """The parameters of one layer of a given size, and those of `dot`."""
-
-    n_embd: int
-    n_head: int
-    block_size: int
-    layer: int
-    dot: int
+_PACKAGE = "attnlab.mechanisms."
+_DOCS_WIDTH = 100
 
 
 @dataclass(frozen=True)
 class MechanismCard:
-    """What a mechanism says of itself, and what was counted by running it."""
+    """A mechanism with what was measured by running it; numbers of parameters are those of one layer."""
 
-    name: str
-    summary: str
-    description: str
-    costs: str
-    cannot: str
-    cost: str
-    paper: str
-    link: str
-    causal: bool
-    defect: str
-    weights: str
-    knobs: Sequence[str]
-    options: Sequence[Option]
-    parameters: Counted
-    memory: str  # what training keeps of a text grows with: n or n²
-    cache: Mapping[str, int]  # numbers kept in generation, by tokens read
-    usage: str
+    entry: Entry
+    parameters: int
+    dot_parameters: int
+    memory: str  # what training retains of a text grows with: n or n²
+    cache: Mapping[str, int]  # numbers retained in generation, by tokens read
+
+    @property
+    def link(self) -> str:
+        """The address of the paper."""
+        return link(self.entry.paper)
+
+    @property
+    def usage(self) -> str:
+        """A command that trains with the mechanism and shows how its main option is set."""
+        command, options = f"attnlab pretrain --mechanism {self.entry.name}", self.entry.described()
+        if not options:
+            return command
+        first = next((one for one in options if one.name in self.entry.knobs), options[0])
+        return f"{command} --model.options.{self.entry.name}.{first.name} {_example(self.entry, first)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        entry, parts = self.entry, self.entry.parts
+        return {
+            "name": entry.name,
+            "summary": parts.summary,
+            "description": parts.body,
+            "costs": parts.costs,
+            "cannot": parts.cannot,
+            **{key: getattr(entry, key) for key in ("cost", "paper", "causal", "defect", "weights")},
+            "link": self.link,
+            "knobs": list(entry.knobs),
+            "options": [asdict(option) for option in entry.described()],
+            "parameters": {
+                "n_embd": _N_EMBD,
+                "n_head": _N_HEAD,
+                "block_size": _BLOCK,
+                "layer": self.parameters,
+                "dot": self.dot_parameters,
+            },
+            "memory": self.memory,
+            "cache": dict(self.cache),
+            "usage": self.usage,
+        }
 
 
 def entries() -> list[Entry]:
-    """Every mechanism there is."""
+    """All mechanisms."""
     return [registry.find("mechanism", name) for name in registry.names("mechanism")]
-
-
-# Counting
-
-
-def _make(entry: Entry, n_embd: int = N_EMBD, n_head: int = N_HEAD, block_size: int = BLOCK) -> nn.Module:
-    """A layer at its defaults, causal where it can be, the same each time."""
-    with chance("card", 0, 0):
-        module: nn.Module = entry.make((n_embd, n_head, block_size), causal=entry.causal)
-    return module.eval()
-
-
-def _count_parameters(entry: Entry) -> int:
-    return sum(parameter.numel() for parameter in _make(entry).parameters())
-
-
-def _saved_for_training(module: nn.Module, tokens: int, width: int) -> int:
-    """How many bytes are kept of a text for the backward pass, parameters aside."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(x: Tensor) -> Tensor:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        held = module(torch.ones(1, tokens, width, requires_grad=True))
-    del held  # only now: a storage that is freed gives its address to another
-    return sum(kept.values())
-
-
-def _memory_growth(entry: Entry) -> str:
-    """Whether what training keeps of a text grows with its length or with the square of it: measured."""
-    width = 8
-    module = _make(entry, width, 1, LONG).train()
-    ratio = _saved_for_training(module, LONG, width) / _saved_for_training(module, SHORT, width)
-    return "n²" if ratio > 3 else "n"
-
-
-def _numbers_in(kept: Any) -> int:
-    if isinstance(kept, Tensor):
-        return kept.numel()
-    if isinstance(kept, dict):
-        return sum(_numbers_in(one) for one in kept.values())
-    if isinstance(kept, list | tuple):
-        return sum(_numbers_in(one) for one in kept)
-    return _numbers_in(vars(kept)) if hasattr(kept, "__dict__") else 0
-
-
-@torch.no_grad()
-def _cache_sizes(entry: Entry) -> dict[str, int]:
-    """The numbers that a layer keeps of a text under way, half a block and a block long; nothing where it has no cache."""
-    module = _make(entry).eval()
-    if not entry.causal or not hasattr(module, "new_cache"):
-        return {}
-    cache, sizes = module.new_cache(), {}  # type: ignore[operator]
-    for tokens in (BLOCK // 2, BLOCK):
-        module(torch.ones(1, BLOCK // 2, N_EMBD), cache=cache)
-        sizes[str(tokens)] = _numbers_in(cache)
-    return sizes
 
 
 def link(paper: str) -> str:
@@ -148,101 +103,131 @@ def _example(entry: Entry, option: Option) -> Any:
     return 2 * option.default + 1 if option.default else 64 if option.name in entry.knobs else 2
 
 
-def _usage(entry: Entry) -> str:
-    command = f"attnlab pretrain --mechanism {entry.name}"
-    options = entry.described()
-    if not options:
-        return command
-    first = next((one for one in options if one.name in entry.knobs), options[0])
-    return f"{command} --model.options.{entry.name}.{first.name} {_example(entry, first)}"
+# Measuring
 
 
 @functools.cache
 def card(entry: Entry) -> MechanismCard:
     """The card of a mechanism; a user's class that cannot be run is refused in one line."""
     try:
-        return _filled(entry)
+        dot = _count_parameters(registry.find("mechanism", "dot"))
+        return MechanismCard(entry, _count_parameters(entry), dot, _memory_growth(entry), _cache_sizes(entry))
     except RuntimeError as error:
         if ".py:" not in entry.name:
             raise
-        said = " ".join(str(error).split())
-        raise ConfigError(f"{entry.name} cannot be run ({said}): attnlab audit {entry.name} says where") from None
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{entry.name} cannot be run ({reason}): attnlab audit {entry.name} says where") from None
 
 
-def _filled(entry: Entry) -> MechanismCard:
-    parts = entry.parts
-    dot = _count_parameters(registry.find("mechanism", "dot"))
-    return MechanismCard(
-        name=entry.name,
-        summary=parts.summary,
-        description=parts.body,
-        costs=parts.costs,
-        cannot=parts.cannot,
-        cost=entry.cost,
-        paper=entry.paper,
-        link=link(entry.paper),
-        causal=entry.causal,
-        defect=entry.defect,
-        weights=entry.weights,
-        knobs=list(entry.knobs),
-        options=entry.described(),
-        parameters=Counted(N_EMBD, N_HEAD, BLOCK, _count_parameters(entry), dot),
-        memory=_memory_growth(entry),
-        cache=_cache_sizes(entry),
-        usage=_usage(entry),
-    )
+def _make(entry: Entry, n_embd: int = _N_EMBD, n_head: int = _N_HEAD, block_size: int = _BLOCK) -> nn.Module:
+    """A layer at its defaults, causal if possible, always with the same weights."""
+    with chance("card", 0, 0):
+        module: nn.Module = entry.make((n_embd, n_head, block_size), causal=entry.causal)
+    return module.eval()
 
 
-# In words
+def _count_parameters(entry: Entry) -> int:
+    return sum(parameter.numel() for parameter in _make(entry).parameters())
+
+
+def _saved_for_training(module: nn.Module, tokens: int, width: int) -> int:
+    """The bytes retained of a text for the backward pass, without the parameters."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        held = module(torch.ones(1, tokens, width, requires_grad=True))
+    del held  # only now: the address of a freed storage is used again
+    return sum(kept.values())
+
+
+def _memory_growth(entry: Entry) -> str:
+    """Whether what training retains of a text grows with its length or with the square of it."""
+    width = 8
+    module = _make(entry, width, 1, _LONG).train()
+    ratio = _saved_for_training(module, _LONG, width) / _saved_for_training(module, _SHORT, width)
+    return "n²" if ratio > 3 else "n"
+
+
+def _numbers_in(kept: Any) -> int:
+    if isinstance(kept, Tensor):
+        return kept.numel()
+    if isinstance(kept, dict):
+        return sum(_numbers_in(one) for one in kept.values())
+    if isinstance(kept, list | tuple):
+        return sum(_numbers_in(one) for one in kept)
+    return _numbers_in(vars(kept)) if hasattr(kept, "__dict__") else 0
+
+
+@torch.no_grad()
+def _cache_sizes(entry: Entry) -> dict[str, int]:
+    """The numbers that a layer retains of a text after half a block and a block; empty if it has no cache."""
+    module = _make(entry)
+    if not entry.causal or not hasattr(module, "new_cache"):
+        return {}
+    cache, sizes = module.new_cache(), {}  # type: ignore[operator]
+    for tokens in (_BLOCK // 2, _BLOCK):
+        module(torch.ones(1, _BLOCK // 2, _N_EMBD), cache=cache)
+        sizes[str(tokens)] = _numbers_in(cache)
+    return sizes
+
+
+# Reports
 
 
 def _cache_words(sizes: Mapping[str, int]) -> str:
     if not sizes:
         return "none"
     half, whole = sizes.values()
-    return f"{whole:,} numbers" + (", however long the text" if half == whole else f" at {BLOCK} tokens, growing")
+    return f"{whole:,} numbers" + (", however long the text" if half == whole else f" at {_BLOCK} tokens, growing")
 
 
-def _causal_words(one: MechanismCard) -> str:
-    if not one.causal:
+def _causal_words(entry: Entry) -> str:
+    if not entry.causal:
         return "no: it cannot be trained as a language model"
-    return f"meant to be, and is not: attnlab audit {one.name}" if one.defect else "yes"
+    return f"meant to be, and is not: attnlab audit {entry.name}" if entry.defect else "yes"
 
 
 def document(one: MechanismCard) -> Document:
     """A card as a report."""
-    size = one.parameters
+    entry, parts = one.entry, one.entry.parts
     facts = {
-        "Costs": one.costs,
-        "Cannot": one.cannot,
-        "Weights": WEIGHTS[one.weights],
-        "Time": one.cost,
+        "Costs": parts.costs,
+        "Cannot": parts.cannot,
+        "Weights": _WEIGHTS[entry.weights],
+        "Time": entry.cost,
         "Memory": f"grows with {one.memory} in training (measured)",
         "Cache": _cache_words(one.cache),
         "Parameters": (
-            f"{size.layer:,} per layer of width {size.n_embd}, {size.n_head} heads, block {size.block_size};"
-            f" dot has {size.dot:,}"
+            f"{one.parameters:,} per layer of width {_N_EMBD}, {_N_HEAD} heads, block {_BLOCK};"
+            f" dot has {one.dot_parameters:,}"
         ),
-        "Causal": _causal_words(one),
+        "Causal": _causal_words(entry),
         "Paper": one.link,
     }
     sections = [Section("Card", [Facts("", [(name, value) for name, value in facts.items() if value])])]
-    if one.description:
-        sections.insert(0, Section("What it does", [Text([line]) for line in one.description.split("\n")]))
-    if one.options:
+    if parts.body:
+        sections.insert(0, Section("What it does", [Text([line]) for line in parts.body.split("\n")]))
+    if options := entry.described():
         columns = [Column(title, number=False) for title in ("option", "type", "default", "meaning")]
         rows = [
             Row(Cell(option.name), [Cell(option.type), Cell(str(option.default)), Cell(option.meaning)])
-            for option in one.options
+            for option in options
         ]
         sections.append(Section("Options", [Table("Options", "", columns, rows)]))
     sections.append(Section("Use", [Code(one.usage)]))
-    notices = [Notice("Defect, on purpose:", f"{one.defect}.", "leaks")] if one.defect else []
-    return Document("mechanism", one.name, [one.summary], sections, notices)
+    notices = [Notice("Defect, on purpose:", f"{entry.defect}.", "leaks")] if entry.defect else []
+    return Document("mechanism", entry.name, [parts.summary], sections, notices)
 
 
 def list_document(some: Sequence[Entry]) -> Document:
-    """Every mechanism in a row or two."""
+    """The mechanisms as a table."""
     rows = []
     for one in some:
         under = f"Defect, on purpose: {one.defect}." if one.defect else ""
@@ -256,43 +241,47 @@ def list_document(some: Sequence[Entry]) -> Document:
 
 # docs/mechanisms.md: the texts of the cards are Markdown already.
 
-INTRODUCTION = f"""# The mechanisms
+_INTRODUCTION = f"""# The mechanisms
 
-Made from the cards by `make docs`; do not edit. `attnlab mechanisms show NAME` prints a card,
-`attnlab mechanisms show NAME --error` measures how far a mechanism lies from exact attention, and with `--out DIR` draws it.
+Generated from the cards by `make docs`; do not edit. `attnlab mechanisms show NAME` prints a card;
+with `--error` it measures the distance from exact attention, and with `--out DIR` it draws pictures.
 
-Time is that of the paper, in tokens n, width d, and the mechanism's own sizes. Memory is measured: how what training keeps
-of a text grows from {SHORT:,} to {LONG:,} tokens. Cache and parameters are those of one layer of width {N_EMBD} with
-{N_HEAD} heads, made for {BLOCK} tokens: the cache is what it keeps of such a text while it generates."""
+Time is that of the paper, in tokens n, width d, and the mechanism's own sizes. Memory is measured:
+how what training retains of a text grows from {_SHORT:,} to {_LONG:,} tokens. Cache and parameters are those
+of one layer of width {_N_EMBD} with {_N_HEAD} heads, made for {_BLOCK} tokens; the cache is what generation retains
+of such a text."""
 
 
 def page() -> str:
-    """The page of all mechanisms that come with the package; those of plugins and of users' files are not on it."""
-    cards = [card(entry) for entry in entries() if entry.build.__module__.startswith(HOME)]
+    """The page of all mechanisms that come with the package, without those of plugins and users' files."""
+    cards = [card(entry) for entry in entries() if entry.build.__module__.startswith(_PACKAGE)]
     rows = [
         (
-            f"[{one.name}](#{one.name})",
-            one.cost,
+            f"[{one.entry.name}](#{one.entry.name})",
+            one.entry.cost,
             one.memory,
-            "yes" if one.causal else "no",
+            "yes" if one.entry.causal else "no",
             _cache_words(one.cache),
-            f"{one.parameters.layer:,}",
-            one.defect,
+            f"{one.parameters:,}",
+            one.entry.defect,
         )
         for one in cards
     ]
     table = markdown_table(("name", "time", "memory", "causal", "cache", "parameters", "defect"), rows)
-    return "\n\n".join([INTRODUCTION, table, *(_section(one) for one in cards)]) + "\n"
+    return "\n\n".join([_INTRODUCTION, table, *(_section(one) for one in cards)]) + "\n"
 
 
 def _section(one: MechanismCard) -> str:
-    paper = f" Paper: [{one.paper}]({one.link})." if one.paper else ""
-    parts = [f"## {one.name}", one.summary + paper]
-    if one.defect:
-        parts.append(f"**Defect:** {one.defect}.")
-    parts += one.description.split("\n") if one.description else []
-    parts += [f"**Costs:** {one.costs}", f"**Cannot:** {one.cannot}", f"**Its weights:** {WEIGHTS[one.weights]}."]
-    if one.options:
-        rows = [(o.name, o.type, str(o.default), o.meaning) for o in one.options]
-        parts.append(markdown_table(("option", "type", "default", "meaning"), rows))
-    return "\n\n".join([*parts, f"```bash\n{one.usage}\n```"])
+    entry, parts = one.entry, one.entry.parts
+    paper = f" Paper: [{entry.paper}]({one.link})." if entry.paper else ""
+    paragraphs = [parts.summary + paper]
+    if entry.defect:
+        paragraphs.append(f"**Defect:** {entry.defect}.")
+    paragraphs += parts.body.split("\n") if parts.body else []
+    paragraphs += [f"**Costs:** {parts.costs}", f"**Cannot:** {parts.cannot}"]
+    paragraphs.append(f"**Its weights:** {_WEIGHTS[entry.weights]}.")
+    wrapped = [textwrap.fill(text, _DOCS_WIDTH, break_long_words=False, break_on_hyphens=False) for text in paragraphs]
+    if options := entry.described():
+        rows = [(option.name, option.type, str(option.default), option.meaning) for option in options]
+        wrapped.append(markdown_table(("option", "type", "default", "meaning"), rows))
+    return "\n\n".join([f"## {entry.name}", *wrapped, f"```bash\n{one.usage}\n```"])

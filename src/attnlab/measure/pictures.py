@@ -30,7 +30,7 @@ from attnlab.measure.approximation.error import (
     attend,
     settings_until_exact,
 )
-from attnlab.measure.approximation.samples import QKV, Source, isolated
+from attnlab.measure.approximation.samples import QKV, Source, chance
 from attnlab.measure.bench import NAIVE, SDPA, BenchResult, BudgetResult, Point, ReachResult, times
 from attnlab.registry import Entry
 
@@ -290,7 +290,7 @@ def _toy_source(tokens: int = 64, causal: bool = True) -> Source:
 
 
 @torch.no_grad()
-@isolated
+@chance("alone", 0, 0)  # leaves torch's random numbers as they were
 def _pattern_picture(entry: Entry, seed: int = 0) -> Figure:
     """The exact pattern of a toy text, and beside it every form of a mechanism at some values of its knobs."""
     source = _toy_source(causal=entry.causal)
@@ -305,7 +305,7 @@ def _pattern_picture(entry: Entry, seed: int = 0) -> Figure:
         for ax in line[1 + len(settings) :]:
             ax.set_visible(False)
         for ax, setting in zip(line[1:], settings, strict=False):
-            _, pattern = attend(entry, source, setting, drawn, (seed, 0))
+            _, pattern = attend(entry, source, setting, drawn, seed, 0)
             form, knob, value = setting.key
             words = (form, f"{knob} {value}" if knob else "")
             _draw_pattern(ax, pattern[0, 0], "\n".join(word for word in words if word) or entry.name)

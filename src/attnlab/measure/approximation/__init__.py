@@ -1,9 +1,9 @@
-"""How far a mechanism is from exact attention.
+"""Distance of a mechanism from exact attention.
 
     found = examine(registry.find("mechanism", "performer"), random_source())
     found.errors.rows, found.spectrum, found.kernel
 
-Knows mechanisms by what the registry says of them, never by name; trains nothing.
+Knows mechanisms from the registry, never by name; trains nothing.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from attnlab.measure.approximation.error import (
     Errors,
     Spectrum,
     measure,
-    refuse_others,
+    require_approximation,
     spectrum,
 )
-from attnlab.measure.approximation.kernels import KernelRow, as_dicts, kernel_rows
+from attnlab.measure.approximation.kernels import KernelRow, kernel_rows
 from attnlab.measure.approximation.samples import Source, random_source, run_source
 from attnlab.registry import Entry
-from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text
+from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, strict
 
 __all__ = ["Findings", "document", "examine", "measure", "random_source", "run_source"]
 
-CLEARLY = 0.95  # of the mean's error: anything nearer than that is nearer by more than chance
+_CLEARLY = 0.95  # of the mean's error: below this, a mechanism is nearer by more than chance
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was measured of a mechanism: errors; singular values where it is of low rank; its kernel, if it has one."""
+    """The measurements of a mechanism: errors; singular values if it is of low rank; its kernel, if it has one."""
 
     errors: Errors
     spectrum: Spectrum | None
     kernel: list[KernelRow]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Plain values for JSON."""
         return {
             **asdict(self.errors),
             "spectrum": self.spectrum.to_dict() if self.spectrum else None,
-            "kernel": as_dicts(self.kernel),
+            "kernel": [strict(asdict(row)) for row in self.kernel],
         }
 
     def files(self) -> dict[str, bytes]:
@@ -59,8 +59,8 @@ class Findings:
 
 
 def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Findings:
-    """Measure all there is to measure; refused for what is no approximation of dot-product attention."""
-    refuse_others(entry)
+    """Measure everything; refuses mechanisms that do not approximate dot-product attention."""
+    require_approximation(entry)
     ranked = entry.weights in ("low rank", "kernel")
     return Findings(
         measure(entry, source, draws, seed), spectrum(source) if ranked else None, kernel_rows(entry, source, seed=seed)
@@ -68,7 +68,7 @@ def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Fin
 
 
 def to_csv(rows: Sequence[ErrorRow]) -> bytes:
-    """A table with a heading."""
+    """Rows as CSV with a heading."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, [one.name for one in fields(ErrorRow)], lineterminator="\n")
     writer.writeheader()
@@ -76,11 +76,11 @@ def to_csv(rows: Sequence[ErrorRow]) -> bytes:
     return stream.getvalue().encode()
 
 
-# In words
+# The report
 
 
 def document(found: Findings) -> Document:
-    """Everything that was measured as a report."""
+    """The measurements as a report."""
     errors = found.errors
     lead = [
         f"Error of the output of {errors.name} against exact attention, over the size of that output: median of"
@@ -88,7 +88,7 @@ def document(found: Findings) -> Document:
         f"{errors.source}.",
     ]
     if errors.untrained:
-        lead.append(f"What is learned ({', '.join(errors.untrained)}) is as it starts, untrained.")
+        lead.append(f"Learned parts ({', '.join(errors.untrained)}) have their initial values, untrained.")
     lead += _meanings(errors)
     tables = [_error_table(errors, sample, knob) for sample in errors.samples for knob in errors.knobs or ("",)]
     verdicts = Text([_verdict(errors, sample) for sample in errors.samples])
@@ -112,7 +112,7 @@ def _meanings(errors: Errors) -> Iterator[str]:
 
 
 def _error_table(errors: Errors, sample: str, knob: str) -> Table:
-    """One sample, one knob: a row per form, a column per value; strong where it is nearer than the mean."""
+    """One sample, one knob: a row per form, a column per value; strong if it is clearly nearer than the mean."""
     mean = errors.find("output", sample, MEAN)[0].median
     forms = [*errors.forms, *(one for one in (BEST, PROJECTED) if errors.find("output", sample, one, knob))]
     curves = {form: {row.value: row for row in errors.find("output", sample, form, knob)} for form in forms}
@@ -141,20 +141,20 @@ def _number(value: float) -> str:
 def _error_cell(row: ErrorRow | None, mean: float) -> Cell:
     if row is None:
         return Cell("")
-    return Cell(_number(row.median), row.median, tone="strong" if row.median < CLEARLY * mean else "")
+    return Cell(_number(row.median), row.median, tone="strong" if row.median < _CLEARLY * mean else "")
 
 
 def _verdict(errors: Errors, sample: str) -> str:
-    """Whether the mechanism is clearly nearer than the mean, at which least work, and how near at best."""
+    """Whether the mechanism is clearly nearer than the mean, from how much work on, and its best error."""
     mean = errors.find("output", sample, MEAN)[0].median
     rows = [row for form in errors.forms for row in errors.find("output", sample, form)]
     best = min(rows, key=lambda row: row.median)
-    nearer = [row for row in rows if row.median < CLEARLY * mean and (row.work or 0) < 1]
+    nearer = [row for row in rows if row.median < _CLEARLY * mean and (row.work or 0) < 1]
     start = f"{sample}: the mean errs by {_number(mean)}, the best here by {_number(best.median)}"
     if len(rows) > 1:
         start += f" ({_named(best)})"
     if not nearer:
-        return f"{start}; nothing that works less than exact attention is clearly nearer than the mean."
+        return f"{start}; nothing with less work than exact attention is clearly nearer than the mean."
     return f"{start}; clearly nearer than the mean from {_named(min(nearer, key=lambda row: row.work or 0))} on."
 
 
@@ -169,7 +169,7 @@ def _spectrum_section(found: Spectrum, theorem: bool) -> Section:
         ranks = [*(found.rank_for(place, level) for level in LEVELS), len(found.values[place])]
         rows.append(Row(Cell(sample), [Cell(str(rank), rank) for rank in ranks]))
     columns = [Column("", number=False), *(Column(f"{level:.0%}") for level in LEVELS), Column("of")]
-    caption = "The rank at which the nearest pattern is within some error of the exact one."
+    caption = "The rank at which the nearest pattern is within an error of the exact one."
     table = Table("Singular values", caption, columns, rows)
     rule = (
         "Linformer's theorem asks for a rank in the order of width / error², whatever the length: for 10 % and width"

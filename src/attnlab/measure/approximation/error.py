@@ -1,7 +1,7 @@
-"""How far a mechanism is from exact attention on the same queries, keys and values, over the options that trade cost for it.
+"""Distance of a mechanism from exact attention on the same queries, keys and values, over the options that trade cost for it.
 
-Two errors, both relative in the Frobenius norm: of the output, and of the pattern. Beside every mechanism stands the trivial
-answer, the mean of the values that may be seen; beside one of few rows or features also the nearest pattern of that rank,
+Two relative errors in the Frobenius norm: of the output, and of the pattern. Every mechanism is compared with the trivial
+answer, the mean of the values that may be seen; one of few rows or features also with the nearest pattern of that rank,
 which no choice of rows can beat (a causal form can: hiding the future adds rank).
 
 Knows no mechanism by name: the options that are varied (knobs) are declared in the registry, and the forms are the values of
@@ -22,21 +22,20 @@ from torch import Tensor
 from attnlab import ops, registry
 from attnlab.errors import ConfigError, UserError
 from attnlab.kernels.counting import Counter
-from attnlab.measure.approximation.samples import QKV, Source, chance, isolated, seeded
+from attnlab.measure.approximation.samples import QKV, Source, chance, seeded
 from attnlab.mechanisms.heads import Attention
 from attnlab.registry import Entry
 from attnlab.taps import capture
 
-LEVELS = (0.5, 0.2, 0.1, 0.01)  # errors for which the rank is told
+LEVELS = (0.5, 0.2, 0.1, 0.01)  # errors whose rank is reported
 EXACT = 1e-5  # an error below this is rounding
-REFERENCE_DRAWS = 8  # decompositions are slow, and hardly differ from draw to draw
+_REFERENCE_DRAWS = 8  # decompositions are slow, and hardly differ from draw to draw
 MEAN, BEST, PROJECTED = "mean", "best of the rank", "random projection"
 What = Literal["output", "pattern"]
 WHATS: tuple[What, ...] = ("output", "pattern")
-Pair = tuple[Tensor, Tensor]  # an output and a pattern, or their errors
 Form = tuple[tuple[str, str], ...]  # options that are a choice among names, with their values
-Key = tuple[str, str, int]  # form, knob, value
-Luck = tuple[int, int]  # a seed, and the number of the draw
+_Pair = tuple[Tensor, Tensor]  # an output and a pattern, or their errors
+_Key = tuple[str, str, int]  # form, knob, value
 
 
 # What is varied
@@ -51,12 +50,12 @@ class Setting(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is given to the constructor."""
+        """The options of the constructor."""
         return dict(self.form) | ({self.knob: self.value} if self.knob else {})
 
     @property
-    def key(self) -> Key:
-        """What its errors are filed under; the form in words."""
+    def key(self) -> _Key:
+        """The key of its errors, with the form in words."""
         return " ".join(value for _, value in self.form), self.knob, self.value
 
 
@@ -66,8 +65,8 @@ def forms_of(entry: Entry) -> list[Form]:
     return list(itertools.product(*choices))
 
 
-def refuse_others(entry: Entry) -> None:
-    """Say why there is no error to show, where there is none."""
+def require_approximation(entry: Entry) -> None:
+    """Refuse a mechanism that does not approximate dot-product attention."""
     if entry.weights == "own":
         every = [registry.find("mechanism", name) for name in registry.names("mechanism")]
         others = ", ".join(one.name for one in every if one.weights not in ("own", "exact"))
@@ -79,7 +78,7 @@ def refuse_others(entry: Entry) -> None:
 
 
 def make(entry: Entry, source: Source, options: Mapping[str, Any]) -> Attention:
-    """A mechanism for the shapes of a source."""
+    """Build a mechanism for the shapes of a source."""
     sizes = (source.heads * source.width, source.heads, source.tokens)
     module = entry.make(sizes, options, causal=source.causal).eval()
     if not isinstance(module, Attention):
@@ -88,7 +87,7 @@ def make(entry: Entry, source: Source, options: Mapping[str, Any]) -> Attention:
 
 
 def settings_of(entry: Entry, source: Source) -> Iterator[Setting]:
-    """Every form at doubling values of every knob; where a mechanism refuses a value, at the next one that it takes.
+    """Every form at doubling values of every knob; if a mechanism refuses a value, at the next one.
 
     Up to the number of tokens, where exact attention is cheaper; features up to twice that, to show how slowly they gain.
     """
@@ -110,19 +109,29 @@ def settings_of(entry: Entry, source: Source) -> Iterator[Setting]:
                 value *= 2
 
 
-def _learned_parts(module: Attention) -> tuple[str, ...]:
-    """The parameters of a mechanism that are not projections of queries, keys, values and output."""
-    names = (name for name, _ in module.named_parameters())
-    return tuple(name for name in names if not name.startswith(("heads.", "out.")))
+def settings_until_exact(entry: Entry, source: Source, seed: int) -> list[Setting]:
+    """The settings of a sweep up to the first that is exact: larger values would be exact too."""
+    kept: list[Setting] = []
+    done: set[tuple[Form, str]] = set()
+    drawn = source.draw(0)
+    exact = ops.attention_pattern(drawn.q, drawn.k, source.mask)
+    for setting in settings_of(entry, source):
+        if (setting.form, setting.knob) in done:
+            continue
+        kept.append(setting)
+        _, pattern = attend(entry, source, setting, drawn, seed, 0)
+        if (relative(pattern, exact) < EXACT).all():
+            done.add((setting.form, setting.knob))
+    return kept
 
 
 @torch.no_grad()
 def work(entry: Entry, source: Source, setting: Setting) -> float:
-    """Work over that of exact attention: the pairs looked at, or the FLOPs of the fast path over those of the fused kernel."""
+    """Work relative to exact attention: pairs attended to, or FLOPs of the fast path over those of the fused kernel."""
     module = make(entry, source, setting.options)
     # Zeros: every weight is seen, and none rounds away.
     blank = QKV(*torch.zeros(3, 1, source.heads, source.tokens, source.width))
-    if entry.weights == "sparse":  # at a few hundred tokens the fast path may look at all pairs, since that is faster
+    if entry.weights == "sparse":  # at a few hundred tokens the fast path may use all pairs, because that is faster
         with capture(module, "hook_pattern") as seen:
             module.dispatch(*blank, None)
         pairs = source.tokens**2 if source.mask is None else int(source.mask.sum())
@@ -168,11 +177,11 @@ class Errors:
     samples: tuple[str, ...]
     knobs: tuple[str, ...]
     forms: tuple[str, ...]
-    untrained: tuple[str, ...]  # learned parts beyond the projections, measured as they start
+    untrained: tuple[str, ...]  # learned parts beyond the projections, measured at their initial values
     rows: tuple[ErrorRow, ...]
 
     def find(self, what: What, sample: str, form: str, knob: str | None = None) -> list[ErrorRow]:
-        """A curve, or the one number of what has no knob."""
+        """A curve, or the single row of a form without a knob."""
         return [
             row
             for row in self.rows
@@ -181,20 +190,23 @@ class Errors:
 
 
 @torch.no_grad()
-@isolated
+@chance("alone", 0, 0)  # leaves torch's random numbers as they were
 def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Errors:
-    """The errors over some draws; each draws new samples and, where it is random, a new mechanism."""
+    """The errors over some draws; each draws new samples and, if it is random, a new mechanism."""
     settings = settings_until_exact(entry, source, seed)
-    errors: dict[Key, list[Pair]] = {}
+    mean = ops.masked_softmax(torch.zeros(1, 1, source.tokens, source.tokens), source.mask)
+    errors: dict[_Key, list[_Pair]] = {}
     for number in range(draws):
         drawn = source.draw(number)
-        exact = _attended(ops.attention_pattern(drawn.q, drawn.k, source.mask), drawn.v)
-        found = _answers(entry, source, settings, drawn, exact, (seed, number))
-        if number < REFERENCE_DRAWS:
-            found = itertools.chain(found, _references(entry, source, settings, drawn, exact, (seed, number)))
-        for key, answer in found:
-            pair = relative(answer[0], exact[0]), relative(answer[1], exact[1])
-            errors.setdefault(key, []).append(pair)
+        pattern = ops.attention_pattern(drawn.q, drawn.k, source.mask)
+        output = pattern @ drawn.v
+        answers = {(MEAN, "", 0): (mean @ drawn.v, mean.expand_as(pattern))}
+        answers |= {setting.key: attend(entry, source, setting, drawn, seed, number) for setting in settings}
+        if number < _REFERENCE_DRAWS:
+            bounds = _bounds(entry, source, settings, pattern, seeded("projection", seed, number))
+            answers |= {key: (bound @ drawn.v, bound) for key, bound in bounds}
+        for key, (its_output, its_pattern) in answers.items():
+            errors.setdefault(key, []).append((relative(its_output, output), relative(its_pattern, pattern)))
     works = {setting.key: work(entry, source, setting) for setting in settings}
     rows = [
         _row(sample, key, what, torch.stack([pair[side] for pair in pairs])[:, place], works.get(key))
@@ -202,7 +214,7 @@ def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Err
         for side, what in enumerate(WHATS)
         for place, sample in enumerate(source.names)
     ]
-    forms = tuple(dict.fromkeys(setting.key[0] for setting in settings))
+    parameters = [name for name, _ in make(entry, source, settings[0].options).named_parameters()]
     return Errors(
         entry.name,
         entry.weights,
@@ -212,79 +224,35 @@ def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Err
         draws,
         source.names,
         entry.knobs,
-        forms,
-        _learned_parts(make(entry, source, settings[0].options)),
-        tuple(rows),
+        forms=tuple(dict.fromkeys(setting.key[0] for setting in settings)),
+        untrained=tuple(name for name in parameters if not name.startswith(("heads.", "out."))),
+        rows=tuple(rows),
     )
 
 
-def settings_until_exact(entry: Entry, source: Source, seed: int) -> list[Setting]:
-    """The settings of a sweep up to the first that is exact: larger values would be exact too."""
-    kept: list[Setting] = []
-    done: set[tuple[Form, str]] = set()
-    drawn = source.draw(0)
-    exact = ops.attention_pattern(drawn.q, drawn.k, source.mask)
-    for setting in settings_of(entry, source):
-        if (setting.form, setting.knob) in done:
-            continue
-        kept.append(setting)
-        _, pattern = attend(entry, source, setting, drawn, (seed, 0))
-        if (relative(pattern, exact) < EXACT).all():
-            done.add((setting.form, setting.knob))
-    return kept
-
-
-def _answers(
-    entry: Entry, source: Source, settings: list[Setting], drawn: QKV, exact: Pair, luck: Luck
-) -> Iterator[tuple[Key, Pair]]:
-    """Output and pattern of the mean, and of the mechanism at all settings."""
-    yield (MEAN, "", 0), _attended(_plain_mean(source).expand_as(exact[1]), drawn.v)
-    for setting in settings:
-        yield setting.key, attend(entry, source, setting, drawn, luck)
-
-
-def _references(
-    entry: Entry, source: Source, settings: list[Setting], drawn: QKV, exact: Pair, luck: Luck
-) -> Iterator[tuple[Key, Pair]]:
-    """Output and pattern of what bounds a pattern of few rows or features, and of the theorem behind few rows."""
+def _bounds(
+    entry: Entry, source: Source, settings: list[Setting], exact: Tensor, generator: torch.Generator
+) -> Iterator[tuple[_Key, Tensor]]:
+    """The nearest patterns of few rows or features, and Linformer's random projections."""
     if entry.weights not in ("low rank", "kernel"):
         return
-    parts = tuple(torch.linalg.svd(exact[1], full_matrices=False))
-    generator = seeded("projection", *luck)
-    for knob, rank in _ranks_of(settings, source):
-        yield (BEST, knob, rank), _attended(_truncated(parts, rank), drawn.v)
-        if entry.weights == "low rank":
-            yield (PROJECTED, knob, rank), _attended(projected(exact[1], rank, generator), drawn.v)
-
-
-def _ranks_of(settings: list[Setting], source: Source) -> list[tuple[str, int]]:
-    """The ranks to compare with: those of the knob; without one, the width, which is the rank of products of features."""
+    u, s, vh = torch.linalg.svd(exact, full_matrices=False)
+    # Without a knob, the rank of products of features is the width.
     ranks = dict.fromkeys((setting.knob, setting.value if setting.knob else source.width) for setting in settings)
-    return [(knob, rank) for knob, rank in ranks if rank <= source.tokens]
+    for knob, rank in ranks:
+        if rank <= source.tokens:
+            yield (BEST, knob, rank), (u[..., :rank] * s[..., None, :rank]) @ vh[..., :rank, :]  # Eckart and Young
+            if entry.weights == "low rank":
+                yield (PROJECTED, knob, rank), projected(exact, rank, generator)
 
 
-def attend(entry: Entry, source: Source, setting: Setting, drawn: QKV, luck: Luck) -> Pair:
-    """Output and pattern of a mechanism made anew, its random parts from the seed and the number of the draw."""
-    with chance("mechanism", *luck):
+def attend(entry: Entry, source: Source, setting: Setting, drawn: QKV, seed: int, number: int) -> _Pair:
+    """Output and pattern of a newly built mechanism; its random parts follow from the seed and the number of the draw."""
+    with chance("mechanism", seed, number):
         module = make(entry, source, setting.options)
     with capture(module, "hook_pattern") as seen:
         z = module.dispatch(*drawn, None)
     return z, seen["hook_pattern"]
-
-
-def _attended(pattern: Float[Tensor, "S H T T"], v: Float[Tensor, "S H T C"]) -> Pair:
-    return pattern @ v, pattern
-
-
-def _plain_mean(source: Source) -> Float[Tensor, "1 1 T T"]:
-    """The pattern that answers the mean of all values that may be seen."""
-    return ops.masked_softmax(torch.zeros(1, 1, source.tokens, source.tokens), source.mask)
-
-
-def _truncated(parts: tuple[Tensor, Tensor, Tensor], rank: int) -> Tensor:
-    """The nearest matrix of a rank (Eckart and Young), from the singular value decomposition."""
-    u, s, vh = parts
-    return (u[..., :rank] * s[..., None, :rank]) @ vh[..., :rank, :]
 
 
 def projected(pattern: Tensor, rank: int, generator: torch.Generator) -> Tensor:
@@ -294,25 +262,25 @@ def projected(pattern: Tensor, rank: int, generator: torch.Generator) -> Tensor:
 
 
 def relative(found: Float[Tensor, "S H T C"], exact: Float[Tensor, "S H T C"]) -> Float[Tensor, " S"]:
-    """The Frobenius norm of the difference over that of the exact one, for every sample."""
+    """The Frobenius norm of the difference over that of the exact one, per sample."""
     return (found - exact).flatten(1).norm(dim=1) / exact.flatten(1).norm(dim=1)
 
 
-def _row(sample: str, key: Key, what: What, errors: Float[Tensor, " N"], work: float | None) -> ErrorRow:
+def _row(sample: str, key: _Key, what: What, errors: Float[Tensor, " N"], work: float | None) -> ErrorRow:
     form, knob, value = key
     low, median, high = errors.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
-    spread = errors.std().item() if len(errors) > 1 else 0.0
+    std = errors.std().item() if len(errors) > 1 else 0.0
     return ErrorRow(
-        sample, knob, value, form, what, median, low, high, errors.mean().item(), spread, draws=len(errors), work=work
+        sample, knob, value, form, what, median, low, high, errors.mean().item(), std, draws=len(errors), work=work
     )
 
 
-# The singular values of exact patterns: how nearly of low rank attention is, on random input and in a trained model.
+# The singular values of exact patterns: how close to low rank attention is, on random input and in a trained model.
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Of every sample, by rank: singular values over the largest, their cumulative share, and the least possible error."""
+    """Per sample and rank: singular values over the largest, their cumulative share, and the smallest possible error."""
 
     source: str
     width: int
@@ -322,23 +290,16 @@ class Spectrum:
     error: list[list[float]]
 
     def rank_for(self, sample: int, level: float) -> int:
-        """The smallest rank at which a pattern can come this near."""
+        """The smallest rank at which a pattern can be within this error."""
         return next(rank for rank, error in enumerate(self.error[sample]) if error <= level)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON, with the ranks for some errors."""
+        """Plain values for JSON, with the ranks for some errors."""
         ranks = {
             name: {str(level): self.rank_for(number, level) for level in LEVELS}
             for number, name in enumerate(self.samples)
         }
         return {**asdict(self), "rank_for_error": ranks}
-
-
-def _tail(values: Float[Tensor, "... R"]) -> Float[Tensor, "... R1"]:
-    """The relative error of the nearest matrix of rank 0, 1, 2 ...: the norm of the singular values that are left out."""
-    squares = values.double().square().flip(-1).cumsum(-1).flip(-1)
-    squares = torch.cat([squares, torch.zeros_like(squares[..., :1])], dim=-1)
-    return (squares / squares[..., :1]).sqrt()
 
 
 @torch.no_grad()
@@ -349,12 +310,19 @@ def spectrum(source: Source, draws: int = 8) -> Spectrum:
         drawn = source.draw(number)
         found.append(torch.linalg.svdvals(ops.attention_pattern(drawn.q, drawn.k, source.mask)))
     values = torch.stack(found)  # draw, sample, head, rank
-    cumulative = values.cumsum(-1) / values.sum(-1, keepdim=True)
 
     def averaged(x: Tensor) -> list[list[float]]:
         return x.mean(dim=(0, 2)).tolist()
 
-    relative = values / values[..., :1]
+    # The error of the nearest matrix of rank 0, 1, 2 ... is the norm of the singular values that are left out.
+    squares = values.double().square().flip(-1).cumsum(-1).flip(-1)
+    squares = torch.cat([squares, torch.zeros_like(squares[..., :1])], dim=-1)
+    errors = (squares / squares[..., :1]).sqrt()
     return Spectrum(
-        source.words, source.width, source.names, averaged(relative), averaged(cumulative), averaged(_tail(values))
+        source.words,
+        source.width,
+        source.names,
+        averaged(values / values[..., :1]),
+        averaged(values.cumsum(-1) / values.sum(-1, keepdim=True)),
+        averaged(errors),
     )

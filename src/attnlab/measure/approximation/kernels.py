@@ -1,4 +1,4 @@
-"""How well random features estimate one weight exp(x·y): their variance, measured and in closed form, and lost signs.
+"""How well random features estimate one weight exp(x·y): their variance, measured and in closed form, and wrong signs.
 
 The closed forms are those of the FAVOR+ paper (arXiv:2009.14794, lemma 2), relative to exp(x·y)², for directions drawn one by
 one; s = x + y, d = x - y, and the number of features counts every sine and every cosine.
@@ -10,33 +10,32 @@ one; s = x + y, d = x - y, and the number of features counts every sine and ever
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.measure.approximation.error import Setting, forms_of, make
-from attnlab.measure.approximation.samples import Source, chance, isolated
+from attnlab.measure.approximation.samples import Source, chance
 from attnlab.registry import Entry
 
-Points = Float[Tensor, "... C"]
+_Points = Float[Tensor, "... C"]
 
 
-def _positive_variance(x: Points, y: Points) -> Tensor:
+def _positive_variance(x: _Points, y: _Points) -> Tensor:
     return (x + y).square().sum(-1).expm1()
 
 
-def _hyperbolic_variance(x: Points, y: Points) -> Tensor:
+def _hyperbolic_variance(x: _Points, y: _Points) -> Tensor:
     """The relative variance of a pair of positive features, w and -w, counted as two."""
     size = (x + y).square().sum(-1)
     return -size.expm1() * (-size).expm1()
 
 
-def _trigonometric_variance(x: Points, y: Points) -> Tensor:
+def _trigonometric_variance(x: _Points, y: _Points) -> Tensor:
     """The relative variance of a sine and a cosine, counted as two."""
     exponent = (x + y).square().sum(-1) - 4 * (x * y).sum(-1)
     return exponent.exp() * (-(x - y).square().sum(-1)).expm1().square()
@@ -44,9 +43,9 @@ def _trigonometric_variance(x: Points, y: Points) -> Tensor:
 
 @dataclass(frozen=True)
 class Kind:
-    """The law of one kind of features, and how many of them make up one estimate."""
+    """The variance of one kind of features, and how many of them make up one estimate."""
 
-    variance: Callable[[Points, Points], Tensor]
+    variance: Callable[[_Points, _Points], Tensor]
     together: int
 
 
@@ -60,7 +59,7 @@ KINDS = {
 
 @runtime_checkable
 class Featured(Protocol):
-    """A mechanism that says its features: logarithms, and signs where they are not positive."""
+    """A mechanism with features: their logarithms, and their signs unless they are positive."""
 
     kind: str
     count: int
@@ -71,7 +70,7 @@ class Featured(Protocol):
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One form on one sample: relative errors of a typical weight, features it takes, and what goes wrong with signs."""
+    """One form on one sample: relative errors of a typical weight, features it needs, and wrong signs."""
 
     sample: str
     form: str
@@ -80,19 +79,19 @@ class KernelRow:
     measured: float
     needed: float  # features for an error of a tenth, by the closed form
     negative_weights: float  # share of all estimates
-    negative_sums: float  # share of rows whose weights sum to less than nothing
+    negative_sums: float  # share of rows whose weights sum to less than zero
 
 
-def estimates(module: Featured, q: Points, k: Points) -> Float[Tensor, "... M"]:
-    """Every feature's contribution to the estimate of exp(x·y), over exp(x·y): its average is 1 but for chance."""
+def estimates(module: Featured, q: _Points, k: _Points) -> Float[Tensor, "... M"]:
+    """Every feature's contribution to the estimate of exp(x·y), over exp(x·y): its mean is 1 in expectation."""
     (log_q, signs_q), (log_k, signs_k) = module.features(q), module.features(k)
     exponent = (q * k).sum(-1, keepdim=True) / q.shape[-1] ** 0.5
     each = (log_q + log_k - exponent).exp() * KINDS[module.kind].together
     return each if signs_q is None or signs_k is None else each * signs_q * signs_k
 
 
-def _sums_of(module: Featured, q: Points, k: Points) -> tuple[Tensor, Tensor]:
-    """The estimated weights of all pairs on a scale of their row, and their sums."""
+def _sums_of(module: Featured, q: _Points, k: _Points) -> tuple[Tensor, Tensor]:
+    """The estimated weights of all pairs, up to a scale per row, and their sums."""
     (log_q, signs_q), (log_k, signs_k) = module.features(q), module.features(k)
     left = (log_q - log_q.amax(-1, keepdim=True)).exp()
     right = (log_k - log_k.amax(dim=(-2, -1), keepdim=True)).exp()
@@ -103,11 +102,11 @@ def _sums_of(module: Featured, q: Points, k: Points) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-@isolated
+@chance("alone", 0, 0)  # leaves torch's random numbers as they were
 def kernel_rows(entry: Entry, source: Source, features: int = 64, draws: int = 32, seed: int = 0) -> list[KernelRow]:
-    """Of every form, on every sample: the error of a weight as it is and as it should be; nothing for other mechanisms.
+    """The error of a weight for every form and sample, measured and in closed form; empty for mechanisms without features.
 
-    The closed form holds for directions drawn one by one; orthogonal ones may be better. In double precision.
+    The closed form holds for independent directions; orthogonal ones may be better. In double precision.
     """
     rows: list[KernelRow] = []
     if entry.weights == "kernel" and entry.knobs:
@@ -119,7 +118,6 @@ def kernel_rows(entry: Entry, source: Source, features: int = 64, draws: int = 3
 
 
 def _rows_of(entry: Entry, source: Source, setting: Setting, draws: int, seed: int) -> list[KernelRow]:
-    """One form on every sample."""
     squares, negative, lost = [], [], []
     q, k, _ = (part.double() for part in source.draw(0))
     for number in range(draws):
@@ -147,8 +145,3 @@ def _rows_of(entry: Entry, source: Source, setting: Setting, draws: int, seed: i
         )
         for place, sample in enumerate(source.names)
     ]
-
-
-def as_dicts(rows: list[KernelRow]) -> list[dict[str, Any]]:
-    """Plain values, ready for JSON, which has no infinity."""
-    return [{name: value if value != math.inf else None for name, value in asdict(one).items()} for one in rows]

@@ -1,14 +1,13 @@
-"""Where the queries, keys and values of a comparison come from: drawn at random, or looked up in a trained model."""
+"""Queries, keys and values for a comparison: random, or captured in a trained model."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,17 +16,15 @@ from torch import Tensor
 from attnlab import corpora, ops, registry
 from attnlab.errors import UserError
 from attnlab.model import load_model
-from attnlab.runs import Run
+from attnlab.runs import Run, lineage
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 
-P = ParamSpec("P")
-R = TypeVar("R")
-TEXTS = 8  # of a run's corpus
+_TEXTS = 8  # of a run's corpus
 
 
 class QKV(NamedTuple):
-    """One draw: what every sample attends with."""
+    """Queries, keys and values of one draw, for every sample."""
 
     q: Float[Tensor, "S H T C"]
     k: Float[Tensor, "S H T C"]
@@ -36,7 +33,7 @@ class QKV(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Some samples with names, drawn as often as wanted; all of one shape, and all causal or none."""
+    """Named samples, drawn as often as needed; all of one shape, and all causal or none."""
 
     names: tuple[str, ...]
     draw: Callable[[int], QKV]
@@ -48,37 +45,26 @@ class Source:
 
     @property
     def mask(self) -> Bool[Tensor, "1 1 T T"] | None:
-        """Who may see whom."""
+        """Which tokens may see which."""
         return ops.visible(self.tokens, self.tokens, None, self.causal)
 
 
 def seed_of(purpose: str, seed: int, number: int) -> int:
-    """A seed for every purpose and draw: a mechanism drawn from the numbers of its own queries would not be random to them."""
+    """A seed per purpose and draw: a mechanism must not be drawn from the same numbers as its queries."""
     return int.from_bytes(hashlib.sha256(f"{purpose} {seed} {number}".encode()).digest()[:6])
 
 
 def seeded(purpose: str, seed: int, number: int) -> torch.Generator:
-    """Random numbers of their own, which leave torch's alone."""
+    """A separate generator, which leaves torch's own as it is."""
     return torch.Generator().manual_seed(seed_of(purpose, seed, number))
 
 
 @contextmanager
 def chance(purpose: str, seed: int, number: int) -> Iterator[None]:
-    """Torch's own random numbers from a seed for a while, and then as they were."""
+    """Seed torch's own generator, and restore its state afterwards; also a decorator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(purpose, seed, number))
         yield
-
-
-def isolated(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a function leave torch's own random numbers as it found them, and not depend on them."""
-
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with chance("alone", 0, 0):
-            return function(*args, **kwargs)
-
-    return wrapped
 
 
 def random_source(
@@ -88,7 +74,7 @@ def random_source(
     causal: bool = False,
     seed: int = 0,
 ) -> Source:
-    """Normal queries and keys of some spreads, and standard normal values; the spreads of one draw differ in scale only."""
+    """Normal queries and keys of some standard deviations, and standard normal values; a draw differs in scale only."""
     if not spreads or min(spreads) <= 0:
         raise UserError("--std takes numbers above 0, such as --std 0.5 --std 2")
     scale = torch.tensor(spreads)[:, None, None, None]
@@ -105,13 +91,13 @@ def random_source(
 
 
 def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Source:
-    """The queries, keys and values of every layer of a trained model on texts of its corpus, and random ones beside them."""
+    """Queries, keys and values of every layer of a trained model on texts of its corpus, and random ones."""
     run = Run.open(folder)
     model, tokenizer = load_model(run.model, trust_code=trust_code)
     strange = {name for name in model.config.mechanisms if registry.find("mechanism", name).weights != "exact"}
     if strange or model.config.bottleneck:
         met = ", ".join(sorted(strange)) or "a bottleneck"
-        raise UserError(f"{folder} attends by {met}, where no exact pattern is to be had: name a run of mechanism dot")
+        raise UserError(f"{folder} attends by {met}, which has no exact pattern: name a run of mechanism dot")
     ids = longest(corpus_of(run), tokenizer, model.config.block_size)
     with torch.no_grad(), capture(model, "") as seen:
         model(ids)
@@ -134,24 +120,21 @@ def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Sour
 
 def corpus_of(run: Run) -> tuple[str, ...]:
     """The lines that a run, or the run it started from, has read."""
-    config: dict[str, Any] = run.config
-    while not config["data"]["corpus"]:
-        if not config["base"]:
-            raise UserError(f"{run.path} has read no corpus: name a pretrained run")
-        run = Run.open(run.path / config["base"])
-        config = run.config
-    return corpora.load_corpus(config["data"]["corpus"]["source"]).lines
+    for one in lineage(run):
+        if corpus := one.config["data"]["corpus"]:
+            return corpora.load_corpus(corpus["source"]).lines
+    raise UserError(f"{run.path} has read no corpus: name a pretrained run")
 
 
 def longest(lines: tuple[str, ...], tokenizer: Tokenizer, block: int) -> Tensor:
     """The longest texts, cut to one length, so that there is no padding."""
-    picked = sorted(lines, key=len, reverse=True)[: 4 * TEXTS]
-    ids = sorted((tokenizer.encode(line)[:block] for line in picked), key=len, reverse=True)[:TEXTS]
+    picked = sorted(lines, key=len, reverse=True)[: 4 * _TEXTS]
+    ids = sorted((tokenizer.encode(line)[:block] for line in picked), key=len, reverse=True)[:_TEXTS]
     return torch.tensor([one[: len(ids[-1])] for one in ids])
 
 
 def _captured(seen: dict[str, Tensor], prefix: str) -> QKV:
-    """Queries, keys and values of a layer, every head with keys and values of its own."""
+    """Queries, keys and values of a layer; shared keys and values are repeated per head."""
     q, k, v = (seen[f"{prefix}{name}"].transpose(1, 2) for name in "qkv")
     times = q.shape[1] // k.shape[1]
     return QKV(q, k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1))
