@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from attnlab.errors import UserError
+from attnlab.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from attnlab.design.exact import Array, Rows
@@ -247,9 +247,26 @@ def noise(
 @design.command
 def tour(*, step: Annotated[str | None, Parameter(help="Show one step only, such as A3.")] = None) -> None:
     """Show everything the solver does, each step with the command that repeats it."""
-    from attnlab.design.tour import walk
+    import shlex
 
-    walk(step)
+    from rich.rule import Rule
+    from rich.text import Text
+
+    from attnlab.design.tour import STEPS
+    from attnlab.terminal import Terminal
+
+    shown = [each for each in STEPS if step is None or each.code.lower() == step.lower()]
+    if not shown:
+        raise UserError(unknown("step", str(step), [each.code for each in STEPS]))
+    console = Terminal(highlight=False)
+    for each in shown:
+        console.print(Rule(Text(f"{each.code}  {each.title}", style="bold"), align="left"))
+        console.print(Text(each.said))
+        for command in each.commands:
+            console.print()
+            console.print(Text(f"$ attnlab design {command}", style="cyan"), soft_wrap=True)
+            design(shlex.split(command), exit_on_error=False, print_error=False, result_action="return_value")
+        console.print()
 
 
 def check(
