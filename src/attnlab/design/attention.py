@@ -137,12 +137,13 @@ class Problem:
 
     def guaranteed(self, query: Array) -> float:
         """An upper bound on the error in exact arithmetic: the float64 error plus a bound on its rounding."""
-        n, d = self.keys.shape
-        off = (d + 4) * UNIT * self.factor * float((np.abs(self.keys) @ np.abs(query)).max())
-        weights = self.weights(query)
-        spread = float((weights @ np.abs(self.values - self.target)).max())
-        sums = (n + 8) * UNIT * float(max(np.abs(self.values).max(), np.abs(self.target).max()))
-        return self.error(query) + float(np.expm1(min(2 * off, 50.0))) * spread + sums
+        spread = float((self.weights(query) @ np.abs(self.values - self.target)).max())
+        sums = (len(self.keys) + 8) * UNIT * float(max(np.abs(self.values).max(), np.abs(self.target).max()))
+        return self.error(query) + float(np.expm1(min(2 * self.score_rounding(query), 50.0))) * spread + sums
+
+    def score_rounding(self, query: Array) -> float:
+        """An upper bound on the rounding error of any score in float64."""
+        return (len(query) + 4) * UNIT * self.factor * float((np.abs(self.keys) @ np.abs(query)).max())
 
     def measured(self, query: Array) -> dict[str, float]:
         """The error that a program sees, in float32 and in float64."""

@@ -13,7 +13,8 @@ from attnlab.design.attention import Problem, Scale, log_sum_exp, softmax
 from attnlab.design.exact import Array
 from attnlab.design.inputs import Data, Real
 from attnlab.design.optimize import linear_program
-from attnlab.design.results import Certificate, Result, Status, at_least, number
+from attnlab.design.results import Certificate, Extra, Result, Status, at_least, number
+from attnlab.design.solve import evaluated
 from attnlab.design.verifier import NotAProof, misses_segment
 
 
@@ -109,24 +110,10 @@ class _Edit:
         keys = self.problem.keys.copy()
         keys[self.j] = key
         after = Problem(keys, self.problem.values, self.problem.target, self.problem.tolerance, self.problem.scale)
-        weights = after.weights(self.q)
-        moved = float(np.linalg.norm(key - self.problem.keys[self.j]))
-        return Result(
-            task=f"edit key {self.j}",
-            status=status,
-            statement=said,
-            query=self.q,
-            weights=weights,
-            output=weights @ after.values,
-            target=after.target,
-            bound=after.guaranteed(self.q),
-            error=after.measured(self.q),
-            tolerance=after.tolerance,
-            certificate=certificate,
-            lower_bound=lower,
-            reading=self.problem.reading,
-            more={"key": key, "key_norm": float(np.linalg.norm(key)), "moved_by": moved},
-        )
+        norm, moved = (float(np.linalg.norm(x)) for x in (key, key - self.problem.keys[self.j]))
+        more: dict[str, Extra] = {"key": key, "key_norm": norm, "moved_by": moved}
+        task, reading = f"edit key {self.j}", self.problem.reading
+        return evaluated(after, task, status, said, self.q, None, None, certificate, lower, more, reading)
 
     def _solved(self, score: float) -> Result | None:
         """The key for this score, if it has the wanted norm and its error is proved to be within the tolerance."""

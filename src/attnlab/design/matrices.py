@@ -20,7 +20,7 @@ from attnlab.design import inputs
 from attnlab.design.attention import UNIT, Problem, Scale, factor
 from attnlab.design.exact import Array, Rows, binary, null_vector, rational, read_as, settle
 from attnlab.design.inputs import Data, Real
-from attnlab.design.optimize import least_distance, least_squares
+from attnlab.design.optimize import least_norm, least_squares
 from attnlab.design.results import Certificate, Extra, Result, Status, at_least, at_most, number
 from attnlab.design.solve import by_margin
 from attnlab.design.verifier import NotAProof, outside_range, shares_vector, splits_equal_rows
@@ -236,37 +236,22 @@ def _bilinear(task: _Layer, w: Array, values: Array) -> Array | None:
     _, sizes, axes = np.linalg.svd(task.x, full_matrices=False)
     axes = axes[sizes > 1e-11 * max(sizes[0], 1e-300)]
     x = task.x @ axes.T
-    equal, level, rows, least = [], [], [], []
+    size = x.shape[1] ** 2
+    equal, level, rows, least = [np.zeros((0, size))], [], [np.zeros((0, size))], []
     for i, weights, y in zip(task.rows, w, task.y, strict=True):
         inside = np.flatnonzero(weights > 0)
         outside = np.flatnonzero(weights == 0)
         low = int(inside[weights[inside].argmin()])
+        others = inside[inside != low]
         far = float(np.abs(values[outside] - y).max(initial=0.0))
         aim = task.tolerance * 0.4
-        for k in inside:
-            if k != low:
-                equal.append(np.kron(x[i], x[k] - x[low]))
-                level.append(float(np.log(weights[k] / weights[low])))
+        equal.append(np.kron(x[i], x[others] - x[low]))
+        level += np.log(weights[others] / weights[low]).tolist()
         if far > aim:
-            margin = float(np.log(len(outside) * weights[low] * (far - aim) / aim))
-            rows += [np.kron(x[i], x[low] - x[k]) for k in outside]
-            least += [margin] * len(outside)
-    size = x.shape[1] ** 2
-    first, free = np.zeros(size), np.eye(size)
-    if equal:
-        a, b = np.array(equal), np.array(level)
-        first = least_squares(a, b)
-        if np.abs(a @ first - b).max() > 1e-9 * (1 + np.abs(b).max()):
-            return None
-        full = np.linalg.svd(a)
-        free = full[2][int((full[1] > 1e-11 * full[1][0]).sum()) :].T
-    if rows:
-        g = np.array(rows)
-        z = least_distance(g @ free, np.array(least) - g @ first) if free.shape[1] else None
-        if z is None:
-            return None
-        first = first + free @ z
-    return np.asarray(axes.T @ first.reshape(x.shape[1], x.shape[1]) @ axes)
+            rows.append(np.kron(x[i], x[low] - x[outside]))
+            least += [float(np.log(len(outside) * weights[low] * (far - aim) / aim))] * len(outside)
+    form = least_norm(np.vstack(equal), np.array(level), np.vstack(rows), np.array(least))
+    return None if form is None else np.asarray(axes.T @ form.reshape(x.shape[1], x.shape[1]) @ axes)
 
 
 def _factored(form: Array, width: int | None, scale: Scale) -> tuple[Array, Array] | None:

@@ -22,6 +22,24 @@ def least_squares(rows: Array, right: Array) -> Array:
     return np.asarray(np.linalg.lstsq(rows, right, rcond=1e-11)[0], dtype=np.float64)
 
 
+def least_norm(equal: Array, level: Array, rows: Array, least: Array) -> Array | None:
+    """The x of smallest norm with equal·x = level and rows·x >= least, or None where none was found."""
+    u, s, vt = np.linalg.svd(equal, full_matrices=True)
+    rank = int((s > 1e-11 * max(s.max(initial=0.0), 1e-300)).sum())
+
+    def particular(right: Array) -> Array:
+        return np.asarray(vt[:rank].T @ ((u[:, :rank].T @ right) / s[:rank]))
+
+    first, free = particular(level), vt[rank:].T
+    first += particular(level - equal @ first)  # one step of iterative refinement
+    if np.abs(equal @ first - level).max(initial=0.0) > 1e-9 * (1 + np.abs(level).max(initial=0.0)):
+        return None
+    if not free.shape[1]:
+        return first if (rows @ first >= least).all() else None
+    z = least_distance(rows @ free, least - rows @ first)
+    return None if z is None else first + free @ z
+
+
 def least_distance(rows: Array, least: Array) -> Array | None:
     """The z of smallest norm with rows·z >= least, or None where none was found.
 

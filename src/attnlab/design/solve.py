@@ -16,7 +16,7 @@ from attnlab.design import inputs
 from attnlab.design.attention import UNIT, Problem, Scale, softmax
 from attnlab.design.exact import Array, Rows
 from attnlab.design.inputs import Data, Real
-from attnlab.design.optimize import descend, least_distance, starts, through_rounding, towards
+from attnlab.design.optimize import descend, least_norm, starts, through_rounding, towards
 from attnlab.design.proofs import Cases, Refuter, explain
 from attnlab.design.results import Certificate, Extra, Result, RowVerdict, Status, at_least, at_most, number
 from attnlab.design.verifier import NotAProof, verify
@@ -94,7 +94,7 @@ def reach(
     if not judged.within:
         said += " Leave it out to search for a better one."
     status: Status = "solved" if judged.within else "undecided"
-    return _result(problem, "the query given", status, said, q.floats[0], None, judged.bound)
+    return evaluated(problem, "the query given", status, said, q.floats[0], None, judged.bound)
 
 
 def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | None, seconds: float) -> Result:
@@ -107,7 +107,7 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
             "The query 0 gives every key the same weight, whatever the keys are: the mean of all values is within the "
             "tolerance."
         )
-        return _result(problem, task, "solved", said, zero, chosen, bound)
+        return evaluated(problem, task, "solved", said, zero, chosen, bound)
     if chosen is None or w is None:
         return _searched(problem, task, None, _near(problem.values, problem.target), seconds)
     for share in (1 - 1e-6, 0.99, 0.7):
@@ -117,7 +117,7 @@ def _answer(problem: Problem, task: str, chosen: list[int] | None, w: Array | No
         query, bound = built
         if _good(problem, query, bound):
             said = _margin_words(problem, query, bound, chosen)
-            return _result(problem, task, "solved", said, query, chosen, bound)
+            return evaluated(problem, task, "solved", said, query, chosen, bound)
     wanted = np.zeros(len(problem.keys))
     wanted[chosen] = w
     return _searched(problem, task, chosen, wanted, seconds)
@@ -143,7 +143,7 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
     bound = _bound(problem, best)
     if _good(problem, best, bound):
         said = f"Found by descent: in exact arithmetic the output is within {at_most(bound)} of the target."
-        return _result(problem, task, "solved", said, best, chosen, bound, more=more)
+        return evaluated(problem, task, "solved", said, best, chosen, bound, more=more)
     proved = _proved(problem, certificate, problem.exact.tolerance)
     if certificate is not None and proved is not None:
         if chosen is not None and len(chosen) == 1 and certificate.get("radius") is not None:
@@ -154,48 +154,34 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
                     "The keys in the way differ by rounding only, and this long query separates them: in exact arithmetic "
                     f"the output is within {at_most(bound)} of the target."
                 )
-                return _result(problem, task, "solved", said, query, chosen, bound, more=more)
+                return evaluated(problem, task, "solved", said, query, chosen, bound, more=more)
         said = explain(certificate, problem, proved)
-        return _result(problem, task, "impossible", said, best, chosen, None, certificate, proved, more)
+        return evaluated(problem, task, "impossible", said, best, chosen, None, certificate, proved, more)
     lower = _proved(problem, refuter.certificate(), 0.0) or 0.0
     said = (
         f"The best query found misses by {number(problem.error(best))}; it is proved only that every query misses by at "
         f"least {at_least(lower)}. More time for the proof may decide."
     )
-    return _result(problem, task, "undecided", said, best, chosen, lower=lower, more=more)
+    return evaluated(problem, task, "undecided", said, best, chosen, lower=lower, more=more)
 
 
 def by_margin(problem: Problem, chosen: list[int], w: Array, aim: float) -> tuple[Array, float] | None:
     """The query of least norm with scores ln w inside the subset and a margin below them outside, and its error bound."""
-    k, n = problem.keys * problem.factor, len(problem.keys)
-    low = chosen[int(w.argmin())]
-    outside = np.setdiff1d(np.arange(n), chosen)
-    inside = [i for i in chosen if i != low]
+    keys = problem.keys * problem.factor
+    low = int(w.argmin())
+    inside = np.arange(len(chosen)) != low
+    equal = (keys[chosen][inside] - keys[chosen[low]]) / problem.unit
+    level = np.log(w[inside] / w[low])
+    outside = np.setdiff1d(np.arange(len(keys)), chosen)
     far = float(np.abs(problem.values[outside] - problem.target).max(initial=0.0))
-    weight = {i: float(x) for i, x in zip(chosen, w, strict=True)}
-    first, free = np.zeros(k.shape[1]), np.eye(k.shape[1])
-    if inside:
-        rows = (k[inside] - k[low]) / problem.unit
-        logs = np.log([weight[i] / weight[low] for i in inside])
-        u, s, vt = np.linalg.svd(rows, full_matrices=True)
-        rank = int((s > 1e-11 * max(s.max(initial=0.0), 1e-300)).sum())
-        first = vt[:rank].T @ ((u[:, :rank].T @ logs) / s[:rank])
-        first += vt[:rank].T @ ((u[:, :rank].T @ (logs - rows @ first)) / s[:rank])
-        free = vt[rank:].T
-        if np.abs(rows @ first - logs).max() > 1e-9 * (1 + np.abs(logs).max()):
-            return None
-    z = np.zeros(free.shape[1])
-    if len(outside) and far > aim:
-        margin = float(np.log(len(outside) * weight[low] * (far - aim) / aim))
-        rows = (k[low] - k[outside]) / problem.unit
-        if free.shape[1] == 0:
-            z_found = z if (rows @ first >= margin).all() else None
-        else:
-            z_found = least_distance(rows @ free, margin - rows @ first)
-        if z_found is None:
-            return None
-        z = z_found
-    query = (first + free @ z) / problem.unit
+    rows, margin = np.zeros((0, keys.shape[1])), 0.0
+    if far > aim:
+        rows = (keys[chosen[low]] - keys[outside]) / problem.unit
+        margin = float(np.log(len(outside) * w[low] * (far - aim) / aim))
+    found = least_norm(equal, level, rows, np.full(len(rows), margin))
+    if found is None:
+        return None
+    query = found / problem.unit
     return query, _margin_bound(problem, query, chosen, w, far)
 
 
@@ -204,7 +190,7 @@ def _margin_bound(problem: Problem, query: Array, chosen: list[int], w: Array, f
     off by a factor of at most e^(2·deviation).
     """
     scores = problem.factor * (problem.keys @ query)
-    rounding = (len(query) + 4) * UNIT * problem.factor * float((np.abs(problem.keys) @ np.abs(query)).max())
+    rounding = problem.score_rounding(query)
     low = chosen[int(w.argmin())]
     level = scores[chosen] - np.log(w)
     off = float(np.abs(level - level[chosen.index(low)]).max()) + 2 * rounding
@@ -299,7 +285,7 @@ def _near(values: Array, target: Array) -> Array:
     return softmax(moved @ towards(stretched, wanted, steps=30))
 
 
-def _result(
+def evaluated(
     problem: Problem,
     task: str,
     status: Status,
@@ -310,7 +296,9 @@ def _result(
     certificate: Certificate | None = None,
     lower: float = 0.0,
     more: Mapping[str, Extra] | None = None,
+    reading: str | None = None,
 ) -> Result:
+    """The verdict with the weights, output and error of its query, and the margins of the chosen keys."""
     weights = problem.weights(query)
     scores = problem.factor * (problem.keys @ query)
     margins = None
@@ -331,7 +319,7 @@ def _result(
         certificate=certificate,
         lower_bound=lower,
         margins=margins,
-        reading=problem.reading,
+        reading=reading or problem.reading,
         more=more or {},
     )
 
