@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnlab.report.charts import LEVELS, WIDTH, Shading, draw_chart, heat_cells, heat_map, looks, scale, width_of
-from attnlab.report.document import Axis, Chart, Mark, Series
+from attnlab.report.charts import LEVELS, WIDTH, Shading, draw_chart, draw_heat_map, heat_cells, looks, scale, width_of
+from attnlab.report.document import Axis, Chart, HeatMap, Mark, Series
 from attnlab.report.parts import MOST_POINTS, joint_curve, loss_curve, smooth, thin
 
 NAN, INFINITE = math.nan, math.inf
@@ -195,23 +195,23 @@ def test_no_two_of_many_series_look_alike_and_none_like_a_warning() -> None:
 
 def test_a_heat_map_shades_by_value() -> None:
     values = [[1.0, 0.0], [0.25, 0.75]]
-    drawing = heat_map(values, ["a", "b"], ["c", "d"], label="heat", numbers=True, marked_row=1)
+    drawing = draw_heat_map(HeatMap("", "heat", values, ["a", "b"], ["c", "d"], numbers=True), marked_row=1)
     assert {"a", "b", "c", "d", "0.25", "0.75"} <= set(words(drawing))
     opacities = sorted(float(mark.get("fill-opacity", "-1")) for mark in marks(drawing, "cell"))
     assert opacities == [0.25, 0.75, 1.0]
     assert Shading(power=0.5).level(0.25) == LEVELS // 2
-    assert heat_cells([[0.0]]) == ""
+    assert heat_cells([[0.0]], Shading()) == ""
 
 
 def test_neighbours_of_one_shade_are_drawn_as_one() -> None:
-    assert heat_cells([[1.0, 1.0, 0.0, 1.0]]).count("M") == 2
-    assert "M0 10h20v10h-20z" in heat_cells([[0.0, 0.0], [1.0, 1.0]])
+    assert heat_cells([[1.0, 1.0, 0.0, 1.0]], Shading()).count("M") == 2
+    assert "M0 10h20v10h-20z" in heat_cells([[0.0, 0.0], [1.0, 1.0]], Shading())
 
 
 @pytest.mark.parametrize("values", [[], [[]], [[NAN, INFINITE]], [[7.0, -7.0]]])
 def test_odd_heat_maps_are_sound(values: list[list[float]]) -> None:
     columns = [f"c{number}" for number in range(len(values[0]) if values else 0)]
-    parse(heat_map(values, ["r"] * len(values), columns, label="odd", numbers=True))
+    parse(draw_heat_map(HeatMap("", "odd", values, ["r"] * len(values), columns, numbers=True)))
 
 
 def test_names_in_charts_are_escaped() -> None:
@@ -219,7 +219,7 @@ def test_names_in_charts_are_escaped() -> None:
     for drawing in (
         lines(Series(nasty, [0, 1], [0, 1]), label=nasty),
         bars(Mark(nasty, 1, nasty), label=nasty),
-        heat_map([[1.0]], [nasty], [nasty], label=nasty),
+        draw_heat_map(HeatMap("", nasty, [[1.0]], [nasty], [nasty])),
     ):
         assert "<script" not in drawing
         assert parse(drawing).get("aria-label") == '<script>"&\ufffd'

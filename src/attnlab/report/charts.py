@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -21,9 +21,9 @@ from attnlab.report.document import Axis, Chart, HeatMap, Mark, Series
 WIDTH = 760
 _DASHES = ("", "7 4", "2 4", "10 3 2 3", "4 2", "12 5")
 _COLOURS = ("s1", "s2", "s3", "s4", "s5", "s6")
-_MARKED = "leak"  # the class of what is drawn as a warning
+_MARKED = "leak"  # class of marked series
 _FEW = 30  # dots that are drawn large
-_TOO_NEAR = "s2"  # the colour that could be taken for the warning
+_TOO_NEAR = "s2"  # colour that could be mistaken for that of marked series
 _LETTER = 7.0  # average width of a letter of the charts' 13 px font
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -37,12 +37,10 @@ _LEGEND = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)  # shares of the range that the lege
 
 
 def _finite(*values: float) -> bool:
-    """Whether all of these can be drawn."""
     return all(math.isfinite(value) for value in values)
 
 
 def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start", extra: str = "") -> str:
-    """A text element."""
     names = f' class="{kind}"' if kind else ""
     side = f' text-anchor="{anchor}"' if anchor != "start" else ""
     return f'<text x="{x:.1f}" y="{y:.1f}"{names}{side}{extra}>{_clean(words)}</text>'
@@ -74,23 +72,10 @@ def _svg(width: float, height: float, label: str, parts: Sequence[str], extra: s
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """A straight line."""
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 # Axes
-
-
-def _extent(values: Iterable[float]) -> tuple[float, float]:
-    """The smallest and the largest finite value, and 0 to 1 where there is none."""
-    _finite = [value for value in values if math.isfinite(value)]
-    return (min(_finite), max(_finite)) if _finite else (0.0, 1.0)
-
-
-def _round_step(span: float, most: int) -> float:
-    """The smallest round step that cuts a span into at most so many pieces."""
-    power = 10.0 ** math.floor(math.log10(span / most))
-    return next(step * power for step in _STEPS if step * power * most >= span * (1 - 1e-9))
 
 
 @dataclass(frozen=True)
@@ -113,12 +98,9 @@ class Scale:
             return "0"
         if self.step < 1e-4 or abs(tick) >= 1e9:
             return f"{tick:.6g}".replace("-", "−")
-        decimals = next((places for places in range(6) if _whole(self.step * 10**places)), 6)
+        steps = [self.step * 10**places for places in range(6)]
+        decimals = next((places for places, step in enumerate(steps) if abs(step - round(step)) < 1e-6), 6)
         return f"{tick:,.{decimals}f}".replace("-", "−")
-
-
-def _whole(number: float) -> bool:
-    return abs(number - round(number)) < 1e-6
 
 
 def scale(low: float, high: float, begin: float, end: float, most: int = 5, whole: bool = False) -> Scale:
@@ -127,10 +109,23 @@ def scale(low: float, high: float, begin: float, end: float, most: int = 5, whol
         low, high = 0.0, 1.0
     elif high - low <= _LEAST_SPREAD * max(abs(low), abs(high)):
         low, high = low - abs(low) / 2, low + abs(low) / 2
-    step = max(_round_step(high - low, most), 1.0 if whole else 0.0)
-    step = math.ceil(step) if whole else step
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    step = next(one * power for one in _STEPS if one * power * most >= (high - low) * (1 - 1e-9))
+    step = max(1, math.ceil(step)) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return Scale(tuple(step * number for number in range(first, last + 1)), step, begin, end)
+
+
+def _over(axis: Axis, values: Sequence[float], begin: float, end: float, most: int = 5) -> Scale:
+    """The scale of an axis over these values, from 0 to 1 if there are none; ticks are whole where all values are."""
+    known = [value for value in values if _finite(value)]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    low = low if axis.low is None else min(axis.low, low)
+    high = high if axis.high is None else max(axis.high, high)
+    return scale(low, high, begin, end, most, whole=bool(known) and all(value == int(value) for value in known))
+
+
+# Lines
 
 
 @dataclass(frozen=True)
@@ -144,18 +139,6 @@ class _Look:
     def style(self) -> str:
         """The dash as an attribute."""
         return f' stroke-dasharray="{self.dash}"' if self.dash else ""
-
-
-def _over(axis: Axis, values: Sequence[float], begin: float, end: float, most: int = 5) -> Scale:
-    """The scale of an axis over these values; where all of them are whole, as epochs are, so are the ticks."""
-    low, high = _extent(values)
-    whole = all(value == int(value) for value in values if _finite(value)) and any(map(_finite, values))
-    low = low if axis.low is None else min(axis.low, low)
-    high = high if axis.high is None else max(axis.high, high)
-    return scale(low, high, begin, end, most, whole)
-
-
-# Lines
 
 
 def _unbroken(points: Sequence[tuple[float, ...]]) -> Iterator[list[tuple[float, ...]]]:
@@ -173,7 +156,7 @@ def _path(points: Sequence[tuple[float, ...]]) -> str:
 
 
 def looks(series: Sequence[Series]) -> list[_Look]:
-    """A look for each series, no two alike among the first thirty; beside a warning no colour stands that is near it."""
+    """A look per series, no two alike among the first thirty; beside a marked series, no colour similar to its own."""
     free = [name for name in _COLOURS if name != _TOO_NEAR or not any(one.marked for one in series)]
     found, plain, marked = [], 0, 0
     for one in series:
@@ -181,7 +164,7 @@ def looks(series: Sequence[Series]) -> list[_Look]:
             found.append(_Look(_MARKED, _DASHES[marked % len(_DASHES)]))
             marked += 1
         else:
-            turn, place = divmod(plain, len(free))  # in each round a colour meets another dash
+            turn, place = divmod(plain, len(free))  # in each round a colour gets another dash
             found.append(_Look(free[place], _DASHES[(place + turn) % len(_DASHES)]))
             plain += 1
     return found
@@ -196,29 +179,32 @@ def _draw_series(number: int, look: _Look, series: Series, x: Scale, y: Scale) -
             yield f'<path class="band {look.colour}" d="{_path(outline)}Z"/>'
     dots = "".join(f"M{x(a):.1f} {y(b):.1f}h0" for a, b in series.dots if _finite(a, b))
     if dots:
-        yield f'<path class="dots {look.colour}{" few" if len(series.dots) <= _FEW else ""}" d="{dots}"/>'
+        yield f'<path class="{_dots_class(series, look)}" d="{dots}"/>'
     for stretch in _unbroken(list(zip(series.x, series.y, strict=True))):
         yield f'<path class="line {look.colour}" d="{_path([(x(a), y(b)) for a, b in stretch])}"{look.style}/>'
     yield "</g>"
 
 
-def _legend_entries(series: Sequence[Series]) -> Iterator[tuple[int, str, str, str]]:
-    """Number of the series, name, class and dash of every mark that needs a name."""
-    for number, (one, look) in enumerate(zip(series, looks(series), strict=True)):
-        if one.dots and one.dots_name:
-            yield number, one.dots_name, f"dots {look.colour}", ""
-        yield number, one.name, f"line {look.colour}", look.style
+def _dots_class(series: Series, look: _Look) -> str:
+    return f"dots {look.colour}{' few' if len(series.dots) <= _FEW else ''}"
 
 
 def _legend(series: Sequence[Series], left: float, right: float, top: float) -> tuple[list[str], float]:
     """The legend in as many rows as it needs, and where it ends."""
+    entries = []
+    for number, (one, look) in enumerate(zip(series, looks(series), strict=True)):
+        if one.dots and one.dots_name:
+            entries.append((number, one.dots_name, _dots_class(one, look), ""))
+        entries.append((number, one.name, f"line {look.colour}", look.style))
     parts, x, y = [], left, top
-    for number, name, kind, style in _legend_entries(series):
+    for number, name, kind, style in entries:
         name = shorten(name, right - left - 32)
         need = 32 + width_of(name) + 16
         if x > left and x + need > right + 16:
             x, y = left, y + 20
-        marks = f"M{x:.1f} {y:.1f}h24" if "line" in kind else "".join(f"M{x + dx:.1f} {y:.1f}h0" for dx in (3, 12, 21))
+        marks = f"M{x:.1f} {y:.1f}h24"
+        if "dots" in kind:
+            marks = "".join(f"M{x + dx:.1f} {y:.1f}h0" for dx in ((12,) if "few" in kind else (3, 12, 21)))
         warning = _MARKED if series[number].marked else ""
         parts += [
             f'<g class="key" data-series="{number}">',
@@ -306,7 +292,7 @@ def _mark_chart(chart: Chart) -> str:
 
 
 def draw_chart(chart: Chart) -> str:
-    """A chart of any shape."""
+    """A chart of any shape as SVG."""
     return _line_chart(chart) if chart.shape == "lines" else _mark_chart(chart)
 
 
@@ -327,10 +313,7 @@ class Shading:
         return round(LEVELS * min(value / self.high, 1.0) ** self.power)
 
 
-_LINEAR = Shading()
-
-
-def heat_cells(values: Sequence[Sequence[float]], shading: Shading = _LINEAR) -> str:
+def heat_cells(values: Sequence[Sequence[float]], shading: Shading) -> str:
     """The cells alone, each 10 by 10, one path per shade, neighbours joined: small, and reusable within a page."""
     paths: dict[int, list[str]] = {}
     for row, line_of_values in enumerate(values):
@@ -356,71 +339,42 @@ def _heat_legend(left: float, y: float, shading: Shading, written: Callable[[flo
         yield _text(x + 20, y + 11.5, written(value), "tick")
 
 
-def heat_map(
-    values: Sequence[Sequence[float]],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    *,
-    label: str,
-    shading: Shading = _LINEAR,
-    cell: float = 24,
-    written: Callable[[float], str] = "{:g}".format,
-    numbers: bool = False,
+def draw_heat_map(
+    block: HeatMap,
+    shading: Shading | None = None,
+    written: Callable[[float], str] = "{:,g}".format,
     marked_row: int | None = None,
     cells: str = "",
 ) -> str:
-    """A table of shaded cells with names on both sides, with its numbers if asked for, else with a legend.
+    """A table of shaded cells with names on both sides, and with its numbers or a legend, as SVG.
 
-    `cells` takes the place of the drawn cells, in units of a tenth of a cell: a reference to some that the page has already.
+    `cells` replaces the drawn cells, in units of a tenth of a cell: references to cells that the page has already.
     """
-    left = min(max((len(name) for name in rows), default=0), 24) * _LETTER + 20
-    head = min(max((len(name) for name in columns), default=0), 24) * _LETTER * 0.75 + 20
-    wide, high = cell * max(len(columns), 1), cell * max(len(rows), 1)
-    width = max(left + wide + head * 0.8, left + 64 * len(_LEGEND) + 8)
-    parts = [f'<rect class="frame" x="{left:.1f}" y="{head:.1f}" width="{wide:.1f}" height="{high:.1f}"/>']
-    drawn = cells or heat_cells(values, shading)
-    parts.append(f'<g class="cells" transform="translate({left:.1f} {head:.1f}) scale({cell / 10:g})">{drawn}</g>')
-    for number, name in enumerate(rows):
+    shading = shading or Shading(block.high)
+    cell, names = block.cell, [shorten(name, 24 * _LETTER) for name in block.rows]
+    left = max(map(len, names), default=0) * _LETTER + 20
+    top = min(max(map(len, block.columns), default=0), 24) * _LETTER * 0.75 + 20
+    wide, high = cell * max(len(block.columns), 1), cell * max(len(names), 1)
+    width = max(left + wide + top * 0.8, left + 64 * len(_LEGEND) + 8)
+    parts = [f'<rect class="frame" x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"/>']
+    drawn = cells or heat_cells(block.values, shading)
+    parts.append(f'<g class="cells" transform="translate({left:.1f} {top:.1f}) scale({cell / 10:g})">{drawn}</g>')
+    for number, name in enumerate(names):
         kind = "strong" if number == marked_row else ""
-        parts.append(_text(left - 8, head + cell * (number + 0.5) + 4.5, shorten(name, 24 * _LETTER), kind, "end"))
-    for number, name in enumerate(columns):
-        x, y = left + cell * (number + 0.5) + 3, head - 6
+        parts.append(_text(left - 8, top + cell * (number + 0.5) + 4.5, name, kind, "end"))
+    for number, name in enumerate(block.columns):
+        x, y = left + cell * (number + 0.5) + 3, top - 6
         parts.append(_text(x, y, shorten(name, 24 * _LETTER), extra=f' transform="rotate(-50 {x:.1f} {y:.1f})"'))
     if marked_row is not None:
-        y = head + cell * marked_row
+        y = top + cell * marked_row
         parts.append(f'<rect class="marked" x="{left:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{cell:.1f}"/>')
-    if numbers:
-        parts += _cell_numbers(values, shading, written, (left, head, cell))
-        return _svg(width, head + high + 8, label, parts)
-    parts += _heat_legend(left, head + high + 14, shading, written)
-    return _svg(width, head + high + 36, label, parts)
-
-
-def _cell_numbers(
-    values: Sequence[Sequence[float]],
-    shading: Shading,
-    written: Callable[[float], str],
-    place: tuple[float, float, float],
-) -> Iterator[str]:
-    """The values in their cells, in the colour that can be read there; `place` is left, top and size of a cell."""
-    left, top, cell = place
-    for row, line_of_values in enumerate(values):
-        for column, value in enumerate(line_of_values):
+    if not block.numbers:
+        parts += _heat_legend(left, top + high + 14, shading, written)
+        return _svg(width, top + high + 36, block.label, parts)
+    for row, line in enumerate(block.values):
+        for column, value in enumerate(line):
             if _finite(value):
-                kind = "on" if shading.level(value) > LEVELS * 0.55 else ""
+                kind = "on" if shading.level(value) > LEVELS * 0.55 else ""  # the colour that is legible there
                 x, y = left + cell * (column + 0.5), top + cell * (row + 0.5) + 4.5
-                yield _text(x, y, written(value), kind, "middle")
-
-
-def draw_heat_map(one: HeatMap) -> str:
-    """The heat map of a document."""
-    return heat_map(
-        one.values,
-        one.rows,
-        one.columns,
-        label=one.label,
-        shading=Shading(high=one.high),
-        cell=one.cell,
-        written="{:,g}".format,
-        numbers=one.numbers,
-    )
+                parts.append(_text(x, y, written(value), kind, "middle"))
+    return _svg(width, top + high + 8, block.label, parts)

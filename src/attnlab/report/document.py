@@ -1,8 +1,8 @@
-"""A report as data: a title, the sentences that lead it, and sections of blocks.
+"""A report as data: a title, leading sentences, and sections of blocks.
 
-Whoever knows the numbers makes a Document; the renderers (html, text, terminal) show it and know nothing of what it is about.
-Everything in it is plain data, so that `as_json` of any Document can be stored, sent and drawn elsewhere. A row, series or
-sentence that must not be taken at its word carries a `mark`, a word that stands beside it wherever it is shown.
+A Document is made where the numbers are known; the renderers (html, text, screen) show it without knowing its subject.
+Everything in it is plain data, so that `as_json` of any Document can be stored, sent and rendered elsewhere. A row, series
+or sentence that is invalid has a `mark`, a word shown beside it in every format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, the value that it is sorted by, a second line, and the value of every seed; `tone` is its emphasis."""
+    """A text, the value it is sorted by, a second line, the values of single seeds, and its emphasis."""
 
     text: str
     value: float | str | None = None
@@ -28,7 +28,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What a script sorts by; empty where there is nothing to sort, which comes last."""
+        """What the page sorts by; empty values come last."""
         if isinstance(self.value, float | int):
             return f"{self.value:.9g}"
         return self.text if self.value is None else self.value
@@ -36,9 +36,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, of numbers or of words, with a note; and whether the largest is best.
+    """The heading of a column of numbers or words, with a note, and whether sorting starts with the largest.
 
-    The terminal takes the `short` title, and where it is narrow leaves out `minor` columns first.
+    The terminal shows the `short` title, and leaves out `minor` columns first where it is narrow.
     """
 
     title: str
@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A name and the cells after it; `tone` is how the row is coloured: leaks, stopped, or baseline."""
+    """A name and the cells after it; `tone` is its style: leaks, stopped, good or baseline."""
 
     name: Cell
     cells: Sequence[Cell]
@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns (the first is that of the names) and rows; the title names its files. The terminal shows `brief` tables."""
+    """Columns, the first for the names, and rows; the title names its files, and the terminal shows `brief` tables."""
 
     title: str
     caption: str
@@ -71,7 +71,7 @@ class Table:
 
     @property
     def each(self) -> bool:
-        """Whether there are values of single seeds behind the cells."""
+        """Whether any cell has values of single seeds."""
         return any(cell.each for row in self.rows for cell in row.cells)
 
 
@@ -80,7 +80,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows, in which unit, and its ends where they do not follow from the data."""
+    """The label and unit of an axis, and its ends where the data do not determine them."""
 
     label: str
     unit: str = ""
@@ -93,7 +93,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """A line, with a band from `low` to `high` and faint dots where there are any."""
+    """A line, optionally with a band from `low` to `high` and with faint dots."""
 
     name: str
     x: Sequence[float]
@@ -107,7 +107,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """A bar or a point with its value as text, and its interval where it is known; `faint` ones stand back."""
+    """A bar or a point with its value as text and its interval if known; baselines are `faint`."""
 
     name: str
     value: float
@@ -120,9 +120,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over a common axis, or bars from zero, or points beside an `origin`, each with its interval.
+    """Lines over a common axis, bars from zero, or points beside an `origin`.
 
-    `label` tells the same to those who cannot see the chart. A page tells the values of `readable` lines under the pointer.
+    `label` describes the chart to those who cannot see it. The page shows the values of `readable` lines at the pointer.
     """
 
     shape: Literal["lines", "bars", "points"]
@@ -139,7 +139,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A table of shaded cells with names on both sides, and with the numbers in the cells if asked for."""
+    """A table of shaded cells with names on both sides, optionally with the numbers in the cells."""
 
     title: str
     label: str
@@ -153,24 +153,24 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Head:
-    """One attention head; layers and heads are counted from 1, as people do."""
+    """One attention head; layers and heads count from 1."""
 
     layer: int
     number: int
     pattern: Sequence[Sequence[float]]
     sentence: str
-    title: str = ""  # in place of its number, where several heads are shown as one
-    verb: str = "looks at"  # what a token does to those with weight in its row
+    title: str = ""  # instead of its number, where several heads are shown as one
+    verb: str = "looks at"  # how a token relates to those with weight in its row
 
     @property
     def name(self) -> str:
-        """The head in words."""
+        """Its layer and its number or title."""
         return f"layer {self.layer}, {self.title or f'head {self.number}'}"
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The attention heads over one text, to choose from; `row` is outlined, `strip` shows the text shaded by its weights."""
+    """The attention heads over one text; `row` is outlined, `strip` also shows the text shaded by the weights."""
 
     tokens: Sequence[str]
     heads: Sequence[Head]
@@ -185,7 +185,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs, or the items of a list; `samples` are quotations."""
+    """Paragraphs, the items of a list, or quotations (`samples`)."""
 
     paragraphs: Sequence[str]
     style: Literal["plain", "quiet", "list", "numbered", "samples"] = "plain"
@@ -195,7 +195,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text token by token, each shaded by a share from 0 to 1 and with a note of its own."""
+    """The tokens of a text, each shaded by a share from 0 to 1 and with a note."""
 
     tokens: Sequence[str]
     shares: Sequence[float]
@@ -219,7 +219,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of a line; `role` is "answer", "prediction" or empty."""
+    """A part of a line; `role` is "answer", "prediction" or empty."""
 
     text: str
     role: str = ""
@@ -227,11 +227,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer beside what is right, with its confidence, its verdict and the line that it should have come from."""
+    """An answer beside the right one, with its confidence, its verdict and the line that contains the right answer."""
 
     question: str
     said: str
-    right: bool | None  # None where nobody knows
+    right: bool | None  # None if unknown
     answer: str = ""
     confidence: str = ""
     verdict: str = ""
@@ -268,7 +268,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Notice:
-    """A warning at the top: what it is about, then what it says."""
+    """A warning at the top of a document."""
 
     title: str
     text: str
@@ -279,7 +279,7 @@ class Notice:
 class Document:
     """A whole report."""
 
-    kind: str  # what it is about: recall, compare, trust, why, classify, search, runs, look ...
+    kind: str  # recall, compare, trust, why, classification, search, runs, look ...
     title: str
     lead: Sequence[str]
     sections: Sequence[Section]
@@ -289,28 +289,31 @@ class Document:
     footer: str = ""
 
     def blocks(self) -> Iterator[Block]:
-        """All blocks in their order, those in groups too."""
-        waiting: list[Block] = [one for section in self.sections for one in section.blocks]
-        while waiting:
-            one = waiting.pop(0)
-            if isinstance(one, Group):
-                waiting[:0] = one.blocks
-            else:
-                yield one
+        """All blocks in order, with those inside groups."""
+
+        def inside(blocks: Sequence[Block]) -> Iterator[Block]:
+            for one in blocks:
+                if isinstance(one, Group):
+                    yield from inside(one.blocks)
+                else:
+                    yield one
+
+        for section in self.sections:
+            yield from inside(section.blocks)
 
     def tables(self) -> list[Table]:
-        """All tables in their order."""
+        """All tables in order."""
         return [one for one in self.blocks() if isinstance(one, Table)]
 
 
 def section(title: str, *blocks: Block | None) -> list[Section]:
-    """A section of the blocks that are there, or none where there is none."""
-    there = [one for one in blocks if one is not None]
-    return [Section(title, there)] if there else []
+    """A section of the blocks that are not None; no section if there are none."""
+    present = [one for one in blocks if one is not None]
+    return [Section(title, present)] if present else []
 
 
 def strict(value: Any) -> Any:
-    """The same without numbers that JSON does not know."""
+    """The same data with null for numbers that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -319,7 +322,7 @@ def strict(value: Any) -> Any:
 
 
 def _plain_data(value: Any) -> Any:
-    """A Document or a part of it as plain data; a block says its kind under `block`."""
+    """A Document or a part of it as JSON data; `block` holds the kind of a block."""
     if is_dataclass(value) and not isinstance(value, type):
         inside = {one.name: _plain_data(getattr(value, one.name)) for one in fields(value)}
         return {"block": type(value).__name__.lower(), **inside} if isinstance(value, Block) else inside
@@ -329,5 +332,5 @@ def _plain_data(value: Any) -> Any:
 
 
 def as_json(document: Document) -> str:
-    """A Document as JSON that every program can read."""
+    """A Document as strict JSON."""
     return json.dumps(strict(_plain_data(document)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from attnlab import __version__
-from attnlab.report.charts import Shading, draw_chart, draw_heat_map, heat_cells, heat_map, looks
+from attnlab.report.charts import Shading, draw_chart, draw_heat_map, heat_cells, looks
 from attnlab.report.document import Block, Chart, Document, Head, Heads, HeatMap
 from attnlab.report.words import visible
 
@@ -103,16 +103,13 @@ def _viewer(block: Heads) -> dict[str, Any]:
         _HeadPicture(head, f"{head.layer}-{head.number}", Markup(_pattern_cells(head.pattern)), head is first)
         for head in block.heads
     ]
-    chart = heat_map(
-        (),
-        names,
-        names,
-        label="Heat map of the chosen head: what each token, a row, looks at, a column",
-        shading=_SHADING,
-        cell=block.cell,
-        written=lambda value: f"{100 * value:g} %",
-        marked_row=block.row,
-        cells="".join(f'<use data-head="{one.key}" href="#cells-{one.key}"/>' for one in pictures),
+    label = "Heat map of the chosen head: what each token, a row, looks at, a column"
+    chart = draw_heat_map(
+        HeatMap("", label, (), names, names, cell=block.cell),
+        _SHADING,
+        lambda value: f"{100 * value:g} %",
+        block.row,
+        "".join(f'<use data-head="{one.key}" href="#cells-{one.key}"/>' for one in pictures),
     )
     layers = [
         {"number": layer, "note": (block.notes or {}).get(layer, ""), "pictures": list(some)}

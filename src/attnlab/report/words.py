@@ -1,4 +1,4 @@
-"""Numbers and names in words, the same in every place of the report. Knows nothing of pages, charts or studies."""
+"""Numbers and names in words, the same in every report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-NOTHING = "–"  # stands where there is no value
+NOTHING = "–"  # where there is no value
 
 
 def percent(share: float) -> str:
@@ -20,7 +20,7 @@ def interval(low: float, high: float) -> str:
 
 
 def count(number: float) -> str:
-    """A whole number with its thousands apart."""
+    """A whole number with thousands separators."""
     return f"{round(number):,}"
 
 
@@ -30,7 +30,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time as one would say it: 8.2 s, 6 min 52 s, 1 h 05 min."""
+    """A time: 8.2 s, 6 min 52 s, 1 h 05 min."""
     if seconds is None:
         return NOTHING
     if seconds < 59.95:
@@ -43,7 +43,7 @@ def duration(seconds: float | None) -> str:
 
 
 def sized(size: float) -> str:
-    """Bytes as one would say them."""
+    """A number of bytes in a suitable unit."""
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
@@ -52,26 +52,21 @@ def sized(size: float) -> str:
 
 
 def odd(value: float | None) -> str:
-    """What stands in the place of a value that is none; empty for a finite one."""
+    """What is written for a missing or infinite value; empty for a finite one."""
     if value is None:
         return NOTHING
     return "" if math.isfinite(value) else "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
 
 
 def perplexity(value: float) -> str:
-    """A perplexity, or any figure of its size, with four or five digits."""
+    """A perplexity, or any number of that size, with four or five digits."""
     decimals = 0 if abs(value) >= 10_000 else 1 if abs(value) >= 10 else 2
     return f"{value:,.{decimals}f}"
 
 
-def loss(value: float) -> str:
-    """A loss in nats."""
-    return f"{value:.3f}"
-
-
-KINDS: dict[str, Callable[[float], str]] = {
+_KINDS: dict[str, Callable[[float], str]] = {
     "perplexity": perplexity,
-    "loss": loss,
+    "loss": "{:.3f}".format,
     "share": percent,
     "seconds": duration,
     "rate": count,
@@ -82,15 +77,14 @@ KINDS: dict[str, Callable[[float], str]] = {
 
 
 def figure(value: float | None, kind: str) -> str:
-    """A value of some kind (perplexity, loss, share, seconds, rate, bytes, count, epoch) as it is written."""
+    """A value of some kind: perplexity, loss, share, seconds, rate, bytes, count, epoch."""
     if value is None or odd(value):
         return odd(value)
-    written: Callable[[float], str] = KINDS.get(kind, plain)
-    return written(value)
+    return _KINDS[kind](value) if kind in _KINDS else plain(value)
 
 
 def signed(value: float | None, kind: str) -> str:
-    """A difference of values of some kind, with its sign; shares differ by points of a per cent."""
+    """A difference of values of some kind, with its sign; shares differ by percentage points."""
     if value is None or odd(value):
         return odd(value)
     sign = "+" if value > 0 else "−" if value < 0 else ""
@@ -98,7 +92,7 @@ def signed(value: float | None, kind: str) -> str:
 
 
 def span(low: float | None, high: float | None, kind: str, sign: bool = False) -> str:
-    """From one value to another; empty where one is missing or both are the same."""
+    """An interval; empty if an end is missing or both are the same."""
     if low is None or high is None or odd(low) or odd(high) or low == high:
         return ""
     written = signed if sign else figure
@@ -145,7 +139,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def magnitude(largest: float) -> tuple[float, str]:
-    """The unit in which numbers up to this one are short: its size, and its name before a noun."""
+    """A unit that makes numbers up to this one short: its size, and its name with a space."""
     for size, name in ((1e9, "billion "), (1e6, "million "), (1e4, "thousand ")):
         if math.isfinite(largest) and largest >= size:
             return (1e3 if size == 1e4 else size), name
