@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 design = App(
     name="design",
-    help="Solve attention backwards: a query for the output you want, or a proof that there is none.",
+    help="Solve attention backwards: a query for the output you want, or a proof of none.",
     default_parameter=Parameter(name_transform=lambda name: name.replace("_", "-"), negative=()),
 )
 
