@@ -318,7 +318,7 @@ def _measured(entry: Entry, result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         return [(name, _share_right(one)) for name, one in parts if one]
     if entry.kind == "encoder":
         last, guess = last_epoch(result), as_table(result.get("unigram"))
-        kept = [("loss of hidden tokens", "loss", "{:.3f}"), ("hidden tokens found", "accuracy", "{:.1%}")]
+        kept = [("loss of masked tokens", "loss", "{:.3f}"), ("masked tokens found", "accuracy", "{:.1%}")]
         return [
             (title, f"{shape.format(last[name])} (by frequency alone {shape.format(guess[name])})")
             for title, name, shape in kept
