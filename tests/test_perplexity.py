@@ -89,10 +89,10 @@ def test_long_sentences_are_cut_and_unknown_words_counted() -> None:
 
 def test_probes() -> None:
     rows = perplexity.probe(model_for(WORDS), WORDS)
-    assert [row["sentence"] for row in rows] == list(perplexity.PROBES)
-    assert all(row["perplexity"] == pytest.approx(math.exp(row["loss"])) for row in rows)
-    assert rows[1]["tokens"] == 11  # ten words and marks, and the stop
-    assert rows[1]["unknown"] == 6  # all but The, the, dog and the full stop
+    assert [row.sentence for row in rows] == list(perplexity.PROBES)
+    assert all(row.perplexity == pytest.approx(math.exp(row.loss)) for row in rows)
+    assert rows[1].tokens == 11  # ten words and marks, and the stop
+    assert rows[1].unknown == 6  # all but The, the, dog and the full stop
 
 
 def test_nothing_to_measure_is_refused() -> None:

@@ -18,6 +18,7 @@ from attnlab.config import require_seed
 from attnlab.corpora import Question
 from attnlab.errors import DataError, UserError
 from attnlab.model import LanguageModel
+from attnlab.records import flat, plain
 from attnlab.taps import eval_mode
 from attnlab.tasks import cut_at
 from attnlab.tokenizers import Tokenizer
@@ -174,6 +175,27 @@ def top_answers(
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """Correct answers with the 95 % interval of their share."""
+
+    correct: int
+    accuracy: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """An examination in numbers; `right` is None if the exam has no answers."""
+
+    questions: int
+    commonest_prediction: str
+    commonest_share: float
+    distinct_predictions: int
+    right: Accuracy | None = flat(None)
+
+
+@dataclass(frozen=True)
 class Examination:
     """Predictions with the exam questions, whose answers may be unknown."""
 
@@ -193,30 +215,34 @@ class Examination:
             for item, prediction in zip(self.questions, self.predictions, strict=True)
         ]
 
-    def summary(self) -> dict[str, Any]:
-        """Counts, accuracy with its interval, and the share of the most common prediction."""
+    def lines(self) -> bytes:
+        """Return the predictions as a file, one per line."""
+        return "".join(f"{prediction}\n" for prediction in self.predictions).encode()
+
+    def score(self) -> Score:
+        """Count correct answers and the most common prediction."""
+        total = len(self.predictions)
         commonest, times = Counter(self.predictions).most_common(1)[0]
-        summary: dict[str, Any] = {
-            "questions": len(self.predictions),
-            "commonest_prediction": commonest,
-            "commonest_share": times / len(self.predictions),
-            "distinct_predictions": len(set(self.predictions)),
-        }
+        right = None
         if self.answered:
             correct = sum(self.right)
-            low, high = stats.proportion_interval(correct, len(self.predictions))
-            summary |= {"correct": correct, "accuracy": correct / len(self.predictions), "low": low, "high": high}
-        return summary
+            right = Accuracy(correct, correct / total, *stats.proportion_interval(correct, total))
+        return Score(total, commonest, times / total, len(set(self.predictions)), right)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the score as plain values, ready for JSON."""
+        found: dict[str, Any] = plain(self.score())
+        return found
 
     def sentence(self) -> str:
         """The line that the course's script prints, followed by the interval."""
-        summary = self.summary()
-        if not self.answered:
-            return f"Predicted: {summary['questions']} answers (the exam has no answers to compare with)"
-        share, low, high = (100 * summary[key] for key in ("accuracy", "low", "high"))
+        score = self.score()
+        if score.right is None:
+            return f"Predicted: {score.questions} answers (the exam has no answers to compare with)"
+        right = score.right
         return (
-            f"Correct: {summary['correct']} out of {summary['questions']}: {share:.1f}%"
-            f" (95 % interval {low:.1f} to {high:.1f} %)"
+            f"Correct: {right.correct} out of {score.questions}: {100 * right.accuracy:.1f}%"
+            f" (95 % interval {100 * right.low:.1f} to {100 * right.high:.1f} %)"
         )
 
 

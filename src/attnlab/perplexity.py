@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -57,7 +56,7 @@ class SentenceLosses:
         """The mean over sentences of exp(mean loss of the sentence): the course reports' perplexity."""
         return sum(map(math.exp, self.losses)) / len(self.losses)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, float]:
         """Return plain values, ready for JSON."""
         return {
             "sentences": len(self.losses),
@@ -159,18 +158,25 @@ def _mean_losses(model: LanguageModel, sentences: Sequence[list[int]], pad: int,
     return (torch.stack(sums) / lengths).tolist()
 
 
+@dataclass(frozen=True)
+class Probe:
+    """One sentence with its loss and perplexity."""
+
+    sentence: str
+    tokens: int
+    unknown: int
+    loss: float
+    perplexity: float
+
+
 def probe(
     model: LanguageModel,
     tokenizer: Tokenizer,
     sentences: Sequence[str] = PROBES,
     longest: int = 0,
     padded: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[Probe]:
     """Return sentences with their losses and perplexities."""
-    measured = sentence_losses(model, tokenizer, sentences, longest, padded)
-    return [
-        {"sentence": text, "tokens": tokens, "unknown": unknown, "loss": loss, "perplexity": math.exp(loss)}
-        for text, loss, tokens, unknown in zip(
-            sentences, measured.losses, measured.tokens, measured.unknown, strict=True
-        )
-    ]
+    found = sentence_losses(model, tokenizer, sentences, longest, padded)
+    rows = zip(sentences, found.tokens, found.unknown, found.losses, strict=True)
+    return [Probe(*row, math.exp(row[-1])) for row in rows]

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from attnlab.train import Ranks, Step, Trainer, choose_threads, process_group, r
 from attnlab.word_split import split_words
 
 _Announce = Callable[[str], None]
+_Key = tuple[str, str, str, int, int]  # checksums of corpus and questions, kind, vocab_size, min_count
 
 _BIN = 5  # words per bar of the histogram of sentence lengths
 
@@ -52,18 +53,23 @@ class Sources:
 
     corpus: Corpus | None
     facts: tuple[Question, ...]
-    described: dict[str, Any]
+    facts_source: str | None = None
+    tokenizers: dict[_Key, Tokenizer] = field(default_factory=dict, compare=False)  # learned so far
 
     @classmethod
     def read(cls, corpus: str | None, facts: str | None) -> Sources:
-        """Read the named data; paths are stored absolute, so that a run can be resumed from anywhere."""
+        """Read the named data."""
         text = corpora.load_corpus(corpus) if corpus is not None else None
-        questions = corpora.load_questions(facts) if facts is not None else ()
-        described = {
-            "corpus": {"source": absolute(corpus), "sha256": text.sha256} if corpus and text else None,
-            "facts": {"source": absolute(facts), "sha256": checksum(questions)} if facts else None,
+        return cls(text, corpora.load_questions(facts) if facts is not None else (), facts)
+
+    @property
+    def described(self) -> dict[str, dict[str, str] | None]:
+        """The data as a run stores it; paths are absolute, so that the run can be resumed from anywhere."""
+        corpus, facts = self.corpus, self.facts_source
+        return {
+            "corpus": {"source": absolute(corpus.source), "sha256": corpus.sha256} if corpus else None,
+            "facts": {"source": absolute(facts), "sha256": checksum(self.facts)} if facts else None,
         }
-        return cls(text, questions, described)
 
     def texts(self) -> list[str]:
         """Return all texts that the tokenizer is trained on."""
@@ -89,7 +95,7 @@ def pretrain(
     """Train a fresh model on a corpus, with training questions mixed in when `facts` are given."""
     if facts and not reads_questions(config):
         raise DataError(f"task '{config.task.name}' uses no questions: leave --facts out, or choose --task.name recall")
-    return _begin(config, "pretrain", Sources.read(corpus, facts), None, out, show)
+    return begin(config, "pretrain", Sources.read(corpus, facts), None, out, show)
 
 
 def finetune(
@@ -103,11 +109,8 @@ def finetune(
     trust_code: bool = False,
 ) -> Run:
     """Train on questions, from the model of a run or, as the baseline without pretraining, from scratch."""
-    if base is not None:
-        of_base = stored_config(base)
-        config = replace(config, model=of_base.model, tokenizer=of_base.tokenizer)
     with usercode.trusting(trust_code):
-        return _begin(config, "finetune" if base else "scratch", Sources.read(corpus, facts), base, out, show)
+        return begin(config, "finetune" if base else "scratch", Sources.read(corpus, facts), base, out, show)
 
 
 def reads_questions(config: RunConfig) -> bool:
@@ -161,10 +164,12 @@ def check_settings(config: RunConfig, sources: Sources, tokenizer: Tokenizer) ->
 
 
 def learn_tokenizer(config: RunConfig, sources: Sources) -> Tokenizer:
-    """Train the tokenizer of a run on all its texts."""
-    return Tokenizer.train(
-        config.tokenizer.kind, sources.texts(), config.model.vocab_size, min_count=config.tokenizer.min_count
-    )
+    """Train the tokenizer of a run on all its texts; sources that share `tokenizers` train each only once."""
+    kind, size, min_count = config.tokenizer.kind, config.model.vocab_size, config.tokenizer.min_count
+    key = (sources.corpus.sha256 if sources.corpus else "", checksum(sources.facts), kind, size, min_count)
+    if key not in sources.tokenizers:
+        sources.tokenizers[key] = Tokenizer.train(kind, sources.texts(), size, min_count=min_count)
+    return sources.tokenizers[key]
 
 
 def fit_vocabulary(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
@@ -251,8 +256,13 @@ def _resume(run: Run, ranks: Ranks, show: Show) -> Run:
     return run
 
 
-def _begin(config: RunConfig, stage: Stage, sources: Sources, base: Run | None, out: Path | None, show: Show) -> Run:
-    """Read and build everything before creating the folder, so that an error leaves none behind."""
+def begin(
+    config: RunConfig, stage: Stage, sources: Sources, base: Run | None, out: Path | None = None, show: Show = QUIET
+) -> Run:
+    """Start a stage; everything is built before the folder is created, so that an error leaves none behind."""
+    if base is not None:
+        of_base = stored_config(base)
+        config = replace(config, model=of_base.model, tokenizer=of_base.tokenizer)
     threads = choose_threads(config.model, config.train.threads)
     config = replace(
         config, train=replace(config.train, threads=threads)

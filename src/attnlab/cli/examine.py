@@ -52,8 +52,7 @@ def evaluate(
     model, tokenizer = load_model(opened.model, trust_code=trust_code)
     examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
     summary = {"run": str(folder), "exam": exam, **examination.summary()}
-    predictions = "".join(line + "\n" for line in examination.predictions)
-    write_folder(target, "evaluation", {"predictions.txt": predictions.encode(), "result.json": to_json(summary)})
+    write_folder(target, "evaluation", {"predictions.txt": examination.lines(), "result.json": to_json(summary)})
     if json:
         show_json({**summary, "out": str(target)})
         return
@@ -69,6 +68,7 @@ def _measure(
     from attnlab.folders import refuse_existing, to_json, write_folder
     from attnlab.machine import require_single_process
     from attnlab.model import load_model
+    from attnlab.records import plain
     from attnlab.runs import Run, unused_path
 
     require_single_process("a measurement")
@@ -77,7 +77,7 @@ def _measure(
     text = corpora.load_corpus(corpus) if corpus is not None else None
     (model, tokenizer), reading = load_model(opened.model, trust_code=trust_code), stages.reading_options(opened)
     summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
-    summary["probes"] = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
+    summary["probes"] = plain(perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading))
     files = {}
     if text is not None:
         measured = perplexity.sentence_losses(model, tokenizer, text.lines, **reading)

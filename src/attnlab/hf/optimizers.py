@@ -25,14 +25,14 @@ from attnlab.hf.classify import Outcome, Request, fine_tune, short_name, version
 from attnlab.hf.settings import RATES, FineTuning
 from attnlab.machine import environment
 from attnlab.progress import display, say
+from attnlab.records import plain
 from attnlab.report import strict
 from attnlab.report.words import duration, percent, plural
 from attnlab.runs import Run
 from attnlab.studies.compare import Plan
-from attnlab.studies.compare.figures import Figure
-from attnlab.studies.compare.judge import compare_all, pair, spread_of
+from attnlab.studies.compare.judge import Comparison, compare_all, difference, spread_of
 from attnlab.studies.compare.plan import seed_numbers
-from attnlab.studies.compare.records import Record, notes_on
+from attnlab.studies.compare.records import Figure, Record, notes_on
 from attnlab.studies.compare.specimens import Specimen
 from attnlab.studies.study import Result, Study
 
@@ -46,12 +46,9 @@ _FIGURES = (
         "share",
         False,
         "of the validation texts, in the best epoch; chosen on the same texts, which makes all of them a little optimistic",
-        "accuracy",
     ),
-    Figure("loss", "validation loss", "loss", "loss", True, "nats per text, in the best epoch", "loss"),
-    Figure(
-        "best_epoch", "best epoch", "best epoch", "epoch", True, "the first with the most right labels", "best_epoch"
-    ),
+    Figure("loss", "validation loss", "loss", "loss", True, "nats per text, in the best epoch"),
+    Figure("best_epoch", "best epoch", "best epoch", "epoch", True, "the first with the most right labels"),
     Figure(
         "seconds_per_epoch",
         "time of an epoch",
@@ -59,9 +56,8 @@ _FIGURES = (
         "seconds",
         True,
         "without validation, one training at a time",
-        "seconds_per_epoch",
     ),
-    Figure("seconds", "whole time", "time", "seconds", True, "with loading and validation", "seconds"),
+    Figure("seconds", "whole time", "time", "seconds", True, "with loading and validation"),
 )
 
 
@@ -145,7 +141,7 @@ def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None
 def _run(folder: Path, plan: Trainings, console: Console) -> Result:
     tables = plan.tables()
     _train_all(folder, plan, tables, console)
-    result: Result = strict(judge(plan, folder, tables))
+    result: Result = strict(plain(judge(plan, folder, tables)))
     return result
 
 
@@ -208,9 +204,9 @@ def _read_records(plan: Trainings, folder: Path) -> dict[str, list[Record]]:
             stored = Run(path).result
             each = [one["seconds"] for one in stored["epochs"]]
             stored["seconds_per_epoch"] = sum(each) / len(each)
-            values = {one.key: one.of(stored) for one in _FIGURES}
+            values = {one.key: stored[one.key] for one in _FIGURES}
             there = {key: float(value) for key, value in values.items() if value is not None}
-            found.setdefault(name, []).append(Record(seed, Run(path), path, there, stored))
+            found.setdefault(name, []).append(Record(seed, Run(path), path, there))
     return found
 
 
@@ -237,10 +233,10 @@ def judge(plan: Trainings, folder: Path, tables: Tables) -> Result:
         "jobs": 1,
         "order": [list(one) for one in comparison.order()],
         "data": plan.asked.describe(tables),
-        "figures": [one.to_dict() for one in columns],
+        "figures": columns,
         "specimens": specimens,
         "comparisons": comparisons,
-        "paired": [pair(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
+        "paired": [difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
         "rates": {name: {"lr": rate, "given": name in plan.chosen} for name, rate in plan.rates.items()},
         "verdict": [
             _lead(specimens, comparisons, len(plan.seeds)),
@@ -262,10 +258,9 @@ def _describe(plan: Trainings, folder: Path, name: str, rows: Sequence[Record], 
     """One optimizer with all its trainings."""
     spread = {}
     for column in columns:
-        each = [row.values[column.key] for row in rows]
-        found = spread_of(each, column.kind)
-        none = {"low": None, "high": None} if column.kind == "epoch" else {}  # a few whole numbers: shown one by one
-        spread[column.key] = {**found, **none, "each": each}
+        found = spread_of([row.values[column.key] for row in rows], column.kind)
+        # Epochs are a few whole numbers, shown one by one.
+        spread[column.key] = replace(found, low=None, high=None) if column.kind == "epoch" else found
     return {
         "name": name,
         "reference": name == next(iter(plan.rates)),
@@ -281,7 +276,7 @@ def _describe(plan: Trainings, folder: Path, name: str, rows: Sequence[Record], 
                 "seed": row.seed,
                 "folder": os.path.relpath(row.folder, folder),
                 "values": row.values,
-                "epochs": row.measured["epochs"],
+                "epochs": row.run.result["epochs"],
             }
             for row in rows
         ],
@@ -299,19 +294,20 @@ def _diverged(records: Mapping[str, Sequence[Record]]) -> list[str]:
     ]
 
 
-def _of_texts(comparison: Result) -> Result:
+def _of_texts(comparison: Comparison) -> Comparison:
     """A comparison whose sentences say texts, which are the questions here."""
-    return comparison | {key: comparison[key].replace("question", "text") for key in ("words", "test")}
+    effect = replace(comparison.effect, test=comparison.effect.test.replace("question", "text"))
+    return replace(comparison, words=comparison.words.replace("question", "text"), effect=effect)
 
 
-def _lead(specimens: Sequence[Result], comparisons: Sequence[Result], seeds: int) -> str:
+def _lead(specimens: Sequence[Result], comparisons: Sequence[Comparison], seeds: int) -> str:
     """Which comes first, and which it is shown to be better than."""
-    best = max(specimens, key=lambda one: one["values"]["accuracy"]["mean"])
+    best = max(specimens, key=lambda one: one["values"]["accuracy"].mean)
     over: dict[bool, list[str]] = {True: [], False: []}
     for one in comparisons:
-        if best["name"] in (one["a"], one["b"]):
-            over[one["shown"]].append(one["b"] if one["a"] == best["name"] else one["a"])
-    mean = f"{percent(best['values']['accuracy']['mean'])} of labels right" + (
+        if best["name"] in (one.a, one.b):
+            over[one.shown].append(one.b if one.a == best["name"] else one.a)
+    mean = f"{percent(best['values']['accuracy'].mean)} of labels right" + (
         f", mean of {seeds} seeds" if seeds > 1 else ""
     )
     said = [f"shown to be better than {_listed(over[True])}"] if over[True] else []

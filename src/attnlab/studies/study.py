@@ -1,14 +1,15 @@
-"""What every study has in common: a typed plan, a check before anything is trained, a folder that can be resumed, a result.
+"""What all studies share: a typed plan, a check before training, a folder that can be resumed, a result.
 
-A study is a folder with study.json (its name, its plan, checksums of what it reads) and, in the end, result.json and the
-report. Starting, locking, resuming and refusing changed data are done here, once for all studies.
+A study is a folder with study.json (its name, its plan, checksums of what it reads) and, when it is complete, result.json
+and the report. Starting, locking, resuming and refusing changed data are implemented here, once for all studies.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,11 +17,24 @@ from rich.console import Console
 
 from attnlab import corpora, stages
 from attnlab.config import RunConfig, Settings, Stage, absolute_given, code_named_in, resolve
+from attnlab.corpora import Corpus, Question
 from attnlab.errors import Interrupted, UserError
-from attnlab.folders import add_files, digest, is_written, locked, read_json, refuse_existing, to_json, write_folder
+from attnlab.folders import (
+    add_files,
+    digest,
+    is_written,
+    locked,
+    read_json,
+    refuse_existing,
+    reporting_damage,
+    to_json,
+    write_folder,
+)
 from attnlab.progress import display
+from attnlab.records import plain
 from attnlab.report import show_result, write_report
 from attnlab.runs import Run
+from attnlab.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -29,45 +43,39 @@ if TYPE_CHECKING:
 else:
     P = TypeVar("P")
 
-Result = dict[str, Any]  # what result.json holds; `kind` says whose it is
-
-
-def _no_files(_plan: Any) -> dict[str, bytes]:
-    return {}
-
-
-def _nothing_more(_folder: Path, _result: Result, _console: Console) -> None:
-    return None
+Result = dict[str, Any]  # the content of result.json; `kind` names the report
 
 
 @dataclass(frozen=True)
 class Study(Generic[P]):
-    """One kind of study, by what it does with its plan."""
+    """One kind of study, as functions of its plan."""
 
-    restore: Callable[[Mapping[str, Any]], P]  # a plan from what study.json holds
-    check: Callable[[P], None]  # refuses mistakes in settings and data
+    restore: Callable[[Mapping[str, Any]], P]  # a plan from the content of study.json
+    check: Callable[[P], None]  # raises on errors in settings and data
     fingerprints: Callable[[P], dict[str, str]]  # checksums of what could change before a resume
-    judge: Callable[[Path, P, Console], Result]  # trains what is not trained yet, then measures and judges
+    judge: Callable[[Path, P, Console], Any]  # trains what is not trained yet; returns a record of the results
     name: Callable[[P], str]
     sources: tuple[str, ...] = ()  # fields of the plan that name data
-    files: Callable[[P], dict[str, bytes]] = _no_files  # stored beside study.json
-    epilogue: Callable[[Path, Result, Console], None] = _nothing_more  # said after the result
+    files: Callable[[P], dict[str, bytes]] = lambda _plan: {}  # stored beside study.json
+    example: Callable[[Result], str] = lambda _result: ""  # a question to ask the model of the study
 
     def begin(self, plan: P, folder: Path, console: Console) -> Result:
-        """Start a study in a new folder; mistakes are found before the folder is made."""
+        """Start a study in a new folder; errors are found before the folder is created."""
         refuse_existing(folder)
-        plan = absolute(plan, self.sources)
+        plan = _with_absolute_paths(plan, self.sources)
         self.check(plan)
-        stored = {"study": self.name(plan), "plan": asdict(plan), "fingerprints": self.fingerprints(plan)}
+        stored = {"study": self.name(plan), "plan": plain(plan), "fingerprints": self.fingerprints(plan)}
         write_folder(folder, "study", {"study.json": to_json(stored), **self.files(plan)})
-        return self.run(folder, plan, console)
+        return self._run(folder, plan, console)
 
     def resume(self, folder: Path, stored: Mapping[str, Any], console: Console) -> Result:
-        """Resume a study from the plan that its folder holds."""
-        return self.run(folder, self.restore(stored), console)
+        """Resume a study from the plan stored in its folder."""
+        with reporting_damage(folder / "study.json"):
+            plan = self.restore(stored)
+        return self._run(folder, plan, console)
 
-    def run(self, folder: Path, plan: P, console: Console) -> Result:
-        """Do what is not done yet, and show the result; when stopped, say how to resume."""
+    def _run(self, folder: Path, plan: P, console: Console) -> Result:
+        """Do what is not done yet and show the result; when stopped, say how to resume."""
         try:
             with locked(folder):
                 result = self._result(folder, plan, console)
@@ -76,21 +84,22 @@ class Study(Generic[P]):
             raise Interrupted(f"stopped; everything is saved. Resume with: {command}") from None
         show_result(result, console)
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-        self.epilogue(folder, result, console)
+        if question := self.example(result):
+            console.print(f"ask it: attnlab ask {shlex.quote(str(folder))} {shlex.quote(question)}", soft_wrap=True)
         return result
 
     def _result(self, folder: Path, plan: P, console: Console) -> Result:
         if is_written(folder / "result.json"):
             return read_json(folder / "result.json")
         refuse_changes(read_json(folder / "study.json").get("fingerprints", {}), self.fingerprints(plan))
-        result = self.judge(folder, plan, console)
+        result: Result = plain(self.judge(folder, plan, console))
         write_report(result, folder)
         add_files(folder, {"result.json": to_json(result)})
         return result
 
 
-def absolute(plan: P, sources: tuple[str, ...]) -> P:
-    """The same plan with paths that hold from any folder: of its data, its settings file, and the code it names."""
+def _with_absolute_paths(plan: P, sources: tuple[str, ...]) -> P:
+    """Make the paths of a plan valid in any folder: data, settings file, and code named in settings."""
     named: dict[str, Any] = {key: stages.absolute(name) for key in sources if (name := getattr(plan, key))}
     if isinstance(plan, Training):
         named |= {"file": str(Path(plan.file).resolve()) if plan.file else None, "given": absolute_given(plan.given)}
@@ -108,7 +117,7 @@ def refuse_changes(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def sums_of_files(settings: str | None, given: Settings) -> dict[str, str]:
-    """Checksums of the user's own files that settings are made of: the settings file, and the code that is named."""
+    """Checksums of the user's files that settings depend on: the settings file, and code that is named."""
     named = code_named_in({"file": settings, "given": given})
     found = {}
     for path in [*([Path(settings)] if settings else []), *(Path(one.rpartition(":")[0]).resolve() for one in named)]:
@@ -119,7 +128,33 @@ def sums_of_files(settings: str | None, given: Settings) -> dict[str, str]:
     return found
 
 
-# Studies that train models of their own
+class Datasets:
+    """Corpora and questions by name, each read once, with the tokenizers learned from them."""
+
+    def __init__(self) -> None:
+        self.corpus = cache(corpora.load_corpus)
+        self.questions = cache(corpora.load_questions)
+        self._tokenizers: dict[Any, Tokenizer] = {}
+
+    def checksums(self, named: Mapping[str, str | None]) -> dict[str, str]:
+        """Checksums of named data by use: `corpus` and `dev` are texts, all others are questions."""
+        return {
+            use: self.corpus(name).sha256 if use in ("corpus", "dev") else stages.checksum(self.questions(name))
+            for use, name in named.items()
+            if name
+        }
+
+    def sources(self, corpus: str | None, facts: str | None) -> stages.Sources:
+        """The training data of a stage, by name."""
+        text = self.corpus(corpus) if corpus is not None else None
+        return self.made(text, self.questions(facts) if facts is not None else (), facts)
+
+    def made(self, corpus: Corpus | None, facts: tuple[Question, ...], source: str | None = None) -> stages.Sources:
+        """Training data in memory."""
+        return stages.Sources(corpus, facts, source, self._tokenizers)
+
+
+# Studies that train models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,49 +165,43 @@ class Training:
     file: str | None = None
     given: Settings = field(default_factory=dict)
 
+    @cached_property
+    def data(self) -> Datasets:
+        """What the study has read."""
+        return Datasets()
+
     def settings(self, stage: Stage) -> RunConfig:
-        """The settings of a stage; training and task settings given by hand are meant for pretraining."""
+        """The settings of a stage; training and task settings given by the user apply to pretraining only."""
         given = (
             self.given if stage == "pretrain" else {k: v for k, v in self.given.items() if k not in ("train", "task")}
         )
         return resolve(self.preset, stage, Path(self.file) if self.file else None, given)
 
 
-def fingerprints(plan: Training, sources: tuple[str, ...]) -> dict[str, str]:
-    """Checksums of the data that a plan names by field, and of the user's own files."""
-    found = {}
-    for key in sources:
-        if name := getattr(plan, key):
-            of_text = key == "corpus"
-            found[key] = corpora.load_corpus(name).sha256 if of_text else stages.checksum(corpora.load_questions(name))
-    return found | sums_of_files(plan.file, plan.given)
-
-
 def train(
     plan: Training, path: Path, stage: Stage, corpus: str, facts: str, console: Console, base: Run | None = None
 ) -> Run:
-    """One stage in its folder: started, resumed, or left as it is when complete."""
+    """Start or resume one stage; a complete one is left unchanged."""
     settings = plan.settings(stage)
     with display(path.name, console) as show:
         if path.exists():
             return stages.resume(Run.open(path), show)
-        if stage == "pretrain":
-            return stages.pretrain(settings, corpus, facts if stages.reads_questions(settings) else None, path, show)
-        return stages.finetune(settings, base, facts, corpus, path, show)
+        asks = stage != "pretrain" or stages.reads_questions(settings)
+        return stages.begin(settings, stage, plan.data.sources(corpus, facts if asks else None), base, path, show)
 
 
-def describe_run(one: Run) -> dict[str, Any]:
+@dataclass(frozen=True)
+class TrainedRun:
     """A run as the report shows it."""
-    config = one.config
-    return {
-        "folder": one.path.name,
-        "stage": config["stage"],
-        "settings": config["config"],
-        "result": one.result,
-        "metrics": one.metrics(),
-    }
 
+    folder: str
+    stage: str
+    settings: dict[str, Any]
+    result: dict[str, Any]
+    metrics: list[dict[str, Any]]
 
-def suggest_question(folder: Path, question: str, console: Console) -> None:
-    """How to ask the model of a study."""
-    console.print(f"ask it: attnlab ask {shlex.quote(str(folder))} {shlex.quote(question)}", soft_wrap=True)
+    @classmethod
+    def read(cls, run: Run) -> TrainedRun:
+        """Read a complete run."""
+        config = run.config
+        return cls(run.path.name, config["stage"], config["config"], run.result, run.metrics())

@@ -1,55 +1,202 @@
-"""Why does reading help? How much of what it read a model can be asked for, by how often and in how many forms it read it.
+"""Why does reading help? How much of what a model has read it can be asked for, by how often and in how many forms it read it.
 
-A model reads about everybody, then it is fine-tuned on questions about some people, then it is examined on questions about
-others: what it answers there it can only know from reading. Every person is told in one sentence form or in several, and
-whatever the number of forms, models of equal exposures have met every person equally often. Beside them stand a model that
-has read nothing, and models that read one form in the project's own way, in short views with questions among them.
+A model reads about everybody, is fine-tuned on questions about some people, and is examined on questions about the others:
+what it answers there it can know from reading only. Every person is told in one sentence form or in several, and whatever
+the number of forms, models with equal exposures have met every person equally often. They are compared with a model that
+has read nothing, and with models that read one form in short views with questions among them (the task `recall`).
+
+Every cell of the grid is a specimen of a comparison: its runs are trained, stopped and resumed in the same way.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
 
 from attnlab import corpora, stages, stats
-from attnlab.config import diff
+from attnlab.config import Settings, absolute_given, diff, merge
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
-from attnlab.evaluate import encode_question, majority
-from attnlab.machine import environment
+from attnlab.evaluate import Score, encode_question, majority
+from attnlab.machine import cores, environment
 from attnlab.model import LanguageModel, load_model
+from attnlab.records import flat
 from attnlab.report.words import count, interval, percent, plural
 from attnlab.runs import lineage, unused_path
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.jobs import train_all
-from attnlab.studies.compare.judge import compare_answers
-from attnlab.studies.compare.plan import fingerprints, try_once
-from attnlab.studies.compare.records import Record, all_records, notes_on, whole_result
-from attnlab.studies.study import Study
-from attnlab.studies.why_plan import Cell, cells_of, make_plan
+from attnlab.studies.compare.judge import compare_answers, settings_of
+from attnlab.studies.compare.plan import fingerprints, seed_numbers, try_once
+from attnlab.studies.compare.records import Record, Records, notes_on, read_records, whole_result
+from attnlab.studies.compare.specimens import Specimen
+from attnlab.studies.study import Result, Study
 from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
 
 __all__ = ["STUDY", "begin", "check", "make_plan", "measure"]
 
+_Way = Literal["nothing", "lines", "views"]
+
+_TITLE = "Why does reading help?"
+_QUESTION = (
+    "How many questions about people that it was never asked about does a model answer, by how often it read of them and in"
+    " how many sentence forms?"
+)
+_PRESET = "reader"
+# Exposures are multiples of the forms, so that every line of a person is read equally often.
+_WORLD, _FORMS, _EXPOSURES = "people:300", (1, 2, 4, 8), (8, 24, 48)
+_QUICK_WORLD, _QUICK_FORMS, _QUICK_EXPOSURES, _QUICK_SEEDS = "people:200", (1, 8), (48,), 1
+READ_LINES = {"task": {"name": "recall", "options": {"views": 0, "lines": 1.0, "questions": 0.0}}}
+_CHOSEN = {"train": ("epochs",), "task": ("name", "options")}  # settings that the study itself chooses
+
+
+# The plan
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How a model has read: nothing, whole lines or views; in how many forms; how often it met every person."""
+
+    way: _Way
+    forms: int = 1
+    exposures: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of its runs."""
+        return self.way if self.way == "nothing" else f"{self.way}-x{self.forms}-{self.exposures}"
+
+    @classmethod
+    def named(cls, name: str) -> Cell:
+        """The cell with this name."""
+        match = re.fullmatch(r"(lines|views)-x(\d+)-(\d+)", name)
+        assert match or name == "nothing", "the study names its runs itself"
+        return cls(match[1], int(match[2]), int(match[3])) if match else cls("nothing")  # type: ignore[arg-type]
+
+    def specimen(self, world: str, base: Specimen) -> Specimen:
+        """The cell as settings, text and stages: an epoch of F forms meets everybody F times."""
+        if self.way == "nothing":
+            return Specimen(self.name, base.preset, base.file, base.given, world, ("scratch",))
+        reading = READ_LINES if self.way == "lines" else {}
+        given = merge(base.given, merge(reading, {"train": {"epochs": self.exposures / self.forms}}))
+        corpus = f"{world}:x{self.forms}" if self.forms > 1 else world
+        return Specimen(self.name, base.preset, base.file, given, corpus, ("pretrain", "finetune"))
+
+    def __str__(self) -> str:
+        """How a model has read, in words."""
+        if self.way == "nothing":
+            return "that read nothing"
+        how = "one form" if self.forms == 1 else f"{self.forms} forms"
+        way = "in short views of" if self.way == "views" else "in"
+        return f"that met everybody {plural(self.exposures, 'time')} {way} {how}"
+
+
+def grid(forms: Sequence[int], exposures: Sequence[int]) -> tuple[Cell, ...]:
+    """All cells: nothing read, then lines and views, from few exposures to many."""
+    cells = [Cell("nothing")]
+    for times in exposures:
+        cells += [Cell("lines", number, times) for number in forms]
+        cells.append(Cell("views", 1, times))
+    return tuple(cells)
+
+
+def make_plan(
+    *,
+    world: str | None = None,
+    forms: Sequence[int] | None = None,
+    exposures: Sequence[int] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    preset: str | None = None,
+    config: Path | None = None,
+    given: Settings | None = None,
+    jobs: int = 0,
+    quick: bool = False,
+    command: str = "attnlab run why",
+) -> Plan:
+    """Make the plan of the study; nothing is trained."""
+    if quick and (world or forms or exposures):
+        raise UserError(
+            "--quick chooses its own people, forms and exposures: leave --corpus, --forms and --exposures out"
+        )
+    forms = _distinct_numbers("forms", forms or (_QUICK_FORMS if quick else _FORMS))
+    exposures = _distinct_numbers("exposures", exposures or (_QUICK_EXPOSURES if quick else _EXPOSURES))
+    world = _checked_world(world or (_QUICK_WORLD if quick else _WORLD), max(forms))
+    if 1 not in forms:
+        raise UserError("--forms must hold 1, with which several forms are compared, such as --forms 1,4")
+    if jobs < 0:
+        raise UserError(f"--jobs must be at least 1, or 0 for one per core, not {jobs}")
+    _refuse_chosen(given or {})
+    file = str(config.resolve()) if config else None
+    base = Specimen("", preset or _PRESET, file, absolute_given(given or {})).with_default("train", "threads", 1)
+    specimens = tuple(cell.specimen(world, base) for cell in grid(forms, exposures))
+    numbers = seed_numbers(_QUICK_SEEDS if quick and seeds is None else seeds)
+    threads = specimens[0].settings(0).train.threads or 1
+    return Plan(
+        specimens,
+        "forms and exposures",
+        numbers,
+        corpus=world,
+        facts=f"{world}:train",
+        exam=f"{world}:test",
+        jobs=jobs or max(1, min(cores() // threads, len(specimens) * len(numbers))),
+        study="why",
+        title=_TITLE,
+        question=_QUESTION,
+        command=command,
+        quick=quick,
+    )
+
+
+def _distinct_numbers(name: str, numbers: Sequence[int]) -> tuple[int, ...]:
+    if not numbers or min(numbers) < 1 or len(set(numbers)) < len(numbers):
+        raise UserError(f"--{name} takes different numbers of at least 1, such as 1,2,4, not {numbers}")
+    return tuple(sorted(numbers))
+
+
+def _checked_world(world: str, forms: int) -> str:
+    """The people that the study is about: built in, since only they can be told in several forms."""
+    if not re.fullmatch("people(:[0-9]+)?", world):
+        raise UserError(
+            f"study why tells the built-in people in several forms: --corpus people, or people:300 for fewer, not {world}"
+        )
+    corpora.is_built_in(f"{world}:x{forms}")  # refuses too many forms
+    return world
+
+
+def _refuse_chosen(given: Settings) -> None:
+    """Refuse settings that the study itself chooses."""
+    if "seed" in given:
+        raise UserError("study why needs several seeds: --seeds 3, or --seeds 7,8,9")
+    for table, names in _CHOSEN.items():
+        if found := [name for name in names if name in given.get(table, {})]:
+            raise UserError(
+                f"study why chooses {table}.{found[0]} itself, from exposures and forms: leave it out, or set --exposures"
+            )
+
+
+def cells_of(plan: Plan) -> tuple[Cell, ...]:
+    """The cells of a plan, in order."""
+    return tuple(Cell.named(one.name) for one in plan.specimens)
+
 
 def check(plan: Plan) -> None:
-    """Find mistakes before anything is trained; cells of one text differ in epochs alone, and one of them stands for all."""
+    """Find errors before training; cells with the same text differ in epochs only, so one of them is checked."""
     assert plan.exam is not None
-    exam = corpora.load_questions(plan.exam)
-    cells = cells_of(plan)
+    exam, cells = plan.data.questions(plan.exam), cells_of(plan)
     most = max(cell.exposures for cell in cells)
     for specimen, cell in zip(plan.specimens, cells, strict=True):
-        settings = specimen.settings(plan.seeds[0])
         if cell.exposures != most and cell.way != "nothing":
             continue
-        sources = stages.Sources.read(specimen.corpus, plan.facts)
+        settings = specimen.settings(plan.seeds[0])
+        sources = plan.data.sources(specimen.corpus, plan.facts)
         tokenizer = stages.learn_tokenizer(settings, sources)
         for stage in specimen.steps:
             stages.check_settings(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
@@ -58,8 +205,8 @@ def check(plan: Plan) -> None:
     try_once(plan.specimens[0], plan.seeds[0])
 
 
-def measure(*, out: Path | str | None = None, console: Console | None = None, **asked: Any) -> dict[str, Any]:
-    """The whole study from Python, silently unless there is a console; `asked` as in make_plan.
+def measure(*, out: Path | str | None = None, console: Console | None = None, **asked: Any) -> Result:
+    """Run the whole study from Python, silently without a console; `asked` as in make_plan.
 
     why.measure(world="people:300", forms=(1, 4), exposures=(50, 100), seeds=3)["verdict"]
     """
@@ -68,108 +215,189 @@ def measure(*, out: Path | str | None = None, console: Console | None = None, **
     return begin(plan, Path(out) if out else unused_path("why"), console or Console(quiet=True))
 
 
-def conclude(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
-    """Train and examine what is not, judge, and write the result and the report."""
+# From finished runs to a result
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of right answers with its 95 % interval, and that of each seed."""
+
+    accuracy: float
+    low: float
+    high: float
+    each: list[float]
+
+    def __str__(self) -> str:
+        """The share in words."""
+        return f"{percent(self.accuracy)} ({interval(self.low, self.high)})"
+
+    def compared(self, other: Share) -> int:
+        """1 if it lies above the other, -1 if below, 0 if the intervals overlap."""
+        return int(self.low > other.high) - int(self.high < other.low)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read: tokens, final loss, and the share of places known by heart."""
+
+    tokens: int
+    loss: float
+    by_heart: Share | None
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One cell over its seeds; the cell that read nothing has no reading."""
+
+    name: str
+    cell: Cell = flat()
+    right: Share = flat()
+    seconds: float = 0.0
+    commonest: str = ""
+    commonest_share: float = 0.0
+    reading: Reading | None = flat(None)
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """The answer to one question of the study: a pair of cells, and whether their intervals lie apart."""
+
+    asked: str
+    a: str
+    b: str
+    apart: int
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    test: str
+
+
+@dataclass(frozen=True)
+class WorldSummary:
+    """The data in numbers."""
+
+    people: int
+    training_questions: int
+    exam: str
+    exam_questions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyResult:
+    """The result of the study."""
+
+    kind: str = "why"
+    study: str = "why"
+    title: str
+    question: str
+    command: str
+    finished: str
+    seconds: float
+    quick: bool
+    seeds: tuple[int, ...]
+    jobs: int
+    world: WorldSummary
+    majority: Score
+    cells: list[CellResult]
+    comparisons: list[CellComparison]
+    notes: list[str]
+    environment: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
+    verdict: list[str]
+    explanation: list[str]
+
+
+def _conclude(folder: Path, plan: Plan, console: Console) -> WhyResult:
     train_all(plan, folder, console)
     return judge(plan, folder)
 
 
-# From the finished runs to a result
-
-
-def judge(plan: Plan, folder: Path) -> dict[str, Any]:
-    """The result of the study, ready for JSON and for the report."""
+def judge(plan: Plan, folder: Path) -> WhyResult:
+    """Judge the finished runs of the study."""
     assert plan.corpus is not None
     assert plan.facts is not None
     assert plan.exam is not None
-    records = all_records(plan, folder)
-    refuse_strangers(plan, records)
-    corpus, facts = corpora.load_corpus(plan.corpus), corpora.load_questions(plan.facts)
-    exam = corpora.load_questions(plan.exam)
-    cells = [describe(cell, records[cell.name], beginnings(corpus, exam)) for cell in cells_of(plan)]
+    records = read_records(plan, folder)
+    _refuse_other_runs(plan, records)
+    corpus, facts, exam = plan.data.corpus(plan.corpus), plan.data.questions(plan.facts), plan.data.questions(plan.exam)
+    begun = beginnings(corpus, exam)
+    cells = {cell.name: _describe(cell, records[cell.name], begun) for cell in cells_of(plan)}
     every = [record for rows in records.values() for record in rows]
-    result: dict[str, Any] = {
-        "kind": "why",
-        "study": "why",
-        "title": plan.title,
-        "question": plan.question,
-        "command": plan.command,
-        "finished": date.today().isoformat(),
-        "seconds": round(sum(one.values["seconds"] + one.measured["measuring"] for one in every), 1),
-        "quick": plan.quick,
-        "seeds": list(plan.seeds),
-        "jobs": plan.jobs,
-        "world": {
-            "people": len(corpus.lines),
-            "training_questions": len(facts),
-            "exam": plan.exam,
-            "exam_questions": len(exam),
-        },
-        "majority": majority(facts, exam).summary(),
-        "cells": cells,
-        "comparisons": compare_all(cells, records),
-        "notes": notes_on(records),
-        "environment": environment(),
-        "settings": settings_of(plan, records),
-    }
-    return result | {"verdict": verdict(result), "explanation": explain(result)}
+    world = WorldSummary(len(corpus.lines), len(facts), plan.exam, len(exam))
+    comparisons = _compare_all(cells, records)
+    return WhyResult(
+        title=plan.title,
+        question=plan.question,
+        command=plan.command,
+        finished=date.today().isoformat(),
+        seconds=round(sum(one.values["seconds"] + one.measured.measuring for one in every), 1),
+        quick=plan.quick,
+        seeds=plan.seeds,
+        jobs=plan.jobs,
+        world=world,
+        majority=majority(facts, exam).score(),
+        cells=list(cells.values()),
+        comparisons=comparisons,
+        notes=notes_on(records),
+        environment=environment(),
+        settings=_settings(plan, records),
+        verdict=verdict(cells, comparisons, world, len(plan.seeds)),
+        explanation=explain(cells, comparisons, world),
+    )
 
 
-def refuse_strangers(plan: Plan, records: Mapping[str, Sequence[Record]]) -> None:
-    """Refuse runs whose settings are not those of their cell and seed: they were moved here, or made otherwise."""
+def _refuse_other_runs(plan: Plan, records: Records) -> None:
+    """Refuse runs whose settings are not those of their cell and seed, since they were moved or changed."""
     for name, rows in records.items():
         specimen = plan.find(name)
         for record in rows:
             for run in lineage(record.run):
-                stored = stages.stored_config(run)
-                # The vocabulary may follow from the text.
                 wanted = specimen.settings(record.seed, run.config["stage"])
-                if found := sorted(set(diff(stored, wanted)) - {"model.vocab_size"}):
+                # The vocabulary may follow from the text.
+                if found := sorted(set(diff(stages.stored_config(run), wanted)) - {"model.vocab_size"}):
                     raise UserError(
                         f"{run.path} is not the run of {name} with seed {record.seed}: it differs in {', '.join(found)};"
                         " remove it and resume"
                     )
 
 
-def describe(cell: Cell, rows: Sequence[Record], begun: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """One cell: right answers over seeds and questions, and what was read for them."""
-    right = [record.answers() for record in rows]
-    found: dict[str, Any] = {
-        "name": cell.name,
-        "way": cell.way,
-        "forms": cell.forms,
-        "exposures": cell.exposures,
-        **share(right),
-        "seconds": statistics.fmean(whole_result(record.run)["seconds"] for record in rows),
-        "commonest": rows[0].measured["commonest_prediction"],
-        "commonest_share": statistics.fmean(record.measured["commonest_share"] for record in rows),
-    }
-    if cell.way == "nothing":
-        return found
-    read = [lineage(record.run)[-1] for record in rows]
-    return found | {
-        "tokens": round(statistics.fmean(run.result["tokens"] for run in read)),
-        "loss": statistics.fmean(run.result["final_loss"] for run in read),
-        "by_heart": share([by_heart(*load_model(run.model), begun) for run in read]) if begun else None,
-    }
+def _describe(cell: Cell, rows: Sequence[Record], begun: Sequence[tuple[str, str]]) -> CellResult:
+    scores = [record.measured.answers for record in rows if record.measured.answers]
+    reading = None
+    if cell.way != "nothing":
+        read = [lineage(record.run)[-1] for record in rows]
+        reading = Reading(
+            tokens=round(statistics.fmean(run.result["tokens"] for run in read)),
+            loss=statistics.fmean(run.result["final_loss"] for run in read),
+            by_heart=share([by_heart(*load_model(run.model), begun) for run in read]) if begun else None,
+        )
+    return CellResult(
+        cell.name,
+        cell,
+        share([record.answers() for record in rows]),
+        seconds=statistics.fmean(whole_result(record.run)["seconds"] for record in rows),
+        commonest=scores[0].commonest_prediction,
+        commonest_share=statistics.fmean(score.commonest_share for score in scores),
+        reading=reading,
+    )
 
 
-def share(right: Sequence[Sequence[bool]]) -> dict[str, Any]:
-    """The share of right answers of seeds x questions, with its interval for new ones of both.
+def share(right: Sequence[Sequence[bool]]) -> Share:
+    """The share of right answers in seeds x questions, with its interval for new seeds and questions.
 
-    Where all are right or all wrong there is no spread to judge by, and with one seed only questions spread: there it is
-    Wilson's interval of the questions.
+    With one seed, or without any variation, it is Wilson's interval over the questions.
     """
     each = [sum(row) / len(row) for row in right]
     found = stats.crossed(right)
     low, high = found.low, found.high
     if len(right) == 1 or low is None or high is None:
         low, high = stats.proportion_interval(round(found.mean * found.items), found.items)
-    return {"accuracy": found.mean, "low": max(0.0, low), "high": min(1.0, high), "each": each}
+    return Share(found.mean, max(0.0, low), min(1.0, high), each)
 
 
 def beginnings(corpus: Corpus, exam: Sequence[Question]) -> list[tuple[str, str]]:
-    """Of everybody in the examination the line up to the answer, and the answer, where the line tells it."""
+    """For everybody in the exam whose line names the answer: the line up to the answer, and the answer."""
     found = []
     for item in exam:
         for number in corpora.documents_about(corpus, item.question)[:1]:
@@ -182,9 +410,9 @@ def beginnings(corpus: Corpus, exam: Sequence[Question]) -> list[tuple[str, str]
 
 @torch.inference_mode()
 def by_heart(model: LanguageModel, tokenizer: Tokenizer, begun: Sequence[tuple[str, str]]) -> list[bool]:
-    """Whether a model that is given the line of a person up to the answer would go on with it, token by token.
+    """Whether a model that is given a line up to the answer would continue with it, token by token.
 
-    Read at once with the answer behind, which is the same: if a token before was not the likeliest, it is wrong already.
+    The answer is read along, which is equivalent: if an earlier token was not the most likely, it is wrong already.
     """
     rows = [(tokenizer.encode(beginning), tokenizer.encode(answer)) for beginning, answer in begun]
     ids = torch.full((len(rows), max(len(given) + len(wanted) for given, wanted in rows)), tokenizer.pad)
@@ -207,10 +435,10 @@ PAIRS = {
 }
 
 
-def roles(cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def roles(cells: Sequence[Cell]) -> dict[str, str]:
     """The cells that sentences are about: most forms and exposures, one form, views, few exposures, nothing read."""
-    forms, times = (max(one[key] for one in cells) for key in ("forms", "exposures"))
-    least = min(one["exposures"] for one in cells if one["way"] != "nothing")
+    forms, times = max(one.forms for one in cells), max(one.exposures for one in cells)
+    least = min(one.exposures for one in cells if one.way != "nothing")
     return {
         "most": Cell("lines", forms, times).name,
         "one": Cell("lines", 1, times).name,
@@ -220,54 +448,37 @@ def roles(cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def compare_all(cells: Sequence[Mapping[str, Any]], records: Mapping[str, Sequence[Record]]) -> list[dict[str, Any]]:
-    """What the study asks, each as a pair of cells; a difference is claimed only where their intervals lie apart."""
-    names, by_name = roles(cells), {one["name"]: one for one in cells}
+def _compare_all(cells: Mapping[str, CellResult], records: Records) -> list[CellComparison]:
+    """The questions of the study, each as a pair of cells; a difference is claimed only if their intervals lie apart."""
+    names = roles([one.cell for one in cells.values()])
     found = []
     for asked, pair in PAIRS.items():
         a, b = (names[role] for role in pair)
-        if a == b:
-            continue
-        tested = compare_answers(records[a], records[b])
-        apart = int(by_name[a]["low"] > by_name[b]["high"]) - int(by_name[a]["high"] < by_name[b]["low"])
-        found.append(
-            {"asked": asked, "a": a, "b": b, "apart": apart}
-            | {key: tested[key] for key in ("difference", "low", "high", "p", "test")}
-        )
+        if a != b:
+            tested = compare_answers(records[a], records[b])
+            apart = cells[a].right.compared(cells[b].right)
+            found.append(
+                CellComparison(asked, a, b, apart, tested.difference, tested.low, tested.high, tested.p, tested.test)
+            )
     return found
 
 
-def settings_of(plan: Plan, records: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
-    """The settings of the runs that stand for all: cells differ in epochs, text and, of views, the task."""
-    names = roles([{"forms": one.forms, "exposures": one.exposures, "way": one.way} for one in cells_of(plan)])
-    found: dict[str, Any] = {}
-    for role in ("most", "views", "nothing"):
-        for run in lineage(records[names[role]][0].run):
-            stored = {key: value for key, value in run.config["config"].items() if key != "seed"}
-            found[f"{names[role]}, {run.config['stage']}"] = stored
-    return found
+def _settings(plan: Plan, records: Records) -> dict[str, dict[str, Any]]:
+    """The settings of representative runs: cells differ in epochs, text and, for views, the task."""
+    names = roles(cells_of(plan))
+    return {
+        f"{names[role]}, {run.config['stage']}": settings_of(run)
+        for role in ("most", "views", "nothing")
+        for run in lineage(records[names[role]][0].run)
+    }
 
 
-Result = Mapping[str, Any]
-PAPER = "Allen-Zhu and Li (arXiv:2309.14316)"
+# In words
 
-
-def told(cell: Result) -> str:
-    """How a cell has read."""
-    if cell["way"] == "nothing":
-        return "that read nothing"
-    how = "one form" if cell["forms"] == 1 else f"{cell['forms']} forms"
-    way = "in short views of" if cell["way"] == "views" else "in"
-    return f"that met everybody {plural(cell['exposures'], 'time')} {way} {how}"
-
-
-def scored(cell: Result) -> str:
-    """Its right answers."""
-    return f"{percent(cell['accuracy'])} ({interval(cell['low'], cell['high'])})"
-
-
-# For every question: what stands before the numbers where the answer is yes, cannot be told, no.
-OPENINGS = {
+_Cells = Mapping[str, CellResult]
+_PAPER = "Allen-Zhu and Li (arXiv:2309.14316)"
+# For every question: how the sentence begins if the answer is yes, unknown, no.
+_OPENINGS = {
     "reading": ("Reading helps", "Whether reading helps cannot be told here", "Reading hurts here"),
     "forms": ("Several forms help", "Whether several forms help cannot be told here", "Several forms hurt here"),
     "views": ("Views help", "Whether views help cannot be told here", "Views hurt here"),
@@ -279,102 +490,97 @@ OPENINGS = {
 }
 
 
-def sentence(comparison: Result, cells: Mapping[str, Result]) -> str:
+def _sentence(comparison: CellComparison, cells: _Cells) -> str:
     """The answer to one question of the study."""
-    yes, unknown, no = OPENINGS[comparison["asked"]]
-    opening = {1: yes, 0: unknown, -1: no}[comparison["apart"]]
-    a, b = cells[comparison["a"]], cells[comparison["b"]]
-    words = f"{opening}: a model {told(a)} answers {scored(a)} of the questions correctly, one {told(b)} {scored(b)}"
-    return f"{words}." if comparison["apart"] else f"{words}; the intervals overlap."
+    yes, unknown, no = _OPENINGS[comparison.asked]
+    opening = {1: yes, 0: unknown, -1: no}[comparison.apart]
+    a, b = cells[comparison.a], cells[comparison.b]
+    words = f"{opening}: a model {a.cell} answers {a.right} of the questions correctly, one {b.cell} {b.right}"
+    return f"{words}." if comparison.apart else f"{words}; the intervals overlap."
 
 
-def verdict(result: Result) -> list[str]:
-    """What came out, question by question; the first sentence says who was asked what."""
-    cells = {one["name"]: one for one in result["cells"]}
-    world, seeds = result["world"], len(result["seeds"])
+def verdict(cells: _Cells, comparisons: Sequence[CellComparison], world: WorldSummary, seeds: int) -> list[str]:
+    """The answers to the questions of the study; the last sentence says who was asked what."""
     intro = (
-        f"{plural(world['exam_questions'], 'question')} about people that the model had read about but was never asked"
+        f"{plural(world.exam_questions, 'question')} about people that the model had read about but was never asked"
         f" about; {plural(seeds, 'model')} of each kind; in brackets 95 % intervals for new"
         f" {'questions' if seeds == 1 else 'models and questions'}."
     )
-    return [*(sentence(one, cells) for one in result["comparisons"]), intro]
+    return [*(_sentence(one, cells) for one in comparisons), intro]
 
 
-def explain(result: Result) -> list[str]:
-    """What it means, as paragraphs."""
-    cells = {one["name"]: one for one in result["cells"]}
-    pairs = {one["asked"]: one for one in result["comparisons"]}
-    return [*stored(cells, pairs), *why(pairs), *for_your_corpus(cells, pairs), limits(result)]
+def explain(cells: _Cells, comparisons: Sequence[CellComparison], world: WorldSummary) -> list[str]:
+    """What the results mean, as paragraphs."""
+    pairs = {one.asked: one for one in comparisons}
+    limits = (
+        f"One size of model, {count(world.people)} people and one kind of fact. An exposure is one line read"
+        " whole, or one view; forms are drawn anew for every person, and each number of forms has a tokenizer learned from"
+        " its own text. The settings of the preset were tried on questions about other people (the dev part) only."
+    )
+    return [*_stored(cells, pairs), _why(pairs), *_for_your_corpus(cells, pairs), limits]
 
 
-def stored(cells: Mapping[str, Result], pairs: Mapping[str, Result]) -> list[str]:
+def _stored(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list[str]:
     """What is known by heart beside what can be asked for."""
     found: list[str] = []
-    for asked, side in (("views", "b"), ("reading", "a")):
-        cell = cells[pairs[asked][side]] if asked in pairs else None
-        if cell is None or not cell.get("by_heart") or (found and cell["forms"] == 1):
+    for name in [pairs["views"].b, *([pairs["reading"].a] if "reading" in pairs else [])]:
+        one = cells[name]
+        heart = one.reading.by_heart if one.reading else None
+        if heart is None or (found and one.cell.forms == 1):
             continue
-        heart = cell["by_heart"]
         words = (
-            f"A model {told(cell)} knows {scored(heart)} of the places by heart: given the line of a person it is examined on"
-            f" up to the place, it goes on with the place. Asked, it knows {scored(cell)}."
+            f"A model {one.cell} knows {heart} of the places by heart: given the line of a person in the exam up to the"
+            f" place, it continues with the place. Asked, it knows {one.right}."
         )
-        if heart["low"] > cell["high"]:
+        if heart.compared(one.right) > 0:
             words += " So it has stored more than a question reaches."
-        elif heart["high"] >= cell["low"]:
+        elif heart.compared(one.right) == 0:
             words += " What is stored can be asked for, as far as these intervals tell."
         found.append(words)
     return found
 
 
-def why(pairs: Mapping[str, Result]) -> list[str]:
+def _why(pairs: Mapping[str, CellComparison]) -> str:
     """Why forms should matter, and whether they do here."""
     reason = (
-        "A model that reads learns to foresee every word from those before it. Where a person is told in one way only, the"
-        " place of birth can be learned as the end of that one sentence, from all the words that stand before it; a question"
+        "A model that reads learns to predict every word from those before it. If a person is described in one way only, the"
+        " place of birth can be learned as the end of that one sentence, from all the words before it; a question"
         " has other words. In several forms the name is what all sentences have in common, and the place becomes tied to"
         " the name, which is what a question begins with."
     )
     if "forms" not in pairs:
-        return [reason]
-    theirs = f"{PAPER} found about 10 % with one form and about 96 % with several, on larger models and invented people"
+        return reason
+    theirs = (
+        f"{_PAPER} found about 10 % with one form and about 96 % with several, on larger models and invented people"
+    )
     here = {
         1: f"{theirs}; the direction is the same here.",
         0: f"{theirs}; this study is too small to see it, or there is nothing to see at this size.",
         -1: f"{theirs}; here it is the other way round.",
     }
-    return [f"{reason} {here[pairs['forms']['apart']]}"]
+    return f"{reason} {here[pairs['forms'].apart]}"
 
 
-def for_your_corpus(cells: Mapping[str, Result], pairs: Mapping[str, Result]) -> list[str]:
-    """What follows for a text that tells every fact once."""
+def _for_your_corpus(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list[str]:
+    """What follows for a text that states every fact once."""
     pair = pairs["views"]
-    views, lines = cells[pair["a"]], cells[pair["b"]]
-    if pair["apart"] != 1:
+    views, lines, many = cells[pair.a], cells[pair.b], cells[pairs["reading"].a]
+    if pair.apart != 1:
         return []
-    share = views["tokens"] / lines["tokens"]
+    assert views.reading is not None
+    assert lines.reading is not None
+    tokens, others = views.reading.tokens, lines.reading.tokens
     words = (
-        "Most texts tell a fact once. Views get round that: the title of a document alone, or with a little of the text,"
+        "Most texts state a fact once. Views get round that: the title of a document alone, or with a little of the text,"
         " must bring back one of its names or places, and training questions are among the views from the start. They"
-        f" took {percent(share)} of the tokens that whole lines took ({count(views['tokens'])} against"
-        f" {count(lines['tokens'])})."
+        f" took {percent(tokens / others)} of the tokens that whole lines took ({count(tokens)} against {count(others)})."
     )
-    many = cells[pairs["reading"]["a"]]
-    if many["forms"] > 1 and many["low"] > views["high"]:
-        words += " Other wordings help still more, where they can be had."
-    elif many["forms"] > 1 and many["high"] < views["low"]:
-        words += f" They do more than whole lines in {many['forms']} forms."
+    if many.cell.forms > 1 and many.right.compared(views.right) > 0:
+        words += " Other wordings help still more, if you have them."
+    elif many.cell.forms > 1 and many.right.compared(views.right) < 0:
+        words += f" They do more than whole lines in {many.cell.forms} forms."
     return [words]
 
 
-def limits(result: Result) -> str:
-    """What the study does not show."""
-    return (
-        f"One size of model, {count(result['world']['people'])} people and one kind of fact. An exposure is one line read"
-        " whole, or one view; forms are drawn anew for every person, and each number of forms has a tokenizer learned from"
-        " its own text. The settings of the preset were tried on questions about other people (the dev part) only."
-    )
-
-
-STUDY = Study(Plan.stored, check, fingerprints, conclude, lambda _: "why")
+STUDY = Study(Plan.stored, check, fingerprints, _conclude, lambda _: "why")
 begin = STUDY.begin

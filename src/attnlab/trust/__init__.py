@@ -3,12 +3,11 @@
     attnlab.calibrate("runs/recall-1", attnlab.load_questions("people:dev"))    # once, with held-out questions
     attnlab.ask("runs/recall-1", "Where was Hank Aaron born?").words
 
-    read          the data a run was trained on: questions, corpus and its index
-    candidates    the possible answers, and those of one kind
-    familiar      the model's own probability that it has read about a name
-    calibrating   temperature and confidences on held-out questions, stored in the run
-    verdict       pure functions: from a confidence and the line to a verdict
-    asking        all of it together, for one question or many
+    training_data   questions, corpus and index of a run, the possible answers, and the forms of questions
+    answers         the exact probability of every possible answer, and of having read about a name
+    calibrating     temperature and confidences on held-out questions, stored in the run
+    verdict         pure functions: from a confidence and the line to a verdict
+    asking          all of it together, for one question or many
 
 It judges answers and trains nothing: stages trains models, stats has the rules, corpora the lines.
 """

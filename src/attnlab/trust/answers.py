@@ -1,8 +1,8 @@
 """The exact probability of every known answer to a question, and of anything else.
 
-The possible answers are known, so that nothing has to be sampled. They form a trie of tokens, which
-is walked level by level: a prefix shared by several answers is computed once, with the cache of the question.
-An answer's probability is that of its tokens and of a stop symbol; everything outside the trie is summed as one more outcome.
+The possible answers are known, so that nothing has to be sampled. They form a trie of tokens, which is walked level by
+level: a prefix shared by several answers is computed once, with the cache of the question. An answer's probability is that
+of its tokens and of a stop symbol; everything outside the trie is summed as one more outcome.
 
 It knows models and tokens, but not which answer is correct; attnlab.stats judges confidences.
 """
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     _Numbers = NDArray[np.float64]
 
 ROWS = 2048  # answer prefixes per batch
+_NAMES = 1024  # names per batch
 _FLOORED = 32  # minimum questions per batch with a floor, which leaves few prefixes
 
 
@@ -293,3 +294,26 @@ def _share_out(
     row = torch.arange(len(node)).repeat_interleave(count)
     rank = torch.arange(len(row)) - (count.cumsum(0) - count)[row]
     closed[question[row], trie.low[node][row] + rank] = (reached - count.double().log())[row]
+
+
+def familiarity(model: LanguageModel, tokenizer: Tokenizer, names: Sequence[str]) -> _Numbers:
+    """Return the model's own probability that it has read about each name; 1 if the name does not fit into the block.
+
+    Every person in the corpus occurs in training by the bare name, `name ⁇ something ⁇`. If training also contained
+    strangers, invented names with an empty answer, the probability of a nonempty answer is the confidence that the name is
+    known. Questions could not teach this: there, a person without a training question looks like a stranger. For a model
+    trained without strangers every name is familiar, and nothing changes.
+    """
+    cues = [[*tokenizer.encode(name), tokenizer.mask] for name in names]
+    found = np.ones(len(cues))
+    fitting = [place for place, ids in enumerate(cues) if len(ids) <= model.config.block_size]
+    fitting.sort(key=lambda place: len(cues[place]))
+    with eval_mode(model), torch.inference_mode():
+        for _, group in groupby(fitting, key=lambda place: len(cues[place])):
+            places = list(group)
+            for begin in range(0, len(places), _NAMES):
+                rows = places[begin : begin + _NAMES]
+                scores = model.head(model.hidden(torch.tensor([cues[row] for row in rows]))[:, -1])
+                nothing = scores.softmax(dim=-1)[:, list(tokenizer.stops)].sum(dim=-1)
+                found[rows] = 1 - nothing.double().numpy()
+    return found

@@ -20,11 +20,9 @@ from attnlab.errors import DataError, UserError
 from attnlab.evaluate import top_answers
 from attnlab.model import load_model
 from attnlab.runs import Run
-from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution
+from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
 from attnlab.trust.calibrating import FLOOR, calibration_of, open_run
-from attnlab.trust.candidates import candidates, kinds, of_kind
-from attnlab.trust.familiar import Forms, familiarity
-from attnlab.trust.read import facts_of, lines_read, look_up
+from attnlab.trust.training_data import Forms, TrainingData, candidates, kinds, of_kind
 from attnlab.trust.verdict import UNSEEN, Judgement, judge, percent
 
 _NEIGHBOURS = 3
@@ -70,18 +68,15 @@ class Oracle:
         self.run = open_run(run)
         self.model, self.tokenizer = load_model(self.run.model, trust_code=trust_code)
         self.calibration = calibration_of(self.run)
+        data = TrainingData(self.run)
         try:
-            self.facts, self.note = facts_of(self.run), ""
+            self.facts, self.note = data.facts, ""
         except DataError as error:
             self.facts, self.note = (), f"its training questions cannot be read: {error}"
-        lookup = look_up(self.run, progress)
+        lookup = data.look_up(progress)
         self.index, self.note = lookup.index, lookup.note or self.note
         self.kinds, self.forms = kinds(self.facts), Forms(self.facts)
-        choices = (
-            self.calibration.answers
-            if self.calibration
-            else candidates(self.tokenizer, self.facts, lambda: lines_read(self.run))
-        )
+        choices = self.calibration.answers if self.calibration else candidates(self.tokenizer, self.facts, data.lines)
         self.trie = AnswerTrie(self.tokenizer, choices) if choices else None
         self._rules: dict[float, stats.SelectiveRule] = {}
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab import stats
+from attnlab import records, stats
 from attnlab.corpora import Corpus, Question, is_built_in
 from attnlab.corpora.index import Index, Progress
 from attnlab.corpora.library import headings_in
@@ -29,10 +29,8 @@ from attnlab.runs import Run, lineage
 from attnlab.stages import stored_config
 from attnlab.tasks.recall import Strangers
 from attnlab.tokenizers import Tokenizer
-from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution
-from attnlab.trust.candidates import candidates
-from attnlab.trust.familiar import Forms, familiarity
-from attnlab.trust.read import entries, facts_of, lines_read, look_up
+from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
+from attnlab.trust.training_data import Forms, TrainingData, candidates, entries
 
 _FILE = "calibration.json"
 _FORMAT = 1
@@ -149,20 +147,22 @@ def calibrate(
     progress: Progress | None = None,
     *,
     trust_code: bool = False,
+    data: TrainingData | None = None,
 ) -> Calibrated:
     """Calibrate a run on held-out questions and store the result in its folder."""
     run = open_run(run)
-    facts, lookup = facts_of(run), look_up(run, progress)
+    data = data or TrainingData(run)
+    facts, lookup = data.facts, data.look_up(progress)
     asked, strangers = _held_out(list(questions), facts, lookup.index)
     model, tokenizer = load_model(run.model, trust_code=trust_code)
-    trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, lambda: lines_read(run)))
+    trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, data.lines))
     plain = answer_distribution(model, tokenizer, [item.question for item in asked], trie, floor=FLOOR)
     right = trie.columns([item.answer for item in asked])
     temperature, note = _fit_temperature(plain, right)
     forms = Forms(facts)
     known = familiarity(model, tokenizer, [forms.name(item.question) for item in asked])
     calibrated = plain.tempered(temperature).if_known(known)
-    others = _strange_questions(run, forms, asked)
+    others = _strange_questions(data, forms, asked)
     found = Calibrated(
         model=_weights_checksum(run),
         temperature=temperature,
@@ -174,15 +174,15 @@ def calibrate(
         nobody=tuple(_unknown_names(model, tokenizer, others, trie, temperature, forms)),
     )
     with locked(run.path):
-        add_files(run.path, {_FILE: to_json({"format": _FORMAT, **asdict(found)})})
+        add_files(run.path, {_FILE: to_json({"format": _FORMAT, **records.plain(found)})})
     return found
 
 
-def _strange_questions(run: Run, forms: Forms, asked: Sequence[Question]) -> list[str]:
+def _strange_questions(data: TrainingData, forms: Forms, asked: Sequence[Question]) -> list[str]:
     """Questions about invented names, phrased like the others; none if the model was not trained with such names."""
-    if not any(stored_config(one).task.options.get("strangers") for one in lineage(run)):
+    if not any(stored_config(one).task.options.get("strangers") for one in lineage(data.run)):
         return []
-    corpus = Corpus("", tuple(lines_read(run)))
+    corpus = Corpus("", tuple(data.lines()))
     drawn, rng = [], np.random.default_rng(_SEED)
     for name in Strangers(corpus).draw(_STRANGERS / max(1, len(corpus.lines)), rng):
         question = asked[int(rng.integers(len(asked)))].question
@@ -279,10 +279,8 @@ def calibration_of(run: Run) -> Calibrated | None:
     if stored.pop("format", None) != _FORMAT:
         raise CheckpointError(f"{path} is of another version: make it again with `attnlab calibrate {run.path}`")
     try:
-        rows = tuple(Row(**row) for row in stored.pop("rows"))
-        found = Calibrated(rows=rows, answers=tuple(stored.pop("answers")), prior=tuple(stored.pop("prior")), **stored)
-        found = replace(found, nobody=tuple(found.nobody))
-    except (KeyError, TypeError) as error:
+        found = records.restored(Calibrated, stored)
+    except (AttributeError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} is damaged (at {error}): make it again with `attnlab calibrate {run.path}`"
         ) from None

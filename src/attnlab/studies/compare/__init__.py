@@ -1,10 +1,9 @@
 """Compare mechanisms, or any one setting, so that the result can be cited.
 
-    plan      specimens that differ in one thing, seeds, data (specimens, ready)
-    jobs      the runs, several at a time and in turn, each in a process of its own (job, measure)
-    records   finished runs, read; those that do not belong together are refused
-    judge     figures with intervals, tests, Holm's correction (figures)
-    explain   verdicts, and what a leak is worth, in sentences made from the numbers
+    plan      specimens that differ in one thing, seeds, data (specimens; ready: predefined comparisons)
+    jobs      the runs, several at a time, each trained and measured in its own process (job)
+    records   finished runs with their figures; those that do not belong together are refused
+    judge     intervals, tests, Holm's correction, and verdicts in words
 
 Every specimen is audited first.
 """
@@ -19,11 +18,11 @@ from rich.console import Console
 
 from attnlab.folders import add_files, is_written, read_json, to_json
 from attnlab.measure import audit
-from attnlab.model import LanguageModel, load_model
+from attnlab.model import load_model
 from attnlab.progress import say
 from attnlab.runs import Run, unused_path
 from attnlab.studies.compare.jobs import train_all
-from attnlab.studies.compare.judge import judge
+from attnlab.studies.compare.judge import ComparisonResult, judge
 from attnlab.studies.compare.plan import Data, Plan, advise, check, fingerprints, make_plan, small_model
 from attnlab.studies.study import Result, Study
 
@@ -31,7 +30,7 @@ __all__ = ["STUDY", "Data", "Plan", "advise", "begin", "check", "compare", "make
 
 
 def compare(*specimens: str, out: Path | str | None = None, console: Console | None = None, **asked: Any) -> Result:
-    """Compare specimens by name, silently unless there is a console; `asked` as in make_plan, and data as texts by name.
+    """Compare specimens by name, silently without a console; `asked` as in make_plan, with data by name.
 
     attnlab.compare("dot", "additive", task="words", seeds=3)["verdict"]
     """
@@ -42,21 +41,24 @@ def compare(*specimens: str, out: Path | str | None = None, console: Console | N
     return begin(plan, Path(out) if out else unused_path("compare"), console or Console(quiet=True))
 
 
-def conclude(folder: Path, plan: Plan, console: Console) -> Result:
-    """Audit, train, measure, judge."""
-    audits = audit_all(folder, plan, console)
+def _conclude(folder: Path, plan: Plan, console: Console) -> ComparisonResult:
+    audits = _audit_all(folder, plan, console)
     train_all(plan, folder, console)
     return judge(plan, folder, audits)
 
 
-def audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
-    """The audit of every specimen's model, before anything is trained; done once."""
+def _audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
+    """Audit every specimen's model before training, once."""
     path = folder / "audits.json"
     if is_written(path):
         return read_json(path)
     found = {}
     for specimen in plan.specimens:
-        report = audit.audit_module(model_to_audit(plan, folder, specimen.name), name=specimen.name)
+        if plan.runs:
+            model = load_model(Run.open(plan.path(folder, specimen.name, plan.seeds[0])).model)[0]
+        else:
+            model = small_model(specimen, plan.seeds[0])
+        report = audit.audit_module(model, name=specimen.name)
         found[specimen.name] = report.to_dict()
         words = f"wrong as declared: {report.defect}" if report.verdict == "declared" else report.verdict
         reasons = {"fail": report.faults.values(), "not tested": [report.untested.get("future", "")]}
@@ -67,12 +69,5 @@ def audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
     return found
 
 
-def model_to_audit(plan: Plan, folder: Path, name: str) -> LanguageModel:
-    """The model of a specimen: of a finished run its own, else a fresh one with few words."""
-    if plan.runs:
-        return load_model(Run.open(plan.path(folder, name, plan.seeds[0])).model)[0]
-    return small_model(plan.find(name), plan.seeds[0])
-
-
-STUDY = Study(Plan.stored, check, fingerprints, conclude, lambda plan: plan.study, ("corpus", "dev", "facts", "exam"))
+STUDY = Study(Plan.stored, check, fingerprints, _conclude, lambda plan: plan.study, ("corpus", "dev", "facts", "exam"))
 begin = STUDY.begin

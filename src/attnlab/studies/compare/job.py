@@ -1,6 +1,8 @@
-"""One run of a comparison in a process of its own, so that its peak memory is its own: trained, or gone on with; measured.
+"""One run of a comparison in its own process, so that its peak memory is its own: trained or resumed, then measured.
 
-python -m attnlab.studies.compare.job FOLDER SPECIMEN SEED PARENT
+    python -m attnlab.studies.compare.job FOLDER SPECIMEN SEED PARENT
+
+Figures go to measured.json, and what the tests need per sentence or question to CSV files beside it.
 """
 
 from __future__ import annotations
@@ -9,42 +11,36 @@ import os
 import shutil
 import signal
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from attnlab import stages
+import numpy as np
+import torch
+
+from attnlab import perplexity, stages
 from attnlab.errors import AttnlabError
-from attnlab.folders import is_written, locked, read_json
+from attnlab.evaluate import Score, encode_question, examine, sample
+from attnlab.flops import flops_per_token
+from attnlab.folders import is_written, locked, read_json, to_json, write_folder
 from attnlab.machine import end_with_parent
+from attnlab.model import LanguageModel, load_model
+from attnlab.perplexity import SentenceLosses
+from attnlab.records import plain
 from attnlab.runs import Run
-from attnlab.studies.compare.measure import measure
 from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
+from attnlab.studies.compare.records import Measured, OnText, Quality, Readings
 from attnlab.studies.study import refuse_changes
 from attnlab.terminal import unexpected
+from attnlab.tokenizers import UNKNOWN, Tokenizer
+from attnlab.word_split import split_words
 
+_SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
+_DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
+_READ_TWICE = 200  # texts that are also read word by word
+_TYPICAL = 500  # texts whose mean length stands for all
 
-def train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
-    """The run that is measured, trained as far as it is not."""
-    path = plan.path(folder, name, seed)
-    if plan.runs:
-        return Run.open(path)
-    specimen = plan.find(name)
-    steps = stages_of(specimen, plan)
-    settings, corpus = specimen.settings(seed), plan.text_of(name)
-    run: Run | None = None
-    for stage in steps:
-        # The run that is measured has the plain name, whatever it took to get there.
-        place = path if stage == steps[-1] else path.with_name(f"{path.name}-{stage}")
-        if (place / "config.json").is_file():
-            run = stages.resume(Run.open(place))
-        elif stage == "pretrain":
-            assert corpus is not None
-            facts = plan.facts if stages.reads_questions(settings) else None
-            run = stages.pretrain(settings, corpus, facts, place)
-        else:
-            assert plan.facts is not None
-            run = stages.finetune(specimen.settings(seed, stage), run, plan.facts, corpus, place)
-    assert run is not None
-    return run
+Files = dict[str, bytes]
 
 
 def work(folder: Path, name: str, seed: int) -> None:
@@ -54,19 +50,149 @@ def work(folder: Path, name: str, seed: int) -> None:
     refuse_changes(study.get("fingerprints", {}), fingerprints(plan))
     target = plan.measured(folder, name, seed)
     if target.exists() and not is_written(plan.path(folder, name, seed) / "result.json"):
-        shutil.rmtree(target)  # of a run that is there no more
-    run = train(plan, folder, name, seed)
+        shutil.rmtree(target)  # of a run that was removed
+    run = _train(plan, folder, name, seed)
     if not target.exists():
-        measure(plan, run, target)
+        _measure(plan, run, target)
+
+
+def _train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
+    """Train a run as far as that is not done."""
+    path = plan.path(folder, name, seed)
+    if plan.runs:
+        return Run.open(path)
+    specimen = plan.find(name)
+    steps = stages_of(specimen, plan)
+    corpus = specimen.corpus or plan.corpus
+    run: Run | None = None
+    for stage in steps:
+        # The run that is measured has the plain name, however many stages precede it.
+        place = path if stage == steps[-1] else path.with_name(f"{path.name}-{stage}")
+        if (place / "config.json").is_file():
+            run = stages.resume(Run.open(place))
+        else:
+            settings = specimen.settings(seed, stage)
+            asks = stage != "pretrain" or stages.reads_questions(settings)
+            run = stages.begin(settings, stage, plan.data.sources(corpus, plan.facts if asks else None), run, place)
+    assert run is not None
+    return run
+
+
+def _measure(plan: Plan, run: Run, target: Path) -> None:
+    """Measure a finished run, and write all figures at once."""
+    began = time.perf_counter()
+    model, tokenizer = load_model(run.model)
+    torch.set_num_threads(stages.stored_config(run).train.threads or 1)
+    assert plan.corpus is not None
+    lines = plan.data.corpus(plan.corpus).lines
+    text: OnText | None = None
+    answers: Score | None = None
+    if plan.words:
+        text, files, sentences, width = _on_text(plan, run, model, tokenizer, lines)
+    else:
+        answers, files, sentences = _on_questions(plan, model, tokenizer)
+        width = None
+    readings, more = _read_twice(model, tokenizer, sentences, width)
+    # The arithmetic per token depends on the length: here, the mean length of the corpus.
+    typical = some(lines, _TYPICAL)
+    length = round(sum(len(tokenizer.encode(line)) + 1 for line in typical) / len(typical))
+    length = max(2, min(model.config.block_size, length))
+    flops = flops_per_token(model, length, training=True).total
+    measured = Measured(readings, flops, round(time.perf_counter() - began, 1), length, text, answers)
+    write_folder(target, "measurement", {**files, **more, "measured.json": to_json(plain(measured))})
+
+
+def _on_questions(plan: Plan, model: LanguageModel, tokenizer: Tokenizer) -> tuple[Score, Files, list[list[int]]]:
+    """Exact match per question; and questions with their answers as token ids, to be read twice."""
+    assert plan.exam is not None
+    exam, block = plan.data.questions(plan.exam), model.config.block_size
+    examination = examine(model, tokenizer, exam)
+    files = {
+        "right.csv": "".join(f"{line}\n" for line in ("right", *map(int, examination.right))).encode(),
+        "predictions.txt": examination.lines(),
+    }
+    asked = [
+        [
+            *encode_question(tokenizer, item.question, block),
+            *tokenizer.encode(item.answer or ""),
+            tokenizer.mask,
+        ][:block]
+        for item in exam[:_READ_TWICE]
+    ]
+    return examination.score(), files, asked
+
+
+def _on_text(
+    plan: Plan, run: Run, model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str]
+) -> tuple[OnText, Files, list[list[int]], int | None]:
+    """Losses of sentences trained on and not, probes and samples; and sentences to be read twice, with their width."""
+    assert plan.dev is not None
+    reading = stages.reading_options(run)
+    longest = min(reading.get("longest") or model.config.block_size, model.config.block_size)
+    dev = plan.data.corpus(plan.dev).lines
+    of_dev, of_train = (
+        perplexity.sentence_losses(model, tokenizer, part, **reading) for part in (dev, some(lines, len(dev)))
+    )
+    # Models of pieces have no start symbol.
+    prompt = "" if tokenizer.start is not None else "The"
+    texts = sample(model, tokenizer, prompt, _SAMPLES, temperature=1.0, limit=longest)
+    found = OnText(
+        of_dev.summary(),
+        of_train.summary(),
+        tuple(perplexity.probe(model, tokenizer, plan.probes, **reading)),
+        tuple(texts[:_KEPT_SAMPLES]),
+        quality([_split(text, tokenizer) for text in texts]),
+        quality([_split(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
+    )
+    few = [tokenizer.sentence(line, longest) for line in some(dev, _READ_TWICE)]
+    files = {"dev.csv": of_dev.to_csv(), "train.csv": of_train.to_csv()}
+    return found, files, few, longest if reading.get("padded") else None
+
+
+def _read_twice(
+    model: LanguageModel, tokenizer: Tokenizer, sentences: Sequence[list[int]], width: int | None
+) -> tuple[Readings, Files]:
+    """Read the same texts whole and word by word; the losses differ only if the model sees the future."""
+    tokens, unknown = tuple(len(ids) - 1 for ids in sentences), (0,) * len(sentences)
+    whole = SentenceLosses(tuple(perplexity.whole_losses(model, sentences, tokenizer.pad, width)), tokens, unknown)
+    apart = SentenceLosses(tuple(perplexity.prefix_losses(model, sentences)), tokens, unknown)
+    files = {"whole.csv": whole.to_csv(), "word_by_word.csv": apart.to_csv()}
+    return Readings(len(sentences), whole.token_perplexity, apart.token_perplexity), files
+
+
+def some(lines: Sequence[str], count: int) -> list[str]:
+    """At most `count` lines, the same for every run, in order."""
+    if len(lines) <= count:
+        return list(lines)
+    picked = np.random.default_rng(0).choice(len(lines), count, replace=False)
+    return [lines[at] for at in sorted(picked.tolist())]
+
+
+def _split(text: str, tokenizer: Tokenizer) -> list[str]:
+    """Split a text into words; a word tokenizer has done so already."""
+    return text.split() if tokenizer.words else split_words(text)
+
+
+def quality(texts: Sequence[Sequence[str]]) -> Quality:
+    """Count unknown words, punctuation and distinct words in texts given as words."""
+    words = [word for text in texts for word in text]
+    count = max(1, len(words))
+    return Quality(
+        tokens=len(words),
+        unknown_share=words.count(UNKNOWN) / count,
+        punctuation_share=sum(not any(map(str.isalnum, word)) for word in words) / count,
+        distinct_share=len(set(words[:_DISTINCT])) / min(count, _DISTINCT),
+        mean_length=len(words) / max(1, len(texts)),
+    )
 
 
 def main(arguments: list[str]) -> int:
-    """Do one job; mistakes end in one line."""
+    """Do one job; errors are reported in one line."""
     folder, name, seed, parent = Path(arguments[0]), arguments[1], int(arguments[2]), int(arguments[3])
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # from its parent, also where the parent ignores Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # sent by the parent, even if it ignores Ctrl-C itself
     end_with_parent(signal.SIGINT)
     if os.getppid() != parent:
-        return 130  # it ended before it could be watched
+        return 130  # the parent ended before it could be watched
     try:
         plan = Plan.stored(read_json(folder / "study.json")["plan"])
         with locked(folder / "logs", f"{plan.find(name).folder}-seed-{seed}.lock"):

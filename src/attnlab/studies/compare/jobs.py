@@ -1,4 +1,4 @@
-"""The runs of a comparison, several at a time, each in a process of its own; stopped, all are saved and go on later."""
+"""The runs of a comparison, several at a time, each in its own process; when stopped, all are saved and can be resumed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from attnlab.listing import last_step
 from attnlab.progress import say
 from attnlab.studies.compare.plan import Plan
 
-PAUSE = 0.2  # seconds between two looks at the processes
-INTERRUPTED = 130  # the code of a job that was asked to stop, and saved its state
-PATIENCE = 60.0  # seconds in which a process that was asked to stop may save its state
+PAUSE = 0.2  # seconds between polls of the processes
+_INTERRUPTED = 130  # exit code of a job that was asked to stop and has saved its state
+PATIENCE = 60.0  # seconds that a process has to save its state when asked to stop
 
 
 @dataclass
-class Job:
+class _Job:
     """A process that trains and measures one run."""
 
     name: str
@@ -39,18 +39,18 @@ class Job:
 
     @property
     def label(self) -> str:
-        """How it is called on the screen."""
+        """Its name in messages."""
         return f"{self.name}, seed {self.seed}"
 
     def progress(self) -> tuple[float, float | None]:
-        """How far it came, and its loss."""
+        """The share that is done, and the loss."""
         last = last_step(self.run / "metrics.jsonl")
-        if not last:  # of a run in two stages the first
+        if not last:  # the first of two stages
             last = last_step(self.run.with_name(f"{self.run.name}-pretrain") / "metrics.jsonl")
         return last.get("progress", 0.0), last.get("loss")
 
     def failure(self) -> str:
-        """Why it ended: the signal that ended it, or the last line that it wrote."""
+        """Why it ended: the signal, or the last line that it wrote."""
         code = self.process.returncode
         if code < 0:
             return f"ended by {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
@@ -58,47 +58,41 @@ class Job:
         return lines[-1] if lines else f"ended with code {code}"
 
 
-def start(plan: Plan, folder: Path, name: str, seed: int) -> Job:
-    """Begin one job."""
-    path = plan.path(folder, name, seed)
+def start(plan: Plan, folder: Path, name: str, seed: int) -> _Job:
+    """Start a job."""
     log = folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.txt"
     log.parent.mkdir(exist_ok=True)
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "attnlab.studies.compare.job",
-        str(folder),
-        name,
-        str(seed),
-        str(os.getpid()),
-    ]
+    module = [sys.executable, "-P", "-m", "attnlab.studies.compare.job"]
+    command = [*module, str(folder), name, str(seed), str(os.getpid())]
     with log.open("ab") as stream:
-        # A session of its own: Ctrl-C in the terminal is for the comparison, which then asks its jobs to stop.
+        # A new session: Ctrl-C in the terminal reaches the comparison only, which then asks its jobs to stop.
         process = subprocess.Popen(
             command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, start_new_session=True
         )
-    return Job(name, seed, path, log, process, time.monotonic())
+    return _Job(name, seed, plan.path(folder, name, seed), log, process, time.monotonic())
 
 
-def done(plan: Plan, folder: Path, name: str, seed: int) -> bool:
-    """Whether a run is there, complete and measured."""
+def _done(plan: Plan, folder: Path, name: str, seed: int) -> bool:
+    """Whether a run is complete and measured."""
     complete = is_written(plan.path(folder, name, seed) / "result.json")
     return complete and plan.measured(folder, name, seed).exists()
 
 
 def train_all(plan: Plan, folder: Path, console: Console) -> None:
-    """Every run that is not trained and measured yet, `plan.jobs` at a time, in the order of the plan.
+    """Train and measure every run that is not done yet, `plan.jobs` at a time, in the order of the plan.
 
-    A run that fails does not keep the others from coming to their end.
+    The other runs are finished even if one fails.
     """
-    waiting = [one for one in plan.order() if not done(plan, folder, *one)]
+    waiting = [one for one in plan.order() if not _done(plan, folder, *one)]
     total = len(plan.order())
-    running: list[Job] = []
-    failed: list[Job] = []
+    running: list[_Job] = []
+    failed: list[_Job] = []
     if waiting:
-        say(console, f"{total - len(waiting)} of {total} runs are done; {plan.jobs} at a time, each ends with a line")
-    with screen(console) as show:
+        say(
+            console,
+            f"{total - len(waiting)} of {total} runs are done; {plan.jobs} run at a time, one line each when done",
+        )
+    with _screen(console) as show:
         try:
             while waiting or running:
                 while waiting and len(running) < plan.jobs:
@@ -106,7 +100,7 @@ def train_all(plan: Plan, folder: Path, console: Console) -> None:
                 time.sleep(PAUSE)
                 for job in [one for one in running if one.process.poll() is not None]:
                     running.remove(job)
-                    if job.process.returncode == INTERRUPTED:
+                    if job.process.returncode == _INTERRUPTED:
                         raise Interrupted(job.failure())
                     if job.process.returncode != 0:
                         failed.append(job)
@@ -115,17 +109,17 @@ def train_all(plan: Plan, folder: Path, console: Console) -> None:
                         show.done(job, total - len(waiting) - len(running) - len(failed), total)
                 show.update(running)
         finally:
-            stop(running)
+            _stop(running)
     if failed:
         first = failed[0]
         raise AttnlabError(
-            f"{len(failed)} of {total} runs failed, the first {first.label}: {first.failure()} (all it wrote: {first.log});"
+            f"{len(failed)} of {total} runs failed, the first {first.label}: {first.failure()} (its output: {first.log});"
             f" the others are kept, and `attnlab resume {folder}` tries again"
         )
 
 
-def stop(running: Sequence[Job]) -> None:
-    """Have jobs save their state and end."""
+def _stop(running: Sequence[_Job]) -> None:
+    """Ask jobs to save their state and end."""
     for job in running:
         job.process.send_signal(signal.SIGINT)
     until = time.monotonic() + PATIENCE
@@ -136,17 +130,17 @@ def stop(running: Sequence[Job]) -> None:
             job.process.kill()
 
 
-class Screen:
-    """Lines where there is no terminal."""
+class _Lines:
+    """Shows finished jobs as lines."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
 
-    def update(self, running: Sequence[Job]) -> None:
-        """Show how far the jobs are."""
+    def update(self, running: Sequence[_Job]) -> None:
+        """Show the progress of the jobs."""
 
-    def done(self, job: Job, number: int, total: int) -> None:
-        """Say that one is complete."""
+    def done(self, job: _Job, number: int, total: int) -> None:
+        """Report a finished job."""
         loss = read_json(job.run / "result.json")["final_loss"]
         say(
             self.console,
@@ -154,15 +148,15 @@ class Screen:
         )
 
 
-class Bars(Screen):
-    """A bar for every job."""
+class _Bars(_Lines):
+    """Shows a bar per job."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress.console)
         self.progress = progress
         self.bars: dict[str, TaskID] = {}
 
-    def update(self, running: Sequence[Job]) -> None:
+    def update(self, running: Sequence[_Job]) -> None:
         """Move the bars."""
         for job in running:
             share, loss = job.progress()
@@ -171,19 +165,19 @@ class Bars(Screen):
             said = "measuring" if (job.run / "result.json").is_file() else f"loss {loss:.3f}" if loss else "starting"
             self.progress.update(self.bars[job.label], completed=share, said=said)
 
-    def done(self, job: Job, number: int, total: int) -> None:
-        """Take a bar away, and leave its line."""
+    def done(self, job: _Job, number: int, total: int) -> None:
+        """Replace a bar by its line."""
         if job.label in self.bars:
             self.progress.remove_task(self.bars.pop(job.label))
         super().done(job, number, total)
 
 
 @contextmanager
-def screen(console: Console) -> Iterator[Screen]:
-    """Bars in a terminal, lines elsewhere."""
+def _screen(console: Console) -> Iterator[_Lines]:
+    """_Bars in a terminal, lines elsewhere."""
     if not console.is_terminal:
-        yield Screen(console)
+        yield _Lines(console)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        yield Bars(progress)
+        yield _Bars(progress)

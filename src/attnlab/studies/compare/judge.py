@@ -1,266 +1,549 @@
-"""From finished runs to what may be said: figures with intervals, tests, verdicts. Plain numbers; trains and loads nothing."""
+"""From finished runs to a result: figures with intervals, tests, verdicts in words. Trains and loads nothing."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import astuple, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from attnlab import corpora, stages, stats
+from attnlab import stages, stats
 from attnlab.config import flatten
 from attnlab.errors import UserError
 from attnlab.machine import environment
+from attnlab.measure.audit.leaks import LIMIT
+from attnlab.perplexity import Probe
+from attnlab.records import flat, optional
 from attnlab.runs import Run, lineage
 from attnlab.stats.perplexity import exp_or_none
-from attnlab.studies.compare import explain
-from attnlab.studies.compare.figures import Figure, Kind, figures
 from attnlab.studies.compare.plan import Plan, seen_before
-from attnlab.studies.compare.records import Record, notes_on, read_records
+from attnlab.studies.compare.records import (
+    Figure,
+    Kind,
+    Quality,
+    Readings,
+    Record,
+    Records,
+    figures,
+    notes_on,
+    read_records,
+    refuse_differences,
+)
 
-AHEAD = 0.005  # relative change of perplexity, read whole and word by word, that rounding cannot make
-CURVE = ("step", "tokens", "loss", "seconds")  # of every step
-FUTURE = ("future", "gradient", "prefix", "padding")  # checks of an audit that find what must not be seen
-RATIO = ("ratio", "ratio_low", "ratio_high", "p")
+_AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
+_ALPHA = 0.05
+_CURVE = ("step", "tokens", "loss", "seconds")  # kept per step
+_FUTURE = ("future", "gradient", "prefix", "padding")  # checks of the audit that find leaks from the future
+
+Audit = Mapping[str, Any]  # a report of attnlab.measure.audit, as stored
 
 
-def judge(plan: Plan, folder: Path, audits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The result of a comparison, ready for JSON and for the report."""
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the seeds: its mean with a 95 % interval, and the value of each seed."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+    low: float | None
+    high: float | None
+    note: str
+    each: list[float]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of perplexities with its 95 % interval."""
+
+    ratio: float
+    ratio_low: float | None
+    ratio_high: float | None
+    p: float | None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the ratio is shown to differ from one."""
+        return self.p is not None and self.p < _ALPHA
+
+    def __str__(self) -> str:
+        """The ratio in words."""
+        if self.ratio_low is None:
+            return f"{self.ratio:.3g} times"
+        return f"{self.ratio:.3g} times ({self.ratio_low:.3g} to {self.ratio_high:.3g})"
+
+
+@dataclass(frozen=True)
+class TextEffect(Ratio):
+    """The tested ratio of two token perplexities."""
+
+    test: str
+    details: stats.Perplexities
+
+
+@dataclass(frozen=True)
+class AnswerEffect:
+    """The tested difference of two shares of right answers."""
+
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    test: str
+    details: stats.McNemar | stats.SeedsByQuestions
+
+
+@dataclass(frozen=True)
+class SeedPair:
+    """The figure of both sides with one seed; for answers, with McNemar's test."""
+
+    seed: int
+    a: float
+    b: float
+    difference: float
+    mcnemar: stats.McNemar | None = optional()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One tested pair."""
+
+    a: str
+    b: str
+    figure: str
+    words: str
+    effect: TextEffect | AnswerEffect = flat()
+    adjusted: float | None = None  # p after Holm's correction
+    shown: bool = False
+    believed: bool = True  # False if one of the two sees the future
+    by_seed: tuple[SeedPair, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The comparison as a sentence."""
+        words = f"{self.a} against {self.b}: {self.words}."
+        return words if self.believed else f"{words} This is invalid, since one of the two sees the future."
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A minus B of a further figure, paired by seed: described, not tested."""
+
+    a: str
+    b: str
+    figure: str
+    difference: float
+    low: float | None
+    high: float | None
+    ratio: float | None
+
+
+@dataclass(frozen=True)
+class MeanProbe(Probe):
+    """A probe sentence: the mean over the seeds, and the loss of each seed."""
+
+    losses: list[float]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A specimen's probes (means over seeds) and samples (of the first seed)."""
+
+    probes: tuple[MeanProbe, ...]
+    samples: tuple[str, ...]
+    sample_quality: Quality
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The perplexity of a leaking specimen over that of the reference: read whole, and word by word."""
+
+    whole: Ratio
+    word_by_word: Ratio
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One run of a specimen."""
+
+    seed: int
+    folder: str
+    values: dict[str, float]
+    metrics: list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One specimen with all its runs."""
+
+    name: str
+    reference: bool
+    leaks: bool
+    audit: Audit
+    settings: dict[str, Any]
+    values: dict[str, Spread]
+    runs: tuple[SeedRun, ...]
+    word_by_word: Readings
+    texts: Texts | None = flat(None)
+    gain: Gain | None = optional()
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """The data: names and counts."""
+
+    corpus: str | None
+    dev: str | None
+    facts: str | None
+    exam: str | None
+    sentences: int
+    dev_sentences: int | None
+    questions: int | None
+    seen_before: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the leak of a specimen is worth; the last paragraph is the verdict."""
+
+    title: str
+    paragraphs: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonResult:
+    """The result of a comparison."""
+
+    kind: str = "comparison"
+    study: str
+    title: str
+    question: str
+    command: str
+    finished: str
+    seconds: float
+    quick: bool
+    task: str
+    preset: str
+    varied: str
+    seeds: tuple[int, ...]
+    jobs: int
+    order: list[tuple[str, int]]
+    data: DataSummary
+    figures: list[Figure]
+    specimens: list[Judged]
+    comparisons: list[Comparison]
+    paired: list[Difference]
+    environment: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
+    theirs: tuple[dict[str, Any], ...] | None = optional()
+    text_quality: Quality | None = optional()
+    verdict: list[str]
+    explanation: list[Explanation]
+
+
+def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonResult:
+    """Judge the finished runs of a comparison."""
     records = read_records(plan, folder)
-    columns = [
-        one for one in figures(plan.words) if all(one.key in r.values for rows in records.values() for r in rows)
-    ]
+    refuse_differences(plan, records)
+    every = [one for rows in records.values() for one in rows]
+    columns = [one for one in figures(plan.words) if all(one.key in record.values for record in every)]
+    reference = plan.specimens[0].name
     specimens = [
-        describe(plan, folder, rows, columns, audits[name])
-        | {"name": name, "reference": name == plan.specimens[0].name}
-        for name, rows in records.items()
+        _describe(plan, folder, name, rows, records[reference], columns, audits[name]) for name, rows in records.items()
     ]
-    leaking = {one["name"] for one in specimens if one["leaks"]}
+    leaking = {one.name for one in specimens if one.leaks}
     comparisons = compare_all(plan, records, columns[0], leaking)
-    for one in specimens[1:]:
-        if one["leaks"] and plan.words:
-            one["gain"] = worth(records[one["name"]], records[plan.specimens[0].name])
-    first = records[plan.specimens[0].name][0]
-    everything = [one for rows in records.values() for one in rows]
-    result: dict[str, Any] = {
-        "kind": "comparison",
-        "study": plan.study,
-        "title": plan.title,
-        "question": plan.question,
-        "command": plan.command,
-        "finished": date.today().isoformat(),
-        "seconds": round(sum(one.values["seconds"] + one.measured["measuring"] for one in everything), 1),
-        "quick": plan.quick,
-        "task": stages.stored_config(first.run).task.name,
-        "preset": stages.stored_config(first.run).preset,
-        "varied": plan.varied,
-        "seeds": list(plan.seeds),
-        "jobs": plan.jobs,
-        "order": [list(one) for one in plan.order()],
-        "data": describe_data(plan),
-        "figures": [one.to_dict() for one in columns],
-        "specimens": specimens,
-        "comparisons": comparisons,
-        "paired": [
-            pair(a, b, column, records) for a, b in plan.compared() for column in columns[1:] if column.kind != "count"
+    data, text_quality = _describe_data(plan), every[0].text.text_quality if plan.words else None
+    explanation = explain(specimens, text_quality)
+    seen = (
+        f"{data.seen_before:,} of the measured {'sentences' if plan.words else 'questions'} are in the training data:"
+    )
+    config = stages.stored_config(every[0].run)
+    return ComparisonResult(
+        study=plan.study,
+        title=plan.title,
+        question=plan.question,
+        command=plan.command,
+        finished=date.today().isoformat(),
+        seconds=round(sum(one.values["seconds"] + one.measured.measuring for one in every), 1),
+        quick=plan.quick,
+        task=config.task.name,
+        preset=config.preset,
+        varied=plan.varied,
+        seeds=plan.seeds,
+        jobs=plan.jobs,
+        order=plan.order(),
+        data=data,
+        figures=columns,
+        specimens=specimens,
+        comparisons=comparisons,
+        paired=[
+            difference(a, b, column, records)
+            for a, b in plan.compared()
+            for column in columns[1:]
+            if column.kind != "count"
         ],
-        "environment": environment(),
-        "settings": {name: settings_of(rows[0].run) for name, rows in records.items()},
-    }
-    if plan.theirs:
-        result["theirs"] = list(plan.theirs)
-    if plan.words:
-        result["text_quality"] = first.measured["text_quality"]
-    said = explain.explained(result)
-    if seen := result["data"]["seen_before"]:
-        what = "sentences" if plan.words else "questions"
-        said["verdict"].append(f"{seen:,} of the {what} measured on were learned from: read the figures with that.")
-    return result | {**said, "verdict": [*said["verdict"], *notes_on(records)]}
+        environment=environment(),
+        settings={name: settings_of(rows[0].run) for name, rows in records.items()},
+        theirs=plan.theirs or None,
+        text_quality=text_quality,
+        verdict=[
+            *(one.paragraphs[-1] for one in explanation),
+            *(one.sentence for one in comparisons),
+            *([f"{seen} read the figures with that in mind."] if data.seen_before else []),
+            *notes_on(records),
+        ],
+        explanation=explanation,
+    )
 
 
 def settings_of(run: Run) -> dict[str, Any]:
     """The settings of a run without its seed."""
-    stored: dict[str, Any] = run.config["config"]
-    return {key: value for key, value in stored.items() if key != "seed"}
+    return {key: value for key, value in run.config["config"].items() if key != "seed"}
 
 
-def describe_data(plan: Plan) -> dict[str, Any]:
-    """The data in numbers."""
-    lines = corpora.load_corpus(plan.corpus).lines if plan.corpus else ()
-    return {
-        **{
-            key: Path(name).name if (name := getattr(plan, key)) else None for key in ("corpus", "dev", "facts", "exam")
-        },
-        "sentences": len(lines),
-        "dev_sentences": len(corpora.load_corpus(plan.dev).lines) if plan.dev else None,
-        "questions": len(corpora.load_questions(plan.exam)) if plan.exam else None,
-        "seen_before": seen_before(plan)[0],
-    }
+def _describe_data(plan: Plan) -> DataSummary:
+    corpus, dev, facts, exam = (
+        Path(name).name if name else None for name in (plan.corpus, plan.dev, plan.facts, plan.exam)
+    )
+    return DataSummary(
+        corpus,
+        dev,
+        facts,
+        exam,
+        sentences=len(plan.data.corpus(plan.corpus).lines) if plan.corpus else 0,
+        dev_sentences=len(plan.data.corpus(plan.dev).lines) if plan.dev else None,
+        questions=len(plan.data.questions(plan.exam)) if plan.exam else None,
+        seen_before=seen_before(plan)[0],
+    )
 
 
-def describe(
-    plan: Plan, folder: Path, rows: Sequence[Record], columns: Sequence[Figure], audit: Mapping[str, Any]
-) -> dict[str, Any]:
+def _describe(
+    plan: Plan,
+    folder: Path,
+    name: str,
+    rows: Sequence[Record],
+    reference: Sequence[Record],
+    columns: Sequence[Figure],
+    audit: Audit,
+) -> Judged:
     """One specimen with all its runs."""
-    spread = {}
-    for column in columns:
-        each = [row.values[column.key] for row in rows]
-        spread[column.key] = {**spread_of(each, column.kind), "each": each}
-    found: dict[str, Any] = {
-        "leaks": any(check in audit["faults"] for check in FUTURE),
-        "audit": dict(audit),
-        "settings": {plan.varied: dict(flatten(settings_of(lineage(rows[0].run)[-1]))).get(plan.varied)},
-        "values": spread,
-        "runs": [
-            {
-                "seed": row.seed,
-                "folder": os.path.relpath(row.run.path, folder),
-                "values": row.values,
-                "metrics": [{key: step[key] for key in CURVE} for step in row.run.metrics()],
-            }
+    readings = [row.measured.word_by_word for row in rows]
+    ahead = max(abs(one.word_by_word / one.whole - 1) for one in readings)
+    leaks = any(check in audit["faults"] for check in _FUTURE) or ahead > _AHEAD
+    whole, apart = (stats.geometric_mean([getattr(one, key) for one in readings]) for key in ("whole", "word_by_word"))
+    return Judged(
+        name=name,
+        reference=rows is reference,
+        leaks=leaks,
+        audit=audit,
+        settings={plan.varied: dict(flatten(settings_of(lineage(rows[0].run)[-1]))).get(plan.varied)},
+        values={one.key: spread_of([row.values[one.key] for row in rows], one.kind) for one in columns},
+        runs=tuple(
+            SeedRun(
+                row.seed,
+                os.path.relpath(row.run.path, folder),
+                row.values,
+                [{key: step[key] for key in _CURVE} for step in row.run.metrics()],
+            )
             for row in rows
-        ],
-    }
-    ahead = [abs(one["word_by_word"] / one["whole"] - 1) for one in (row.measured["word_by_word"] for row in rows)]
-    found["leaks"] = found["leaks"] or max(ahead) > AHEAD
-    found["word_by_word"] = {
-        "sentences": rows[0].measured["word_by_word"]["sentences"],
-        **{
-            key: stats.geometric_mean([row.measured["word_by_word"][key] for row in rows])
-            for key in ("whole", "word_by_word")
-        },
-    }
-    return found | (of_text(rows) if plan.words else {})
+        ),
+        word_by_word=Readings(readings[0].sentences, whole, apart),
+        texts=_texts(rows) if plan.words else None,
+        gain=_gain(rows, reference) if leaks and plan.words and rows is not reference else None,
+    )
 
 
-def spread_of(each: Sequence[float], kind: Kind) -> dict[str, Any]:
-    """The mean over seeds with its interval: of perplexities, which multiply, in logarithms; within what can be."""
+def spread_of(each: Sequence[float], kind: Kind) -> Spread:
+    """The mean over the seeds with its interval, within the possible values; of perplexities, in logarithms."""
+    found = stats.mean_interval(each)
+    low, high = found.low, found.high
+    mean: float | None = found.mean
     if kind == "perplexity":
-        found = asdict(stats.mean_interval([math.log(value) for value in each]))
-        sd = asdict(stats.mean_interval(each))["sd"]
-        return found | {key: exp_or_none(found[key]) for key in ("mean", "low", "high")} | {"sd": sd}
-    found = asdict(stats.mean_interval(each))
-    if found["low"] is not None:
-        found["low"] = max(0.0, found["low"])
-        found["high"] = min(1.0, found["high"]) if kind == "share" else found["high"]
-    return found
+        logs = stats.mean_interval([math.log(value) for value in each])
+        mean, low, high = (exp_or_none(one) for one in (logs.mean, logs.low, logs.high))
+    elif low is not None and high is not None:
+        low, high = max(0.0, low), min(1.0, high) if kind == "share" else high
+    return Spread(found.n, mean, found.sd, low, high, found.note, list(each))
 
 
-def worth(leaking: Sequence[Record], reference: Sequence[Record]) -> dict[str, Any]:
-    """The perplexity of a leaking specimen over that of the reference: read whole, and word by word."""
-    return {
-        name: {key: value for key, value in compare_text(leaking, reference, f"{name}.csv").items() if key in RATIO}
-        for name in ("whole", "word_by_word")
-    }
+def _gain(leaking: Sequence[Record], reference: Sequence[Record]) -> Gain:
+    whole, apart = (compare_text(leaking, reference, f"{name}.csv") for name in ("whole", "word_by_word"))
+    return Gain(*(Ratio(one.ratio, one.ratio_low, one.ratio_high, one.p) for one in (whole, apart)))
 
 
-def of_text(rows: Sequence[Record]) -> dict[str, Any]:
-    """What a specimen makes of sentences: probes as means over seeds, samples of the first seed."""
-    return {
-        "probes": [
-            explain.mean_probe([row.measured["probes"][at] for row in rows])
-            for at in range(len(rows[0].measured["probes"]))
-        ],
-        "samples": rows[0].measured["samples"],
-        "sample_quality": {
-            key: sum(row.measured["sample_quality"][key] for row in rows) / len(rows)
-            for key in rows[0].measured["sample_quality"]
-        },
-    }
+def _texts(rows: Sequence[Record]) -> Texts:
+    probes = []
+    for same in zip(*(row.text.probes for row in rows), strict=True):
+        losses = [one.loss for one in same]
+        loss = sum(losses) / len(losses)
+        probes.append(MeanProbe(same[0].sentence, same[0].tokens, same[0].unknown, loss, math.exp(loss), losses))
+    qualities = [astuple(row.text.sample_quality) for row in rows]
+    means = (sum(column) / len(column) for column in zip(*qualities, strict=True))
+    return Texts(tuple(probes), rows[0].text.samples, Quality(*means))
 
 
-def compare_all(
-    plan: Plan, records: Mapping[str, Sequence[Record]], column: Figure, leaking: set[str]
-) -> list[dict[str, Any]]:
-    """Every pair that is tested, with Holm's correction where there are several."""
+# Tests
+
+
+def compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]) -> list[Comparison]:
+    """Test every pair, with Holm's correction if there are several."""
     pairs = plan.compared()
     test = compare_text if plan.words else compare_answers
     tested = [test(records[a], records[b]) for a, b in pairs]
-    # Right answers are written word by word, where there is no future; perplexities of who sees it are not believed.
+    # Answers are written word by word, where there is no future; perplexities of models that see it are invalid.
     believed = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
-    known = [at for at, one in enumerate(tested) if one["p"] is not None and believed[at]]
+    known = {at: one.p for at, one in enumerate(tested) if one.p is not None and believed[at]}
     adjusted: dict[int, float] = {}
     if len(known) > 1:
-        adjusted = dict(zip(known, stats.holm([tested[at]["p"] for at in known]), strict=True))
+        adjusted = dict(zip(known, stats.holm(list(known.values())), strict=True))
     found = []
     for at, ((a, b), one) in enumerate(zip(pairs, tested, strict=True)):
-        p = adjusted.get(at, one["p"])
-        comparisons = len(known) if at in adjusted else 1
-        words = stats.in_words(one.pop("record"), a, b, adjusted=adjusted.get(at), comparisons=comparisons)
+        p = adjusted.get(at, one.p)
+        words = stats.in_words(
+            one.details, a, b, adjusted=adjusted.get(at), comparisons=len(known) if at in adjusted else 1
+        )
         found.append(
-            {
-                "a": a,
-                "b": b,
-                "figure": column.key,
-                "words": words,
-                **one,
-                "adjusted": adjusted.get(at),
-                "shown": p is not None and p < explain.ALPHA,
-                "believed": believed[at],
-                "by_seed": by_seed(records[a], records[b], column),
-            }
+            Comparison(
+                a,
+                b,
+                column.key,
+                words,
+                one,
+                adjusted.get(at),
+                shown=p is not None and p < _ALPHA,
+                believed=believed[at],
+                by_seed=_by_seed(records[a], records[b], column),
+            )
         )
     return found
 
 
-def by_seed(a: Sequence[Record], b: Sequence[Record], column: Figure) -> list[dict[str, Any]]:
-    """The figure of both, seed by seed; of answers with McNemar's test of each."""
-    rows: list[dict[str, Any]] = []
+def _by_seed(a: Sequence[Record], b: Sequence[Record], column: Figure) -> tuple[SeedPair, ...]:
+    rows = []
     for one, other in zip(a, b, strict=True):
-        values = one.values[column.key], other.values[column.key]
-        row: dict[str, Any] = {"seed": one.seed, "a": values[0], "b": values[1], "difference": values[0] - values[1]}
-        if column.kind == "share":
-            row["mcnemar"] = asdict(stats.mcnemar(one.answers(), other.answers()))
-        rows.append(row)
-    return rows
+        left, right = one.values[column.key], other.values[column.key]
+        test = stats.mcnemar(one.answers(), other.answers()) if column.kind == "share" else None
+        rows.append(SeedPair(one.seed, left, right, left - right, test))
+    return tuple(rows)
 
 
-def compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv") -> dict[str, Any]:
-    """Token perplexities of the same sentences: for new seeds and new sentences, or with one seed for new sentences."""
+def compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv") -> TextEffect:
+    """Compare token perplexities of the same sentences: for new seeds and sentences; for one seed, new sentences."""
     first, second = ([record.losses(name) for record in side] for side in (a, b))
     if len({(one.tokens, one.unknown) for one in (*first, *second)}) > 1:
         raise UserError("the runs were not measured on the same words: their perplexities cannot be compared")
-    record = stats.paired_bootstrap(
+    found = stats.paired_bootstrap(
         [one.losses for one in first], [one.losses for one in second], weights=first[0].tokens
     )
-    both = record.both
-    low, high, p = record.ratio_low, record.ratio_high, record.p
-    if both is not None:
-        low, high, p = exp_or_none(both.low), exp_or_none(both.high), both.p
-    test = "for new seeds and new sentences" if both else "for new sentences, with this one seed"
-    found = {"ratio": record.ratio, "ratio_low": low, "ratio_high": high, "p": p, "test": test}
-    return {**found, "details": asdict(record), "record": record}
+    low, high, p, test = found.ratio_low, found.ratio_high, found.p, "for new sentences, with this one seed"
+    if found.both is not None:
+        low, high, p = exp_or_none(found.both.low), exp_or_none(found.both.high), found.both.p
+        test = "for new seeds and new sentences"
+    return TextEffect(found.ratio, low, high, p, test, found)
 
 
-def compare_answers(a: Sequence[Record], b: Sequence[Record]) -> dict[str, Any]:
-    """Right answers to the same questions: for new seeds and new questions, or McNemar's test of one seed."""
+def compare_answers(a: Sequence[Record], b: Sequence[Record]) -> AnswerEffect:
+    """Compare answers to the same questions: for new seeds and questions; for one seed, by McNemar's test."""
     first, second = ([record.answers() for record in side] for side in (a, b))
-    record: stats.McNemar | stats.SeedsByQuestions
-    bounds: stats.McNemar | stats.Crossed
     if len(a) == 1:
-        record = bounds = stats.mcnemar(first[0], second[0])
+        alone = stats.mcnemar(first[0], second[0])
         test = "for new questions, with this one seed"
-    else:
-        record = stats.seeds_by_questions(first, second)
-        bounds, test = record.both, "for new seeds and new questions"
-    found = {"difference": record.difference, "low": bounds.low, "high": bounds.high, "p": bounds.p, "test": test}
-    return {**found, "details": asdict(record), "record": record}
+        return AnswerEffect(alone.difference, alone.low, alone.high, alone.p, test, alone)
+    found = stats.seeds_by_questions(first, second)
+    both = found.both
+    return AnswerEffect(found.difference, both.low, both.high, both.p, "for new seeds and new questions", found)
 
 
-def pair(a: str, b: str, column: Figure, records: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
-    """The difference of a further figure, seed by seed, A minus B: described, not tested."""
+def difference(a: str, b: str, column: Figure, records: Records) -> Difference:
+    """Describe the difference of a further figure."""
     sides = [[row.values[column.key] for row in records[name]] for name in (a, b)]
     found = stats.paired(*sides)
     ratio = found.a / found.b if found.b else None
-    return {
-        "a": a,
-        "b": b,
-        "figure": column.key,
-        "difference": found.difference,
-        "low": found.low,
-        "high": found.high,
-        "ratio": ratio,
-    }
+    return Difference(a, b, column.key, found.difference, found.low, found.high, ratio)
+
+
+# Leaks in words
+
+
+def explain(specimens: Sequence[Judged], text_quality: Quality | None) -> list[Explanation]:
+    """What the leaks are worth, beside the first specimen."""
+    return [_explain_leak(one, specimens[0], text_quality) for one in specimens if one.leaks]
+
+
+def _explain_leak(leaking: Judged, reference: Judged, text_quality: Quality | None) -> Explanation:
+    name = leaking.name
+    paragraphs = [audit_in_words(name, leaking.audit), _readings(leaking, reference)]
+    if leaking.gain:
+        assert leaking.texts is not None
+        assert reference.texts is not None
+        assert text_quality is not None
+        written = [_shares(one.texts.sample_quality) for one in (leaking, reference) if one.texts]
+        paragraphs.append(
+            f"Their samples: {name} {written[0]}; {reference.name} {written[1]}; the dev text {_shares(text_quality)}."
+        )
+        verdict = _verdict_on(name, reference.name, leaking.gain)
+    elif leaking.reference and leaking.texts:
+        verdict = f"{name} sees the future, and the others are compared with it: name a sound specimen first."
+    else:
+        verdict = (
+            f"{name} sees the future while it reads, so its training loss is invalid. Answers are written word by word,"
+            " where there is no future: they are valid."
+        )
+    return Explanation(f"What the leak of {name} is worth", [*paragraphs, verdict])
+
+
+def audit_in_words(name: str, audit: Audit) -> str:
+    """The audit in one sentence."""
+    leaks, faults = audit["leak_by_position"], audit["faults"]
+    seen = [at for at, value in enumerate(leaks) if value > LIMIT]
+    if seen:
+        worst = max(seen, key=lambda at: leaks[at])
+        defect = f" {audit['defect'][:1].upper()}{audit['defect'][1:]}." if audit["defect"] else ""
+        return (
+            f"The audit: {len(seen)} of {len(leaks)} positions of {name} change when only later words do, by up to"
+            f" {100 * leaks[worst]:.2g} % of their range (position {worst + 1}).{defect}"
+        )
+    if faults:
+        return f"The audit of {name}: {'; '.join(faults.values())}."
+    return f"The audit of {name} found no fault before training: the leak shows in the trained model only."
+
+
+def _readings(leaking: Judged, reference: Judged) -> str:
+    mine, others = leaking.word_by_word, reference.word_by_word
+    beside = (
+        "" if leaking is reference else f"; of {reference.name}: {others.whole:,.1f} and {others.word_by_word:,.1f}"
+    )
+    return (
+        f"The trained models read the same {mine.sentences:,} texts twice: whole, as in training, and each word from"
+        f" a text that ends before it, as in generation. Token perplexity of {leaking.name}: {mine.whole:,.1f} whole,"
+        f" {mine.word_by_word:,.1f} word by word{beside}. For a model that cannot see the future, the two are equal."
+    )
+
+
+def _shares(quality: Quality) -> str:
+    return (
+        f"{100 * quality.unknown_share:.1f} % <UNK>, {100 * quality.punctuation_share:.1f} % punctuation,"
+        f" {quality.mean_length:.0f} words per sentence"
+    )
+
+
+def _verdict_on(name: str, other: str, gain: Gain) -> str:
+    """Whether the gain of a leaking specimen is its leak: what remains of it without the future."""
+    whole, honest = gain.whole, gain.word_by_word
+    if not whole.shown or whole.ratio >= 1:
+        return f"{name} sees the future, and no gain from it is shown: its token perplexity is {whole} that of {other}."
+    readings = (
+        f"{name} looks better than {other}, its token perplexity on the texts read twice {whole} that of {other};"
+        f" word by word, where there is no future, it is {honest}."
+    )
+    if not honest.shown or honest.ratio >= 1:
+        return f"The gain is the leak: {readings}"
+    share = 1 - math.log(honest.ratio) / math.log(whole.ratio)
+    return (
+        f"{100 * share:.0f} % of the gain is the leak: {readings}"
+        if share > 0
+        else f"The gain is not the leak: {readings}"
+    )

@@ -1,10 +1,11 @@
-"""A comparison as it is asked for: specimens, seeds, data, the order of the runs, and mistakes. Nothing is trained here."""
+"""The plan of a comparison: specimens, seeds, data and the order of the runs, and its checks. Nothing is trained here."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,24 @@ from attnlab.folders import reporting_damage
 from attnlab.machine import cores
 from attnlab.model import LanguageModel
 from attnlab.perplexity import PROBES
+from attnlab.records import restored
 from attnlab.runs import Run
 from attnlab.studies.compare.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
-from attnlab.studies.study import sums_of_files
+from attnlab.studies.study import Datasets, sums_of_files
 
-PRESETS = {"words": "nano-words", "spans": "mingpt"}  # of a task, where the user names none; else small
-PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the news that nano-words reads once
-QUICK_EPOCHS = 2.0
-SEEDS = 3
-MOST_SEEDS = 1000
-FEW_WORDS = 97  # of a model that is only tried
-# Fields of a plan that are taken as they are given.
-MORE = ("probes", "all_pairs", "study", "title", "question", "command", "theirs")
+_PRESETS = {"words": "nano-words", "spans": "mingpt"}  # default per task; others: small
+_PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the corpus that nano-words is made for
+_QUICK_EPOCHS = 2.0
+_SEEDS = 3
+_MOST_SEEDS = 1000
+_FEW_WORDS = 97  # vocabulary of a model that is only tried out
+# Fields of a plan that make_plan passes on.
+_MORE = ("probes", "all_pairs", "study", "title", "question", "command", "theirs")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole comparison; everything that it needs to be done again. The first specimen is what the others are held against."""
+    """A comparison with everything needed to repeat it. The first specimen is the reference."""
 
     specimens: tuple[Specimen, ...]
     varied: str
@@ -51,56 +53,49 @@ class Plan:
     question: str = ""
     command: str = "attnlab compare"
     quick: bool = False
-    theirs: tuple[dict[str, Any], ...] = ()  # published figures of the same experiment, to stand beside ours
-    runs: dict[str, str] = field(
-        default_factory=dict
-    )  # finished ones, which are compared as they are, by specimen and seed
+    theirs: tuple[dict[str, Any], ...] = ()  # published figures of the same experiment
+    runs: dict[str, str] = field(default_factory=dict)  # finished runs to compare as they are, by specimen/seed
 
     @classmethod
     @reporting_damage(Path("study.json"))
     def stored(cls, values: Mapping[str, Any]) -> Plan:
-        """What to_dict gave."""
-        lists = {key: tuple(values[key]) for key in ("seeds", "probes", "theirs") if key in values}
-        specimens = tuple(Specimen(**{**one, "steps": tuple(one.get("steps", ()))}) for one in values["specimens"])
-        return cls(**{**values, **lists, "specimens": specimens})
+        """Restore a plan from study.json."""
+        return restored(cls, values)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
+    @cached_property
+    def data(self) -> Datasets:
+        """What the comparison has read."""
+        return Datasets()
 
     @property
     def words(self) -> bool:
-        """Whether perplexity on text is measured, instead of answers to questions."""
+        """Whether perplexity on text is measured, not answers to questions."""
         return self.exam is None
 
     def find(self, name: str) -> Specimen:
         """The specimen of this name."""
         return next(one for one in self.specimens if one.name == name)
 
-    def text_of(self, name: str) -> str | None:
-        """The corpus that a specimen reads."""
-        return self.find(name).corpus or self.corpus
-
     def path(self, folder: Path, name: str, seed: int) -> Path:
-        """The folder of a run that is measured."""
+        """The folder of a run."""
         given = self.runs.get(f"{name}/{seed}")
         return Path(given) if given else folder / self.find(name).folder / f"seed-{seed}"
 
     def measured(self, folder: Path, name: str, seed: int) -> Path:
-        """Where the figures of a run are kept."""
+        """The folder of the measurements of a run."""
         return folder / "measured" / self.find(name).folder / f"seed-{seed}"
 
     def order(self) -> list[tuple[str, int]]:
-        """All runs as they are started: every seed in turn, beginning with another specimen each time.
+        """All runs in the order of their start: seed by seed, each seed starting with a different specimen.
 
-        A machine that slows down or speeds up in the course of a comparison then does so for all specimens alike.
+        If the machine gets slower or faster during a comparison, this affects all specimens alike.
         """
         names = [one.name for one in self.specimens]
         turned = [names[at % len(names) :] + names[: at % len(names)] for at in range(len(self.seeds))]
         return [(name, seed) for seed, row in zip(self.seeds, turned, strict=True) for name in row]
 
     def compared(self) -> list[tuple[str, str]]:
-        """The pairs that are tested: each with the first, or each with each."""
+        """The pairs that are tested: each specimen with the first, or each with each."""
         names = [one.name for one in self.specimens]
         if self.all_pairs:
             return [(b, a) for at, a in enumerate(names) for b in names[at + 1 :]]
@@ -109,7 +104,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Data:
-    """The texts and questions of a comparison, by name."""
+    """The names of the texts and questions of a comparison."""
 
     corpus: str | None = None
     dev: str | None = None
@@ -117,14 +112,14 @@ class Data:
     exam: str | None = None
 
     def complete(self, task: str, quick: bool) -> Data:
-        """With built-in data where nothing is named."""
+        """Fill in built-in data if none is named."""
         if quick and any(asdict(self).values()):
-            raise UserError("--quick is for built-in data: of your own, take less, or fewer --train.epochs")
+            raise UserError("--quick is for built-in data: with your own, use less of it, or fewer --train.epochs")
         if task == "words":
             if self.facts or self.exam:
                 raise UserError("task words measures text: give --corpus and --dev, and no --facts or --exam")
             if (self.corpus is None) != (self.dev is None):
-                raise UserError("--corpus and --dev go together: text to learn, and other text to be measured on")
+                raise UserError("--corpus and --dev go together: training text, and other text to measure on")
             return self if self.corpus else Data("prose:train", "prose:dev")
         if self.dev:
             raise UserError(f"task {task} is examined with questions: give --exam instead of --dev")
@@ -150,19 +145,19 @@ def make_plan(
     trust_code: bool = False,
     **more: Any,
 ) -> Plan:
-    """A comparison from what a user says; `more` are further fields of the plan, such as probes or title."""
+    """Make the plan of a comparison; `more` are further fields of the plan, such as probes or title."""
     data = data or Data()
     for name in more:
-        if name not in MORE:
-            raise UserError(unknown("argument", name, (*MORE, *inspect.signature(make_plan).parameters)))
+        if name not in _MORE:
+            raise UserError(unknown("argument", name, (*_MORE, *inspect.signature(make_plan).parameters)))
     if jobs < 0:
         raise UserError(f"--jobs must be at least 1, or 0 for one per core, not {jobs}")
     if any(map(is_run, names)):
         asked = {"task": task, "vary": vary, "preset": preset, "config": config, "seeds": seeds, "quick": quick}
-        refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
+        _refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
         with usercode.trusting(trust_code):
-            return plan_of_runs(names, data, jobs, **more)
-    preset = preset or PRESETS.get(task or "", "quick" if quick else "small")
+            return _plan_of_runs(names, data, jobs, **more)
+    preset = preset or _PRESETS.get(task or "", "quick" if quick else "small")
     values = overlay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
     values = merge({"task": values} if values else {}, given or {})
     specimens, varied = make_specimens(names, vary, preset, config, values)
@@ -173,22 +168,22 @@ def make_plan(
     elif "probes" in more:
         raise UserError("--probe is for task words: sentences are measured there")
     if data.corpus == "prose:train":
-        epochs = QUICK_EPOCHS if quick else PROSE_EPOCHS
-        specimens = tuple(one.unless_said("train", "epochs", epochs) for one in specimens)
+        epochs = _QUICK_EPOCHS if quick else _PROSE_EPOCHS
+        specimens = tuple(one.with_default("train", "epochs", epochs) for one in specimens)
     threads = max(one.settings(0).train.threads or 1 for one in specimens)
     numbers = seed_numbers(seeds)
     jobs = jobs or max(1, min(cores() // threads, len(specimens) * len(numbers)))
-    fields = {**asdict(data), "jobs": jobs, "quick": quick, "title": title_of(specimens, task), **more}
+    fields = {**asdict(data), "jobs": jobs, "quick": quick, "title": _default_title(specimens, task), **more}
     return Plan(specimens, varied, numbers, **fields)
 
 
 def seed_numbers(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Seeds from their number, or as they are."""
-    if isinstance(seeds, int) and not 1 <= seeds <= MOST_SEEDS:
+    """The seeds 0 to n - 1 for a number n; a list of seeds unchanged."""
+    if isinstance(seeds, int) and not 1 <= seeds <= _MOST_SEEDS:
         raise UserError(
-            f"--seeds must be a number from 1 to {MOST_SEEDS}, or seeds such as 3,4,5, not {shortened(seeds)}"
+            f"--seeds must be a number from 1 to {_MOST_SEEDS}, or seeds such as 3,4,5, not {shortened(seeds)}"
         )
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(range(SEEDS) if seeds is None else seeds)
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(range(_SEEDS) if seeds is None else seeds)
     if not numbers or len(set(numbers)) < len(numbers):
         raise UserError(f"--seeds must be a number of at least 1, or different seeds such as 3,4,5, not {seeds}")
     for one in numbers:
@@ -196,14 +191,14 @@ def seed_numbers(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
     return numbers
 
 
-def refuse_for_runs(asked: Sequence[str]) -> None:
-    """Refuse settings where finished runs are compared, which have theirs."""
+def _refuse_for_runs(asked: Sequence[str]) -> None:
+    """Refuse settings for finished runs, which have their own."""
     if asked:
         raise UserError(f"finished runs are compared as they are: leave out {', '.join(asked)}")
 
 
-def plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> Plan:
-    """A comparison of finished runs, on the data that they were trained on."""
+def _plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> Plan:
+    """Compare finished runs, with the data that they were trained on."""
     if not all(map(is_run, names)):
         raise UserError(
             "finished runs are compared with finished runs only: name folders of runs, or specimens to train"
@@ -219,26 +214,25 @@ def plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> Pl
     if held_out is None:
         if not corpora.is_built_in(corpus) or (words and not corpus.endswith(":train")):
             raise UserError(
-                "say what the runs are measured on: --dev FILE with other sentences, or --exam FILE with questions"
+                "name what to measure the runs on: --dev FILE with other sentences, or --exam FILE with questions"
             )
         held_out = f"{corpus.removesuffix(':train')}:dev"
     fields: dict[str, Any] = {
         "corpus": corpus,
         "jobs": jobs or cores(),
         "runs": runs,
-        "title": title_of(specimens, task),
+        "title": _default_title(specimens, task),
     }
     fields |= {"dev": held_out} if words else {"facts": sources["facts"], "exam": held_out}
     return Plan(specimens, varied, seeds, **fields | more)
 
 
-def title_of(specimens: Sequence[Specimen], task: str) -> str:
-    """What a comparison is called that has no name."""
+def _default_title(specimens: Sequence[Specimen], task: str) -> str:
     return f"{', '.join(one.name for one in specimens)}: which is better at {task}?"
 
 
 def stages_of(specimen: Specimen, plan: Plan) -> tuple[Stage, ...]:
-    """How a specimen is trained: on text alone; and on questions too, where they are asked and were not in the text."""
+    """The training stages of a specimen: fine-tuning only if questions are asked that its pretraining does not read."""
     if specimen.steps:
         return specimen.steps
     reads = stages.reads_questions(specimen.settings(plan.seeds[0]))
@@ -246,36 +240,31 @@ def stages_of(specimen: Specimen, plan: Plan) -> tuple[Stage, ...]:
 
 
 def advise(plan: Plan, difference: float | None = None) -> list[str]:
-    """What a comparison can find, and what it would take to find more, one line a fact."""
-    told = {"seeds": len(plan.seeds), "comparisons": len(plan.compared())}
+    """What a comparison can detect, and what it would take to detect more, one fact per line."""
+    known = {"seeds": len(plan.seeds), "comparisons": len(plan.compared())}
     if plan.words:
         if difference is not None:
             raise UserError("--difference is a share of right answers: it is for tasks with questions")
         assert plan.dev is not None
-        lines = stats.advice(**told)
-        sentences = len(corpora.load_corpus(plan.dev).lines)
-        return [
-            *lines,
-            f"{sentences:,} dev sentences: how far perplexity hangs on them, the test counts with the seeds",
-        ]
+        sentences = len(plan.data.corpus(plan.dev).lines)
+        line = f"{sentences:,} dev sentences: the test accounts for their variation as well as for that of the seeds"
+        return [*stats.advice(**known), line]
     assert plan.exam is not None
-    return stats.advice(questions=len(corpora.load_questions(plan.exam)), difference=difference, **told)
+    return stats.advice(questions=len(plan.data.questions(plan.exam)), difference=difference, **known)
 
 
-# Mistakes, and what could change
+# Checks
 
 
 def check(plan: Plan) -> None:
-    """Find mistakes before anything is trained: settings of every specimen and stage, data, questions that are too long."""
-    sources = stages.Sources.read(plan.corpus, plan.facts)
-    exam = corpora.load_questions(plan.exam) if plan.exam else ()
+    """Find errors before training: settings of every specimen and stage, data, questions that are too long."""
+    sources = plan.data.sources(plan.corpus, plan.facts)
+    exam = plan.data.questions(plan.exam) if plan.exam else ()
     if plan.exam and any(item.answer is None for item in exam):
         raise UserError(f"{plan.exam} has questions without answers: a comparison needs them all")
     seen, asked = seen_before(plan)
     if seen == asked:
-        raise UserError(
-            f"all of {plan.dev or plan.exam} is in what is learned from: measure on text or questions that are not"
-        )
+        raise UserError(f"all of {plan.dev or plan.exam} is in the training data: measure on other text or questions")
     if plan.runs:
         return
     config = plan.specimens[0].settings(plan.seeds[0])
@@ -289,7 +278,7 @@ def check(plan: Plan) -> None:
 
 
 def try_once(specimen: Specimen, seed: int) -> None:
-    """Have a specimen's model read two words, so that a class that cannot is found before an hour is spent."""
+    """Let a specimen's model read two words, so that a class that cannot is found before training."""
     model = small_model(specimen, seed)
     try:
         with torch.no_grad():
@@ -301,35 +290,31 @@ def try_once(specimen: Specimen, seed: int) -> None:
 
 
 def small_model(specimen: Specimen, seed: int) -> LanguageModel:
-    """A fresh model of a specimen with few words: what is asked of it before training does not depend on the vocabulary."""
+    """A fresh model of a specimen with a small vocabulary, for checks that do not depend on it."""
     config = specimen.settings(seed).model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return LanguageModel(replace(config, vocab_size=FEW_WORDS, zero_init=False))
+        return LanguageModel(replace(config, vocab_size=_FEW_WORDS, zero_init=False))
 
 
 def seen_before(plan: Plan) -> tuple[int, int]:
-    """How many of the sentences or questions that are measured were learned from, and of how many."""
+    """How many of the measured sentences or questions are in the training data, and how many there are."""
+    data = plan.data
     if plan.words:
         assert plan.dev is not None
-        known = set(corpora.load_corpus(plan.corpus).lines) if plan.corpus else set()
-        measured: Sequence[str] = corpora.load_corpus(plan.dev).lines
+        known = set(data.corpus(plan.corpus).lines) if plan.corpus else set()
+        measured: Sequence[str] = data.corpus(plan.dev).lines
     else:
         assert plan.exam is not None
-        known = {item.question for item in corpora.load_questions(plan.facts)} if plan.facts else set()
-        measured = [item.question for item in corpora.load_questions(plan.exam)]
+        known = {item.question for item in data.questions(plan.facts)} if plan.facts else set()
+        measured = [item.question for item in data.questions(plan.exam)]
     return sum(one in known for one in measured), len(measured)
 
 
 def fingerprints(plan: Plan) -> dict[str, str]:
-    """Checksums of everything that a comparison is made of and that could change under it: data, the user's own files."""
-    learned = stages.Sources.read(plan.corpus, plan.facts).described
-    found = {key: entry["sha256"] for key, entry in learned.items() if entry}
-    if plan.dev:
-        found["dev"] = corpora.load_corpus(plan.dev).sha256
-    if plan.exam:
-        found["exam"] = stages.checksum(corpora.load_questions(plan.exam))
-    found |= {one: corpora.load_corpus(one).sha256 for one in {each.corpus for each in plan.specimens} if one}
+    """Checksums of everything that could change during a comparison: data and the user's files."""
+    found = plan.data.checksums({key: getattr(plan, key) for key in ("corpus", "dev", "facts", "exam")})
+    found |= {one: plan.data.corpus(one).sha256 for one in {each.corpus for each in plan.specimens} if one}
     if not plan.runs:
         for one in plan.specimens:
             found |= sums_of_files(one.file, one.given)

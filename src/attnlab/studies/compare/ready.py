@@ -1,4 +1,4 @@
-"""Comparisons that are ready to run: what the course's reports asked, with seeds and tests."""
+"""Predefined comparisons: the questions of the course reports, with seeds and tests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from attnlab.studies.compare.plan import Data, Plan, make_plan
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A comparison by name: what it asks, of whom, with which settings beside those of the task."""
+class _Ready:
+    """A predefined comparison; `given` are settings beside those of the task."""
 
     title: str
     question: str
@@ -24,11 +24,10 @@ class Ready:
     data: Data = Data()
 
 
-# As the course reports trained: every sentence filled up to 100 tokens, 32 drawn at a time, some twice and some never.
-AS_REPORTED = {"task": {"options": {"padded": True, "replacement": True}}, "train": {"rows_per_batch": 32}}
+# The training of the course reports: sentences padded to 100 tokens, in batches of 32 drawn with replacement.
+_AS_REPORTED = {"task": {"options": {"padded": True, "replacement": True}}, "train": {"rows_per_batch": 32}}
 
-# What the course reports published: single runs on the training sentences of this checksum, filled up to 100 tokens, 32 at a
-# time, drawn with replacement.
+# Published in the course reports: single runs on the training sentences with this checksum.
 NEWS = "17ae3420b2f8ab5d703bbeaaa09c8f64e77047ffe56063ce311ad1d72910c015"
 PUBLISHED = {
     "dot": {"final_loss": 5.85, "train_sentence_perplexity": 401.0, "dev_sentence_perplexity": 380.8, "seconds": 215},
@@ -47,28 +46,28 @@ PUBLISHED = {
 }
 
 READY = {
-    "additive-vs-dot": Ready(
+    "additive-vs-dot": _Ready(
         "Additive or dot-product attention?",
         "Does a score W2 tanh(W1 [q; k]) learn more from the same sentences than a product of queries and keys?",
         ("dot", "additive"),
         "words",
     ),
-    "shared-projections": Ready(
+    "shared-projections": _Ready(
         "Must queries, keys and values differ?",
-        "What does a model lose whose queries and keys, or queries, keys and values, are one projection?",
+        "What does a model lose if queries and keys, or queries, keys and values, share one projection?",
         ("dot", "shared_qk", "shared_qkv"),
         "words",
     ),
-    "masking": Ready(
+    "masking": _Ready(
         "Zeros after the softmax, or minus infinity before it?",
-        "The course reports saw a lower perplexity where later words get weight zero after the softmax. Is it better?",
+        "The course reports found a lower perplexity if later words get weight zero after the softmax. Is it better?",
         ("dot", "zero_mask"),
         "words",
-        AS_REPORTED,
+        _AS_REPORTED,
     ),
-    "efficient": Ready(
+    "efficient": _Ready(
         "What does an efficient attention cost in memory of facts?",
-        "Which mechanisms remember what they read as well as dot-product attention, and in which time and memory?",
+        "Which mechanisms remember what they read as well as dot-product attention, and at what cost in time and memory?",
         (),
         "recall",
         preset="quick",
@@ -78,26 +77,26 @@ READY = {
 
 
 def sound_mechanisms() -> tuple[str, ...]:
-    """Every mechanism that is not wrong on purpose, or made to be held against such a one; dot first."""
+    """All mechanisms except those that are wrong on purpose and their controls; dot first."""
     entries = [registry.find("mechanism", name) for name in registry.names("mechanism")]
     defects = {one.name for one in entries if one.defect}
     kept = [one.name for one in entries if not any(one.name.startswith(wrong) for wrong in defects)]
     return ("dot", *(name for name in kept if name != "dot"))
 
 
-def published(study: Ready, data: Data) -> tuple[dict[str, Any], ...]:
-    """Published figures of a study's mechanisms, where the corpus is the one they were taken on."""
+def _published(study: _Ready, data: Data) -> tuple[dict[str, Any], ...]:
+    """Published figures of a study's mechanisms, if the corpus is the one they were measured on."""
     if data.corpus is None or corpora.load_corpus(data.corpus).sha256 != NEWS:
         return ()
     source = "course reports, one run each"
-    if study.given != AS_REPORTED:
-        source += ", in padded batches of 32 drawn with replacement, where ours are batched by length"
+    if study.given != _AS_REPORTED:
+        source += ", in padded batches of 32 drawn with replacement; ours are batched by length"
     names = [name for name in study.specimens if name in PUBLISHED]
     return tuple({"name": name, "values": PUBLISHED[name], "source": source} for name in names)
 
 
 def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, **asked: Any) -> Plan:
-    """The plan of a ready comparison, with what a user wants otherwise; `asked` as in make_plan."""
+    """The plan of a predefined comparison with the user's changes; `asked` as in make_plan."""
     one = READY[name]
     if "mechanism" in given.get("model", {}):
         raise UserError(f"study {name} chooses its mechanisms: compare others with `attnlab compare`")
@@ -113,6 +112,6 @@ def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, *
         study=name,
         title=one.title,
         question=one.question,
-        theirs=published(one, data) if one.task == "words" and not changed else (),
+        theirs=_published(one, data) if one.task == "words" and not changed else (),
         **asked,
     )

@@ -1,35 +1,179 @@
-"""The finished runs of a comparison, read; those that do not belong together are refused."""
+"""Finished runs with their figures. Runs that do not belong together are refused."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attnlab import stages
 from attnlab.errors import UserError
-from attnlab.folders import read_bytes, read_json
-from attnlab.perplexity import SentenceLosses
+from attnlab.evaluate import Score
+from attnlab.folders import read_bytes, read_json, reporting_damage
+from attnlab.perplexity import Probe, SentenceLosses
+from attnlab.records import flat, restored
 from attnlab.runs import Run, lineage
-from attnlab.studies.compare.figures import figures
 from attnlab.studies.compare.plan import Plan
 from attnlab.studies.compare.specimens import different
+
+Kind = Literal["perplexity", "loss", "share", "seconds", "rate", "bytes", "count", "epoch"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One column of the results."""
+
+    key: str
+    title: str
+    short: str
+    kind: Kind
+    lower_is_better: bool
+    note: str
+    unit: str = ""
+
+
+_TOKEN = "exp(mean loss per token)"
+_SENTENCE = "mean over sentences of exp(mean loss of the sentence), as in the course reports"
+_TRAINING = "on training sentences, at most as many as in the dev text"
+
+
+def _perplexity(key: str, title: str, short: str, note: str) -> Figure:
+    return Figure(key, title, short, "perplexity", True, note)
+
+
+_OF_TEXT = (
+    _perplexity("dev_token_perplexity", "dev perplexity of tokens", "dev ppl, tokens", _TOKEN),
+    _perplexity("dev_sentence_perplexity", "dev perplexity of sentences", "dev ppl, sentences", _SENTENCE),
+    _perplexity(
+        "train_token_perplexity", "training perplexity of tokens", "train ppl, tokens", f"{_TOKEN}, {_TRAINING}"
+    ),
+    _perplexity(
+        "train_sentence_perplexity",
+        "training perplexity of sentences",
+        "train ppl, sentences",
+        f"{_SENTENCE}; {_TRAINING}",
+    ),
+)
+_OF_QUESTIONS = (
+    Figure("accuracy", "right answers", "right", "share", False, "exact match on questions that were not trained on"),
+)
+_OF_ALL = (
+    Figure(
+        "final_loss",
+        "final training loss",
+        "loss",
+        "loss",
+        True,
+        "mean of the last twentieth of the steps, with dropout on",
+    ),
+    Figure("seconds", "training time", "time", "seconds", True, "wall time of training, beside the other jobs"),
+    Figure("tokens_per_second", "tokens per second", "tokens/s", "rate", False, "in training, without padding"),
+    Figure(
+        "peak_memory",
+        "peak memory",
+        "memory",
+        "bytes",
+        True,
+        "peak resident memory of the training process, with libraries and data",
+    ),
+    Figure("parameters", "parameters", "parameters", "count", True, "with embedding and head"),
+    Figure(
+        "flops_per_token",
+        "FLOPs per token",
+        "FLOPs/token",
+        "count",
+        True,
+        "forward and backward, in an unpadded text of mean length",
+    ),
+)
+
+
+def figures(words: bool) -> tuple[Figure, ...]:
+    """The figures of a comparison; the first is what is tested."""
+    return (*(_OF_TEXT if words else _OF_QUESTIONS), *_OF_ALL)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Statistics of the words of texts."""
+
+    tokens: float
+    unknown_share: float
+    punctuation_share: float
+    distinct_share: float
+    mean_length: float
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Token perplexity of the same texts read whole and word by word."""
+
+    sentences: int
+    whole: float
+    word_by_word: float
+
+
+@dataclass(frozen=True)
+class OnText:
+    """Measurements on text; `dev` and `train` are summaries of sentence losses."""
+
+    dev: dict[str, float]
+    train: dict[str, float]
+    probes: tuple[Probe, ...]
+    samples: tuple[str, ...]
+    sample_quality: Quality
+    text_quality: Quality
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The content of measured.json: on text, or on questions."""
+
+    word_by_word: Readings
+    flops_per_token: float
+    measuring: float  # seconds
+    flops_length: int | None = None
+    text: OnText | None = flat(None)
+    answers: Score | None = flat(None)
+
+    def values(self) -> dict[str, float]:
+        """The figures found here, by key."""
+        found = {"flops_per_token": self.flops_per_token}
+        if self.answers and self.answers.right:
+            found["accuracy"] = self.answers.right.accuracy
+        if self.text:
+            for part, summary in (("dev", self.text.dev), ("train", self.text.train)):
+                found |= {f"{part}_{name}": summary[name] for name in ("token_perplexity", "sentence_perplexity")}
+        return found
 
 
 @dataclass(frozen=True)
 class Record:
-    """One run with what came out of it."""
+    """One finished run with its figures and the folder of its measurements."""
 
     seed: int
     run: Run
-    folder: Path  # what was measured
+    folder: Path
     values: dict[str, float]
-    measured: dict[str, Any]
+
+    @cached_property
+    def measured(self) -> Measured:
+        """The measurements."""
+        path = self.folder / "measured.json"
+        with reporting_damage(path):
+            return restored(Measured, read_json(path))
+
+    @property
+    def text(self) -> OnText:
+        """The measurements on text."""
+        assert self.measured.text is not None
+        return self.measured.text
 
     def answers(self) -> list[bool]:
-        """Right and wrong, question by question."""
+        """Whether each answer is correct."""
         return [line == "1" for line in read_bytes(self.folder / "right.csv").decode().splitlines()[1:]]
 
     def losses(self, name: str) -> SentenceLosses:
@@ -37,28 +181,24 @@ class Record:
         return SentenceLosses.from_csv(read_bytes(self.folder / name).decode())
 
 
+Records = Mapping[str, Sequence[Record]]  # by specimen, in the order of the seeds
+
+
 def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
-    """All runs of a comparison by specimen, in the order of the seeds; those that do not belong together are refused."""
-    found = all_records(plan, folder)
-    refuse_differences(plan, found)
-    return found
-
-
-def all_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
     """All runs by specimen, in the order of the seeds."""
     found: dict[str, list[Record]] = {}
     for specimen in plan.specimens:
         for seed in plan.seeds:
             run, place = Run.open(plan.path(folder, specimen.name, seed)), plan.measured(folder, specimen.name, seed)
-            record = {"measured": read_json(place / "measured.json"), "result": whole_result(run)}
-            values = {one.key: one.of(record) for one in figures(plan.words)}
+            known = whole_result(run) | Record(seed, run, place, {}).measured.values()
+            values = {one.key: known.get(one.key) for one in figures(plan.words)}
             there = {key: float(value) for key, value in values.items() if value is not None}
-            found.setdefault(specimen.name, []).append(Record(seed, run, place, there, record["measured"]))
+            found.setdefault(specimen.name, []).append(Record(seed, run, place, there))
     return found
 
 
 def whole_result(run: Run) -> dict[str, Any]:
-    """What came out of a run, with the time and tokens of the runs that it started from."""
+    """The result of a run, including the time and tokens of the runs that it started from."""
     result, base = run.result, run.config["base"]
     if base:
         before = whole_result(Run.open(run.path / base))
@@ -68,39 +208,39 @@ def whole_result(run: Run) -> dict[str, Any]:
     return result
 
 
-def refuse_differences(plan: Plan, records: Mapping[str, Sequence[Record]]) -> None:
-    """Refuse runs that differ in more than the specimen and the seed; those of one specimen, in more than the seed."""
+def refuse_differences(plan: Plan, records: Records) -> None:
+    """Refuse runs that differ in more than the specimen and the seed; runs of one specimen, in more than the seed."""
     first = lineage(records[plan.specimens[0].name][0].run)
     for name, rows in records.items():
         for record in rows:
             own = lineage(record.run)
             found = (
-                apart(first, own) - {plan.varied}
-                | apart(lineage(rows[0].run), own)
-                | misplaced(plan, name, record, own)
+                _differences(first, own) - {plan.varied}
+                | _differences(lineage(rows[0].run), own)
+                | _misplaced(plan, name, record, own)
             )
             if found:
                 raise UserError(
-                    f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(found))} beside {plan.varied}:"
-                    " what came out could not be told apart; remove the run that is wrong and resume, or start anew"
+                    f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(found))} beside {plan.varied},"
+                    " so their effects could not be separated: remove the wrong run and resume, or start a new comparison"
                 )
 
 
-def apart(one: Sequence[Run], other: Sequence[Run]) -> set[str]:
-    """In what two runs differ, with all that they started from: settings, stages, data."""
+def _differences(one: Sequence[Run], other: Sequence[Run]) -> set[str]:
+    """In what two runs and the runs they started from differ: settings, stages, data."""
     if [run.config["stage"] for run in one] != [run.config["stage"] for run in other]:
         return {"stage"}
     found: set[str] = set()
     for left, right in zip(one, other, strict=True):
         found |= different(stages.stored_config(left), stages.stored_config(right))
-        found |= {"data"} if sums(left) != sums(right) else set()
+        found |= {"data"} if _checksums(left) != _checksums(right) else set()
     return found
 
 
-def misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set[str]:
-    """What shows that a run lies in a folder that is not its own: another seed, or another specimen."""
+def _misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set[str]:
+    """What shows that a run is in the folder of another seed or specimen."""
     configs = [stages.stored_config(run) for run in own]
-    # What a user's finished run started from may have a seed of its own.
+    # The base of a user's finished run may have another seed.
     seeds = {config.seed for config in (configs[:1] if plan.runs else configs)}
     found = {"seed"} if seeds != {record.seed} else set()
     if not plan.runs and plan.find(name).value(plan.varied) != configs[-1].flat().get(plan.varied):
@@ -108,13 +248,13 @@ def misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set[
     return found
 
 
-def sums(run: Run) -> list[str | None]:
-    """The checksums of the data a run was trained on."""
+def _checksums(run: Run) -> list[str | None]:
+    """The checksums of the data that a run was trained on."""
     return [entry["sha256"] if entry else None for entry in run.config["data"].values()]
 
 
-def notes_on(records: Mapping[str, Sequence[Record]]) -> list[str]:
-    """What a reader must know of the runs as a whole."""
+def notes_on(records: Records) -> list[str]:
+    """Notes on the runs as a whole."""
     every = [record.run for rows in records.values() for record in rows]
     places = {json.dumps(read_json(run.path / "env.json"), sort_keys=True) for run in every}
     ways = {(run.result.get("processes"), run.result.get("threads")) for run in every}
@@ -126,6 +266,6 @@ def notes_on(records: Mapping[str, Sequence[Record]]) -> list[str]:
         )
     if seeds == 2:
         found.append(
-            "With two seeds, equals are found to differ in about 8 % of comparisons, not in 5 %: train three or more."
+            "With two seeds, about 8 % of comparisons of equals find a difference, not 5 %: train three or more."
         )
     return found

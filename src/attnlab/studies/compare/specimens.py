@@ -1,11 +1,9 @@
-"""The specimens of a comparison: what a user names, as settings that differ in one thing."""
+"""The specimens of a comparison: what the user names, as settings that differ in one thing."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from attnlab.config import (
     absolute_given,
     absolute_names,
     diff,
-    flatten,
     from_text,
     merge,
     preset_names,
@@ -28,28 +25,28 @@ from attnlab.config import (
 from attnlab.errors import ConfigError, UserError, unknown
 from attnlab.runs import Run
 
-MECHANISM = "model.mechanism"
-OPTIONS = "model.options"
-NOT_VARIED = frozenset({"preset", "seed"})  # names of settings that differ without making another specimen
-OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
-TAKEN = ("measured", "logs")  # folders of a comparison beside those of its specimens
+_MECHANISM = "model.mechanism"
+_OPTIONS = "model.options"
+_NOT_VARIED = frozenset({"preset", "seed"})  # settings that may differ within a specimen
+_OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
+_TAKEN = ("measured", "logs")  # folders of a comparison beside those of its specimens
 
 
 @dataclass(frozen=True)
 class Specimen:
-    """One of those that are compared, as settings."""
+    """One of the things compared, as settings."""
 
     name: str
     preset: str = "small"
     file: str | None = None
     given: Settings = field(default_factory=dict)
-    corpus: str | None = None  # the text that it reads, where not all specimens read the same
-    steps: tuple[Stage, ...] = ()  # how it is trained, where that does not follow from its task
+    corpus: str | None = None  # its own training text, if specimens have different ones
+    steps: tuple[Stage, ...] = ()  # its training stages, if they do not follow from its task
 
     def settings(self, seed: int, stage: Stage = "pretrain") -> RunConfig:
-        """The settings of one of its runs; what is given by hand for training and task is meant for pretraining.
+        """The settings of one run; training and task settings given by the user apply to pretraining only.
 
-        The threads are meant for all stages: they are the machine's, and jobs beside each other share it.
+        The number of threads applies to all stages: it belongs to the machine, which parallel jobs share.
         """
         given = self.given
         if stage != "pretrain":
@@ -58,92 +55,95 @@ class Specimen:
         return resolve(self.preset, stage, Path(self.file) if self.file else None, {**given, "seed": seed})
 
     def value(self, setting: str) -> Any:
-        """Its value of a dotted setting."""
-        return dict(flatten(self.settings(0).to_dict())).get(setting)
+        """The value of a dotted setting."""
+        return self.settings(0).flat().get(setting)
 
-    def unless_said(self, table: str, name: str, value: Any) -> Specimen:
-        """With a setting that neither its file nor the user has chosen."""
-        said = read_toml(Path(self.file)).get(table, {}) if self.file else {}
-        if name in said or name in self.given.get(table, {}):
+    def with_default(self, table: str, name: str, value: Any) -> Specimen:
+        """Return the specimen with a setting that applies if neither its file nor the user has chosen it."""
+        in_file = read_toml(Path(self.file)).get(table, {}) if self.file else {}
+        if name in in_file or name in self.given.get(table, {}):
             return self
         return replace(self, given=merge(self.given, {table: {name: value}}))
 
     @property
     def folder(self) -> str:
-        """Its name as that of a folder."""
+        """Its name as a folder name."""
         plain = re.sub(r"[^\w.,=-]+", "_", self.name)
-        return f"{plain}_" if plain in TAKEN else plain
+        return f"{plain}_" if plain in _TAKEN else plain
 
 
-def is_mechanism(name: str) -> bool:
-    """Whether a name stands for a mechanism, a class in a file, or several of them joined by commas."""
+def _is_mechanism(name: str) -> bool:
+    """Whether a name is that of a mechanism, a class in a file, or several of them joined by commas."""
     return all(usercode.is_code(one) or one in registry.names("mechanism") for one in usercode.split_names(name))
 
 
 def is_run(name: str) -> bool:
-    """Whether a name stands for a run folder."""
+    """Whether a name is that of a run folder."""
     return (Path(name) / "config.json").is_file()
 
 
-def short(name: str) -> str:
-    """A mechanism's name, of classes in files without the file."""
-    return ",".join(registry.find("mechanism", one.strip()).short_name for one in name.split(","))
+def _short_names(mechanisms: Iterable[str]) -> list[str]:
+    """Mechanism names, without the file for classes in files."""
+    return [registry.find("mechanism", one).short_name for one in mechanisms]
 
 
-def telling_names(names: Sequence[str]) -> list[str]:
-    """Mechanisms as they are called: of classes in files without the file, unless two would be called the same."""
-    called = Counter(map(short, names))
-    return [short(one) if called[short(one)] == 1 else one.replace("/", "_").replace(".py:", ".") for one in names]
+def _distinct_names(names: Sequence[str]) -> list[str]:
+    """Names of mechanisms, without the file for classes in files unless two names would be the same."""
+    short = [",".join(_short_names(usercode.split_names(one))) for one in names]
+    return [
+        called if short.count(called) == 1 else one.replace("/", "_").replace(".py:", ".")
+        for called, one in zip(short, names, strict=True)
+    ]
 
 
 def make_specimens(
     names: Sequence[str], vary: str | None, preset: str, file: Path | None, given: Settings
 ) -> tuple[tuple[Specimen, ...], str]:
-    """The specimens that a user names, and the setting in which they differ."""
+    """The specimens that the user names, and the setting in which they differ."""
     base = Specimen("", preset, str(file.resolve()) if file else None, absolute_given(given))
     if vary is not None:
-        found = varied_values(base, names, vary)
-    elif all(map(is_mechanism, names)):
+        found = _varied_values(base, names, vary)
+    elif all(map(_is_mechanism, names)):
         if names and "mechanism" in base.given["model"]:
             raise UserError("mechanisms are compared: leave out --mechanism, which is for --vary, presets and files")
-        refuse_strange_options(names, base.given)
-        pairs = zip(telling_names(names), names, strict=True)
-        found = [replace(base, name=called, given=with_mechanism(base.given, one)) for called, one in pairs]
+        _refuse_other_options(names, base.given)
+        pairs = zip(_distinct_names(names), names, strict=True)
+        found = [replace(base, name=called, given=_with_mechanism(base.given, one)) for called, one in pairs]
     else:
-        # The strange ones first: of them the user must hear.
-        found = [one_kind(base, name) for name in sorted(names, key=is_mechanism)]
+        # Unknown names first, so that the error is about them.
+        found = [_preset_or_file(base, name) for name in sorted(names, key=_is_mechanism)]
     if len(found) < 2:
         example = "--vary train.lr=0.001,0.002" if vary else "attnlab compare dot additive"
         raise UserError(f"a comparison needs at least two specimens, such as: {example}")
-    refuse_twice(found, [one.folder for one in found])
-    varied = only_difference([(one.name, one.settings(0)) for one in found])
-    refuse_twice(found, [str(one.value(varied)) for one in found])
-    return tuple(one.unless_said("train", "threads", 1) for one in found), varied
+    _refuse_duplicates(found, [one.folder for one in found])
+    varied = _only_difference([(one.name, one.settings(0)) for one in found])
+    _refuse_duplicates(found, [str(one.value(varied)) for one in found])
+    return tuple(one.with_default("train", "threads", 1) for one in found), varied
 
 
-def refuse_twice(specimens: Sequence[Specimen], keys: Sequence[str]) -> None:
-    """Refuse specimens of which two are the same."""
+def _refuse_duplicates(specimens: Sequence[Specimen], keys: Sequence[str]) -> None:
+    """Refuse specimens with equal keys."""
     if len(set(keys)) < len(keys):
         raise UserError(f"{', '.join(one.name for one in specimens)}: the same twice; name each specimen once")
 
 
-def with_mechanism(given: Settings, name: str) -> Settings:
-    """Settings with a mechanism, and of the options given for several those that are its own."""
+def _with_mechanism(given: Settings, name: str) -> Settings:
+    """Settings with a mechanism and, of the options given for several mechanisms, its own."""
     model = given.get("model", {})
-    used = short(name).split(",")
+    used = _short_names(usercode.split_names(name))
     options = {one: table for one, table in model.get("options", {}).items() if one in used}
     return {**given, "model": {**model, "mechanism": absolute_names(name), "options": options}}
 
 
-def refuse_strange_options(names: Sequence[str], given: Settings) -> None:
+def _refuse_other_options(names: Sequence[str], given: Settings) -> None:
     """Refuse options of a mechanism that is not compared."""
-    used = {one for name in names for one in short(name).split(",")}
+    used = {one for name in names for one in _short_names(usercode.split_names(name))}
     for one in given.get("model", {}).get("options", {}):
         if one not in used:
             raise ConfigError(unknown("mechanism in model.options, which is not compared,", one, used))
 
 
-def varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Specimen]:
+def _varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Specimen]:
     """Specimens from SETTING=VALUE,VALUE,..."""
     name, sign, values = vary.partition("=")
     if not sign or not values:
@@ -153,13 +153,13 @@ def varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Speci
     if names:
         raise UserError("--vary names the specimens itself: choose their mechanism with --mechanism")
     return [
-        replace(base, name=f"{name}={value}", given=merge(base.given, nested(name, value)))
+        replace(base, name=f"{name}={value}", given=merge(base.given, _nested(name, value)))
         for value in values.split(",")
     ]
 
 
-def nested(name: str, value: str) -> Settings:
-    """A dotted setting with its value as nested tables."""
+def _nested(name: str, value: str) -> Settings:
+    """A dotted setting and its value as nested tables."""
     inner: Any = from_text(value, bool if value.lower() in ("true", "false") else None)
     for part in reversed(name.split(".")):
         inner = {part: inner}
@@ -167,13 +167,13 @@ def nested(name: str, value: str) -> Settings:
     return found
 
 
-def one_kind(base: Specimen, name: str) -> Specimen:
+def _preset_or_file(base: Specimen, name: str) -> Specimen:
     """A preset or a settings file as a specimen."""
     if name in preset_names():
         return replace(base, name=name, preset=name)
     if name.endswith(".toml"):
         return replace(base, name=Path(name).stem, file=str(Path(name).resolve()))
-    if is_mechanism(name):
+    if _is_mechanism(name):
         raise ConfigError(
             f"{name} is a mechanism and others are not: compare mechanisms, presets or files, all of one kind"
         )
@@ -183,8 +183,8 @@ def one_kind(base: Specimen, name: str) -> Specimen:
     raise ConfigError(unknown("mechanism, preset or settings file (.toml)", name, choices))
 
 
-def only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
-    """The one setting in which named settings differ, the seed left out; more or none are refused."""
+def _only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
+    """The only setting other than the seed in which the specimens differ; none or several are an error."""
     first = configs[0][1]
     found = sorted({key for _, other in configs[1:] for key in different(first, other)})
     names = ", ".join(dict.fromkeys(name for name, _ in configs))
@@ -193,51 +193,46 @@ def only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
     if len(found) > 1:
         shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
         raise ConfigError(
-            f"{names} differ in {len(found)} settings ({shown}), and what came out could not be told apart:"
+            f"{names} differ in {len(found)} settings ({shown}), so their effects could not be separated:"
             " compare specimens that differ in one, for example by --vary"
         )
     return found[0]
 
 
 def different(one: RunConfig, other: RunConfig) -> set[str]:
-    """The settings that make another specimen: not the seed, and not the options of a mechanism that only one of them has."""
-    kept = set(diff(one, other)) - NOT_VARIED
-    if MECHANISM not in kept:
+    """The settings in which two specimens differ, except the seed and options of a mechanism that only one of them has."""
+    kept = set(diff(one, other)) - _NOT_VARIED
+    if _MECHANISM not in kept:
         return kept
-    mechanisms = [set(short(each.model.mechanism).split(",")) for each in (one, other)]
-    shared = mechanisms[0] & mechanisms[1]
-    return {key for key in kept if not key.startswith(OPTIONS) or of_one(key, shared)}
-
-
-def of_one(key: str, names: AbstractSet[str]) -> bool:
-    """Whether a setting is an option of one of these mechanisms."""
-    return any(key.startswith(f"{OPTIONS}.{name}.") for name in names)
+    shared = set(_short_names(one.model.mechanisms)) & set(_short_names(other.model.mechanisms))
+    options = tuple(f"{_OPTIONS}.{name}." for name in shared)
+    return {key for key in kept if not key.startswith(_OPTIONS) or key.startswith(options)}
 
 
 def refuse_other_text(varied: str) -> None:
-    """Refuse to compare perplexities of different things."""
-    if varied.startswith(OTHER_TEXT):
+    """Refuse to compare perplexities of different texts."""
+    if varied.startswith(_OTHER_TEXT):
         raise ConfigError(
             f"{varied} changes what is predicted, and perplexities of different texts cannot be compared: vary another setting"
         )
 
 
 def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[int, ...], dict[str, str]]:
-    """Specimens, the setting they differ in, seeds and folders of finished runs."""
+    """The specimens of finished runs, the setting in which they differ, their seeds and folders."""
     opened = [Run.open(one) for one in folders]
     for run in opened:
         if not run.complete:
             raise UserError(f"{run.path} is not complete: `attnlab resume {run.path}` first")
     configs = [(str(run.path), stages.stored_config(run)) for run in opened]
-    for _, config in configs:  # all at once: the jobs that open them later ask nobody
+    for _, config in configs:  # now, since the jobs that open them later cannot ask
         usercode.require_all(config.model.mechanism)
-    varied = only_difference(configs)
+    varied = _only_difference(configs)
     mechanisms = list(dict.fromkeys(config.model.mechanism for _, config in configs))
-    called = dict(zip(mechanisms, telling_names(mechanisms), strict=True))
+    names_of = dict(zip(mechanisms, _distinct_names(mechanisms), strict=True))
     runs: dict[str, str] = {}
     for path, config in configs:
         value = config.flat().get(varied)
-        name = called[config.model.mechanism] if varied == MECHANISM else f"{varied}={value}"
+        name = names_of[config.model.mechanism] if varied == _MECHANISM else f"{varied}={value}"
         if f"{name}/{config.seed}" in runs:
             raise UserError(
                 f"{path} and {runs[f'{name}/{config.seed}']} are both {name} with seed {config.seed}: name one"

@@ -1,0 +1,186 @@
+"""The training data of a run: its questions, its corpus with an index, the possible answers, and the forms of questions.
+
+A fine-tuned model knows what its base was trained on, and judging an answer needs all of it. It must not know about models,
+or which answer is correct.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from attnlab import corpora, stages
+from attnlab.corpora import Corpus, Question, title_of
+from attnlab.corpora.evidence import name_in
+from attnlab.corpora.index import Index, index_corpus
+from attnlab.corpora.indexing import Progress, place_of
+from attnlab.corpora.library import normal
+from attnlab.corpora.sources import lines_of
+from attnlab.errors import CheckpointError, DataError, StorageError
+from attnlab.runs import Run, lineage
+from attnlab.tasks.recall import proper_words, salient_spans
+from attnlab.tokenizers import Tokenizer
+
+_MOST = 20_000  # candidates; in a larger corpus the most common
+_LONGEST = 16  # tokens of a span, unless a training answer is longer
+
+_Lines = Callable[[], Iterable[str]]
+
+
+def entries(run: Run, key: str) -> list[dict[str, str]]:
+    """Return the stored corpus or facts entries of a run and its bases, the run's own first."""
+    found = (one.config.get("data", {}).get(key) for one in lineage(run))
+    return [entry for entry in found if entry]
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """The index of a run's corpus; or None, and the reason."""
+
+    index: Index | None
+    note: str = ""
+
+
+class TrainingData:
+    """The data of a run and the runs it was trained from; `corpus` and `facts` may be given if they are in memory."""
+
+    def __init__(self, run: Run, corpus: Corpus | None = None, facts: tuple[Question, ...] | None = None) -> None:
+        self.run, self._corpus, self._facts = run, corpus, facts
+
+    @cached_property
+    def facts(self) -> tuple[Question, ...]:
+        """All questions that the run was trained on; a changed file is an error."""
+        if self._facts is not None:
+            return self._facts
+        found: dict[Question, None] = {}
+        for entry in entries(self.run, "facts"):
+            questions = corpora.load_questions(entry["source"])
+            if stages.checksum(questions) != entry["sha256"]:
+                raise DataError(
+                    f"{entry['source']} has changed since the run was trained on it: restore the file, or train again"
+                )
+            found |= dict.fromkeys(questions)
+        return tuple(found)
+
+    def lines(self) -> Iterable[str]:
+        """Yield the lines that the run was trained on; none if they cannot be read."""
+        if self._corpus is not None:
+            yield from self._corpus.lines
+            return
+        with suppress(DataError):
+            for entry in entries(self.run, "corpus")[:1]:
+                yield from lines_of(entry["source"])
+
+    def look_up(self, progress: Progress | None = None) -> _Lookup:
+        """Open the index of the corpus, building it first if needed."""
+        try:
+            found = entries(self.run, "corpus")
+            if not found:
+                return _Lookup(None, "it was not trained on a corpus that could be looked up")
+            source, sha256 = found[0]["source"], found[0]["sha256"]
+            index = _existing_index(sha256) or index_corpus(self._corpus or source, progress=progress)
+        except DataError as error:
+            return _Lookup(None, f"its corpus cannot be looked up now: {error}")
+        if index.sha256 != sha256:
+            return _Lookup(None, f"{source} has changed since training, so nothing was looked up")
+        if not index.longest:
+            return _Lookup(None, "the lines of its corpus have no headings to look up")
+        return _Lookup(index)
+
+
+def _existing_index(sha256: str) -> Index | None:
+    """Return an existing index of lines with this checksum, without reading the corpus."""
+    with suppress(StorageError, CheckpointError):
+        return Index(place_of(sha256))
+    return None
+
+
+# Possible answers
+
+
+def candidates(tokenizer: Tokenizer, facts: Sequence[Question], lines: _Lines) -> tuple[str, ...]:
+    """Return the training answers, then the salient spans of the corpus from the most common.
+
+    Exact probabilities need a finite list of answers. The training answers alone are too few, since the correct answer for
+    a new person need not be among them; so the spans that the recall task asks for are included. Answers that the tokenizer
+    cannot encode or distinguish are left out, and so are spans far longer than any answer.
+    """
+    known = dict.fromkeys(item.answer.strip() for item in facts if item.answer and item.answer.strip())
+    longest = max([_LONGEST, *(len(tokenizer.encode(answer)) for answer in known)])
+    spans = (span for span, _ in _span_counts(lines).most_common())
+    found: dict[tuple[int, ...], str] = {}
+    for answer in (*known, *spans):
+        ids = tuple(tokenizer.encode(answer))
+        if ids and len(ids) <= longest and not set(ids) & set(tokenizer.stops):
+            found.setdefault(ids, answer)
+        if len(found) == _MOST:
+            break
+    return tuple(found.values())
+
+
+def _span_counts(lines: _Lines) -> Counter[str]:
+    """Count every salient span; the lines are read twice, one at a time."""
+    proper = proper_words(lines())
+    counts: Counter[str] = Counter()
+    for line in lines():
+        title = title_of(line)
+        text = line[len(title) :].lstrip(". ")
+        counts.update(text[begin:end] for begin, end in salient_spans(text, title, proper))
+    return counts
+
+
+# Forms of questions
+
+
+def form_of(question: str) -> str:
+    """Return a question without the name in it."""
+    return question.replace(name_in(question), "…")
+
+
+def kinds(facts: Iterable[Question]) -> dict[str, frozenset[str]]:
+    """Return, per form of question, the answers of its kind: those of all forms connected to it by shared answers."""
+    by_form: dict[str, set[str]] = {}
+    for item in facts:
+        if item.answer and item.answer.strip():
+            by_form.setdefault(form_of(item.question), set()).add(normal(item.answer.strip()))
+    groups: list[tuple[set[str], set[str]]] = []  # forms, answers
+    for form, answers in by_form.items():
+        joined = [group for group in groups if group[1] & answers]
+        groups = [group for group in groups if not group[1] & answers]
+        forms = {form}.union(*(group[0] for group in joined))
+        groups.append((forms, answers.union(*(group[1] for group in joined))))
+    return {form: frozenset(answers) for forms, answers in groups for form in forms}
+
+
+def of_kind(question: str, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Return the known answers to questions of this form; all answers if the form is unknown."""
+    return known.get(form_of(question)) or frozenset[str]().union(*known.values())
+
+
+class Forms:
+    """The forms of the training questions: the text before and after the name."""
+
+    def __init__(self, facts: Iterable[Question]) -> None:
+        self.around: Counter[tuple[str, str]] = Counter()
+        for item in facts:
+            before, _, after = item.question.partition(name_in(item.question))
+            self.around[before, after] += 1
+
+    def fitting(self, question: str) -> list[tuple[int, str, str]]:
+        """Return the forms that fit a question: count, text before the name, text after it."""
+        return [
+            (count, before, after)
+            for (before, after), count in self.around.items()
+            if question.startswith(before) and question.endswith(after) and len(before + after) < len(question)
+        ]
+
+    def name(self, question: str) -> str:
+        """Return the name in a question by the most common form that fits, else the longest run of capitalised words."""
+        found = self.fitting(question)
+        if not found:
+            return name_in(question)
+        _, before, after = max(found)
+        return question[len(before) : len(question) - len(after)]
