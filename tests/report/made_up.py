@@ -11,6 +11,7 @@ from comparisons import make_comparison
 from attnlab import stats
 from attnlab.corpora import Question
 from attnlab.report.look import Guess, HeadNumbers, LayerMaps, Looked, Reading
+from attnlab.records import plain
 from attnlab.studies.trust import Asked, curve, describe_group, separation
 
 Result = dict[str, Any]
@@ -192,10 +193,10 @@ def make_trust(max_risk: float = 0.1, met: bool = True) -> Result:
         "world": {"corpus": "people", "documents": 2800, "quick": False},
         "max_risk": max_risk,
         "rule": rules[0],
-        "groups": [describe_group(one, rule.threshold) for one in (known, withheld)],
+        "groups": plain([describe_group(one, rule.threshold) for one in (known, withheld)]),
         "accuracy": 0.8,
-        "separation": separation(known, withheld),
-        "curve": curve(known),
+        "separation": plain(separation(known, withheld)),
+        "curve": plain(curve(known)),
         "reliability": {
             name: vars(kept) | {"table": [vars(one) for one in kept.table]} for name in ("before", "after")
         },

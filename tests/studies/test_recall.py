@@ -14,8 +14,8 @@ from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.errors import CheckpointError, DataError, Interrupted, OutputExists, UserError
 from attnlab.runs import Run
 from attnlab.studies import recall
-from attnlab.studies.recall import parted
-from attnlab.trust.read import facts_of
+from attnlab.studies.recall import split_facts
+from attnlab.trust.training_data import TrainingData
 
 GIVEN: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
@@ -174,7 +174,7 @@ def test_questions_kept_back_are_not_trained_on_and_calibrate(tmp_path: Path, co
     assert result["world"]["training_questions"] == len(train)
     assert (folder / "finetune" / "calibration.json").is_file()
     moved = folder.rename(tmp_path / "moved")  # its own questions move along
-    assert facts_of(Run.open(moved / "finetune")) == train
+    assert TrainingData(Run.open(moved / "finetune")).facts == train
 
 
 def test_the_assisted_track_reads_first_and_says_so(tmp_path: Path, console: Console) -> None:
@@ -210,7 +210,7 @@ def test_nobody_is_kept_back_who_is_asked_about_again() -> None:
     facts = load_questions("people:60:train")
     again = tuple(Question(item.question.replace("?", " again?"), item.answer) for item in facts[:20])
     for seed in range(5):
-        train, kept = parted(corpus, (*facts, *again), 10, seed)
+        train, kept = split_facts(corpus, (*facts, *again), 10, seed)
         assert len(kept) == 10
         assert len(train) + len(kept) == len(facts) + len(again)
         assert not {*facts[:20], *again} & {*kept}

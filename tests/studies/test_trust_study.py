@@ -17,7 +17,7 @@ from attnlab.corpora.index import index_corpus
 from attnlab.errors import DataError, Interrupted, OutputExists, UserError
 from attnlab.runs import Run
 from attnlab.studies import trust
-from attnlab.studies.trust import BINS, Asked, curve, describe_group, fallback, histogram, separation
+from attnlab.studies.trust import BINS, Asked, VerdictCount, curve, describe_group, fallback, histogram, separation
 from attnlab.trust import calibration_of
 from attnlab.trust.answers import AnswerDistribution
 
@@ -120,26 +120,26 @@ def test_rates_are_counted_at_the_threshold() -> None:
     group = describe_group(
         asked("known", [0.9, 0.9, 0.8, 0.1], [True, False, True, True], [False, True, True, True]), 0.8
     )
-    assert group["answered"]["count"] == 3
-    assert (group["wrong"]["count"], group["wrong"]["of"]) == (1, 3)
-    assert group["looked_up"]["answered"]["count"] == 1
-    assert group["looked_up"]["wrong"]["count"] == 0
-    assert group["right"]["count"] == 3
-    assert group["verdicts"]["recalled and supported"] == {"count": 4, "right": 3}
-    assert [one["confidence"] for one in group["examples"]] == [0.9, 0.9, 0.8, 0.1]
+    assert group.answered.count == 3
+    assert (group.wrong.count, group.wrong.of) == (1, 3)
+    assert group.looked_up.answered.count == 1
+    assert group.looked_up.wrong.count == 0
+    assert group.right.count == 3
+    assert group.verdicts["recalled and supported"] == VerdictCount(4, 3)
+    assert [one.confidence for one in group.examples] == [0.9, 0.9, 0.8, 0.1]
     nothing = describe_group(asked("known", [0.9], [True], [True]), None)
-    assert nothing["answered"]["count"] == 0
-    assert nothing["wrong"]["share"] is None
+    assert nothing.answered.count == 0
+    assert nothing.wrong.share is None
 
 
 def test_separation_and_curve() -> None:
     known = asked("known", [0.9, 0.8, 0.7], [True, True, False])
     other = asked("withheld", [0.1, 0.2, 0.75], [False] * 3)
-    areas = {one["score"]: one["value"] for one in separation(known, other)}
+    areas = {one.score: one.area.value for one in separation(known, other)}
     assert all(math.isclose(area, 8 / 9) for area in areas.values())
     drawn = curve(known)
-    assert drawn["coverage"] == pytest.approx([1 / 3, 2 / 3, 1])
-    assert drawn["risk"] == pytest.approx([0, 0, 1 / 3])
+    assert drawn.coverage == pytest.approx([1 / 3, 2 / 3, 1])
+    assert drawn.risk == pytest.approx([0, 0, 1 / 3])
     heights = histogram([0.0, 0.01, 0.5, 1.0])
     assert len(heights) == BINS
     assert (heights[0], heights[-1]) == (0.5, 0.25)
@@ -155,8 +155,8 @@ def test_what_it_falls_back_on_is_held_against_chance(tmp_path: Path) -> None:
     group = Asked(group.name, questions, ("York", "York"), *list(vars(group).values())[3:])
     found = fallback(group, index, told)
     assert found is not None
-    assert (found["count"], found["of"], found["chance"]) == (1, 2, 0.5)
-    assert [one["nearest"] for one in found["examples"]] == ["Ann Lee"]
+    assert (found.hits.count, found.hits.of, found.chance) == (1, 2, 0.5)
+    assert [one.nearest for one in found.examples] == ["Ann Lee"]
     assert fallback(group, index, []) is None
 
 

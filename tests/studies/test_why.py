@@ -15,14 +15,32 @@ from attnlab.corpora.library import Corpus
 from attnlab.errors import AttnlabError, Interrupted, UserError
 from attnlab.folders import read_json
 from attnlab.model import load_model
+from attnlab.records import plain
 from attnlab.report import write_report
 from attnlab.runs import Run
 from attnlab.studies import why
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.job import work
 from attnlab.studies.study import refuse_changes
-from attnlab.studies.why import PAIRS, beginnings, by_heart, explain, judge, roles, share, verdict
-from attnlab.studies.why_plan import READ_LINES, Cell, cells_of, grid
+from attnlab.studies.why import (
+    PAIRS,
+    READ_LINES,
+    Cell,
+    CellComparison,
+    CellResult,
+    Reading,
+    Share,
+    WorldSummary,
+    beginnings,
+    by_heart,
+    cells_of,
+    explain,
+    grid,
+    judge,
+    roles,
+    share,
+    verdict,
+)
 from verbs import call
 
 SMALL: dict[str, Any] = {
@@ -77,7 +95,7 @@ def test_whole_lines_are_read_without_questions_and_views_as_the_preset_has_them
 
 def test_a_plan_comes_back_from_its_folder() -> None:
     plan = why.make_plan(**ASKED)
-    assert Plan.stored(plan.to_dict()) == plan
+    assert Plan.stored(plain(plan)) == plan
 
 
 @pytest.mark.parametrize(
@@ -111,15 +129,15 @@ def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, asked: dict[
 
 def test_a_share_has_an_interval_for_new_seeds_and_new_questions() -> None:
     found = share([[True, False, True, True], [True, False, False, True]])
-    assert found["accuracy"] == 5 / 8
-    assert found["each"] == [3 / 4, 1 / 2]
-    assert 0 <= found["low"] < 5 / 8 < found["high"] <= 1
+    assert found.accuracy == 5 / 8
+    assert found.each == [3 / 4, 1 / 2]
+    assert 0 <= found.low < 5 / 8 < found.high <= 1
 
 
 def test_without_spread_the_interval_is_that_of_the_questions() -> None:
     alone, twice = share([[True] * 20]), share([[True] * 20] * 2)
-    assert alone["low"] == twice["low"] == pytest.approx(0.8389, abs=1e-3)
-    assert alone["high"] == twice["high"] == 1
+    assert alone.low == twice.low == pytest.approx(0.8389, abs=1e-3)
+    assert alone.high == twice.high == 1
 
 
 def test_beginnings_end_before_the_answer() -> None:
@@ -128,18 +146,20 @@ def test_beginnings_end_before_the_answer() -> None:
     assert beginnings(Corpus("here", lines), asked) == [("Ann Lee. Lee was born in", "York")]
 
 
-def cell(way: str, forms: int, exposures: int, right: float, heart: float | None = None) -> dict[str, Any]:
-    def scored(value: float) -> dict[str, Any]:
-        return {"accuracy": value, "low": max(0.0, value - 0.05), "high": min(1.0, value + 0.05), "each": [value]}
+def cell(way: Any, forms: int, exposures: int, right: float, heart: float | None = None) -> CellResult:
+    def scored(value: float) -> Share:
+        return Share(value, max(0.0, value - 0.05), min(1.0, value + 0.05), [value])
 
-    name = Cell(way, forms, exposures).name  # type: ignore[arg-type]
-    read = {"tokens": 1000 if way == "lines" else 250, "loss": 1.0, "by_heart": scored(heart) if heart else None}
-    found = {"name": name, "way": way, "forms": forms, "exposures": exposures, **scored(right), "seconds": 1.0}
-    return found | (read if way != "nothing" else {})
+    made = Cell(way, forms, exposures)
+    reading = Reading(1000 if way == "lines" else 250, 1.0, scored(heart) if heart else None)
+    return CellResult(made.name, made, scored(right), reading=None if way == "nothing" else reading)
 
 
-def made_up(one: float, many: float, views: float, heart: float = 0.9) -> dict[str, Any]:
-    cells = [
+Said = tuple[dict[str, CellResult], list[CellComparison], WorldSummary]
+
+
+def made_up(one: float, many: float, views: float, heart: float = 0.9) -> Said:
+    every = [
         cell("nothing", 1, 0, 0.05),
         cell("lines", 1, 8, 0.05, 0.5),
         cell("lines", 4, 8, 0.1, 0.5),
@@ -148,18 +168,17 @@ def made_up(one: float, many: float, views: float, heart: float = 0.9) -> dict[s
         cell("lines", 4, 64, many, heart),
         cell("views", 1, 64, views, 0.5),
     ]
-    by_name, names = {each["name"]: each for each in cells}, roles(cells)
+    cells, names = {each.name: each for each in every}, roles([each.cell for each in every])
     pairs = []
     for asked, (a, b) in PAIRS.items():
-        left, right = by_name[names[a]], by_name[names[b]]
-        apart = int(left["low"] > right["high"]) - int(left["high"] < right["low"])
-        pairs.append({"asked": asked, "a": left["name"], "b": right["name"], "apart": apart})
-    world = {"people": 100, "training_questions": 60, "exam": "people:100:test", "exam_questions": 25}
-    return {"cells": cells, "comparisons": pairs, "world": world, "seeds": [0, 1], "study": "why"}
+        left, right = cells[names[a]], cells[names[b]]
+        apart = left.right.compared(right.right)
+        pairs.append(CellComparison(asked, left.name, right.name, apart, 0.0, None, None, None, ""))
+    return cells, pairs, WorldSummary(100, 60, "people:100:test", 25)
 
 
 def test_what_lies_apart_is_claimed() -> None:
-    said = verdict(made_up(one=0.2, many=0.8, views=0.7))
+    said = verdict(*made_up(one=0.2, many=0.8, views=0.7), 2)
     assert said[0] == (
         "Reading helps: a model that met everybody 64 times in 4 forms answers 80.0 % (75.0 to 85.0 %) of the questions"
         " correctly, one that read nothing 5.0 % (0.0 to 10.0 %)."
@@ -175,14 +194,14 @@ def test_what_lies_apart_is_claimed() -> None:
 
 
 def test_what_overlaps_is_not_claimed_and_what_hurts_is_said() -> None:
-    said = verdict(made_up(one=0.5, many=0.55, views=0.3))
+    said = verdict(*made_up(one=0.5, many=0.55, views=0.3), 2)
     assert said[1].startswith("Whether several forms help cannot be told here: ")
     assert said[1].endswith("; the intervals overlap.")
     assert said[2].startswith("Views hurt here: ")
 
 
 def test_stored_and_asked_for_are_told_apart() -> None:
-    words = explain(made_up(one=0.2, many=0.88, views=0.7))
+    words = explain(*made_up(one=0.2, many=0.88, views=0.7))
     assert words[0].startswith(
         "A model that met everybody 64 times in one form knows 90.0 % (85.0 to 95.0 %) of the places"
     )
@@ -191,7 +210,7 @@ def test_stored_and_asked_for_are_told_apart() -> None:
     assert "the direction is the same here" in words[2]
     assert "25.0 % of the tokens" in words[3]
     assert "Other wordings help still more" in words[3]
-    unsure = explain(made_up(one=0.5, many=0.5, views=0.5))
+    unsure = explain(*made_up(one=0.5, many=0.5, views=0.5))
     assert "too small to see it" in unsure[2]
     assert not any("Views get round that" in one for one in unsure)
 

@@ -13,8 +13,8 @@ from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.model import LanguageModel, load_model
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import calibrate, calibration_of
-from attnlab.trust.answers import AnswerDistribution
-from attnlab.trust.familiar import Forms, familiarity
+from attnlab.trust.answers import AnswerDistribution, familiarity
+from attnlab.trust.training_data import Forms
 
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 48, "block_size": 64, "vocab_size": 400}
 FACTS = [

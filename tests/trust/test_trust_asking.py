@@ -21,10 +21,8 @@ from attnlab.model import load_model
 from attnlab.runs import Run, lineage
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import Oracle, calibration_of, usual_questions
-from attnlab.trust.answers import AnswerTrie, answer_distribution
-from attnlab.trust.candidates import candidates, form_of, kinds, of_kind
-from attnlab.trust.familiar import familiarity
-from attnlab.trust.read import facts_of, look_up
+from attnlab.trust.answers import AnswerTrie, answer_distribution, familiarity
+from attnlab.trust.training_data import TrainingData, candidates, form_of, kinds, of_kind
 from attnlab.trust.verdict import UNSEEN
 from verbs import reseal
 
@@ -202,7 +200,7 @@ def tuned(run: Run, tmp_path: Path) -> Run:
 
 def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_path: Path) -> None:
     assert [one.path.resolve() for one in lineage(tuned)] == [tuned.path.resolve(), run.path.resolve()]
-    assert set(facts_of(tuned)) == set(FACTS)
+    assert set(TrainingData(tuned).facts) == set(FACTS)
     answer = attnlab.ask(tuned, HELD_OUT[0].question)
     assert answer.lines
     assert usual_questions(run) == "people:120:dev"
@@ -210,7 +208,7 @@ def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_pat
         usual_questions(tuned)
     (tmp_path / "facts.tsv").write_text("Where?\tYork\n")
     with pytest.raises(DataError, match="has changed since"):
-        facts_of(tuned)
+        _ = TrainingData(tuned).facts
     assert "has changed since" in attnlab.ask(tuned, HELD_OUT[0].question).words
     (tuned.path / "config.json").write_bytes(to_json({**tuned.config, "base": "../gone"}))
     reseal(tuned.path)
@@ -221,27 +219,27 @@ def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_pat
 
 def test_a_checksum_that_is_a_path_leads_to_no_index(tiny_files: tuple[Run, Path], tmp_path: Path) -> None:
     run, _ = tiny_files
-    index = look_up(run).index
+    index = TrainingData(run).look_up().index
     assert index is not None
     forged = tmp_path / "forged"
     shutil.copytree(index.folder, forged)
     config = {**run.config, "data": {**run.config["data"], "corpus": {"source": "gone.txt", "sha256": str(forged)}}}
     (run.path / "config.json").write_bytes(to_json(config))
     reseal(run.path)
-    looked = look_up(Run(run.path))
+    looked = TrainingData(Run(run.path)).look_up()
     assert looked.index is None
     assert "is no sha256: the run's config.json is damaged or was edited" in looked.note
 
 
 def test_a_corpus_that_is_gone_or_changed_is_said(tiny_files: tuple[Run, Path]) -> None:
     run, corpus = tiny_files
-    assert look_up(run).index is not None
-    shutil.rmtree(Path(look_up(run).index.folder))  # type: ignore[union-attr]
+    assert TrainingData(run).look_up().index is not None
+    shutil.rmtree(Path(TrainingData(run).look_up().index.folder))  # type: ignore[union-attr]
     corpus.write_text("Ann Lee. Lee was born in Bath .\n")
-    assert look_up(run).index is None
-    assert "has changed since training" in look_up(run).note
+    assert TrainingData(run).look_up().index is None
+    assert "has changed since training" in TrainingData(run).look_up().note
     corpus.unlink()
-    assert "does not exist" in look_up(run).note
+    assert "does not exist" in TrainingData(run).look_up().note
     answer = attnlab.ask(run, "Where was Ann Lee born?")
     assert not answer.looked_up
     assert answer.verdict in ("guess", "not checked")

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from attnlab.folders import read_json
 from attnlab.studies import compare as comparing
+from attnlab.studies.compare.job import work
 
 SMALL: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 64},
@@ -24,10 +26,18 @@ def small() -> dict[str, Any]:
     return SMALL
 
 
+def train_here(plan: comparing.Plan, folder: Path, _: Console) -> None:
+    """Train in this process, which is faster; test_a_stopped_comparison_goes_on has processes."""
+    for name, seed in plan.order():
+        work(folder, name, seed)
+
+
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder and the result of `compare dot zero_mask` with two seeds."""
     folder = tmp_path_factory.mktemp("compared") / "study"
-    result = comparing.compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(comparing, "train_all", train_here)
+        result = comparing.compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
     assert read_json(folder / "result.json") == result
     return folder, result

@@ -22,9 +22,10 @@ from attnlab.errors import AttnlabError, UserError
 from attnlab.folders import locked, read_json
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
+from attnlab.records import plain
 from attnlab.runs import Run
 from attnlab.studies import compare as comparing
-from attnlab.studies.compare.measure import quality, some
+from attnlab.studies.compare.job import quality, some
 from attnlab.studies.compare.records import read_records
 from attnlab.tokenizers import Tokenizer
 from verbs import reseal
@@ -112,7 +113,7 @@ def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
     shutil.rmtree(folder / "measured" / "dot" / "seed-1")
     shutil.rmtree(folder / "dot" / "seed-0" / "checkpoints", ignore_errors=True)
     before = (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns
-    again = comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
+    again = comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
     assert (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns == before
     values = [[one["values"]["dev_token_perplexity"] for one in r["specimens"]] for r in (again, compared[1])]
     assert values[0] == values[1]
@@ -157,7 +158,7 @@ def test_a_run_that_is_removed_is_trained_again(compared: Compared, tmp_path: Pa
     folder, plan = copied(compared, tmp_path)
     (folder / "result.json").unlink()
     shutil.rmtree(folder / "dot" / "seed-1")
-    again = comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
+    again = comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
     assert Run.open(folder / "dot" / "seed-1").complete
     # The same seed gives the same numbers.
     assert again["comparisons"][0]["p"] == compared[1]["comparisons"][0]["p"]
@@ -171,13 +172,13 @@ def test_what_changed_since_the_beginning_is_refused(compared: Compared, tmp_pat
     (folder / "study.json").write_text(json.dumps(stored))
     reseal(folder)
     with pytest.raises(UserError, match="dev changed since this study began"):
-        comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
+        comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
 
 
 def test_two_at_once_on_one_folder_are_refused(compared: Compared, tmp_path: Path) -> None:
     folder, plan = copied(compared, tmp_path)
     with locked(folder), pytest.raises(UserError, match="is being written by another process"):
-        comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
+        comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
 
 
 def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_a_job_that_fails_says_why(compared: Compared, tmp_path: Path) -> None:
     shutil.rmtree(folder / "measured" / "dot" / "seed-1")
     (folder / "dot" / "seed-1" / "model" / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(AttnlabError, match="1 of 6 runs failed, the first dot, seed 1: .*logs.* tries again"):
-        comparing.STUDY.resume(folder, plan.to_dict(), Console(quiet=True))
+        comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
 
 
 def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
@@ -237,11 +238,11 @@ def test_word_by_word_tells_who_looks_ahead(mechanism: str, same: bool) -> None:
 
 def test_quality_counts_words() -> None:
     found = quality([["the", "cat", ".", "<UNK>"], ["the", "!"]])
-    assert found["tokens"] == 6
-    assert found["unknown_share"] == pytest.approx(1 / 6)
-    assert found["punctuation_share"] == pytest.approx(2 / 6)  # <UNK> stands for a word
-    assert found["distinct_share"] == pytest.approx(5 / 6)
-    assert found["mean_length"] == 3
+    assert found.tokens == 6
+    assert found.unknown_share == pytest.approx(1 / 6)
+    assert found.punctuation_share == pytest.approx(2 / 6)  # <UNK> stands for a word
+    assert found.distinct_share == pytest.approx(5 / 6)
+    assert found.mean_length == 3
 
 
 def test_some_lines_are_the_same_each_time() -> None:

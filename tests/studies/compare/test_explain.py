@@ -7,39 +7,49 @@ from typing import Any
 
 import pytest
 
-from attnlab.studies.compare import explain
+from attnlab.studies.compare.judge import Comparison, Gain, Judged, Ratio, Texts, audit_in_words, explain
+from attnlab.studies.compare.records import Quality, Readings
+
+TEXT = Quality(100, 0.04, 0.12, 0.5, 25.0)
 
 
-def ratio(value: float, p: float = 0.001) -> dict[str, float]:
-    return {"ratio": value, "ratio_low": value * 0.9, "ratio_high": value * 1.1, "p": p}
+def ratio(value: float, p: float = 0.001) -> Ratio:
+    return Ratio(value, value * 0.9, value * 1.1, p)
 
 
-def specimen(name: str, whole: float, word_by_word: float, leaks: bool = False) -> dict[str, Any]:
-    quality = {"unknown_share": 0.1 if leaks else 0.05, "punctuation_share": 0.3, "mean_length": 7.0}
-    audit = {
+def specimen(
+    name: str,
+    whole: float,
+    word_by_word: float,
+    leaks: bool = False,
+    *,
+    reference: bool = False,
+    gain: Gain | None = None,
+    written: bool = True,
+    **audit: Any,
+) -> Judged:
+    found = {
         "leak_by_position": [0.0, 0.25] if leaks else [0.0, 0.0],
         "causal_leak": 0.25,
         "defect": "it leaks",
         "faults": {"future": "it does"},
+        **audit,
     }
-    readings = {"sentences": 200, "whole": whole, "word_by_word": word_by_word}
-    return {
-        "name": name,
-        "leaks": leaks,
-        "audit": audit,
-        "sample_quality": quality,
-        "samples": [],
-        "word_by_word": readings,
-    }
+    texts = Texts((), (), Quality(10, 0.1 if leaks else 0.05, 0.3, 0.5, 7.0)) if written else None
+    readings = Readings(200, whole, word_by_word)
+    return Judged(name, reference, leaks, found, {}, {}, (), readings, texts, gain)
 
 
-TEXT = {"unknown_share": 0.04, "punctuation_share": 0.12, "mean_length": 25.0}
+DOT = specimen("dot", 400.0, 400.0, reference=True)
 
 
-def explained(whole: dict[str, float], honest: dict[str, float]) -> dict[str, Any]:
-    specimens = [specimen("dot", 400.0, 400.0), specimen("bad", 200.0, 800.0, leaks=True)]
-    specimens[1]["gain"] = {"whole": whole, "word_by_word": honest}
-    return explain.explained({"specimens": specimens, "comparisons": [], "text_quality": TEXT})
+def paragraphs(whole: Ratio, honest: Ratio) -> list[str]:
+    (found,) = explain([DOT, specimen("bad", 200.0, 800.0, leaks=True, gain=Gain(whole, honest))], TEXT)
+    return found.paragraphs
+
+
+def compared(words: str, believed: bool) -> str:
+    return Comparison("bad", "dot", "loss", words, None, believed=believed).sentence  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -49,17 +59,16 @@ def explained(whole: dict[str, float], honest: dict[str, float]) -> dict[str, An
         (ratio(0.5), ratio(0.98, p=0.4), "The gain is the leak: "),
         (ratio(0.5), ratio(0.75), "58 % of the gain is the leak: "),
         (ratio(0.75), ratio(0.7), "The gain is not the leak: "),
-        (ratio(0.999, p=0.7), ratio(1.01), "bad sees the future, and no gain by it is shown"),
-        (ratio(1.2), ratio(2.0), "bad sees the future, and no gain by it is shown"),
+        (ratio(0.999, p=0.7), ratio(1.01), "bad sees the future, and no gain from it is shown"),
+        (ratio(1.2), ratio(2.0), "bad sees the future, and no gain from it is shown"),
     ],
 )
-def test_the_verdict_follows_from_both_readings(whole: dict[str, float], honest: dict[str, float], says: str) -> None:
-    (verdict,) = explained(whole, honest)["verdict"]
-    assert re.match(says, verdict)
+def test_the_verdict_follows_from_both_readings(whole: Ratio, honest: Ratio, says: str) -> None:
+    assert re.match(says, paragraphs(whole, honest)[-1])
 
 
 def test_the_explanation_shows_leak_readings_and_samples() -> None:
-    said = " ".join(explained(ratio(0.5), ratio(2.0))["explanation"][0]["paragraphs"])
+    said = " ".join(paragraphs(ratio(0.5), ratio(2.0)))
     for part in (
         "1 of 2 positions",
         "25 %",
@@ -72,43 +81,31 @@ def test_the_explanation_shows_leak_readings_and_samples() -> None:
 
 
 def test_sound_specimens_need_no_explanation() -> None:
-    specimens = [specimen("dot", 400.0, 400.0), specimen("other", 390.0, 390.0)]
-    comparison = {"a": "other", "b": "dot", "words": "no difference shown: ...", "believed": True}
-    found = explain.explained({"specimens": specimens, "comparisons": [comparison]})
-    assert found["explanation"] == []
-    assert found["verdict"] == ["other against dot: no difference shown: ...."]
+    assert explain([DOT, specimen("other", 390.0, 390.0)], TEXT) == []
+    assert compared("no difference shown: ...", believed=True) == "bad against dot: no difference shown: ...."
 
 
-def test_an_untrue_gain_is_said_to_be_one() -> None:
-    comparison = {"a": "bad", "b": "dot", "words": "bad better", "believed": False}
-    assert "not to be believed" in explain.sentence(comparison)
+def test_a_gain_from_the_future_is_called_invalid() -> None:
+    assert "This is invalid" in compared("bad better", believed=False)
 
 
 def test_a_leak_that_only_training_shows_is_explained_as_one() -> None:
-    late = specimen("late", 300.0, 500.0, leaks=True)
-    late["audit"] |= {"leak_by_position": [0.0, 0.0], "faults": {}}
-    late["gain"] = {"whole": ratio(0.7), "word_by_word": ratio(1.2)}
-    result = {"specimens": [specimen("dot", 400.0, 400.0), late], "comparisons": [], "text_quality": TEXT}
-    assert "shows in the trained model only" in explain.explained(result)["explanation"][0]["paragraphs"][0]
+    gain = Gain(ratio(0.7), ratio(1.2))
+    late = specimen("late", 300.0, 500.0, leaks=True, gain=gain, leak_by_position=[0.0, 0.0], faults={})
+    assert "shows in the trained model only" in explain([DOT, late], TEXT)[0].paragraphs[0]
 
 
-def test_faults_without_positions_are_said_as_they_are() -> None:
-    broken = specimen("broken", 300.0, 300.0, leaks=True)
-    broken["audit"] |= {"leak_by_position": [], "faults": {"prefix": "raises ValueError"}}
-    assert "raises ValueError" in explain.found_by_audit("broken", broken["audit"])
+def test_faults_without_positions_are_reported_as_they_are() -> None:
+    broken = specimen("broken", 300.0, 300.0, leaks=True, leak_by_position=[], faults={"prefix": "raises ValueError"})
+    assert "raises ValueError" in audit_in_words("broken", broken.audit)
 
 
 def test_a_leaking_reference_is_no_reference() -> None:
-    specimens = [specimen("bad", 200.0, 800.0, leaks=True), specimen("dot", 400.0, 400.0)]
-    found = explain.explained({"specimens": specimens, "comparisons": [], "text_quality": TEXT})
-    assert "name a sound specimen first" in found["verdict"][0]
+    bad = specimen("bad", 200.0, 800.0, leaks=True, reference=True)
+    assert "name a sound specimen first" in explain([bad, specimen("dot", 400.0, 400.0)], TEXT)[0].paragraphs[-1]
 
 
-def test_answers_of_who_sees_the_future_are_its_own() -> None:
-    bad = specimen("bad", 200.0, 800.0, leaks=True)
-    del bad["samples"]
-    comparison = {"a": "bad", "b": "dot", "words": "bad better", "believed": True}
-    specimens = [specimen("dot", 400.0, 400.0), bad]
-    found = explain.explained({"specimens": specimens, "comparisons": [comparison]})
-    assert "training loss is not to be believed" in found["verdict"][0]
-    assert found["verdict"][1] == "bad against dot: bad better."
+def test_answers_of_a_model_that_sees_the_future_are_valid() -> None:
+    bad = specimen("bad", 200.0, 800.0, leaks=True, written=False)
+    assert "training loss is invalid" in explain([DOT, bad], None)[0].paragraphs[-1]
+    assert compared("bad better", believed=True) == "bad against dot: bad better."

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from attnlab import stats
+from attnlab.corpora import Question
 from attnlab.errors import UserError
+from attnlab.evaluate import Examination
 from attnlab.model import FORMAT
 from attnlab.perplexity import SentenceLosses
+from attnlab.records import plain
 from attnlab.studies import compare as comparing
 from attnlab.studies.compare.judge import judge
 
@@ -87,7 +90,7 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> co
             each = [answer(seed, number) for number in range(QUESTIONS)]
             readings = {"sentences": 9, "whole": 5.0, "word_by_word": 5.0}
             figures = {
-                "accuracy": sum(each) / QUESTIONS,
+                **Examination(tuple(Question("?", str(one)) for one in each), ("True",) * QUESTIONS).summary(),
                 "word_by_word": readings,
                 "flops_per_token": 3.0,
                 "measuring": 1,
@@ -99,7 +102,10 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> co
 
 
 def judged(plan: comparing.Plan, folder: Path, **audits: dict[str, Any]) -> dict[str, Any]:
-    return judge(plan, folder, {one.name: audits.get(one.name, SOUND) for one in plan.specimens})
+    found: dict[str, Any] = plain(
+        judge(plan, folder, {one.name: audits.get(one.name, SOUND) for one in plan.specimens})
+    )
+    return found
 
 
 def test_the_lower_perplexity_is_the_better_one(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.errors import ConfigError, UserError
+from attnlab.records import plain
 from attnlab.studies.compare import Data, Plan, advise, check, make_plan
 from attnlab.studies.compare.plan import fingerprints, seen_before
 from attnlab.studies.study import refuse_changes
@@ -145,7 +146,7 @@ def test_classes_of_one_name_in_two_files_are_told_apart(tmp_path: Path) -> None
 def test_what_is_learned_is_not_measured(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("One sentence .\nTwo sentences .\n", encoding="utf-8")
-    with pytest.raises(UserError, match="in what is learned from"):
+    with pytest.raises(UserError, match="in the training data"):
         check(make_plan(["dot", "additive"], task="words", data=Data(str(text), str(text))))
     other = tmp_path / "other.txt"
     other.write_text("One sentence .\nThree sentences .\n", encoding="utf-8")
@@ -154,7 +155,7 @@ def test_what_is_learned_is_not_measured(tmp_path: Path) -> None:
 
 def test_a_plan_survives_being_stored() -> None:
     plan = make_plan(["dot", "additive"], task="words", seeds=[4, 7])
-    assert Plan.stored(plan.to_dict()) == plan
+    assert Plan.stored(plain(plan)) == plan
 
 
 def test_pairs_with_the_first_or_with_all() -> None:
