@@ -141,7 +141,7 @@ def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None
 def _run(folder: Path, plan: Trainings, console: Console) -> Result:
     tables = plan.tables()
     _train_all(folder, plan, tables, console)
-    result: Result = strict(plain(judge(plan, folder, tables)))
+    result: Result = strict(judge(plan, folder, tables))
     return result
 
 
@@ -219,35 +219,38 @@ def judge(plan: Trainings, folder: Path, tables: Tables) -> Result:
     specimens = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
     comparisons = [_of_texts(one) for one in compare_all(comparison, records, columns[0], set())]
     names = ", ".join(records)
-    return {
-        "kind": "comparison",
-        "study": "optimizers",
-        "title": f"{names}: which fine-tunes {short_name(plan.asked.model)} better?",
-        "question": f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
-        f" {tables.dev.source}.",
-        "command": plan.asked.command,
-        "finished": date.today().isoformat(),
-        "seconds": round(sum(one.values["seconds"] for one in every), 1),
-        "varied": "optimizer, with its learning rate",
-        "seeds": list(plan.seeds),
-        "jobs": 1,
-        "order": [list(one) for one in comparison.order()],
-        "data": plan.asked.describe(tables),
-        "figures": columns,
-        "specimens": specimens,
-        "comparisons": comparisons,
-        "paired": [difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
-        "rates": {name: {"lr": rate, "given": name in plan.chosen} for name, rate in plan.rates.items()},
-        "verdict": [
-            _lead(specimens, comparisons, len(plan.seeds)),
-            about_rates(plan.rates, plan.chosen),
-            *_diverged(records),
-            *notes_on(records),
-            *(f"Look at the data: {one}." for one in tables.warnings),
-        ],
-        "environment": {**environment(), **versions()},
-        "settings": {name: _without_seed(plan.settings(name, 0)) for name in records},
-    }
+    result: Result = plain(
+        {
+            "kind": "comparison",
+            "study": "optimizers",
+            "title": f"{names}: which fine-tunes {short_name(plan.asked.model)} better?",
+            "question": f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
+            f" {tables.dev.source}.",
+            "command": plan.asked.command,
+            "finished": date.today().isoformat(),
+            "seconds": round(sum(one.values["seconds"] for one in every), 1),
+            "varied": "optimizer, with its learning rate",
+            "seeds": list(plan.seeds),
+            "jobs": 1,
+            "order": [list(one) for one in comparison.order()],
+            "data": plan.asked.describe(tables),
+            "figures": columns,
+            "specimens": specimens,
+            "comparisons": comparisons,
+            "paired": [difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
+            "rates": {name: {"lr": rate, "given": name in plan.chosen} for name, rate in plan.rates.items()},
+            "verdict": [
+                _lead(specimens, comparisons, len(plan.seeds)),
+                about_rates(plan.rates, plan.chosen),
+                *_diverged(records),
+                *notes_on(records),
+                *(f"Look at the data: {one}." for one in tables.warnings),
+            ],
+            "environment": {**environment(), **versions()},
+            "settings": {name: _without_seed(plan.settings(name, 0)) for name in records},
+        }
+    )
+    return result
 
 
 def _without_seed(settings: FineTuning) -> dict[str, str | int | float]:

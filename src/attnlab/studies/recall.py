@@ -229,7 +229,7 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> RecallResult:
             track=plan.track,
             written_questions=written,
         ),
-        rows=[_describe(one, examinations[one.name], runs) for one in _CONTESTANTS if one.name in examinations],
+        rows=[describe_row(one, examinations[one.name], runs) for one in _CONTESTANTS if one.name in examinations],
         runs={name: TrainedRun.read(one) for name, one in runs.items()},
         answers=_pick_answers(main, corpus),
         attention=attention,
@@ -428,7 +428,8 @@ def choose(
     return Examination(tuple(exam), tuple(answer for answer, _ in found))
 
 
-def _describe(one: Contestant, examination: Examination, runs: Mapping[str, Run]) -> Row:
+def describe_row(one: Contestant, examination: Examination, runs: Mapping[str, Run]) -> Row:
+    """One line of the table of results."""
     score = examination.score()
     seconds = runs[one.run].result["seconds"] if one.run else None
     if one.run == "finetune":
