@@ -24,7 +24,7 @@ from attnlab.errors import AttnlabError
 from attnlab.folders import read_json, reporting_damage
 from attnlab.model import load_model, read_tensors
 from attnlab.report import write_report
-from attnlab.report.runs import gather, sections
+from attnlab.report.runs import entry_document, gather
 from attnlab.runs import Run
 from verbs import call
 
@@ -141,7 +141,7 @@ def show(run: Path) -> None:
     """What `attnlab runs show` reads."""
     entry = listing.read(run)
     with reporting_damage(run):
-        sections(listing.details(entry))
+        entry_document(listing.details(entry))
 
 
 def report(run: Path) -> None:

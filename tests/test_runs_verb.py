@@ -244,7 +244,7 @@ def test_a_folder_that_may_not_be_read(here: Path) -> None:
 def test_show(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("runs", "show", "whole") == 0
     text = capsys.readouterr().out
-    assert "different from preset small" in text
+    assert "Different from preset small" in text
     assert "model.n_embd" in text
     assert "instead of 256" in text
     assert "checkpoints/" in text or "model/" in text

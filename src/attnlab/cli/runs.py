@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App
-from rich.table import Table
-from rich.text import Text
 
 from attnlab.cli import options as opt
 from attnlab.cli.common import COMPARE, app, console, show_json
@@ -68,22 +66,17 @@ def show(run: RunName, /, *, json: opt.Json = False) -> None:
     """Show one run or study: settings, differences from its preset, results, files."""
     from attnlab import listing
     from attnlab.folders import reporting_damage
-    from attnlab.report.runs import headline, sections
+    from attnlab.report.runs import entry_document
+    from attnlab.report.screen import show_all
 
     entry = listing.find(run)
     with reporting_damage(entry.path):
         found = listing.details(entry)
-        shown = sections(found)
+        shown = entry_document(found)
     if json:
         show_json(found.plain())
         return
-    console.print(headline(entry), soft_wrap=True)
-    for title, rows in shown:
-        table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
-        for row in rows:
-            table.add_row(*(Text(cell, overflow="fold") for cell in row))
-        console.print()
-        console.print(table)
+    show_all(shown, console)
     if entry.state == "stopped":
         console.print(f"\nresume it with: attnlab resume {shlex.quote(str(entry.path))}", soft_wrap=True)
 

@@ -23,7 +23,8 @@ from attnlab.folders import read_json, refuse_existing, reporting_damage, write_
 from attnlab.listing import Details, Entry, as_number, as_table, last_epoch
 from attnlab.machine import environment
 from attnlab.report.classification import PARTS
-from attnlab.report.document import Cell, Chart, Column, Document, Facts, Notice, Row, Section, Table, section
+from attnlab.report.document import Block, Cell, Chart, Column, Document, Facts, Notice, Row, Section, Table, section
+from attnlab.report.document import Text as Paragraphs
 from attnlab.report.parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
 from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain, plural, sized
 from attnlab.runs import Run
@@ -225,11 +226,10 @@ _DROPPED = (
     "seed",
 )  # columns that a narrow screen leaves out, in this order
 _GAP = 3  # between columns
-Lines = tuple[str, list[tuple[str, ...]]]  # a title with rows of cells
 
 
 def table_of(entries: Sequence[Entry], folder: Path, width: int) -> tuple[rich_table.Table, list[str]]:
-    """Entries as lines, and the columns that were left out since they do not fit."""
+    """Entries as a table, and the columns that do not fit."""
     rows = [_cells(entry, folder) for entry in entries]
     names = [name for name in rows[0] if name == "name" or any(row[name] for row in rows)]
     if len({row["seed"] for row in rows} - {""}) < 2 and "seed" in names:
@@ -243,6 +243,7 @@ def table_of(entries: Sequence[Entry], folder: Path, width: int) -> tuple[rich_t
     table = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for name in names:
         right, fixed = name in ("tokens", "time", "seed"), name in ("tokens", "time", "when", "result")
+        fixed = fixed or (name == "name" and widths[name] <= width // 2)
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=fixed)
     for row, entry in zip(rows, entries, strict=True):
         style = "" if entry.state == "complete" else "yellow" if entry.state else "dim"
@@ -251,7 +252,6 @@ def table_of(entries: Sequence[Entry], folder: Path, width: int) -> tuple[rich_t
 
 
 def _cells(entry: Entry, folder: Path) -> dict[str, str]:
-    """One line of the table."""
     reached = f" at {100 * entry.progress:.0f} %" if entry.state == "stopped" and entry.progress is not None else ""
     inside = entry.path.is_relative_to(folder)
     return {
@@ -270,7 +270,7 @@ def _cells(entry: Entry, folder: Path) -> dict[str, str]:
 
 
 def _figure(entry: Entry) -> str:
-    """The one figure by which an entry is judged; that of a classifier or an encoder is not what a run's is, and says so."""
+    """The main figure of an entry; those of classifiers and encoders are named, because they measure something else."""
     if entry.accuracy is not None:
         return f"{100 * entry.accuracy:.1f} %{' on validation' if entry.kind == 'classifier' else ''}"
     if entry.loss is not None:
@@ -279,40 +279,52 @@ def _figure(entry: Entry) -> str:
 
 
 def _moment(when: float) -> str:
-    """A time of day as this place counts it."""
     return datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M")
 
 
-def headline(entry: Entry) -> str:
-    """What an entry is, in one line."""
-    parts = [str(entry.path), f"{entry.kind}, {entry.what}" if entry.kind in ("run", "study") else entry.what]
-    parts += [part for part in (entry.state, entry.note, _moment(entry.when)) if part]
-    return "  ".join(parts)
-
-
-def sections(found: Details) -> list[Lines]:
-    """The tables that show one entry: only those with something in them."""
+def entry_document(found: Details) -> Document:
+    """One entry in full."""
     entry, result, base = found.entry, found.result or {}, found.stored.get("base")
-    inner = [_cells(one, entry.path) for one in entry.runs]
+    what = f"{entry.kind}, {entry.what}" if entry.kind in ("run", "study") else entry.what
+    title = [str(entry.path), what, entry.state, entry.note, _moment(entry.when)]
     simple = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
     sources = as_table(found.stored.get("data"))
     data = {name: value.get("source") for name, value in sources.items() if isinstance(value, dict)}
-    shown: list[Lines] = [
-        _compared(found),
-        (
-            "runs",
-            [tuple(one[name] for name in ("name", "what", "mechanism", "time", "result", "state")) for one in inner],
-        ),
-        ("result", [*_measured(entry, result), *flat(simple)]),
-        ("settings", [(name, plain(value)) for name, value in entry.settings.items()]),
-        ("data", [*flat(data), *([("base", str(base))] if base else [])]),
-        ("files", [(name, sized(size)) for name, size in found.files or ()]),
-    ]
-    return [(title, rows) for title, rows in shown if rows]
+    facts = {
+        "Result": [*_measured(entry, result), *flat(simple)],
+        "Settings": plain_facts(entry.settings),
+        "Data": [*flat(data), *([("base", str(base))] if base else [])],
+        "Files": [(name, sized(size)) for name, size in found.files or ()],
+    }
+    return Document(
+        "entry",
+        "  ".join(part for part in title if part),
+        [],
+        [
+            *(section(f"Different from preset {entry.preset}", _differences(found)) if entry.kind == "run" else []),
+            *section("Runs", _inner_table(entry) if entry.runs else None),
+            *(Section(name, [Facts("", pairs)]) for name, pairs in facts.items() if pairs),
+        ],
+    )
 
 
-def _measured(entry: Entry, result: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """What a classifier or an encoder came to, which its result keeps in tables."""
+def _differences(found: Details) -> Block:
+    if not found.differences:
+        unknown = found.differences is None
+        return Paragraphs(["Unknown: this version has no such preset." if unknown else "Nothing."])
+    pairs = found.differences.items()
+    return Facts("", [(name, f"{plain(mine)} instead of {plain(theirs)}") for name, (theirs, mine) in pairs])
+
+
+def _inner_table(entry: Entry) -> Table:
+    names = ("what", "mechanism", "time", "result", "state")
+    inner = [_cells(one, entry.path) for one in entry.runs]
+    rows = [Row(Cell(one["name"]), [Cell(one[name]) for name in names]) for one in inner]
+    return Table("Runs", "", columns("name", *(text_column(name) for name in names)), rows)
+
+
+def _measured(entry: Entry, result: Result) -> list[tuple[str, str]]:
+    """The figures of a classifier or an encoder, which its result keeps in tables."""
     if entry.kind == "classifier":
         parts = [(name, as_table(result.get(part))) for part, name in PARTS.items()]
         return [(name, _share_right(one)) for name, one in parts if one]
@@ -327,23 +339,11 @@ def _measured(entry: Entry, result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return []
 
 
-def _share_right(one: dict[str, Any]) -> str:
-    """An accuracy with its interval, as far as it is there."""
+def _share_right(one: Result) -> str:
     found = [value for name in ("accuracy", "low", "high") if (value := as_number(one.get(name))) is not None]
     if len(found) < 3:
         return "unknown"
     return f"{percent(found[0])} (95 % interval {interval(*found[1:])}), {one.get('right')} of {one.get('texts')}"
-
-
-def _compared(found: Details) -> Lines:
-    """The settings in which a run differs from its preset."""
-    if found.entry.kind != "run":
-        return "", []
-    title = f"different from preset {found.entry.preset}"
-    if found.differences is None:
-        return title, [("unknown", "there is no such preset in this version")]
-    rows = [(name, plain(mine), f"instead of {plain(theirs)}") for name, (theirs, mine) in found.differences.items()]
-    return title, list(rows) or [("nothing",)]
 
 
 # TensorBoard

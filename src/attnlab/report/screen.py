@@ -141,7 +141,7 @@ def _show_block(block: Block, console: Console) -> None:
 
 def show_all(document: Document, console: Console) -> None:
     """Print the whole document: title, sentences, and every block under the heading of its section."""
-    console.print(Text(document.title, style="bold"))
+    console.print(Text(document.title, style="bold"), soft_wrap=True)
     for sentence in document.lead:
         console.print(Text(sentence))
     _show_notices(document, console)
