@@ -164,6 +164,16 @@ def null_vector(columns: Sequence[Sequence[Fraction]], guess: Array) -> list[Fra
     return None
 
 
+def near_null_vector(columns: Sequence[Sequence[Fraction]], guess: Array) -> tuple[list[Fraction], float]:
+    """An x near the guess, equal to it in its largest entry, with sum x_c · column_c = 0 exactly or, where no such x is
+    near, approximately; and the norm of the residual.
+    """
+    lead = int(np.abs(guess).argmax())
+    fixed = [[*column[:-1], Fraction(int(c == lead)), column[-1]] for c, column in enumerate(columns)]
+    right = [Fraction(0)] * (len(columns[0]) - 1) + [rational(guess[lead]), Fraction(0)]
+    return settle(fixed, right, guess)
+
+
 def settle(
     columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array
 ) -> tuple[list[Fraction], float]:

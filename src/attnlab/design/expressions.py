@@ -1,5 +1,5 @@
-"""Arithmetic on vectors and matrices as students write it, without Python's eval: names, numbers, indices and
-operators only, in exact rationals. Only a power that is not whole is rounded, to the nearest float64.
+"""Arithmetic on vectors and matrices in students' answers, without Python's eval: only names, numbers, indices and
+operators, in exact rationals. Only a fractional power is rounded, to the nearest float64.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from attnlab.errors import UserError, unknown
 Exact = NDArray[Any]  # of Fractions
 
 _LONGEST = 2000
-_MOST = 1_000_000  # entries and products of all steps of an expression
-_LARGEST = 10**300  # of a result
-_BITS = 4000  # of the numerator and the denominator of any number
+_MOST = 1_000_000  # entries and products in all steps of an expression
+_LARGEST = 10**300  # result
+_BITS = 4000  # length of any numerator and denominator
 _OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
@@ -62,7 +62,7 @@ def exact_array(data: Any) -> Exact:
 
 
 class _Evaluation:
-    """One expression, and how much arithmetic it may still do."""
+    """One expression, with the amount of arithmetic it may still do."""
 
     def __init__(self, names: Mapping[str, Exact], source: str) -> None:
         self.names, self.source, self.left = names, source, _MOST
@@ -97,7 +97,7 @@ class _Evaluation:
         raise UserError(f"'{_short(ast.unparse(node))}' is not allowed; use {_ALLOWED}")
 
     def _applied(self, op: type[ast.operator], left: Exact, right: Exact) -> Exact:
-        """The operation, once its result is known to be of a reasonable size."""
+        """Apply the operation, after checking the size of its result."""
         if op is ast.BitXor:
             self._allow(left.size * right.size)
         elif op is ast.MatMult:
@@ -109,11 +109,11 @@ class _Evaluation:
     def _allow(self, entries: int) -> None:
         self.left -= entries
         if self.left < 0:
-            raise UserError(f"an expression would have {entries} numbers on its way; stay below {_MOST} in all")
+            raise UserError(f"an expression needs {entries} intermediate numbers; stay below {_MOST} in total")
 
     def _allowed(self, found: Exact) -> Exact:
         if any(max(x.numerator.bit_length(), x.denominator.bit_length()) > _BITS for x in found.flat):
-            raise UserError(f"an expression would have a number of more than {_BITS} bits; use shorter numbers")
+            raise UserError(f"an expression has a number of more than {_BITS} bits; use shorter numbers")
         return found
 
     def _named(self, name: str) -> Exact:

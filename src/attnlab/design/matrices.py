@@ -9,7 +9,7 @@ Singular values factor M = W_Qᵀ W_K.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -18,7 +18,7 @@ import numpy as np
 
 from attnlab.design import inputs
 from attnlab.design.attention import UNIT, Problem, Scale, factor
-from attnlab.design.exact import Array, Rows, binary, null_vector, rational, read_as, settle
+from attnlab.design.exact import Array, Rows, binary, near_null_vector, null_vector, read_as
 from attnlab.design.inputs import Data, Real
 from attnlab.design.optimize import least_norm, least_squares
 from attnlab.design.results import Certificate, Extra, Result, Status, at_least, at_most, number
@@ -143,7 +143,7 @@ def _given(weights: Data, task: _Layer) -> Rows:
     return inputs.normalised(w)
 
 
-def _assignments(task: _Layer) -> Iterator[list[int]]:
+def _assignments(task: _Layer) -> list[list[int]]:
     """Choices of one token per row for which some W_V exists, smallest W_V first.
 
     Where there are too many choices, only each row's own token and every change of one row from there.
@@ -158,11 +158,10 @@ def _assignments(task: _Layer) -> Iterator[list[int]]:
     for chosen in map(list, every):
         fit = least_squares(task.x[chosen], task.y)
         if np.abs(task.x[chosen] @ fit - task.y).max() <= task.tolerance / 4:
-            own = sum(
-                i == t for i, t in zip(task.rows, chosen, strict=True)
-            )  # ties: fewer rows that attend to themselves
+            # a tie goes to the choice with fewer rows that attend to themselves
+            own = sum(i == t for i, t in zip(task.rows, chosen, strict=True))
             scored.append((round(float(np.linalg.norm(fit)), 9), own, chosen))
-    return iter([chosen for *_, chosen in sorted(scored)[:16]])
+    return [chosen for *_, chosen in sorted(scored)[:16]]
 
 
 def _solve(task: _Layer, shares: Rows, said: str, width: int | None) -> Result:
@@ -178,11 +177,10 @@ def _solve(task: _Layer, shares: Rows, said: str, width: int | None) -> Result:
     if pair is None:
         pair = _placed(task, w, values, 2 if width is None else width)
     if pair is None:
-        why = (
-            "no scores x_i M x_k with these margins were found"
-            if form is None
-            else f"no factors of width {width} were found; the scores have rank {np.linalg.matrix_rank(form, tol=1e-9)}"
-        )
+        why = "no scores x_i M x_k with these margins were found"
+        if form is not None:
+            rank = np.linalg.matrix_rank(form, tol=1e-9)
+            why = f"no factors of width {width} were found; the scores have rank {rank}"
         return task.answer("undecided", f"For {said}: {why}.")
     narrow = len(pair[0])
     for fewer in range(1, min(3, narrow)):
@@ -207,9 +205,7 @@ def _outside(task: _Layer, w: Rows, mixed: Array, left: float) -> Result:
         if size < 1e-12:
             continue
         u = np.where(np.abs(direction) > 1e-10 * size, direction / size, 0.0)
-        lead = int(np.abs(u).argmax())
-        columns = [[*row, Fraction(int(i == lead))] for i, row in enumerate(product_rows)]
-        exact, off = settle(columns, [Fraction(0)] * len(product_rows[0]) + [rational(u[lead])], u)
+        exact, off = near_null_vector(product_rows, u)
         if off:
             continue
         found: Certificate = {"type": "range", "vector": [str(v) for v in exact]}
@@ -220,9 +216,7 @@ def _outside(task: _Layer, w: Rows, mixed: Array, left: float) -> Result:
         if here > max(bound, task.tolerance):
             certificate, bound = found, here
     if certificate is None:
-        said = (
-            f"With these weights the best W_V found misses by {number(left)}; it is not proved that none does better."
-        )
+        said = f"With these weights the best W_V found misses by {number(left)}; there is no proof that none is better."
         return task.answer("undecided", said)
     said = (
         f"With exactly these weights every W_V misses some output by at least {at_least(bound)}: a combination of rows is "

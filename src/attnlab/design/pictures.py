@@ -1,4 +1,4 @@
-"""Pictures: keys, values and query in the plane, and the output under noise. Written as PNG and as SVG."""
+"""Pictures, as PNG and SVG: keys, values and query in the plane, and the weight under noise."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from attnlab.errors import StorageError, UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_INK, _SOFT, _KEY, _VALUE, OUT = "#222222", "#c9ccd1", "#2f6db5", "#d0781e", "#b3261e"
+_INK, _SOFT, _KEY, _VALUE, _OUT = "#222222", "#c9ccd1", "#2f6db5", "#d0781e", "#b3261e"
 
 
 def picture_files(path: Path) -> list[Path]:
-    """Where a picture goes: PNG and SVG beside each other, whichever of the two was named."""
+    """The two files of a picture, PNG and SVG, whichever of them is named."""
     if path.suffix.lower() not in ("", ".png", ".svg"):
         raise UserError(f"the picture {path} must end in .png or .svg; both are written")
-    if not path.name or os.path.isdir(path):  # noqa: PTH112 - a name that is too long is not a folder, and no error yet
+    if not path.name or os.path.isdir(path):  # noqa: PTH112 - Path.is_dir may raise for a long name
         raise UserError(f"the picture {path} is a folder; name a file, such as {path / 'picture.png'}")
     return [path.with_suffix(".png"), path.with_suffix(".svg")]
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """The figure as PNG and as SVG."""
+    """Write the figure as PNG and as SVG."""
     import matplotlib as mpl
 
     paths = picture_files(path)
@@ -52,7 +52,7 @@ def draw(result: Result | Noise, data: tuple[Array, Array] | None = None) -> Fig
 
 
 def design_picture(result: Result, keys: Array, values: Array) -> Figure:
-    """Left the keys with the query, right the values with the output and what was wanted; hulls in grey."""
+    """The keys with the query on the left, the values with the output and the target on the right; hulls in grey."""
     figure, axes = _figure(2, 9.6, 4.8)
     weights = (
         np.full(len(keys), 1 / len(keys)) if result.weights is None or result.weights.ndim != 1 else result.weights
@@ -74,7 +74,7 @@ def design_picture(result: Result, keys: Array, values: Array) -> Figure:
         wanted, output = (place(np.atleast_2d(rows)).T for rows in (result.target, result.output))
         axes[1].scatter(*wanted, s=190, facecolors="none", edgecolors=_INK, linewidths=1.4, label="wanted", zorder=4)
         axes[1].scatter(
-            *output, s=60, marker="X", color=OUT, label="output", zorder=5, edgecolors="white", linewidths=0.6
+            *output, s=60, marker="X", color=_OUT, label="output", zorder=5, edgecolors="white", linewidths=0.6
         )
         axes[1].legend(frameon=False, loc="best")
     bound = f"error {number(result.error['float64'])}" if result.error else ""
@@ -84,13 +84,13 @@ def design_picture(result: Result, keys: Array, values: Array) -> Figure:
 
 
 def noise_picture(noise: Noise) -> Figure:
-    """A histogram for every design, with the closed form drawn over it."""
+    """One histogram per design, with the closed form drawn over it."""
     figure, axes = _figure(len(noise.designs), 3.6 * len(noise.designs), 3.9)
     edges = np.linspace(0, 1, BINS + 1)
     top = max(float(d.histogram.max()) for d in noise.designs)
     for ax, design in zip(axes, noise.designs, strict=True):
         ax.stairs(design.histogram, edges, fill=True, color="#9dbfe3", label="simulated")
-        ax.stairs(design.law, edges, color=OUT, lw=1.3, label="closed form")
+        ax.stairs(design.law, edges, color=_OUT, lw=1.3, label="closed form")
         ax.axvline(0.5, color=_INK, lw=0.8, ls=":")
         s = design.simulated
         ax.set_title(f"{design.name}\nsd {s.sd:.3f}, failed {s.failures:.1%}", fontsize=10, color=_INK)
@@ -119,7 +119,7 @@ def _figure(columns: int, width: float, height: float) -> tuple[Figure, Any]:
 
 
 def _plane(points: Array, *also: Array) -> tuple[Any, str]:
-    """A map to two coordinates: themselves where there are one or two, the first two principal axes otherwise."""
+    """A map to the plane, the identity for one or two coordinates, else the first two principal axes; and its name."""
     width = points.shape[1]
     if width <= 2:
         return lambda x: np.concatenate(

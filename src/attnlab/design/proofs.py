@@ -23,7 +23,7 @@ from time import process_time
 import numpy as np
 
 from attnlab.design.attention import Problem
-from attnlab.design.exact import Array, Matrix, rational, settle
+from attnlab.design.exact import Array, Matrix, near_null_vector, settle
 from attnlab.design.optimize import linear_program
 from attnlab.design.results import Certificate, at_least, number
 
@@ -385,12 +385,7 @@ class Cases:
         support = [int(i) for i in np.flatnonzero(np.abs(u) > 1e-9 * float(np.abs(u).max()))]
         if not support or float(np.abs(u).max()) < 1e-10:
             return {}
-        columns = [[*self.exact[i], Fraction(1)] for i in support]
-        lead = max(range(len(support)), key=lambda c: abs(u[support[c]]))
-        for c, column in enumerate(columns):
-            column.insert(-1, Fraction(int(c == lead)))  # fix the largest entry, or zero would be a solution
-        right = [Fraction(0)] * (len(columns[0]) - 2) + [rational(u[support[lead]]), Fraction(0)]
-        exact, off = settle(columns, right, u[support])
+        exact, off = near_null_vector([[*self.exact[i], Fraction(1)] for i in support], u[support])
         vector = {i: x for i, x in zip(support, exact, strict=True) if x}
         if off > _ROUNDING * self.size * float(np.abs(u).sum()) or any(
             (x > 0) != (u[i] > 0) for i, x in vector.items()
