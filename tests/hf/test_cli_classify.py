@@ -188,7 +188,7 @@ def test_mistakes(files: Path, roberta: Path, tmp_path: Path, capsys: pytest.Cap
     both = (files / "train.tsv", files / "dev.tsv")
     (tmp_path / "there").mkdir()
     wrong = (
-        ((files / "train.tsv", "--model", roberta), "classify takes a table to learn from and one to choose on"),
+        ((files / "train.tsv", "--model", roberta), "classify takes a training and a validation table"),
         ((*both, "--model", roberta, "--labels", "x=y"), "--labels: unknown label 'x'"),
         ((*both, "--model", roberta, "--epochs", "0"), "epochs must be at least 1"),
         ((*both, "--model", roberta, "--optimizer", "adam"), "optimizer must be one of"),
@@ -243,4 +243,4 @@ def test_the_baseline_takes_a_seed_and_nothing_of_an_encoder(
 
 def test_which_model_must_be_said(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("classify", files / "train.tsv", files / "dev.tsv") == 2
-    assert "with which model? Add --model bag-of-words, minilm" in capsys.readouterr().err
+    assert "which model? Add --model bag-of-words, minilm" in capsys.readouterr().err

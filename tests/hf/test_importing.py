@@ -158,7 +158,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     _, ours = read_folder(tmp_path / "odd")
     assert ours.encode("Hank ÆRØ") == odd.encode("Hank ÆRØ")
     import_model(tmp_path / "odd", tmp_path / "run")
-    with pytest.raises(UserError, match="run of attnlab already"):
+    with pytest.raises(UserError, match="already a run of attnlab"):
         read_folder(tmp_path / "run")
 
 

@@ -239,7 +239,7 @@ def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
         (("--optimizers", "adamw,sgd", "--seed", "3"), "leave out --optimizer and --seed"),
         (("--optimizers", "adamw,sgd", "--seeds", "0"), "--seeds must be a number from 1"),
         (("--optimizers", "adamw,sgd", "--search"), "--search tunes one optimizer"),
-        (("--seeds", "3"), "--seeds goes with --optimizers"),
+        (("--seeds", "3"), "--seeds needs --optimizers"),
         (("--optimizers", "adamw,sgd", "--model", "bag-of-words"), "bag-of-words has no optimizer to choose"),
     ],
 )

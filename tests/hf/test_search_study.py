@@ -237,7 +237,7 @@ def test_the_earliest_of_the_best_and_never_one_that_was_ended() -> None:
     [
         (("--search", "--trials", "0"), "--trials must be at least 1"),
         (("--search", "--minutes", "0"), "--minutes must be above 0"),
-        (("--trials", "3"), "go with --search"),
+        (("--trials", "3"), "are the budget of --search"),
         (("--search", "--model", "bag-of-words"), "bag-of-words chooses its strength by itself"),
         (("--search", "--model", "absent/folder/here"), "is not a folder: name the folder of an encoder"),
     ],

@@ -36,14 +36,14 @@ _NO_TUNING, _NO_ENCODER = _GivenTuning(), _GivenEncoder()
 
 @app.command(group=HUGGING_FACE)
 def classify(
-    train: Annotated[Path | None, about("Table to learn from.")] = None,
-    dev: Annotated[Path | None, about("Table to choose the best epoch on.")] = None,
+    train: Annotated[Path | None, about("Training table.")] = None,
+    dev: Annotated[Path | None, about("Validation table, on which the best epoch is chosen.")] = None,
     /,
     *,
     model: Annotated[
         str | None, about("Model of the hub such as roberta-base, a folder, minilm, or bag-of-words.")
     ] = None,
-    test: Annotated[Path | None, about("Table to measure once, when everything is chosen.")] = None,
+    test: Annotated[Path | None, about("Test table, measured once when everything is chosen.")] = None,
     out: Annotated[opt.Out | None, default("runs/classify-N")] = None,
     labels: Annotated[str | None, about("Names for labels, such as 1=positive,0=negative.")] = None,
     column: Annotated[
@@ -70,12 +70,12 @@ def classify(
     from attnlab.hf.loading import PACKAGES, locate, need_extra, reached
 
     if model is None:
-        raise UserError("with which model? Add --model bag-of-words, minilm, roberta-base or a folder")
+        raise UserError("which model? Add --model bag-of-words, minilm, roberta-base or a folder")
     studied = search or any(one is not None for one in (optimizers, seeds, trials, minutes))
     if model != BAG_OF_WORDS and not studied:  # studies check their options first
         reached(locate(model))  # before torch and transformers are imported, which takes seconds
 
-    from attnlab.corpora import labelled
+    from attnlab.corpora.labelled import parse_names
     from attnlab.folders import refuse_existing
     from attnlab.hf.classify import Request, describe_tables, make_classifier
     from attnlab.machine import require_single_process
@@ -86,17 +86,16 @@ def classify(
 
     require_single_process("a classification")
     settings = from_given(FineTuning, asdict(given))
-    useless = [name for name, value in asdict(given).items() if value is not None and name != "seed"]
-    if model == BAG_OF_WORDS and useless:
-        raise UserError(f"{BAG_OF_WORDS} has no epochs and no optimizer: leave --{useless[0].replace('_', '-')} out")
+    unused = [name for name, value in asdict(given).items() if value is not None and name != "seed"]
+    if model == BAG_OF_WORDS and unused:
+        raise UserError(f"{BAG_OF_WORDS} has no epochs and no optimizer: leave --{unused[0].replace('_', '-')} out")
     if (train is None) != (dev is None) or (train is None and (test or labels or column)):
         raise UserError(
-            "classify takes a table to learn from and one to choose on: TRAIN DEV; without files, none at all"
+            "classify takes a training and a validation table: TRAIN DEV; give both, or none for the built-in sentences"
         )
-    names = labelled.parse_names(labels)
-    tables = labelled.read_tables(train, dev, test, column, names) if train and dev else labelled.built_in_tables()
-    table, validation, held_back = (str(path) if path else None for path in (train, dev, test))
-    asked = Request(model, settings, table, validation, held_back, column, names, typed_command())
+    first, second, third = (str(path) if path else None for path in (train, dev, test))
+    asked = Request(model, settings, first, second, third, column, parse_names(labels), typed_command())
+    tables = asked.tables()
     study = _make_study(asked, optimizers, seeds, search, trials, minutes)
     target, shown = out or unused_path(study[0] if study else "classify"), errors if json else console
     if not explain_batch:
@@ -133,9 +132,9 @@ def _make_study(
 ) -> tuple[str, Callable[[Path, Console], Result]] | None:
     """The name and the start of the study that is asked for instead of one training, if any; wrong options are refused."""
     if seeds is not None and optimizers is None:
-        raise UserError("--seeds goes with --optimizers; one training has --seed")
+        raise UserError("--seeds needs --optimizers; for one training use --seed")
     if not search and (trials is not None or minutes is not None):
-        raise UserError("--trials and --minutes go with --search: they are its budget")
+        raise UserError("--trials and --minutes are the budget of --search: add it, or leave them out")
     if search and optimizers is not None:
         raise UserError(
             "--search tunes one optimizer, named by --optimizer: search for each, then compare with --optimizers"

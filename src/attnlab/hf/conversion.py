@@ -114,7 +114,7 @@ def settings_of(config: Any) -> ModelConfig:
     inner = config.n_inner or 4 * config.n_embd
     if config.activation_function not in _OUR_ACTIVATIONS:
         raise UserError(
-            f"this GPT-2 has the activation '{config.activation_function}', and attnlab has {', '.join(_OUR_ACTIVATIONS)}"
+            f"this GPT-2 has the activation '{config.activation_function}', and attnlab only {', '.join(_OUR_ACTIVATIONS)}"
         )
     if config.layer_norm_epsilon != _EPSILON:
         raise UserError(
@@ -126,7 +126,7 @@ def settings_of(config: Any) -> ModelConfig:
         raise UserError("this GPT-2 reads a second text (add_cross_attention), and an attnlab model reads one")
     if config.resid_pdrop != config.embd_pdrop:
         raise UserError(
-            f"this GPT-2 drops {config.resid_pdrop} of the stream and {config.embd_pdrop} of the embedding, and attnlab knows"
+            f"this GPT-2 has dropout {config.resid_pdrop} in the stream and {config.embd_pdrop} in the embedding, and attnlab"
             " one number for both: set them equal in its config.json, which changes training only"
         )
     return ModelConfig(
@@ -249,7 +249,7 @@ def from_transformers(theirs: Any, rows: int) -> Tokenizer:
         made, probe = _rebuilt(_restored(stored, kind), theirs, (*_PROBES, f"{PAD} and {MASK}"))
         if probe is not None:
             raise UserError(
-                f"this folder's tokenizer reads {probe!r} otherwise than attnlab, which exported it: its tokenizer.json was"
+                f"this folder's tokenizer reads {probe!r} differently from attnlab, which exported it: its tokenizer.json was"
                 " changed; export the model again"
             )
         return made
@@ -262,7 +262,9 @@ def from_transformers(theirs: Any, rows: int) -> Tokenizer:
     _name(stored, MASK, None, rows)
     made, probe = _rebuilt(stored, theirs, _PROBES)
     if probe is not None:
-        raise UserError(f"this model's tokenizer reads {probe!r} in a way that attnlab cannot hold: it is not GPT-2's")
+        raise UserError(
+            f"this model's tokenizer reads {probe!r} in a way that attnlab cannot represent: it is not GPT-2's"
+        )
     return made
 
 
@@ -302,7 +304,7 @@ def _name(stored: Json, symbol: str, like: str | None, rows: int) -> None:
         if number >= rows:
             raise UserError(
                 f"this GPT-2 has no token to spare for {symbol}: its tokenizer lacks the bytes that no text contains; train"
-                " it with the whole byte-level alphabet, or give the model a row more"
+                " it with the whole byte-level alphabet, or give the model one more row"
             )
     vocabulary[symbol] = number
     special = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}

@@ -5,15 +5,15 @@
     AutoModelForCausalLM.from_pretrained(folder)                # a folder that `attnlab export` wrote
     AutoModel.from_pretrained(..., attn_implementation="attnlab:performer")
 
-A finished model becomes a folder in GPT-2's layout where it is a GPT-2, else in attnlab's own class; folders of GPT-2, and
-those that `attnlab export` wrote, become runs. Importing this module imports transformers, which takes seconds. Nothing here
-computes what the model or a mechanism computes.
+A finished model becomes a folder in GPT-2's layout if it is a GPT-2, else with attnlab's own class; folders of GPT-2, and
+those that `attnlab export` wrote, become runs. Importing this module imports transformers, which takes seconds. Models and
+mechanisms are not implemented here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -263,9 +263,8 @@ def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = Fals
     out = Path(out)
     refuse_existing(out)
     model, tokenizer = read_folder(folder, trust_code=trust_code)
-    settings = replace(
-        RunConfig(), model=model.config, tokenizer=TokenizerConfig(kind=tokenizer.kind), task=TaskConfig(name="spans")
-    )
+    kind = TokenizerConfig(kind=tokenizer.kind)
+    settings = RunConfig(model=model.config, tokenizer=kind, task=TaskConfig(name="spans"))
     stored = {
         "format": FORMAT,
         "stage": "import",
@@ -282,22 +281,22 @@ def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = Fals
 
 
 def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[LanguageModel, Tokenizer]:
-    """The model and tokenizer of a folder of transformers, with equal scores and ids, or an error that says what is amiss."""
+    """The model and tokenizer of a folder of transformers, with equal scores and ids; what has no equal is refused."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder} has no config.json: name a folder that save_pretrained wrote")
     if (folder / "model").is_dir():
-        raise UserError(f"{folder} is a run of attnlab already: use it as it is")
+        raise UserError(f"{folder} is already a run of attnlab: use it directly")
     refuse_pickled(folder)
     config = load(AutoConfig, str(folder), local_files_only=True)
     if config.model_type == "attnlab":
         model = _with_every_weight(AttnlabForCausalLM, folder, trust_code=trust_code).language_model
     elif config.model_type == "gpt2":
-        settings_of(config)  # what it cannot hold is said before the weights are read
+        settings_of(config)  # refuses before the weights are read
         model = from_gpt2(config, _with_every_weight(GPT2LMHeadModel, folder).state_dict())
     else:
         raise UserError(
-            f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2, and what it exported"
+            f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2 and its own exports"
         )
     theirs = load(AutoTokenizer, str(folder), local_files_only=True)
     with reporting_damage(folder / "tokenizer_config.json"):
@@ -308,7 +307,7 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
 
 
 def _with_every_weight(kind: Any, folder: Path, **settings: Any) -> Any:
-    """The model of a folder with every weight from its files: transformers draws what is missing, and only warns."""
+    """The model of a folder with every weight from its files: transformers initializes what is missing, and only warns."""
     model, missing = load_weights(kind, str(folder), local_files_only=True, **settings)
     if missing:
         raise DataError(f"{folder} lacks {len(missing)} of its weights, first {min(missing)}: copy or save it again")
