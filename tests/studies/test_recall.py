@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ from rich.console import Console
 
 from attnlab import stages, studies, train
 from attnlab.config import preset_names
-from attnlab.corpora import Question, load_corpus, load_questions
+from attnlab.corpora import Question, export, load_corpus, load_questions, sources
 from attnlab.errors import CheckpointError, DataError, Interrupted, OutputExists, UserError
+from attnlab.reader import Reader
 from attnlab.runs import Run
 from attnlab.studies import recall
 from attnlab.studies.recall import split_facts
+from attnlab.tokenizers import Tokenizer
 from attnlab.trust.training_data import TrainingData
 
 GIVEN: dict[str, Any] = {
@@ -269,3 +273,36 @@ def test_a_preset_of_words_is_refused_before_training(tmp_path: Path, console: C
     with pytest.raises(UserError, match=r"^[^\n]+$"):
         recall.begin(small_plan("nano-words"), tmp_path / "study", console)
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("track", ["pure", "assisted"])
+def test_the_corpus_is_read_once_and_each_tokenizer_learned_once(
+    track: str, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    export("people:60", tmp_path)
+    files = {key: str(tmp_path / name) for key, name in (("corpus", "corpus.txt"), ("facts", "train.tsv"))}
+    counted: Counter[str] = Counter()
+
+    def count(owner: Any, name: str, key: Callable[..., str]) -> None:
+        real = getattr(owner, name)
+
+        def counting(*given: Any, **more: Any) -> Any:
+            counted[key(*given)] += 1
+            return real(*given, **more)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    for name in ("documents", "read_questions"):
+        count(sources, name, lambda path: Path(path).name)
+    count(Tokenizer, "train", lambda *_: "tokenizer")
+    count(Reader, "train", lambda *_: "reader")
+    held_out = 10 if track == "pure" else 0
+    plan = replace(PLAN, **files, exam=str(tmp_path / "test.tsv"), track=track, held_out=held_out)
+    result = recall.begin(plan, tmp_path / "study", console)
+    assert (result["calibration"] is None) == (track == "assisted")
+    # In the assisted track, the model without pretraining must not see what the reader wrote.
+    expected = {"tokenizer": 1} if track == "pure" else {"tokenizer": 2, "reader": 1}
+    stored = {"held-out.tsv": 1} if track == "pure" else {"taught.tsv": 1}
+    # train.tsv: the user's file, and the part of it that is trained on.
+    assert counted == {"corpus.txt": 1, "train.tsv": 2, "test.tsv": 1, **stored, **expected}
