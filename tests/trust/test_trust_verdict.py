@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from attnlab import stats
-from attnlab.corpora.evidence import Evidence
+from attnlab.corpora.evidence import Evidence, named_in
 from attnlab.corpora.index import Line, Near
 from attnlab.trust.verdict import (
     CONTRADICTS,
@@ -17,7 +17,6 @@ from attnlab.trust.verdict import (
     UNCHECKED,
     UNSEEN,
     judge,
-    named_in,
     percent,
 )
 

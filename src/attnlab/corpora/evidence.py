@@ -7,6 +7,7 @@ Knows nothing about models: a verdict also needs the model's confidence (attnlab
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from attnlab.corpora.index import Index, Line, Near
@@ -61,7 +62,7 @@ def excerpt(text: str, begin: int, end: int) -> str:
     return f"{'… ' if left else ''}{text[left:right].strip()}{' …' if right < len(text) else ''}"
 
 
-def is_own_name(line: str, begin: int, end: int) -> bool:
+def _is_own_name(line: str, begin: int, end: int) -> bool:
     """Whether a part of a line is the person's own name or a part of it, and so no evidence.
 
     Warren Spahn's line is no evidence for a town called Warren, unless the word follows `in`, `from` or similar, or the
@@ -73,11 +74,27 @@ def is_own_name(line: str, begin: int, end: int) -> bool:
     return set(line[begin:end].split()) <= set(heading.split()) and not _BEFORE_PLACE.search(line[:begin])
 
 
+def named_in(line: str, answers: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Return the answers that a line names as whole words, except the person's own name, with their first position.
+
+    Of overlapping answers, the longest counts.
+    """
+    longest = max(map(len, answers), default=0)
+    taken: list[tuple[int, int]] = []
+    for begin, end in sorted(spans(line, answers, longest), key=lambda span: span[0] - span[1]):
+        apart = all(end <= first or last <= begin for first, last in taken)
+        if apart and not _is_own_name(line, begin, end):
+            taken.append((begin, end))
+    found: dict[str, tuple[int, int]] = {}
+    for begin, end in sorted(taken):
+        found.setdefault(line[begin:end], (begin, end))
+    return found
+
+
 def place_in(line: str, answer: str) -> tuple[int, int] | None:
-    """Return the position of an answer in a line, as whole words; the person's own name does not count."""
+    """Return the position of an answer in a line that names it."""
     wanted = normal(answer).strip()
-    places = spans(line, {wanted}, len(wanted))
-    return next((place for place in places if not is_own_name(line, *place)), None)
+    return named_in(line, {wanted}).get(wanted)
 
 
 def name_in(question: str) -> str:

@@ -17,8 +17,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attnlab.corpora import title_of
-from attnlab.corpora.evidence import Evidence, excerpt, is_own_name
-from attnlab.corpora.library import normal, spans
+from attnlab.corpora.evidence import Evidence, excerpt, named_in
+from attnlab.corpora.library import normal
 from attnlab.stats import SelectiveRule
 
 SUPPORTED = "recalled and supported"
@@ -43,23 +43,6 @@ class Judgement:
     reasons: tuple[str, ...]
 
 
-def named_in(line: str, answers: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Return the answers that a line names as whole words, except the person's own name, with their first position.
-
-    Of overlapping answers, the longest counts.
-    """
-    longest = max(map(len, answers), default=0)
-    taken: list[tuple[int, int]] = []
-    for begin, end in sorted(spans(line, answers, longest), key=lambda span: span[0] - span[1]):
-        apart = all(end <= first or last <= begin for first, last in taken)
-        if apart and not is_own_name(line, begin, end):
-            taken.append((begin, end))
-    found: dict[str, tuple[int, int]] = {}
-    for begin, end in sorted(taken):
-        found.setdefault(line[begin:end], (begin, end))
-    return found
-
-
 def judge(
     answer: str,
     probability: float,
@@ -73,7 +56,7 @@ def judge(
     `rule` is None for a run that is not calibrated, `found` if there is no index; `known` are the answers of the
     kind asked for, and `distance` is the distance from the prior.
     """
-    said, wanted = read(found, answer, known), normal(answer).strip()
+    said, wanted = _read(found, answer, known), normal(answer).strip()
     threshold = _EVEN if rule is None or rule.threshold is None else rule.threshold
     sure = probability >= threshold
     if found is not None and not found.seen:
@@ -84,13 +67,13 @@ def judge(
         verdict, why = UNCHECKED, "There is no line to check the answer against."
     elif wanted in said.named:
         others = [name for name in said.named if name != wanted]
-        also = f", but also {listed(others)}" if others else ""
+        also = f", but also {_listed(others)}" if others else ""
         verdict, why = SUPPORTED, f"The line about {said.whose} names it{also}."
     elif said.named:
-        verdict, why = CONTRADICTS, f"The line about {said.whose} names {listed(said.named)} instead."
+        verdict, why = CONTRADICTS, f"The line about {said.whose} names {_listed(said.named)} instead."
     else:
         verdict, why = INFERRED, f"The line about {said.whose} neither says so nor names another known answer."
-    held, because = abstains(verdict, sure, rule)
+    held, because = _abstains(verdict, sure, rule)
     return Judgement(verdict, held, said.quote, (why, because) if because else (why,))
 
 
@@ -103,7 +86,7 @@ class _Said:
     quote: str
 
 
-def read(found: Evidence | None, answer: str, known: Collection[str]) -> _Said:
+def _read(found: Evidence | None, answer: str, known: Collection[str]) -> _Said:
     """Choose the line that names the answer, else the first that names another, else the first."""
     if found is None or not found.lines:
         return _Said("", {}, "")
@@ -126,7 +109,7 @@ def _guessed(probability: float, threshold: float, rule: SelectiveRule | None, d
     return f"A guess: {needed}{', and close to what it says about any name' if near else ''}."
 
 
-def abstains(verdict: str, sure: bool, rule: SelectiveRule | None) -> tuple[bool, str]:
+def _abstains(verdict: str, sure: bool, rule: SelectiveRule | None) -> tuple[bool, str]:
     """Return whether to abstain, and a reason that the verdict does not give."""
     if verdict == UNSEEN:
         return True, ""
@@ -137,7 +120,7 @@ def abstains(verdict: str, sure: bool, rule: SelectiveRule | None) -> tuple[bool
     return not sure, ""
 
 
-def listed(names: Collection[str]) -> str:
+def _listed(names: Collection[str]) -> str:
     """Join the first three names for a sentence."""
     first = list(names)[:3]
     return first[0] if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]}"
