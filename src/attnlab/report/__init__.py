@@ -59,7 +59,6 @@ def show_result(result: Result, console: Console) -> None:
 
 
 def _files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
-    """The files of a report by name."""
     files: dict[str, str] = {}
     if "md" in formats:
         files["report.md"] = as_markdown(document)

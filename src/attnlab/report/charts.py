@@ -130,8 +130,6 @@ def _over(axis: Axis, values: Sequence[float], begin: float, end: float, most: i
 
 @dataclass(frozen=True)
 class _Look:
-    """The class and the dash of a series."""
-
     colour: str
     dash: str
 
@@ -142,7 +140,7 @@ class _Look:
 
 
 def _unbroken(points: Sequence[tuple[float, ...]]) -> Iterator[list[tuple[float, ...]]]:
-    """The stretches of points without a number that is not finite."""
+    """The longest stretches of finite points."""
     for whole, stretch in groupby(points, key=lambda point: _finite(*point)):
         if whole:
             yield list(stretch)
@@ -190,7 +188,7 @@ def _dots_class(series: Series, look: _Look) -> str:
 
 
 def _legend(series: Sequence[Series], left: float, right: float, top: float) -> tuple[list[str], float]:
-    """The legend in as many rows as it needs, and where it ends."""
+    """The legend, in as many rows as it needs, and its lower end."""
     entries = []
     for number, (one, look) in enumerate(zip(series, looks(series), strict=True)):
         if one.dots and one.dots_name:
@@ -216,7 +214,7 @@ def _legend(series: Sequence[Series], left: float, right: float, top: float) -> 
 
 
 def _grid(x: Scale, y: Scale, x_axis: Axis) -> Iterator[str]:
-    """The ticks of both axes, the lines at those of y, and the label of x; y's label is written above."""
+    """The ticks of both axes, grid lines at those of y, and the label of x; that of y is written above."""
     for tick in y.ticks:
         yield _line(x.begin, y(tick), x.end, y(tick), "axis" if tick == y.ticks[0] else "grid")
         yield _text(x.begin - 8, y(tick) + 4.5, y.label(tick), "tick", "end")
@@ -227,7 +225,6 @@ def _grid(x: Scale, y: Scale, x_axis: Axis) -> Iterator[str]:
 
 
 def _line_chart(chart: Chart) -> str:
-    """Lines over a common axis, each with its band and its dots."""
     series, height = chart.series, chart.height
     xs = [a for one in series for a in (*one.x, *(a for a, _ in one.dots))]
     ys = [b for one in series for b in (*one.y, *one.low, *one.high, *(b for _, b in one.dots))]
@@ -271,7 +268,7 @@ def _draw_mark(mark: Mark, shape: str, x: Scale, y: float) -> Iterator[str]:
 
 
 def _mark_chart(chart: Chart) -> str:
-    """Bars from zero, or points on both sides of a line at the origin, in rows with their names to the left."""
+    """Bars from zero, or points beside a line at the origin, in rows with their names to the left."""
     marks, origin = chart.marks, chart.origin
     ends = [value for one in marks for value in (origin, one.value, one.low, one.high) if value is not None]
     gutter = min(max((width_of(one.name) for one in marks), default=0.0), WIDTH * 0.4) + 16
@@ -329,7 +326,6 @@ def heat_cells(values: Sequence[Sequence[float]], shading: Shading) -> str:
 
 
 def _heat_legend(left: float, y: float, shading: Shading, written: Callable[[float], str]) -> Iterator[str]:
-    """Swatches with the values they stand for."""
     for number, share in enumerate(_LEGEND):
         value = share * shading.high
         x = left + 64 * number

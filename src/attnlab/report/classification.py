@@ -55,7 +55,6 @@ def _warnings(result: Result) -> list[Notice]:
 
 
 def _outcome(result: Result) -> str:
-    """The main result, in a few sentences."""
     part = "test" if result["test"] else "dev"
     one = result[part]
     said = (
@@ -153,7 +152,6 @@ def _data_table(result: Result) -> Table:
 
 
 def _curve_charts(result: Result) -> list[Chart]:
-    """Loss and accuracy over the epochs."""
     if not result["epochs"]:
         return []
     epochs = [float(one["epoch"]) for one in result["epochs"]]
@@ -191,7 +189,7 @@ def _confusion(result: Result, part: str) -> HeatMap:
 
 
 def _strength_chart(result: Result) -> Chart | None:
-    """How the strength of the bag-of-words baseline was chosen."""
+    """How the regularisation of the bag-of-words baseline was chosen."""
     trials: Sequence[Result] = result["trials"]
     if not trials:
         return None
@@ -245,7 +243,6 @@ def _labels_section(result: Result, part: str, name: str) -> Section:
 
 
 def _run_facts(result: Result) -> Facts:
-    """The model and its training in numbers."""
     facts = {name: value for name, value in result["facts"].items() if name != "new_weights"}
     pairs = [(name.replace("_", " "), value) for name, value in plain_facts(facts)]
     if result["facts"].get("new_weights"):
@@ -286,8 +283,6 @@ def document(result: Result) -> Document:
 
 
 def _trials_table(result: Result) -> Table:
-    """Every trial; the best is marked."""
-
     def row(one: Result) -> Row:
         params = one["params"]
         planned = str(params["epochs"])
@@ -354,7 +349,6 @@ def _ranking_chart(result: Result) -> Chart:
 
 
 def _kept_table(result: Result) -> Table:
-    """The model that was kept, on validation and on test."""
     meanings = {
         "dev": "optimistic: settings and epoch were chosen on it",
         "test": "measured once, after everything was chosen",

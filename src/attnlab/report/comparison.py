@@ -57,7 +57,7 @@ _SAMPLE_FIGURES = (
 
 @dataclass(frozen=True)
 class _Figure:
-    """What was measured of every run: its key in `values`, its name, its kind (see `words.figure`), which way is better."""
+    """A figure measured of every run: its key in `values`, its name, its kind (see `words.figure`), which way is better."""
 
     key: str
     title: str
@@ -96,7 +96,6 @@ def _mark(one: Result) -> str:
 
 
 def _titled(one: Result) -> str:
-    """A specimen's name in a chart."""
     return f"{one['name']} ({_LEAKS})" if one.get("leaks") else str(one["name"])
 
 
@@ -144,7 +143,6 @@ def _summary_table(result: Result) -> Table:
 
 
 def _costs_table(result: Result) -> Table | None:
-    """Time, memory and size, each as a multiple of the first specimen's."""
     figures = [item for item in _figures(result) if item.kind not in _QUALITY]
     if not figures:
         return None
@@ -181,7 +179,6 @@ def _seeds_table(result: Result) -> Table:
 
 
 def _published_table(result: Result) -> Table | None:
-    """Published figures beside ours."""
     ours = {one["name"]: one for one in result["specimens"]}
     rows = []
     for one in result.get("theirs") or ():
@@ -200,7 +197,6 @@ def _published_table(result: Result) -> Table | None:
 
 
 def _varied_table(result: Result) -> Table:
-    """What was varied, and its value in every specimen."""
     names = list(dict.fromkeys(name for one in result["specimens"] for name in one.get("settings") or {}))
     seeds = ", ".join(map(str, result.get("seeds") or []))
     caption = f"Varied: {result.get('varied') or ', '.join(names) or 'nothing'}; seeds {seeds or NOTHING}."
@@ -230,7 +226,6 @@ def _difference_cell(one: Result, kind: str) -> Cell:
 
 
 def _effect_cell(one: Result, kind: str) -> Cell:
-    """The ratio or difference of a pair, with its interval."""
     if one.get("ratio") is None:
         return _difference_cell(one, kind)
     low, high = one.get("ratio_low"), one.get("ratio_high")
@@ -239,7 +234,6 @@ def _effect_cell(one: Result, kind: str) -> Cell:
 
 
 def _tests_table(result: Result) -> Table | None:
-    """The tests in numbers."""
     pairs, leaks = result.get("comparisons") or [], _leaking(result)
     if not pairs:
         return None
@@ -332,7 +326,6 @@ def _pair_chart(item: _Figure, pairs: Sequence[Result], ratios: bool, marked: bo
 
 
 def _compared_section(result: Result) -> list[Section]:
-    """The tests: charts, sentences, numbers."""
     table, by_seed, leaks = _tests_table(result), _tests_by_seed_table(result), _leaking(result)
     if table is None:
         return []
@@ -371,7 +364,6 @@ def _probes_tables(specimens: Sequence[Result]) -> list[Table]:
 
 
 def _probe_line(probe: Result) -> str:
-    """A probe sentence with a note on its length."""
     if probe.get("tokens") is None:
         return str(probe["sentence"])
     unknown = f", {count(probe['unknown'])} unknown" if probe.get("unknown") else ""
@@ -379,7 +371,6 @@ def _probe_line(probe: Result) -> str:
 
 
 def _quality_table(result: Result) -> Table | None:
-    """What the samples are made of, beside the text that was read."""
     wrote = [
         (one["name"], one["sample_quality"], _mark(one)) for one in result["specimens"] if one.get("sample_quality")
     ]
@@ -396,7 +387,6 @@ def _quality_table(result: Result) -> Table | None:
 
 
 def _texts_sections(result: Result) -> list[Section]:
-    """Probe sentences and samples."""
     read = [one for one in result["specimens"] if one.get("probes")]
     probes = [_probe_line(probe) for probe in read[0]["probes"]] if read else []
     samples = [
@@ -429,7 +419,6 @@ def _audit_table(result: Result) -> Table | None:
 
 
 def _word_by_word_table(result: Result) -> Table | None:
-    """The perplexity of the same sentences read whole and word by word."""
     read = [one for one in result["specimens"] if one.get("word_by_word")]
 
     def cells(one: Result) -> list[Cell]:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from attnlab import __version__
 from attnlab.report.charts import Shading, draw_chart, draw_heat_map, heat_cells, looks
-from attnlab.report.document import Block, Chart, Document, Head, Heads, HeatMap
+from attnlab.report.document import Chart, Document, Head, Heads, HeatMap
 from attnlab.report.words import visible
 
 _SCRIPTS = ("page.js", "tables.js", "curves.js")
@@ -29,17 +29,11 @@ _SHADING = Shading(power=0.5)  # of attention weights
 
 
 def _no_break(value: str) -> str:
-    """The text with its numbers and units kept on one line."""
+    """The text with no-break spaces between numbers and their units."""
     return re.sub(r"(?<=\d) (?=%|(?:h|min|s)\b)", "\u00a0", value)
 
 
-def _kind_of(block: Block) -> str:
-    """The name of a block's kind, by which the template chooses."""
-    return type(block).__name__.lower()
-
-
 def _drawn(block: Chart | HeatMap) -> Markup:
-    """A chart as SVG."""
     return Markup(draw_chart(block) if isinstance(block, Chart) else draw_heat_map(block))
 
 
@@ -61,8 +55,6 @@ def _chart_data(chart: Chart) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _HeadPicture:
-    """One head with its cells, which the large map uses again."""
-
     head: Head
     key: str
     cells: Markup
@@ -78,7 +70,7 @@ def first_head(block: Heads) -> Head:
 
 
 def _pattern_cells(pattern: Sequence[Sequence[float]]) -> str:
-    """The cells of a head; weights below zero, which some mechanisms have, in a group of another colour."""
+    """The cells of a head; weights below zero, which some mechanisms have, get another colour."""
     cells = heat_cells(pattern, _SHADING)
     if any(weight < 0 for row in pattern for weight in row):
         cells += f'<g class="below">{heat_cells([[-weight for weight in row] for row in pattern], _SHADING)}</g>'
@@ -97,7 +89,7 @@ def thousandths(pattern: Sequence[Sequence[float]]) -> list[list[int]]:
 
 
 def _viewer(block: Heads) -> dict[str, Any]:
-    """What the template needs: the heads by layer, the map with its names, and the weights for the tooltips."""
+    """The data of the template: heads by layer, the map with its names, and the weights for the tooltips."""
     first, names = first_head(block), [visible(token) for token in block.tokens]
     pictures = [
         _HeadPicture(head, f"{head.layer}-{head.number}", Markup(_pattern_cells(head.pattern)), head is first)
@@ -122,7 +114,6 @@ def _viewer(block: Heads) -> dict[str, Any]:
 
 @cache
 def _templates() -> Environment:
-    """The templates of this package, each read once."""
     environment = Environment(
         loader=PackageLoader("attnlab.report"),
         autoescape=True,
@@ -132,7 +123,7 @@ def _templates() -> Environment:
     )
     environment.filters |= {
         "no_break": _no_break,
-        "kind": _kind_of,
+        "kind": lambda block: type(block).__name__.lower(),
         "drawn": _drawn,
         "chart_data": _chart_data,
         "viewer": _viewer,

@@ -112,7 +112,7 @@ def _batch_lines(found: Result) -> Iterator[str]:
 
 
 def _shown_and_rest(one: Result) -> tuple[list[Result], list[Result]]:
-    """The pieces of a text that are shown, with the first of its padding, and all others."""
+    """The pieces of a text that are shown, with the first of its padding, and the rest."""
     real = [entry for entry in one["pieces"] if entry["mask"]]
     padding = [entry for entry in one["pieces"] if not entry["mask"]]
     return real[:MOST_PIECES] + padding[:MOST_PADDING], real[MOST_PIECES:] + padding[MOST_PADDING:]
@@ -145,7 +145,6 @@ def _source_line(found: Result) -> str:
 
 
 def _batching_table(found: Result) -> Table:
-    """The cost of an epoch by each way to make batches."""
     table = _table(("batching", "places per epoch", "padding", ""), range(1, 3))
     for name, one in found["table"]["batching"].items():
         table.add_row(name, count(one["places"]), percent(one["share"]), _BATCHING[name])

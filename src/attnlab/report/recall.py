@@ -48,6 +48,7 @@ from attnlab.report.parts import (
 )
 from attnlab.report.words import NOTHING, capital, count, interval, percent, plural, visible
 
+_RISK = 0.1  # of wrong answers, for which the guarantee is shown
 _CUE = "⁇"  # the symbol after which an answer is written
 SAME_LINE = "another phrase of the same line"
 OVERLAP = "overlaps the right answer"
@@ -56,11 +57,10 @@ EMPTY = "no answer was given"
 NO_SOURCE = "no line of the corpus was found for it"
 
 
-# What came out
+# The sentence at the top
 
 
 def _subject(row: Result) -> str:
-    """A row's name in a sentence."""
     return str(row.get("subject") or f"“{row['name']}”")
 
 
@@ -76,7 +76,6 @@ def _against(one: Result, other: Result) -> str:
 
 
 def _asked(world: Result, number: int) -> str:
-    """The questions of the exam; of the built-in people it is known whom they are about."""
     questions = plural(number, "question")
     if world.get("corpus") == "people" and world.get("exam") in ("people:test", "people:dev"):
         return f"{questions} about people it was never asked about"
@@ -95,7 +94,6 @@ def _chosen(rows: Sequence[Result]) -> tuple[Result | None, Result | None, Resul
 
 
 def _unscored(row: Result, world: Result) -> str:
-    """The sentence for an exam that has no answers."""
     usual = row.get("commonest_prediction") or "nothing"
     return capital(
         f"{_subject(row)} predicts answers to {_asked(world, row['questions'])}; the exam has no answers to compare with,"
@@ -104,7 +102,7 @@ def _unscored(row: Result, world: Result) -> str:
 
 
 def outcome(rows: Sequence[Result], world: Result) -> str:
-    """What the study found, in one sentence or two."""
+    """The main result, in one sentence or two."""
     main, control, baseline = _chosen(rows)
     if main is None:
         return "No model was examined."
@@ -137,7 +135,6 @@ def _held_against(main: Result, control: Result, baseline: Result | None) -> str
 
 
 def _standing(main: Result, control: Result, baseline: Result) -> str:
-    """How two models compare with the baseline."""
     reference = f"{_subject(baseline)} ({percent(baseline['accuracy'])})"
     above = [row for row in (main, control) if compare(row, baseline) > 0]
     if len(above) == 2:
@@ -158,7 +155,7 @@ def _places(phrase: str, text: str) -> list[tuple[int, int]]:
 
 
 def _apart(one: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
-    """Whether a stretch shares no character with any of the others."""
+    """Whether a span overlaps none of the others."""
     return all(one[1] <= begin or end <= one[0] for begin, end in others)
 
 
@@ -205,7 +202,6 @@ def tally(items: Sequence[Answer]) -> str:
 
 
 def _answers_section(result: Result) -> list[Section]:
-    """Right and wrong answers with the lines that they should have come from."""
     sides = {side: [shown(item, side == "right") for item in result["answers"][side]] for side in ("right", "wrong")}
     if not any(sides.values()):
         return []
@@ -230,7 +226,7 @@ def answer_row(tokens: Sequence[str]) -> int:
 
 
 def _heads_of(attention: Result) -> list[Head]:
-    """All heads of the answer, layer by layer, each with what it looks at where the answer is chosen."""
+    """All heads, layer by layer, each with the token it looks at most where the answer is chosen."""
     tokens = attention["tokens"]
     row = answer_row(tokens)
 
@@ -248,28 +244,23 @@ def _heads_of(attention: Result) -> list[Head]:
     ]
 
 
-def _left_out(attention: Result) -> str:
-    """The layers that have no weights over tokens, as a sentence; empty if there are none."""
-    numbers = [str(layer) for layer, patterns in enumerate(attention["patterns"], start=1) if not patterns]
-    several = "s" * (len(numbers) > 1)
-    return f" Layer{several} {', '.join(numbers)} left out: no weights of tokens on tokens there." if numbers else ""
-
-
 def _sums_to_one(heads: Sequence[Head]) -> bool:
-    """Whether every row of weights sums to one, as far as three decimals tell; not all mechanisms' rows do."""
+    """Whether every row of weights sums to one up to rounding; not all mechanisms' rows do."""
     return all(abs(sum(row) - 1) <= 0.001 * (1 + len(row)) for head in heads for row in head.pattern)
 
 
 def _attention_section(attention: Result | None) -> list[Section]:
-    """The heads of one answer, where the mechanism has patterns."""
     if not attention or not attention["tokens"] or not any(attention["patterns"]):
         return []
     heads, tokens = _heads_of(attention), attention["tokens"]
+    absent = [str(layer) for layer, patterns in enumerate(attention["patterns"], start=1) if not patterns]
+    layers = f"Layer{'s' * (len(absent) > 1)} {', '.join(absent)}"
+    left_out = f" {layers} left out: no weights of tokens on tokens there." if absent else ""
     words = (
         f"“{attention['question']}” – {attention['answer']}. Each row is a token, each cell in it how much that token looks at"
         f" an earlier one or at itself{'; a row sums to 100 %' if _sums_to_one(heads) else ''}. The answer is chosen in the"
         " outlined row, and “·” is a space. Shown first is the head that looks hardest at one token there; each small picture"
-        f" is a head to choose.{_left_out(attention)}"
+        f" is a head to choose.{left_out}"
     )
     block = Heads(tokens, heads, answer_row([visible(token) for token in tokens]), min(24.0, 560 / len(tokens)))
     return section("Attention of one answer", Text([words]), block)
@@ -278,14 +269,7 @@ def _attention_section(attention: Result | None) -> list[Section]:
 # Confidence
 
 
-def _certified(calibration: Result, max_risk: float = 0.1) -> str:
-    """The guarantee at an allowed risk, as its rule puts it."""
-    rules = [rule for rule in calibration["rules"] if rule["max_risk"] == max_risk]
-    return str(rules[0]["words"]) if rules else ""
-
-
 def _confidence_facts(calibration: Result) -> list[tuple[str, str]]:
-    """The numbers of a calibration."""
     area = calibration["auroc"]
     known = f"{area['value']:.3f}" if area else "-"
     if area and area["low"] is not None:
@@ -307,7 +291,7 @@ def _confidence_facts(calibration: Result) -> list[tuple[str, str]]:
 
 
 def _results_table(rows: Sequence[Result]) -> Table:
-    """Who answers how well, or what they predict where the exam has no answers."""
+    """Accuracies, or only predictions if the exam has no answers."""
     scored = any("accuracy" in row for row in rows)
 
     def cells(row: Result) -> list[Cell]:
@@ -343,7 +327,6 @@ def _results_table(rows: Sequence[Result]) -> Table:
 
 
 def _accuracy_chart(rows: Sequence[Result]) -> Chart | None:
-    """The accuracies as bars with their intervals; baselines stand back."""
     scored = [row for row in rows if "accuracy" in row]
     if not scored:
         return None
@@ -356,7 +339,6 @@ def _accuracy_chart(rows: Sequence[Result]) -> Chart | None:
 
 
 def _data_facts(world: Result) -> Facts:
-    """The data in numbers."""
     known = world.get("asked_before")
     pairs = [
         ("Corpus", world["corpus"]),
@@ -373,7 +355,7 @@ def _data_facts(world: Result) -> Facts:
 
 
 def _asked_before(world: Result) -> list[Notice]:
-    """A warning where exam questions were training questions too."""
+    """A warning if exam questions were also training questions."""
     known = world.get("asked_before")
     words = f"{count(known)} of them asked in training; their answers may be known by heart." if known else ""
     return [Notice(f"{plural(world['exam_questions'], 'exam question')}:", words)] if known else []
@@ -385,7 +367,8 @@ def document(result: Result) -> Document:
     confidence: list[Section] = []
     if calibration:
         facts = Facts("Calibration", _confidence_facts(calibration))
-        confidence = section("How far its confidence can be trusted", Text([_certified(calibration)]), facts)
+        certified = [rule["words"] for rule in calibration["rules"] if rule["max_risk"] == _RISK]
+        confidence = section("How far its confidence can be trusted", Text(certified) if certified else None, facts)
     return report_of(
         "recall",
         result,

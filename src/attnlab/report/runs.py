@@ -101,7 +101,7 @@ def _describe(entry: Entry, name: str, defects: Mapping[str, str]) -> dict[str, 
 
 
 def _values_of(result: Result, metrics: Sequence[Result], entry: Entry) -> dict[str, Any]:
-    """The figures of a run; those of one that was stopped come from its steps."""
+    """The figures of a run; for one that was stopped, from its last steps."""
     last = metrics[-1] if metrics else {}
     recent = [row["loss"] for row in metrics[-max(1, len(metrics) // 20) :] if row.get("loss") is not None]
     seconds, tokens = entry.seconds, entry.tokens
@@ -133,7 +133,7 @@ def differing(settings: Sequence[Result]) -> list[str]:
 
 
 def _mark(run: Result) -> tuple[str, str]:
-    """The word beside a run's name, and its tone."""
+    """The mark of a run, and its tone."""
     if run["defect"]:
         return _DEFECT, "leaks"
     if run["state"] == "complete":
@@ -143,7 +143,6 @@ def _mark(run: Result) -> tuple[str, str]:
 
 
 def _results_table(result: Result) -> Table:
-    """The runs by what came out."""
     there = [one for one in _FIGURES if any(run["values"].get(one[0]) is not None for run in result["runs"])]
     rows = [
         Row(
@@ -158,7 +157,7 @@ def _results_table(result: Result) -> Table:
 
 
 def _differences_table(result: Result) -> Table | None:
-    """Where the runs differ: runs by settings, or the other way round where there are more settings than runs."""
+    """The settings in which the runs differ; runs are columns if there are more settings than runs."""
     names, runs = result["differs"], result["runs"]
     if not names:
         return None
@@ -365,7 +364,7 @@ def write_events(run: Path, folder: Path) -> Path:
 
 
 def _event_file(rows: Iterable[Result], began: float) -> bytes:
-    """Steps as TensorBoard stores them: one record per step, with every curve in it."""
+    """The steps in the format of TensorBoard: one record per step, with every curve in it."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary

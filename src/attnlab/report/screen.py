@@ -22,25 +22,23 @@ _TONES = {"": "", "good": "green", "bad": "red", "warning": "yellow", "quiet": "
 
 
 def _name_of(row: Row) -> str:
-    """A row's name with its mark; a class in a user's file goes without its folder."""
+    """A row's name with its mark; a class in a user's file is shown without its folder."""
     name = row.name.text.rsplit(os.sep, 1)[-1]
     name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
     return f"{name} ({row.mark})" if row.mark else name
 
 
 def _lines_of(cell: Cell, under: bool) -> list[str]:
-    """A cell in lines: its text, and what is below it."""
     return [cell.text, *([cell.under] if cell.under and under else [])]
 
 
 def _width_of(table: Table, place: int, under: bool) -> int:
-    """The width that a column needs; its heading may break between words, a number may not."""
+    """The width that a column needs; headings may break between words, numbers may not."""
     cells = (line for row in table.rows for line in _lines_of(row.cells[place], under))
     return max(map(len, (*_title_of(table.columns[place + 1]).split(), *cells)), default=0)
 
 
 def _title_of(column: Column) -> str:
-    """The heading of a column."""
     return column.short or column.title
 
 
@@ -103,7 +101,7 @@ def _show_notices(document: Document, console: Console) -> None:
 
 
 def _whole_table(table: Table) -> rich_table.Table:
-    """All columns of a table; words are broken where the screen is narrow, numbers are not."""
+    """A table with all columns; words may break on a narrow screen, numbers may not."""
     gap = 1 if any(column.number for column in table.columns) else 2
     shown = rich_table.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for place, column in enumerate(table.columns):

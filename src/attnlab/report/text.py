@@ -58,7 +58,7 @@ _SPECIAL = re.compile(r"([-',])(?=\1)|[" + re.escape("".join(_LATEX.keys() - set
 
 
 def _safe(words: str) -> str:
-    """Somebody's text on one line, with nothing in it that is markup."""
+    """Text on one line, with markup escaped."""
     line = " ".join(words.split())
     return _MARKUP.sub(r"\\\1", line).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -70,7 +70,7 @@ def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]], number
 
 
 def _table_markdown(one: Table) -> Iterator[str]:
-    """A table with its caption; marks and second lines are in brackets."""
+    """A table with its caption; marks and second lines are in parentheses."""
 
     def written(cell: Cell, mark: str = "") -> str:
         text = f"**{_safe(cell.text)}**" if cell.tone == "strong" else _safe(cell.text)
@@ -85,7 +85,6 @@ def _table_markdown(one: Table) -> Iterator[str]:
 
 
 def _text_markdown(one: Text) -> Iterator[str]:
-    """Paragraphs, a list, or quotations."""
     if one.title:
         yield f"### {_safe(one.title)}" + (f" **({_safe(one.mark)})**" if one.mark else "")
     lines = [_safe(line) or "(nothing)" for line in one.paragraphs]
@@ -98,7 +97,7 @@ def _text_markdown(one: Text) -> Iterator[str]:
 
 
 def _answers_markdown(one: Answers) -> Iterator[str]:
-    """Answers as a table; a confidence and a verdict where any answer has one."""
+    """Answers as a table, without empty columns."""
     yield f"### {_safe(one.title)}"
     if not one.items:
         yield "None."
@@ -111,7 +110,7 @@ def _answers_markdown(one: Answers) -> Iterator[str]:
 
 
 def _block_markdown(block: Block) -> Iterator[str]:
-    """A block; of a chart the words that tell it to those who cannot see it."""
+    """A block as Markdown; a chart is represented by its label."""
     match block:
         case Table():
             yield from _table_markdown(block)
@@ -144,31 +143,25 @@ def _block_markdown(block: Block) -> Iterator[str]:
                 yield from _block_markdown(inner)
 
 
-def _markdown_parts(document: Document) -> Iterator[str]:
-    """The parts of a document in order."""
-    yield f"# {_safe(document.title)}"
-    yield from map(_safe, document.lead)
-    yield from (f"**{_safe(one.title)}** {_safe(one.text)}" for one in document.notices)
-    if document.about:
-        yield _safe(document.about)
-    if document.command:
-        yield f"    {' '.join(document.command.split())}"
-    for part in document.sections:
-        yield f"## {_safe(part.title)}"
-        for block in part.blocks:
-            yield from _block_markdown(block)
-
-
 def as_markdown(document: Document) -> str:
-    """The whole document."""
-    return "\n\n".join(_markdown_parts(document)) + "\n"
+    """The whole document as Markdown."""
+    parts = [f"# {_safe(document.title)}", *map(_safe, document.lead)]
+    parts += [f"**{_safe(one.title)}** {_safe(one.text)}" for one in document.notices]
+    if document.about:
+        parts.append(_safe(document.about))
+    if document.command:
+        parts.append(f"    {' '.join(document.command.split())}")
+    for part in document.sections:
+        parts.append(f"## {_safe(part.title)}")
+        for block in part.blocks:
+            parts += _block_markdown(block)
+    return "\n\n".join(parts) + "\n"
 
 
 # Tables for other programs and for papers
 
 
 def _slug(words: str) -> str:
-    """A title as a file name."""
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:40] or "table"
 
 
@@ -182,13 +175,13 @@ def named_tables(document: Document) -> Iterator[tuple[str, Table]]:
 
 
 def _field(words: str) -> str:
-    """Somebody's text in a CSV file, on one line; an apostrophe keeps spreadsheets from reading it as a formula."""
+    """Text of a CSV file on one line; an apostrophe keeps spreadsheets from reading it as a formula."""
     line = " ".join(words.split())
     return f"'{line}" if line.startswith(_FORMULA) else line
 
 
 def _full(cell: Cell, column: Column) -> str:
-    """A number in full, where the cell shows one and not a pair; empty where there is nothing."""
+    """A number in full precision, unless the cell shows two numbers; empty if it shows none."""
     if not column.number:
         return _field(cell.text)
     if isinstance(cell.value, float | int) and re.search(r"\d", cell.text) and not re.search(r"\b(of|to)\b", cell.text):
@@ -224,7 +217,7 @@ def tex(words: str) -> str:
 
 
 def _latex_rows(one: Table) -> Iterator[str]:
-    """The rows, each with its second lines below; what is said of names is left out to save room."""
+    """The rows with their second lines below; those of names are left out to save space."""
     for row in one.rows:
         mark = rf" \emph{{({tex(row.mark)})}}" if row.mark else ""
         yield " & ".join([tex(row.name.text) + mark, *(tex(cell.text) for cell in row.cells)]) + r" \\"
@@ -234,7 +227,7 @@ def _latex_rows(one: Table) -> Iterator[str]:
 
 
 def _latex_table(one: Table, name: str) -> str:
-    """A table; columns of long texts break their lines."""
+    """A table; columns with long texts wrap."""
 
     def sign(place: int) -> str:
         if one.columns[place].number:

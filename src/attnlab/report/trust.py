@@ -76,7 +76,6 @@ def outcome(result: Result) -> str:
 
 
 def _false_answers(result: Result) -> str:
-    """How often it answers about names that it never read about."""
     words = {"withheld": "names whose lines it never read", "invented": "invented ones"}
     said = [
         f"{percent(one['answered']['share'])} of {count(one['questions'])} {words[one['name']]}"
@@ -88,7 +87,6 @@ def _false_answers(result: Result) -> str:
 
 
 def _told_apart(result: Result) -> str:
-    """How well the confidence tells known names from withheld ones."""
     line = next(
         (one for one in result["separation"] if (one["score"], one["against"]) == ("confidence", "withheld")), None
     )
@@ -100,7 +98,6 @@ def _told_apart(result: Result) -> str:
 
 
 def _limits(result: Result) -> list[str]:
-    """What is guaranteed, and what is not."""
     return [
         result["rule"]["words"],
         "The guarantee comes from the calibration questions alone, with 95 % confidence over which of them were drawn; the"
@@ -121,7 +118,6 @@ def _share_cell(one: Result) -> Cell:
 
 
 def _area_span(one: Result) -> str:
-    """The interval of an area under the ROC curve."""
     return "" if one["low"] is None else f"{one['low']:.3f} to {one['high']:.3f}"
 
 
@@ -208,7 +204,6 @@ def rules_table(result: Result) -> Table:
 
 
 def _calibration_words(result: Result) -> str:
-    """The temperature, and what it did to the calibration error on known names."""
     before, after = (result["reliability"][key] for key in ("before", "after"))
     return (
         f"A temperature of {result['calibration']['temperature']:.3f}, fitted on one half of"
@@ -297,7 +292,7 @@ def reliability_chart(result: Result) -> Chart:
 
 
 def _examples(one: Result) -> Answers:
-    """Some questions of a group, from the surest to the least sure."""
+    """Some questions of a group, by decreasing confidence."""
     items = [
         Answer(
             item["question"],

@@ -22,32 +22,25 @@ from attnlab.report.document import (
 from attnlab.report.parts import Result, accuracy_cell, accuracy_mark, cell, columns, lines, report_of, reproduce
 from attnlab.report.words import NOTHING, capital, count, percent, plural
 
-_NOBODY = "nothing read"
 _QUICK = Notice("A quick run.", "Few people and forms, one seed: the same story with wide intervals.")
 
 
-def _curve_name(way: str, forms: int) -> str:
-    """What the cells of one curve have in common."""
-    return f"{plural(forms, 'form')}, in views" if way == "views" else plural(forms, "form")
-
-
 def _nothing(result: Result) -> Result:
-    """The model that read nothing."""
     return next(one for one in result["cells"] if one["way"] == "nothing")
 
 
 def _curves(result: Result) -> dict[str, list[Result]]:
-    """The cells that have read, by curve, each from few exposures to many; views last."""
+    """The cells of each curve by exposures, without the one that read nothing; curves of views last."""
     found: dict[tuple[bool, int, str], list[Result]] = {}
     for one in result["cells"]:
         if one["way"] != "nothing":
-            key = (one["way"] == "views", one["forms"], _curve_name(one["way"], one["forms"]))
+            views = one["way"] == "views"
+            key = (views, one["forms"], plural(one["forms"], "form") + (", in views" if views else ""))
             found.setdefault(key, []).append(one)
     return {key[2]: sorted(cells, key=lambda one: one["exposures"]) for key, cells in sorted(found.items())}
 
 
 def _exposures_chart(result: Result) -> Chart:
-    """Right answers against exposures, a line for every number of forms, with bands."""
     start = _nothing(result)
     series = []
     for name, cells in _curves(result).items():
@@ -66,14 +59,8 @@ def _exposures_chart(result: Result) -> Chart:
     )
 
 
-def _last_cells(result: Result) -> list[tuple[str, Result]]:
-    """Nothing read, and of every curve the cell of most exposures."""
-    return [(_NOBODY, _nothing(result)), *((name, cells[-1]) for name, cells in _curves(result).items())]
-
-
 def _forms_chart(result: Result) -> Chart:
-    """Right answers against forms, at the most exposures."""
-    rows = _last_cells(result)
+    rows = [("nothing read", _nothing(result)), *((name, cells[-1]) for name, cells in _curves(result).items())]
     marks = [accuracy_mark(name, one, one["way"] == "nothing") for name, one in rows]
     times = {one["exposures"] for _, one in rows[1:]}
     after = f"after {plural(max(times), 'exposure')}" if len(times) == 1 else "after the most exposures of each"
@@ -83,12 +70,11 @@ def _forms_chart(result: Result) -> Chart:
 
 
 def _scored(one: Result) -> Cell:
-    """An accuracy with its interval, and the values of the seeds behind it."""
     return accuracy_cell(one, ", ".join(percent(value) for value in one["each"]) if len(one["each"]) > 1 else "")
 
 
 def _grid_table(result: Result) -> Table:
-    """The whole grid: a row for every number of exposures, a column for every curve."""
+    """A row per number of exposures, a column per curve."""
     start, lines = _nothing(result), _curves(result)
     times = sorted({one["exposures"] for cells in lines.values() for one in cells})
     rows = [Row(Cell("0", 0), [_scored(start), *(Cell(NOTHING, "") for _ in list(lines)[1:])])]
@@ -105,7 +91,6 @@ def _grid_table(result: Result) -> Table:
 
 
 def _reading_table(result: Result) -> Table:
-    """What was read, and what of it is known by heart."""
     rows = []
     for name, cells in _curves(result).items():
         for one in cells:
@@ -140,7 +125,6 @@ def _reading_table(result: Result) -> Table:
 
 
 def _facts_of(result: Result) -> list[tuple[str, str]]:
-    """The data in numbers."""
     world, usual = result["world"], result["majority"]
     return [
         ("People read about", count(world["people"])),
