@@ -295,7 +295,7 @@ def test_what_is_not_a_run_is_refused_and_then_nothing_goes(here: Path, capsys: 
     fails(capsys, "is not a run", "delete", "/", "--yes")
     fails(capsys, "is a link, which is not followed", "delete", "linked", "--yes")
     fails(capsys, "did you mean whole", "delete", "whol", "--yes")
-    fails(capsys, "which?", "delete", "--yes")
+    fails(capsys, "at least one run", "delete", "--yes")
     (here / "runs/shortcut").symlink_to(here / "runs/whole")
     fails(capsys, "is a link", "delete", "shortcut", "--yes")
     (here / "runs/shortcut").unlink()

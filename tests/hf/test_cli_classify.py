@@ -91,7 +91,7 @@ def test_its_report_is_written_again(done: Path, kept: Path, capsys: pytest.Capt
     shutil.copytree(kept, "runs/classify-2")
     capsys.readouterr()
     assert call("report", "classify-1", "classify-2") == 2
-    assert "no runs to lay beside others: name it alone" in capsys.readouterr().err
+    assert "no runs to compare with others: name it alone" in capsys.readouterr().err
     assert not Path("runs/report-1").exists()
 
 

@@ -115,7 +115,7 @@ def test_it_is_listed_and_shown(
         assert "attnlab classify --model runs/encoder-1" in error
         assert len(error.splitlines()) == 1
     assert call("report", "encoder-1") == 2
-    assert "runs/encoder-1/README.md tells about it" in capsys.readouterr().err
+    assert "see runs/encoder-1/README.md" in capsys.readouterr().err
     (tmp_path / "runs/encoder-1/result.json").write_text('{"history": [], "unigram": 3, "validation_targets": null}')
     reseal(tmp_path / "runs/encoder-1")
     assert call("runs", "show", "encoder-1") == 0

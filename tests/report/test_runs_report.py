@@ -153,7 +153,7 @@ def test_runs_of_one_name_are_told_apart(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "a report of what?"),
+        ((), "name a study or some runs"),
         (("nothing",), "unknown run 'nothing'"),
         (("empty",), "neither a run nor a study"),
         (("damaged",), "neither a run nor a study"),

@@ -58,7 +58,7 @@ def test_names_that_nobody_has(run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert call("ask", run, "Where was Zaphod Beeblebrox born?") == 0
     shown = capsys.readouterr().out
     assert shown.startswith("no answer: never seen (it would have said ")
-    assert "the nearest names that it knows" in shown
+    assert "the most similar names that it knows" in shown
 
 
 def test_mistakes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

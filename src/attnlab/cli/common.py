@@ -11,9 +11,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError, UnusedCliTokensError
+from rich.text import Text
 
 from attnlab import __version__
 from attnlab.config import LARGEST
@@ -21,14 +23,14 @@ from attnlab.errors import AttnlabError, AttnlabWarning, UserError, unknown
 from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
-LONGEST = 2000  # characters of a message, which may quote what a user gave
-RENAMED = {"--longest": "--max-new-tokens"}  # options under their old names
-console = Terminal(markup=False, emoji=False)  # what is printed is mostly the user's own text
+_LONGEST = 2000  # characters of a message, which may quote user input
+_RENAMED = {"--longest": "--max-new-tokens"}  # options under their old names
+console = Terminal(markup=False, emoji=False)  # most of what is printed is user text
 errors = Terminal(stderr=True, markup=False, emoji=False)
 
 
-def refuse_extremes(_kind: object, value: Any) -> None:
-    """Refuse numbers of any option that nothing could be done with: infinite ones, and whole ones beyond 32 bits."""
+def _refuse_extremes(_kind: object, value: Any) -> None:
+    """Refuse infinite numbers and whole numbers beyond 32 bits, in any option."""
     for one in value if isinstance(value, tuple | list) else (value,):
         if isinstance(one, float) and not math.isfinite(one):
             raise ValueError("it must be a finite number")
@@ -37,7 +39,7 @@ def refuse_extremes(_kind: object, value: Any) -> None:
 
 
 def _shown_default(value: Any) -> str | None:
-    """A default as help shows it: nothing for flags and for what is worked out."""
+    """A default as help shows it: nothing for flags and computed defaults."""
     if value is None or value is False or value == "":
         return None
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -53,7 +55,7 @@ Commands to try first:
   attnlab design tour           solve attention backwards, step by step
   attnlab compare dot additive  train two mechanisms with three seeds each and test the difference""",
     help_format="plaintext",
-    default_parameter=Parameter(negative=(), show_default=_shown_default, validator=refuse_extremes),
+    default_parameter=Parameter(negative=(), show_default=_shown_default, validator=_refuse_extremes),
 )
 TRAIN, DESIGN, MEASURE, COMPARE, HUGGING_FACE, DATA, HELP = (
     Group(name, sort_key=place)
@@ -62,14 +64,32 @@ TRAIN, DESIGN, MEASURE, COMPARE, HUGGING_FACE, DATA, HELP = (
 app["--help"].group = app["--version"].group = HELP
 
 
+def say(*lines: str | Text) -> None:
+    """Print lines in one piece each, however long: paths and answers are copied and read by programs."""
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
 def show_json(value: Any) -> None:
     """Print JSON."""
     sys.stdout.write(printable_json(json_module.dumps(value, ensure_ascii=False, indent=1)) + "\n")
 
 
+def output_folder(out: Path | None, stem: str, activity: str) -> Path:
+    """The folder to write, by default runs/STEM-N; it must not exist, and one process writes it."""
+    from attnlab.folders import refuse_existing
+    from attnlab.machine import require_single_process
+    from attnlab.runs import unused_path
+
+    require_single_process(activity)
+    folder = out or unused_path(stem)
+    refuse_existing(folder)
+    return folder
+
+
 @contextmanager
 def indexing() -> Iterator[Callable[[float], None]]:
-    """A bar on standard error for whoever builds an index, which happens once; it is not seen where none is built."""
+    """A progress bar on standard error, shown only if an index is built, which happens once."""
     from rich.progress import Progress
 
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
@@ -77,43 +97,43 @@ def indexing() -> Iterator[Callable[[float], None]]:
         yield lambda share: bar.update(task, completed=share, visible=True)
 
 
-def share_the_machine() -> None:
-    """Have idle OpenMP threads sleep soon instead of spinning, unless the user says otherwise; read when torch loads.
+def _share_the_machine() -> None:
+    """Have idle OpenMP threads sleep soon instead of spinning, unless the user set a policy; read when torch loads.
 
-    Costs nothing measurable on a quiet machine, and beside another program training is several times faster.
+    Costs nothing measurable on a quiet machine; beside another program, training is several times faster.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a verb; mistakes end in one line on standard error and an exit code."""
-    share_the_machine()
-    warnings.showwarning = show_warning
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script Ctrl-C is not meant for it
+    """Run a command; mistakes end in one line on standard error and an exit code."""
+    _share_the_machine()
+    warnings.showwarning = _show_warning
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a script must not react to Ctrl-C
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     else:
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both ask to stop, both are heard
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both ask it to stop
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets the rest
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still shows the rest
     try:
         given = sys.argv[1:] if arguments is None else arguments
         refuse_unreadable(given)
         app(respell(given), exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        fail(in_plain_words(error), 2)
+        _fail(_in_plain_words(error), 2)
     except AttnlabError as error:
-        fail(str(error), error.exit_code)
+        _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        fail("stopped; continue an unfinished run with: attnlab resume FOLDER", 130)
+        _fail("stopped; continue an unfinished run with: attnlab resume FOLDER", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
     except Exception as error:
-        if isinstance(error, OSError) and error.strerror:  # the system's own reason, nearly always about a path
-            fail(f"{error.filename or 'the system'}: {error.strerror}; choose another file or folder", 1)
-        fail(*unexpected(error))
+        if isinstance(error, OSError) and error.strerror:  # the system's reason, nearly always about a path
+            _fail(f"{error.filename or 'the system'}: {error.strerror}; choose another file or folder", 1)
+        _fail(*unexpected(error))
 
 
 def respell(arguments: Sequence[str]) -> list[str]:
@@ -128,11 +148,11 @@ def _respell(argument: str) -> str:
         name = name.replace("_", "-")
     elif ".options." not in name:  # a setting, written as in files
         name = "--" + name[2:].replace("-", "_")
-    return RENAMED.get(name, name) + equals + value
+    return _RENAMED.get(name, name) + equals + value
 
 
 def refuse_unreadable(arguments: Sequence[str]) -> None:
-    """Refuse arguments that are empty, or are not text, which no message, run or report could name."""
+    """Refuse arguments that are empty or not text: no message, run or report could show them."""
     for before, one in zip(["", *arguments], arguments, strict=False):
         option, _, value = (one if one.startswith("--") else f"{before}={one}").partition("=")
         if not value and not (one.startswith("--") and "=" not in one):
@@ -142,19 +162,19 @@ def refuse_unreadable(arguments: Sequence[str]) -> None:
             raise UserError(f"the argument '{one}' is not UTF-8 text: rename the file, or write the argument again")
 
 
-def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    """Our own warnings as one line; those of libraries as Python shows them."""
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """Show our own warnings as one line; those of libraries as Python does."""
     if issubclass(category, AttnlabWarning):
         sys.stderr.write(f"note: {printable(str(message))}\n")
     else:
-        _show_warning(message, category, *where, **more)
+        _python_warning(message, category, *where, **more)
 
 
-_show_warning = warnings.showwarning
+_python_warning = warnings.showwarning
 
 
-def in_plain_words(error: CycloptsError) -> str:
-    """What the parser says, for people who do not know parsers."""
+def _in_plain_words(error: CycloptsError) -> str:
+    """The message of the parser in plain words."""
     chain = tuple(error.command_chain or ())
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         first, commands = error.unused_tokens[0], _commands(error.app)
@@ -180,10 +200,10 @@ def _options(command: App) -> set[str]:
     return {name for argument in command.assemble_argument_collection() for name in argument.names}
 
 
-def fail(message: str, code: int) -> None:
-    """One line on standard error, and out."""
+def _fail(message: str, code: int) -> None:
+    """Print one line on standard error and exit."""
     if is_main_process():
-        short = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
+        short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
         line = printable(short).replace("\n", "\\n")
         sys.stderr.write(f"attnlab: {line}\n")
     sys.exit(code)

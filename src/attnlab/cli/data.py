@@ -11,7 +11,7 @@ from cyclopts import App
 from rich.text import Text
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import DATA, app, console, errors, indexing, show_json
+from attnlab.cli.common import DATA, app, errors, indexing, say, show_json
 from attnlab.cli.options import about, at_least_one, default
 from attnlab.config import resolve
 from attnlab.errors import UserError
@@ -19,15 +19,15 @@ from attnlab.errors import UserError
 if TYPE_CHECKING:
     from attnlab.corpora.index import Index
 
-corpus_app = App(
+_corpus_app = App(
     name="corpus", help="Show data as a task sees it, find a name, or export the built-in data.", group=DATA
 )
-app.command(corpus_app)
+app.command(_corpus_app)
 
-BuiltIn = Annotated[str, about("Data: people, people:300, people:x4 (four forms) or prose.")]
+_BuiltIn = Annotated[str, about("Data: people, people:300, people:x4 (four forms) or prose.")]
 
 
-@corpus_app.command(name="show")
+@_corpus_app.command(name="show")
 def corpus_show(
     *,
     corpus: Annotated[opt.Corpus, about("Text, one document per line: a file, people:300:x4 or prose.")] = "people",
@@ -51,31 +51,31 @@ def corpus_show(
     if json:
         show_json(preview)
         return
-    console.print(
+    say(
         f"{preview['documents']:,} documents, {preview['characters']:,} characters, {preview['symbols']:,} symbols;"
-        f" {preview['examples_per_epoch']:,} examples and {preview['tokens_per_epoch']:,} tokens an epoch",
+        f" {preview['examples_per_epoch']:,} examples and {preview['tokens_per_epoch']:,} tokens per epoch"
     )
     if "words" in preview:
         _tell_words(preview["words"], preview["symbols"])
     for pair in preview["examples"]:
-        console.print(Text.assemble(("input   ", "bold"), pair["input"]), soft_wrap=True)
-        console.print(Text.assemble(("target  ", "bold"), pair["target"], "\n"), soft_wrap=True)
+        say(Text.assemble(("input   ", "bold"), pair["input"]))
+        say(Text.assemble(("target  ", "bold"), pair["target"], "\n"))
 
 
 def _tell_words(words: dict[str, Any], symbols: int) -> None:
-    console.print(
+    say(
         f"{words['sentences']:,} sentences, {words['tokens']:,} tokens, {words['distinct']:,} distinct words; {symbols:,}"
-        f" known with the special ones, {100 * words['unknown_share']:.1f} % of the tokens unknown",
+        f" known with the special ones, {100 * words['unknown_share']:.1f} % of the tokens unknown"
     )
-    console.print("words in a sentence:")
+    say("words per sentence:")
     most = max(bar["sentences"] for bar in words["lengths"])
     for bar in words["lengths"]:
         if bar["to"] <= 100:
             drawn = "█" * round(50 * bar["sentences"] / most)
-            console.print(f"{bar['from']:5}-{bar['to']:<4} {bar['sentences']:8,}  {drawn}".rstrip())
+            say(f"{bar['from']:5}-{bar['to']:<4} {bar['sentences']:8,}  {drawn}".rstrip())
     beyond = sum(bar["sentences"] for bar in words["lengths"] if bar["to"] > 100)
     if beyond:
-        console.print(f"   over 100 {beyond:7,}")
+        say(f"   over 100 {beyond:7,}")
 
 
 def _open_index(corpus: str, verify: bool) -> Index:
@@ -93,7 +93,7 @@ def _open_index(corpus: str, verify: bool) -> Index:
     return index
 
 
-@corpus_app.command(name="find")
+@_corpus_app.command(name="find")
 def corpus_find(
     name: Annotated[str, about("Name that a line starts with, such as 'Hank Aaron'.")],
     /,
@@ -115,17 +115,16 @@ def corpus_find(
         show_json({"name": name, "corpus": corpus, **found})
         return
     for line in lines:
-        console.print(line.text, soft_wrap=True)
+        say(line.text)
     if not lines:
-        console.print(f"no line is about exactly '{name}'" + ("; the nearest names:" if nearest else ", nor like it"))
+        say(f"no line is about exactly '{name}'" + ("; the most similar names:" if nearest else ", nor like it"))
     for one in nearest:
-        console.print(f"{100 * one.similarity:5.0f} %  {one.name}", soft_wrap=True)
+        say(f"{100 * one.similarity:5.0f} %  {one.name}")
 
 
-@corpus_app.command(name="export")
-def corpus_export(folder: Annotated[Path, about("Folder to write.")], /, *, corpus: BuiltIn = "people") -> None:
+@_corpus_app.command(name="export")
+def corpus_export(folder: Annotated[Path, about("Folder to write.")], /, *, corpus: _BuiltIn = "people") -> None:
     """Write the built-in data as files: corpus.txt and train, dev and test."""
     from attnlab import corpora
 
-    for path in corpora.export(corpus, folder):
-        console.print(str(path))
+    say(*map(str, corpora.export(corpus, folder)))

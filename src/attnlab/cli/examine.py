@@ -1,4 +1,4 @@
-"""Commands that ask a trained model: evaluate, ask, calibrate, generate, look."""
+"""Commands that test a trained model: evaluate, ask, calibrate, generate, look."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import MEASURE, app, console, indexing, show_json
+from attnlab.cli.common import MEASURE, app, indexing, output_folder, say, show_json
 from attnlab.cli.options import about, at_least_one, default
 from attnlab.errors import UserError
 
@@ -41,70 +41,58 @@ def evaluate(
         return
     exam = "people:test" if exam is None else exam
     from attnlab import corpora, evaluate
-    from attnlab.folders import refuse_existing, to_json, write_folder
-    from attnlab.machine import require_single_process
+    from attnlab.folders import to_json, write_folder
     from attnlab.model import load_model
-    from attnlab.runs import Run, unused_path
+    from attnlab.runs import Run
 
-    require_single_process("an examination")
-    opened, target = Run.open(folder), out or unused_path("evaluate")
-    refuse_existing(target)
-    model, tokenizer = load_model(opened.model, trust_code=trust_code)
+    target = output_folder(out, "evaluate", "an examination")
+    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)
     examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
     summary = {"run": str(folder), "exam": exam, **examination.summary()}
     write_folder(target, "evaluation", {"predictions.txt": examination.lines(), "result.json": to_json(summary)})
     if json:
         show_json({**summary, "out": str(target)})
         return
-    console.print(examination.sentence())
-    console.print(f"commonest answer: {summary['commonest_prediction']} ({100 * summary['commonest_share']:.1f} %)")
-    console.print(f"predictions: {target / 'predictions.txt'}", soft_wrap=True)
+    say(
+        examination.sentence(),
+        f"commonest answer: {summary['commonest_prediction']} ({100 * summary['commonest_share']:.1f} %)",
+        f"predictions: {target / 'predictions.txt'}",
+    )
 
 
 def _measure(
     folder: Path, corpus: str | None, probes: list[str] | None, out: Path | None, trust_code: bool, json: bool
 ) -> None:
     from attnlab import corpora, perplexity, stages
-    from attnlab.folders import refuse_existing, to_json, write_folder
-    from attnlab.machine import require_single_process
+    from attnlab.folders import to_json, write_folder
     from attnlab.model import load_model
     from attnlab.records import plain
-    from attnlab.runs import Run, unused_path
+    from attnlab.runs import Run
 
-    require_single_process("a measurement")
-    opened, target = Run.open(folder), out or unused_path("evaluate")
-    refuse_existing(target)
+    opened, target = Run.open(folder), output_folder(out, "evaluate", "a measurement")
     text = corpora.load_corpus(corpus) if corpus is not None else None
     (model, tokenizer), reading = load_model(opened.model, trust_code=trust_code), stages.reading_options(opened)
-    summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
-    summary["probes"] = plain(perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading))
-    files = {}
+    probed = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
+    summary = {"run": str(folder), "corpus": corpus, **reading, "probes": plain(probed)}
+    files, lines = {}, []
     if text is not None:
         measured = perplexity.sentence_losses(model, tokenizer, text.lines, **reading)
-        summary |= {"sha256": text.sha256, "seen": stages.count_seen_lines(opened, text), **measured.summary()}
+        seen, counted = stages.count_seen_lines(opened, text), measured.summary()
+        summary |= {"sha256": text.sha256, "seen": seen, **counted}
         files["losses.csv"] = measured.to_csv()
+        lines = [
+            f"{counted['sentences']:,} sentences, {counted['tokens']:,} tokens"
+            f" ({100 * counted['unknown_share']:.1f} % unknown): loss {measured.loss:.3f}",
+            f"token perplexity     {measured.token_perplexity:10,.1f}   exp(mean loss per token)",
+            f"sentence perplexity  {measured.sentence_perplexity:10,.1f}   mean of exp(mean loss per sentence)",
+        ]
+        lines += [f"({seen:,} of these sentences were in its training text)"] if seen else []
     write_folder(target, "evaluation", {**files, "result.json": to_json(summary)})
     if json:
         show_json({**summary, "out": str(target)})
         return
-    _tell_measured(summary)
-    console.print(f"written: {target}", soft_wrap=True)
-
-
-def _tell_measured(summary: dict[str, Any]) -> None:
-    if summary["corpus"] is not None:
-        console.print(
-            f"{summary['sentences']:,} sentences, {summary['tokens']:,} tokens"
-            f" ({100 * summary['unknown_share']:.1f} % unknown): loss {summary['loss']:.3f}\n"
-            f"token perplexity     {summary['token_perplexity']:10,.1f}   exp(mean loss of a token)\n"
-            f"sentence perplexity  {summary['sentence_perplexity']:10,.1f}   mean of exp(a sentence's mean loss)",
-        )
-        if summary["seen"]:
-            console.print(f"({summary['seen']:,} of these sentences were in its training text)")
-    for one in summary["probes"]:
-        console.print(
-            f"loss {one['loss']:6.3f}  perplexity {one['perplexity']:10,.1f}  {one['sentence']}", soft_wrap=True
-        )
+    lines += [f"loss {one.loss:6.3f}  perplexity {one.perplexity:10,.1f}  {one.sentence}" for one in probed]
+    say(*lines, f"written: {target}")
 
 
 @app.command(group=MEASURE)
@@ -149,9 +137,6 @@ def ask(
 def _tell_answer(answer: Answer) -> None:
     from attnlab.trust.verdict import GUESS, UNSEEN, percent
 
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False)
-
     sure = percent(answer.probability)
     if answer.abstains and answer.verdict in (GUESS, UNSEEN):
         say(f"no answer: {answer.verdict} (it would have said {answer.answer}, {sure})")
@@ -161,16 +146,14 @@ def _tell_answer(answer: Answer) -> None:
         say(f"{answer.answer}: {answer.verdict} ({sure})")
     if answer.quote:
         say(f"  read: {answer.quote}")
-    for reason in answer.reasons:
-        say(f"  {reason}")
+    say(*(f"  {reason}" for reason in answer.reasons))
     if answer.nearest:
-        say("  the nearest names that it knows, and what it says of them:")
+        say("  the most similar names that it knows, and its answers for them:")
         for one in answer.nearest:
             say(f"  {100 * one.similarity:5.0f} %  {one.name}" + (f": {one.answer}" if one.answer else ""))
-    say("likeliest:")
-    for said, share in answer.alternatives:
-        say(f"{percent(share):>9}  {said}")
-    say(f"{percent(max(0.0, 1 - sum(share for _, share in answer.alternatives))):>9}  (anything else, or nothing)")
+    say("likeliest:", *(f"{percent(share):>9}  {said}" for said, share in answer.alternatives))
+    rest = max(0.0, 1 - sum(share for _, share in answer.alternatives))
+    say(f"{percent(rest):>9}  (anything else, or nothing)")
     if answer.rule not in answer.reasons:
         say(answer.rule)
 
@@ -209,30 +192,27 @@ def calibrate(
 
 
 def _tell_calibration(summary: dict[str, Any]) -> None:
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False)
-
     right, low, high = (100 * summary[key] for key in ("accuracy", "low", "high"))
     say(
         f"{summary['questions']:,} questions that it was not trained on, {summary['candidates']:,} answers to choose"
         f" from: {right:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
     )
     if summary["strangers"]:
-        say(f"left out: {summary['strangers']:,} that name nobody that a line it read is about")
+        say(f"left out: {summary['strangers']:,} about names that no line it read is about")
     before, after, perfect = (100 * summary[key] for key in ("ece_before", "ece_after", "ece_if_calibrated"))
     say(
         f"temperature {summary['temperature']:.3f}: calibration error {before:.1f} % before, {after:.1f} % after"
-        f" (by chance alone about {perfect:.1f} %)"
+        f" (about {perfect:.1f} % if calibrated perfectly)"
     )
     if summary["note"]:
         say(f"note: {summary['note']}")
     if summary["auroc"]:
         area, low, high = (summary["auroc"][key] for key in ("value", "low", "high"))
         span = f" ({low:.3f} to {high:.3f})" if low is not None else ""
-        say(f"its confidence tells right from wrong answers: AUROC {area:.3f}{span}, where 0.5 is chance")
+        say(f"confidence separates right from wrong answers with AUROC {area:.3f}{span}, where 0.5 is chance")
     for rule in summary["rules"]:
         say(f"\nat most {100 * rule['max_risk']:.0f} % wrong: {rule['words']}")
-    say(f"\nkept in the run; ask it: attnlab ask {shlex.quote(summary['run'])} 'QUESTION' --max-risk 0.1")
+    say(f"\nstored in the run; ask it: attnlab ask {shlex.quote(summary['run'])} 'QUESTION' --max-risk 0.1")
 
 
 @app.command(group=MEASURE)
@@ -262,8 +242,7 @@ def generate(
         settings = {"temperature": temperature, "top_k": top_k, "seed": seed}
         show_json({"run": str(folder), "prompt": prompt, **settings, "samples": texts})
         return
-    for text in texts:
-        console.print(text, soft_wrap=True)
+    say(*texts)
 
 
 @app.command(group=MEASURE)
@@ -277,18 +256,15 @@ def look(
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
-    """Show where every head looks as a model reads a text.
+    """Show what every head attends to as a model reads a text.
 
     Writes OUT/look.html and OUT/patterns.png."""
     from attnlab import look
-    from attnlab.folders import refuse_existing, write_folder
-    from attnlab.machine import require_single_process
+    from attnlab.folders import write_folder
     from attnlab.model import load_model
-    from attnlab.runs import Run, unused_path
+    from attnlab.runs import Run
 
-    require_single_process("a look")
-    opened, target = Run.open(folder), out or unused_path("look")
-    refuse_existing(target)
+    opened, target = Run.open(folder), output_folder(out, "look", "a look")
     view = look.look(*load_model(opened.model, trust_code=trust_code), text, question=question)
     command = shlex.join(["attnlab", "look", str(folder), text, *(["--question"] if question else [])])
     write_folder(target, "look", look.files(view, str(folder), command))
@@ -296,10 +272,8 @@ def look(
     if json:
         show_json({"run": str(folder), **view.summary(), "page": str(page), "picture": str(picture)})
         return
-    for guess in view.next:
-        console.print(f"{100 * guess.probability:5.1f} %  {guess.token!r}")
+    say(*(f"{100 * guess.probability:5.1f} %  {guess.token!r}" for guess in view.next))
     unread = [str(number) for number, layer in enumerate(view.layers, start=1) if layer.kind == "influence"]
     if unread:
-        console.print(f"(no pattern in layer {', '.join(unread)}: its influence is shown instead)")
-    console.print(f"page: {page}", soft_wrap=True)
-    console.print(f"picture: {picture}", soft_wrap=True)
+        say(f"(no pattern in layer {', '.join(unread)}: its influence is shown instead)")
+    say(f"page: {page}", f"picture: {picture}")

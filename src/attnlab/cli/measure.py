@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import DESIGN, MEASURE, app, console, errors, show_json
+from attnlab.cli.common import DESIGN, MEASURE, app, console, errors, say, show_json
 from attnlab.cli.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 from attnlab.config import resolve
 from attnlab.errors import UserError
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from attnlab.measure.bench import BenchResult, ReachResult
 
-HEAVY = 2**28  # parameters of a model that is not built just to count its FLOPs, unless a length is given
+_LARGE = 2**28  # parameters; FLOPs of a larger model are counted only if a length is given
 
 
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Send what audited code prints, from Python or from C, to standard error: standard output is for the report."""
+    """Send the output of audited code, from Python or from C, to standard error: standard output is for the report."""
     flush_c = ctypes.CDLL(None).fflush
     sys.stdout.flush()
     flush_c(None)
@@ -59,13 +59,13 @@ def audit(
 
     A column says ok, the size of the fault, or - where it was not tested:
       leak   does the past see the future, by changed tokens, by gradients, or by a longer text?
-      cache  is a text the same piece by piece?
+      cache  does reading piece by piece, with a cache, give the same outputs?
       both   does the bidirectional form see the future?
       pad    do hidden tokens (padding is True) change others?
       batch  do the texts of a batch influence each other?
       modes  do train() and eval() differ?
-      again  do two calls differ, or one that is watched?
-      sane   are all numbers finite, with all tokens hidden or with large ones?
+      again  do two calls differ, or one whose pattern is captured?
+      sane   are all numbers finite, with all tokens hidden or with large inputs?
       wires  do layers share weights?
     A class must be causal, unless it is registered with @mechanism("name", causal=False).
     Every cut between past and future is tested at lengths up to 150 and at the longest; other
@@ -133,19 +133,19 @@ def bench(
     if reach is None:
         tokens = timing.read_lengths(lengths)
         cases, refused = choose_cases(names, like, references)
-        result = timing.measure(cases, tokens, limits, refused, _tell)
+        result = timing.measure(cases, tokens, limits, refused, _show_progress)
         _deliver("bench", result, lambda: pictures.bench_picture(result), out, json)
     else:
         budgets = timing.read_budgets(reach)
         cases, _ = choose_cases(names, like, references=False)
-        found = timing.reach(cases, budgets, limits, _tell)
+        found = timing.reach(cases, budgets, limits, _show_progress)
         _deliver("reach", found, lambda: pictures.reach_picture(found), out, json)
 
 
-def _tell(what: str) -> None:
-    """Say on standard error what is going on; on a terminal the next word takes its place."""
-    said = printable(what)
-    sys.stderr.write(f"\r\x1b[K{said}" if sys.stderr.isatty() else f"{said}\n")
+def _show_progress(what: str) -> None:
+    """Print the current step on standard error; on a terminal it replaces the one before."""
+    line = printable(what)
+    sys.stderr.write(f"\r\x1b[K{line}" if sys.stderr.isatty() else f"{line}\n")
     sys.stderr.flush()
 
 
@@ -158,7 +158,7 @@ def _deliver(
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_markdown
 
-    _tell("")
+    _show_progress("")
     if out is not None:
         texts = {f"{stem}.json": to_json(result.to_dict()), f"{stem}.md": as_markdown(result.document()).encode()}
         write_folder(out, "bench", texts | picture_files(stem, draw()))
@@ -167,7 +167,7 @@ def _deliver(
         return
     show_all(result.document(), console)
     if out is not None:
-        console.print(f"written: {out}", soft_wrap=True)
+        say(f"written: {out}")
 
 
 @app.command(group=MEASURE, help_epilogue=SETTINGS_HINT)
@@ -191,7 +191,7 @@ def params(
     model = resolve(preset, "pretrain", config, collect(given)).model
     parts = count_parameters(meta_model(model))
     tokens, flops = model.block_size if length is None else length, dict[str, Flops]()
-    if length is not None or sum(parts.values()) <= HEAVY:
+    if length is not None or sum(parts.values()) <= _LARGE:
         real = LanguageModel(model)
         flops = {way: flops_per_token(real, tokens, training=way == "training") for way in ("forward", "training")}
     if json:
@@ -209,21 +209,20 @@ def params(
     table.add_row("total", f"{sum(parts.values()):,}", *(_shown(one.total) for one in flops.values()), style="bold")
     console.print(table)
     if flops:
-        console.print(f"FLOPs per token in a text of {tokens:,} tokens")
+        say(f"FLOPs per token in a text of {tokens:,} tokens")
     else:
-        console.print("too large to build by default: --length N counts its FLOPs, in a text of N tokens")
+        say("too large to build by default: --length N counts its FLOPs, in a text of N tokens")
 
 
 def _shown(flops: float | None) -> str:
-    """A number of FLOPs, or nothing."""
     return f"{flops:,.0f}" if flops else ""
 
 
-mechanisms_app = App(name="mechanisms", help="List the attention mechanisms, or show one of them.", group=DESIGN)
-app.command(mechanisms_app)
+_mechanisms_app = App(name="mechanisms", help="List the attention mechanisms, or show one of them.", group=DESIGN)
+app.command(_mechanisms_app)
 
 
-@mechanisms_app.default
+@_mechanisms_app.default
 def mechanisms(
     *, json: opt.Json = False, markdown: Annotated[bool, about("Print the page docs/mechanisms.md.")] = False
 ) -> None:
@@ -241,7 +240,7 @@ def mechanisms(
         show_all(cards.list_document(entries), console)
 
 
-@mechanisms_app.command(name="show")
+@_mechanisms_app.command(name="show")
 def mechanisms_show(
     name: Annotated[str, about("Mechanism, or path.py:Class.")],
     /,
@@ -269,7 +268,7 @@ def mechanisms_show(
     entry = registry.find("mechanism", name)
     at_least_one("draws", draws)
     if run and not error:
-        raise UserError("--run says where the queries and keys of --error come from: add --error")
+        raise UserError("--run chooses the queries and keys of --error: add --error")
     if out:
         refuse_existing(out)
     found = None
@@ -289,4 +288,4 @@ def mechanisms_show(
         return
     show_all(approximation.document(found) if found else cards.document(cards.card(entry)), console)
     if out:
-        console.print(f"written: {out}", soft_wrap=True)
+        say(f"written: {out}")

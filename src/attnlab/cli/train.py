@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from cyclopts import App, Parameter
 from rich.table import Table
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import TRAIN, app, console, show_json
+from attnlab.cli.common import TRAIN, app, console, say, show_json
 from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, read_numbers, read_seeds, typed_command
 from attnlab.config import RunConfig, flatten, load_preset, preset_names, resolve
 from attnlab.errors import UserError
 from attnlab.machine import is_main_process
 
-run_app = App(
+if TYPE_CHECKING:
+    from attnlab.runs import Run
+    from attnlab.studies import recall as recall_study
+    from attnlab.studies import trust as trust_study
+
+_Plan = TypeVar("_Plan", "recall_study.Plan", "trust_study.Plan")
+
+_run_app = App(
     name="run",
     help="""Run a whole study and write its report; without a name, recall.
 
@@ -25,9 +32,9 @@ given by --config may hold tables [finetune.train] and [scratch.train] for the o
     group=TRAIN,
     help_epilogue=SETTINGS_HINT,
 )
-app.command(run_app)
+app.command(_run_app)
 
-COMPARISONS = {
+_COMPARISONS = {
     "additive-vs-dot": "Compare additive with dot-product attention on sentences.",
     "shared-projections": "Compare shared projections of queries, keys and values with separate ones.",
     "masking": "Test a mask of zeros after the softmax: its gain is a leak.",
@@ -47,15 +54,16 @@ class _OneModel:
     seed: opt.Seed | None = None
     given: opt.Settings = NONE
 
-    def plan(self, usual: str) -> dict[str, Any]:
-        """What the plans take beside their data."""
-        return {
-            "preset": self.preset or ("quick" if self.quick else usual),
-            "file": str(self.config) if self.config else None,
-            "given": collect(self.given, self.mechanism, self.seed),
-            "quick": self.quick,
-            "command": typed_command(),
-        }
+    def complete(self, plan: _Plan, usual: str) -> _Plan:
+        """A plan with these options, and the usual preset unless one is given."""
+        return replace(
+            plan,
+            preset=self.preset or ("quick" if self.quick else usual),
+            file=str(self.config) if self.config else None,
+            given=collect(self.given, self.mechanism, self.seed),
+            quick=self.quick,
+            command=typed_command(),
+        )
 
 
 @Parameter(name="*")
@@ -71,8 +79,8 @@ class _SeveralModels:
     jobs: opt.Jobs = 0
     given: opt.Settings = NONE
 
-    def plan(self, mechanism: str | None = None) -> dict[str, Any]:
-        """What the plans take beside their data."""
+    def options(self, mechanism: str | None = None) -> dict[str, Any]:
+        """The arguments that plans take beside their data."""
         return {
             "preset": self.preset,
             "config": self.config,
@@ -84,10 +92,10 @@ class _SeveralModels:
         }
 
 
-ONE, SEVERAL = _OneModel(), _SeveralModels()
+_ONE, _SEVERAL = _OneModel(), _SeveralModels()
 
 
-@run_app.default
+@_run_app.default
 def recall(
     *,
     corpus: opt.Corpus | None = None,
@@ -97,51 +105,67 @@ def recall(
     held_out: Annotated[
         opt.Whole | None, about("Training questions kept for calibration."), default("a tenth of a file")
     ] = None,
-    model: _OneModel = ONE,
+    model: _OneModel = _ONE,
 ) -> None:
     """Test what a small model remembers of what it read.
 
     Without files: of the built-in people.
     """
-    from attnlab.studies import recall
+    from attnlab import corpora
+    from attnlab.studies.recall import Plan, begin
 
-    data = _recall_data(corpus, facts, exam, model.quick, track, held_out)
-    plan = recall.Plan(**data, **model.plan("small" if corpus is None else "recall"))
-    recall.begin(plan, _target("recall", model.out), console)
+    if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
+        raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
+    if corpus is not None and facts is not None and exam is not None:
+        tenth = 0 if track == "assisted" else len(corpora.load_questions(facts)) // 10
+        plan = Plan(corpus=corpus, facts=facts, exam=exam, held_out=tenth if held_out is None else held_out)
+    else:
+        world = "people:300" if model.quick else "people"
+        plan = Plan(corpus=world, facts=f"{world}:train", exam=f"{world}:test", held_out=held_out or 0)
+        plan = replace(plan, calibration=f"{world}:dev")
+    plan = model.complete(replace(plan, track=track), "small" if corpus is None else "recall")
+    begin(plan, _target("recall", model.out), console)
 
 
-run_app.command(recall)
+_run_app.command(recall)
 
 
-@run_app.command
+@_run_app.command
 def trust(
     *,
     corpus: opt.Corpus | None = None,
     facts: opt.Facts | None = None,
     exam: opt.Exam | None = None,
     max_risk: opt.MaxRisk = 0.1,
-    model: _OneModel = ONE,
+    model: _OneModel = _ONE,
 ) -> None:
     """Test whether a model knows what it does not know.
 
-    Documents are withheld from it, and names invented.
-    Without --exam two fifths of a file of facts are set aside, to calibrate and to test.
+    Some documents are withheld from it, and it is asked about invented names.
+    Without --exam, two fifths of the questions in --facts are set aside to calibrate and to test.
     """
-    from attnlab.studies import trust
+    from attnlab.studies.trust import Plan, begin
 
-    data = _trust_data(corpus, facts, exam, model.quick)
-    plan = trust.Plan(**data, max_risk=max_risk, **model.plan("recall"))
-    trust.begin(plan, _target("trust", model.out), console)
+    if (corpus is None) != (facts is None) or (corpus is None and exam is not None):
+        raise UserError("--corpus and --facts go together: give both, or none for the built-in people")
+    if corpus is not None and facts is not None:
+        plan = Plan(corpus=corpus, facts=facts, calibration=None, known=exam)
+    else:
+        world = "people:600" if model.quick else "people"
+        plan = Plan(corpus=world, facts=f"{world}:train", calibration=f"{world}:dev", known=f"{world}:test")
+        plan = replace(plan, withheld=60 if model.quick else 200)
+    plan = model.complete(replace(plan, max_risk=max_risk), "recall")
+    begin(plan, _target("trust", model.out), console)
 
 
-@run_app.command
+@_run_app.command
 def why(
     *,
     corpus: Annotated[opt.Corpus | None, about("Built-in people, such as people:300.")] = None,
     forms: Annotated[str | None, about("Numbers of sentence forms per person."), default("1,2,4,8")] = None,
     exposures: Annotated[str | None, about("Numbers of times that each person is read."), default("8,24,48")] = None,
     mechanism: opt.Mechanism | None = None,
-    models: _SeveralModels = SEVERAL,
+    models: _SeveralModels = _SEVERAL,
 ) -> None:
     """Test why reading helps: accuracy by number of exposures and sentence forms."""
     from attnlab.studies import why
@@ -150,7 +174,7 @@ def why(
         world=corpus,
         forms=read_numbers(forms, "forms"),
         exposures=read_numbers(exposures, "exposures"),
-        **models.plan(mechanism),
+        **models.options(mechanism),
     )
     why.begin(plan, _target("why", models.out), console)
 
@@ -159,24 +183,24 @@ def _add_comparison(name: str, text: str) -> None:
     """Register a ready comparison on sentences."""
 
     def compare_on_sentences(
-        *, corpus: opt.Corpus | None = None, dev: opt.Dev | None = None, models: _SeveralModels = SEVERAL
+        *, corpus: opt.Corpus | None = None, dev: opt.Dev | None = None, models: _SeveralModels = _SEVERAL
     ) -> None:
         _compare(name, (corpus, dev, None, None), models)
 
-    run_app.command(compare_on_sentences, name=name, help=text)
+    _run_app.command(compare_on_sentences, name=name, help=text)
 
 
-for _name, _text in COMPARISONS.items():
+for _name, _text in _COMPARISONS.items():
     _add_comparison(_name, _text)
 
 
-@run_app.command
+@_run_app.command
 def efficient(
     *,
     corpus: opt.Corpus | None = None,
     facts: opt.Facts | None = None,
     exam: opt.Exam | None = None,
-    models: _SeveralModels = SEVERAL,
+    models: _SeveralModels = _SEVERAL,
 ) -> None:
     """Compare what every mechanism remembers, with its time and memory."""
     _compare("efficient", (corpus, None, facts, exam), models)
@@ -194,35 +218,7 @@ def _compare(study: str, data: tuple[str | None, ...], models: _SeveralModels) -
     from attnlab.studies.compare.ready import ready_plan
 
     folder = _target(study, models.out)
-    compare.begin(ready_plan(study, compare.Data(*data), **models.plan()), folder, console)
-
-
-def _recall_data(
-    corpus: str | None, facts: str | None, exam: str | None, quick: bool, track: str, held_out: int | None
-) -> dict[str, Any]:
-    """What recall is about: the user's three files, a tenth of whose questions calibrates, or the built-in people."""
-    from attnlab import corpora
-
-    if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
-        raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
-    if corpus is not None and facts is not None:
-        usually = 0 if track == "assisted" else len(corpora.load_questions(facts)) // 10
-        kept = usually if held_out is None else held_out
-        return {"corpus": corpus, "facts": facts, "exam": exam, "track": track, "held_out": kept}
-    world = "people:300" if quick else "people"
-    parts = {"facts": f"{world}:train", "exam": f"{world}:test", "calibration": f"{world}:dev"}
-    return {"corpus": world, **parts, "track": track, "held_out": held_out or 0}
-
-
-def _trust_data(corpus: str | None, facts: str | None, exam: str | None, quick: bool) -> dict[str, Any]:
-    """What trust is about: the user's files, whose facts are split if there is no exam, or the built-in people."""
-    if (corpus is None) != (facts is None) or (corpus is None and exam is not None):
-        raise UserError("--corpus and --facts go together: give both, or none for the built-in people")
-    if corpus is not None:
-        return {"corpus": corpus, "facts": facts, "calibration": None, "known": exam}
-    world = "people:600" if quick else "people"
-    parts = {"facts": f"{world}:train", "calibration": f"{world}:dev", "known": f"{world}:test"}
-    return {"corpus": world, **parts, "withheld": 60 if quick else 200}
+    compare.begin(ready_plan(study, compare.Data(*data), **models.options()), folder, console)
 
 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
@@ -244,7 +240,7 @@ def pretrain(
     settings = resolve(preset, "pretrain", config, collect(given, mechanism, seed))
     with display("pretrain", console) as show:
         done = stages.pretrain(settings, corpus, facts, out, show)
-    _tell(done)
+    _report_training(done)
 
 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
@@ -274,15 +270,15 @@ def finetune(
     settings = resolve(preset, "finetune" if start else "scratch", config, values)
     with display("finetune", console) as show:
         done = stages.finetune(settings, start, facts, corpus, out, show, trust_code=trust_code)
-    _tell(done)
+    _report_training(done)
 
 
-def _tell(done: Any) -> None:
+def _report_training(done: Run) -> None:
     if is_main_process():
         result = done.result
-        console.print(
+        say(
             f"{result['steps']:,} steps, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
-            f" ({result['tokens_per_second']:,} tokens/s), loss {result['final_loss']:.3f}: {done.path}",
+            f" ({result['tokens_per_second']:,} tokens/s), loss {result['final_loss']:.3f}: {done.path}"
         )
 
 
@@ -303,7 +299,7 @@ def resume(
     opened = Run.open(folder)
     with display(folder.name, console) as show:
         stages.resume(opened, show, trust_code=trust_code)
-    console.print(f"done: {folder}")
+    say(f"done: {folder}")
 
 
 @app.command(group=TRAIN)
@@ -326,7 +322,7 @@ def settings(preset: Annotated[str, about("Preset to show.")] = "small", /, *, j
         other = "".join(f"\n{stage}: {special[stage][name]}" for stage in special if name in special[stage])
         table.add_row(name, str(value) + other, meanings.get(name, ""))
     console.print(table)
-    console.print(f"presets: {', '.join(preset_names())}")
+    say(f"presets: {', '.join(preset_names())}")
 
 
 def _meanings(cls: type[Any], prefix: str = "") -> list[tuple[str, str]]:
