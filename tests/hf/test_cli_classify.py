@@ -77,7 +77,7 @@ def test_it_is_listed_and_shown(kept: Path, result: dict, capsys: pytest.Capture
         assert f"{100 * one['accuracy']:.1f} % (95 % interval {100 * one['low']:.1f} to" in line
         assert f"{one['right']} of {one['texts']}" in line
     assert call("runs", "export", "classify-1", "--tensorboard", "board") == 2
-    assert "no curve of steps" in capsys.readouterr().err
+    assert "no curves to export" in capsys.readouterr().err
     assert call("runs", "delete", "classify-1", "--yes") == 0
     assert not kept.exists()
 
