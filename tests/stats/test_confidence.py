@@ -75,9 +75,9 @@ def test_sides_that_lie_apart_still_have_an_interval() -> None:
 
 
 def test_areas_without_a_side_are_refused() -> None:
-    with pytest.raises(UserError, match="what is unknown must hold at least one value"):
+    with pytest.raises(UserError, match="unknown cases must hold at least one value"):
         stats.auroc([0.4], [])
-    with pytest.raises(UserError, match="what is known must be finite"):
+    with pytest.raises(UserError, match="known cases must be finite"):
         stats.auroc([float("nan"), 1], [0.5])
 
 

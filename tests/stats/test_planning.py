@@ -102,7 +102,7 @@ def test_mistakes_are_named() -> None:
         stats.seeds_needed(1.0, math.nan)
     with pytest.raises(UserError, match="too few to find any gain"):
         stats.detectable(0.9, 4)
-    with pytest.raises(UserError, match="too small beside its spread"):
+    with pytest.raises(UserError, match="too small compared to its standard deviation"):
         stats.seeds_needed(1.0, 1e-9)
 
 

@@ -148,20 +148,20 @@ class _Task:
         return Outcome(self.name, passed, self.points, float(error), float(self.tolerance), said, reading)
 
 
-def _check_settings(who: str, settings: _Table) -> None:
+def _check_settings(where: str, settings: _Table) -> None:
     """Check the type of every setting of a sheet or task."""
     for name, given in settings.items():
         shown = _shown(given)
         if name in _NUMBERS and not (_is_number(given) and given >= 0):
-            raise UserError(f"{who}: {name} must be a non-negative number, not {shown}")
+            raise UserError(f"{where}: {name} must be a non-negative number, not {shown}")
         if name in _WHOLE and not (_is_number(given) and isinstance(given, int)):
-            raise UserError(f"{who}: {name} must be a whole number, not {shown}")
+            raise UserError(f"{where}: {name} must be a whole number, not {shown}")
         if name in _WORDS and not isinstance(given, str):
-            raise UserError(f"{who}: {name} must be text in quotes, not {shown}")
+            raise UserError(f"{where}: {name} must be text in quotes, not {shown}")
         if name in ("name", "title") and not given.isprintable():
-            raise UserError(f"{who}: {name} must be one line of text, not {shown}")
+            raise UserError(f"{where}: {name} must be one line of text, not {shown}")
         if name == "indices" and not (isinstance(given, list) and all(type(j) is int for j in given)):
-            raise UserError(f"{who}: indices must be a list of whole numbers, such as [0, 1], not {shown}")
+            raise UserError(f"{where}: indices must be a list of whole numbers, such as [0, 1], not {shown}")
 
 
 def _is_number(given: Any) -> bool:
@@ -417,7 +417,7 @@ def _outcome(task: _Task, answer: Any, let: _Table) -> Outcome:
 def _array(data: Any, names: Mapping[str, Exact]) -> Exact:
     found = _evaluated(data, names)
     if isinstance(found, dict):
-        raise UserError("a name stands for a table; give numbers, or an expression in quotes")
+        raise UserError("a name is a table; give numbers, or an expression in quotes")
     return exact_array(found)
 
 

@@ -63,7 +63,7 @@ class _Layer:
         )
 
     def problems(self, w_v: Array, w_q: Array, w_k: Array) -> list[tuple[Problem, Array]]:
-        """Every wanted row as a problem of its own, with the query that the layer computes for it."""
+        """Every wanted row as a separate problem, with the query that the layer computes for it."""
         keys, values = self.x @ w_k.T, self.x @ w_v.T
         queries = self.x[self.rows] @ w_q.T
         return [(Problem(keys, values, y, self.tolerance, self.scale), q) for y, q in zip(self.y, queries, strict=True)]

@@ -301,9 +301,9 @@ class Cases:
         slope = box.chords()[some]
         bounded = None
         for _ in range(2):
-            who, at = np.repeat(np.arange(n), touch.shape[1]), touch.ravel()
+            key, at = np.repeat(np.arange(n), touch.shape[1]), touch.ravel()
             outer = np.vstack([self.offsets.T, -self.offsets.T])
-            parts = [(outer, np.zeros((2 * m, d + 1))), (-np.eye(n)[who] / at[:, None], logs[who])]
+            parts = [(outer, np.zeros((2 * m, d + 1))), (-np.eye(n)[key] / at[:, None], logs[key])]
             parts += [
                 (np.eye(n)[some] * slope[:, None], -logs[some]),
                 (self.cut_rows, np.zeros((len(self.cuts), d + 1))),
@@ -331,8 +331,8 @@ class Cases:
             if found is None:
                 return bounded
             outside, tangents, chords, cuts = np.split(found.multipliers / size, ends[:-1])
-            above = np.bincount(who, tangents, minlength=n)
-            steep = np.bincount(who, tangents / at, minlength=n)
+            above = np.bincount(key, tangents, minlength=n)
+            steep = np.bincount(key, tangents / at, minlength=n)
             u = above.astype(np.float64)
             u[some] -= chords
             touches = {int(i): float(above[i] / steep[i]) for i in np.flatnonzero(above > 0)}

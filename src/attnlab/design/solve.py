@@ -65,8 +65,8 @@ def blend(
     problem = inputs.problem(k, v, target, inputs.tolerance(tolerance), inputs.scale(scale))
     w = shares.floats[0]
     share = "equally" if np.ptp(w) < 1e-12 else "as " + ":".join(number(x) for x in w)
-    who = "all values" if len(chosen) == len(k.floats) else "values " + ", ".join(map(str, chosen))
-    return _answer(problem, f"blend {who} {share}", chosen, w, seconds)
+    which = "all values" if len(chosen) == len(k.floats) else "values " + ", ".join(map(str, chosen))
+    return _answer(problem, f"blend {which} {share}", chosen, w, seconds)
 
 
 average = blend

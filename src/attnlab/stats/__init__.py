@@ -1,16 +1,16 @@
-"""Statistics of results: intervals, tests, and what they allow one to say. Plain numbers in, frozen records out.
+"""Statistics of results: intervals, tests, and what they allow one to claim. Plain numbers in, frozen records out.
 
     one figure       mean_interval (seeds), proportion_interval (right answers)
     two mechanisms   paired (seeds), mcnemar (the same questions), seeds_by_questions (both),
-                     paired_bootstrap (perplexities of the same sentences), two_proportions (other questions)
-    several          holm, over the p values of all comparisons that are reported; chosen_best, what a choice flatters by
+                     paired_bootstrap (perplexities of the same sentences), two_proportions (different questions)
+    several          holm, for the p values of all reported comparisons; chosen_best, for the optimism of a choice
     confidence       auroc (known against unknown), calibration, brier_score, fit_temperature, risk_coverage
     abstaining       selective_rule: choose_threshold on one half, certify and lower it on the other; accepted_needed
-    beforehand       sample_size, power, seeds_needed, detectable, advice
+    planning         sample_size, power, seeds_needed, detectable, advice
     in words         in_words, a sentence for any of the comparisons
 
-Differences are A minus B. Every record turns to JSON by dataclasses.asdict. The tests are scipy's where it has them. Knows
-nothing of runs, tasks or mechanisms, and imports numpy and scipy only when something is computed.
+Differences are A minus B. Every record becomes JSON with dataclasses.asdict. Tests are scipy's where it has them. This
+package knows nothing about runs, tasks or mechanisms, and imports numpy and scipy only when something is computed.
 """
 
 from attnlab.stats.bootstrap import Bootstrapped, Chosen, bootstrap_mean, chosen_best

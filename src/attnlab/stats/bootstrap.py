@@ -84,7 +84,7 @@ def _bca(seen: float, drawn: Numbers, left_out: Numbers, rounding: float) -> tup
     ends = bias + norm.ppf([0.025, 0.975])
     low, high = np.quantile(drawn, np.asarray(norm.cdf(bias + ends / (1 - skew * ends))))
     step = float(norm.ppf(share_below(0.0))) - bias
-    stretched = step / (1 + skew * step) if 1 + skew * step > 0 else math.inf  # beyond the pole lies no level at all
+    stretched = step / (1 + skew * step) if 1 + skew * step > 0 else math.inf  # there is no level beyond the pole
     p = 2 * float(norm.sf(abs(stretched - bias)))
     return float(low), float(high), min(1.0, max(p, 2 * edge))
 

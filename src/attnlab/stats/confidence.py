@@ -46,9 +46,10 @@ def auroc(known: ArrayLike, unknown: ArrayLike) -> Auroc:
     The interval is DeLong's (1988), on the scale of log odds so that it stays between 0 and 1. Where its variance is 0
     (the two sides do not overlap, or all values are equal), it is Newcombe's (2006, method 5).
     """
+    from scipy.special import expit
     from scipy.stats import norm, rankdata
 
-    above, below = numbers(known, "the confidences of what is known"), numbers(unknown, "those of what is unknown")
+    above, below = numbers(known, "the confidences of known cases"), numbers(unknown, "those of unknown cases")
     m, n = len(above), len(below)
     together = rankdata([*above, *below])
     # For each value the share of the other side that lies below it: DeLong's structural components.
@@ -62,16 +63,11 @@ def auroc(known: ArrayLike, unknown: ArrayLike) -> Auroc:
     if not 0 < value < 1 or spread == 0:
         return Auroc(m, n, value, *_newcombe(value, m, n, z), "Newcombe")
     odds, step = math.log(value / (1 - value)), z * spread / (value * (1 - value))
-    return Auroc(m, n, value, _logistic(odds - step), _logistic(odds + step), "DeLong")
-
-
-def _logistic(x: float) -> float:
-    """The share of log odds."""
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+    return Auroc(m, n, value, float(expit(odds - step)), float(expit(odds + step)), "DeLong")
 
 
 def _newcombe(value: float, m: int, n: int, z: float) -> tuple[float, float]:
-    """The areas from which what was seen lies z standard errors away, by Hanley and McNeil's error with equal sides."""
+    """The areas z standard errors away from the observed one, by Hanley and McNeil's error for sides of equal size."""
     from scipy.optimize import brentq
 
     size = (m + n) / 2 - 1

@@ -108,7 +108,9 @@ def seeds_needed(sd: float, difference: float, power: float = 0.8, alpha: float 
     low, high = 1, 2
     while power_of_seeds(sd, difference, high, alpha) < power:
         low, high = high, 2 * high
-        require(high <= _MOST, "this difference is too small beside its spread for any number of seeds")
+        require(
+            high <= _MOST, "this difference is too small compared to its standard deviation for any number of seeds"
+        )
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if power_of_seeds(sd, difference, middle, alpha) >= power else (middle, high)
@@ -166,7 +168,6 @@ def advice(
 
 
 def _about_questions(questions: int, share: float, alpha: float) -> list[str]:
-    """What so many questions find."""
     try:
         gain = detectable(share, questions, alpha)
     except UserError as error:
@@ -178,7 +179,6 @@ def _about_questions(questions: int, share: float, alpha: float) -> list[str]:
 
 
 def _about_difference(share: float, difference: float, discordant: float | None, alpha: float) -> str:
-    """What it takes to find a difference."""
     require(
         0 < difference <= 1 - share, f"a gain over {share:g} must lie between 0 and {1 - share:g}, not {difference:g}"
     )
@@ -197,7 +197,6 @@ def _about_difference(share: float, difference: float, discordant: float | None,
 
 
 def _about_seeds(seeds: int, alpha: float, sd: float | None) -> list[str]:
-    """What so many seeds find."""
     if seeds == 1:
         return ["1 seed: nothing can be said about other seeds; train at least 3 of each"]
     effect = detectable_by_seeds(seeds, alpha)

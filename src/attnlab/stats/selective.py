@@ -107,7 +107,7 @@ def risk_bound(errors: int, accepted: int, alpha: float = 0.05) -> float:
 
 
 def _chance_of_at_most(errors: NDArray[np.int64], accepted: NDArray[np.int64], risk: Numbers | float) -> Numbers:
-    """The binomial chance of at most so many errors; 0 for less than none."""
+    """The binomial chance of at most this many errors; 0 for a negative number."""
     import numpy as np
     from scipy.special import bdtr
 
@@ -115,11 +115,11 @@ def _chance_of_at_most(errors: NDArray[np.int64], accepted: NDArray[np.int64], r
 
 
 def errors_allowed(accepted: NDArray[np.int64], max_risk: float, alpha: float = 0.05) -> NDArray[np.int64]:
-    """How many errors so many accepted answers may hold for their bound to be at most `max_risk`; -1: not even none."""
+    """The most errors among this many accepted answers for a bound of at most `max_risk`; -1 if even 0 are too many."""
     import numpy as np
     from scipy.special import bdtrik
 
-    # The bound is at most the allowed risk exactly where so few errors would be rare at that risk.
+    # The bound is at most the allowed risk exactly if so few errors have probability alpha or less at that risk.
     around = np.nan_to_num(np.floor(bdtrik(alpha, accepted, max_risk)), nan=0.0).astype(np.int64)
     allowed = np.full_like(around, -1)
     for errors in (around - 1, around, around + 1):

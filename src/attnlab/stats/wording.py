@@ -16,7 +16,7 @@ from attnlab.stats.perplexity import Perplexities
 from attnlab.stats.planning import about, count_of
 from attnlab.stats.shares import McNemar, TwoProportions
 
-Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities | Paired
+_Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities | Paired
 _Interval = tuple[float, float] | None
 
 
@@ -46,7 +46,7 @@ class _Finding:
 
 
 def in_words(
-    result: Comparison,
+    result: _Comparison,
     a: str = "A",
     b: str = "B",
     *,
@@ -99,7 +99,7 @@ def _excluded(found: _Finding, margin: float | None) -> str:
     unit = f" {found.unit}" if found.unit else ""
     if margin is None:
         scale = 10**found.decimals
-        rounded = math.ceil(reach * scale - 1e-9) / scale  # up, since what is excluded lies outside the interval
+        rounded = math.ceil(reach * scale - 1e-9) / scale  # up: excluded differences lie outside the interval
         return f". Differences above {rounded:.{found.decimals}f}{unit} are excluded (95 % interval {ends})"
     verdict = "are excluded" if reach < margin else "are not excluded, so this is no proof that both are equal"
     return f". Differences of {margin:g}{unit} and more {verdict} (95 % interval {ends})"
