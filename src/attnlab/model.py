@@ -116,6 +116,7 @@ class Block(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Add the attention over the tokens to the residual stream."""
         x = self.hook_resid_pre(x)
+        # A mechanism may take forward(x) alone: padding and cache are passed only if there are any.
         given = {name: value for name, value in (("padding", padding), ("cache", cache)) if value is not None}
         return self._add(x, self.attn(self.norm1(x), **given))
 
@@ -138,7 +139,8 @@ class Block(nn.Module):
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
     ) -> Float[Tensor, "B T D"]:
         """Return the residual stream after this block."""
-        return self.feed_forward(self.attend(x, padding, cache))
+        x = self.attend(x, padding, cache)
+        return self.feed_forward(x)
 
 
 def _attend_through_latents(
@@ -209,7 +211,11 @@ class LanguageModel(nn.Module):
     @property
     def mechanisms(self) -> list[nn.Module]:
         """The attention of every layer."""
-        return [block.attn for block in self.blocks if isinstance(block, Block)]
+        return [block.attn for block in self._layers]
+
+    @property
+    def _layers(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
 
     def new_caches(self) -> list[Any] | None:
         """Make one empty cache per layer for generation; None if a layer has no cache, and texts are then recomputed."""
@@ -236,21 +242,24 @@ class LanguageModel(nn.Module):
             )
         if padding is not None and not self.takes_padding:
             raise UserError(f"mechanism '{self.config.mechanism}' accepts no padding mask: batch texts of equal length")
-        x = self.hook_embed(self.tokens(ids))
-        if self.positions is not None:
-            places = self.positions.weight[start : start + ids.shape[1]]
-            x = x + self.hook_pos_embed(places.expand(len(ids), -1, -1))
-        x = self.dropout(x)
-        kept = list(caches) if caches else [None] * len(self.blocks)
-        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        x = self._embed(ids, start)
+        blocks, of_block = self._layers, list(caches) if caches else [None] * len(self.blocks)
         if self.latents is None:
-            for block, cache in zip(blocks[:-1], kept[:-1], strict=True):
+            for block, cache in zip(blocks[:-1], of_block[:-1], strict=True):
                 x = block(x, padding, cache)
-            x = blocks[-1].attend(x, padding, kept[-1])
+            x = blocks[-1].attend(x, padding, of_block[-1])
         else:
             share = self.config.block_size // self.config.bottleneck
-            x = _attend_through_latents(blocks, self.latents, x, padding, kept, share)
-        return self.hook_final(self.norm(blocks[-1].feed_forward(x if wanted is None else x[wanted])))
+            x = _attend_through_latents(blocks, self.latents, x, padding, of_block, share)
+        x = blocks[-1].feed_forward(x if wanted is None else x[wanted])
+        return self.hook_final(self.norm(x))
+
+    def _embed(self, ids: Int[Tensor, "B T"], start: int) -> Float[Tensor, "B T D"]:
+        x = self.hook_embed(self.tokens(ids))
+        if self.positions is not None:
+            positions = self.positions.weight[start : start + ids.shape[1]]
+            x = x + self.hook_pos_embed(positions.expand(len(ids), -1, -1))
+        return self.dropout(x)
 
     def forward(
         self,
@@ -288,13 +297,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file, or raise an error that says what is wrong with it."""
     try:
         return dict(load_tensors(read_bytes(path)))
-    except (
-        SafetensorError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:  # a damaged header can raise any of these
+    # A damaged header can raise any of these.
+    except (SafetensorError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} is truncated or damaged ({error}): use an older checkpoint or train again"
         ) from None
