@@ -58,9 +58,9 @@ def test_an_answer_is_one_line_whatever_the_model_writes(
 
 def test_a_long_answer_is_not_cut(tmp_path: Path) -> None:
     facts, answer = tmp_path / "facts.tsv", "a city with a name of some sixty letters, as there are few"
-    facts.write_text(f"Where was Ann born?\t{answer}\n" * 20)
+    facts.write_text(f"Where was Ann born?\t{answer}\n" * 5)
     model = {"n_layer": 1, "n_head": 2, "n_embd": 64, "vocab_size": 64}
-    settings = {"epochs": 60.0, "tokens_per_batch": 512, "optimizer": "muon", "lr": 3e-3}
+    settings = {"epochs": 100.0, "tokens_per_batch": 512, "optimizer": "muon", "lr": 3e-3}
     config = resolve("mingpt", "scratch", given={"model": model, "train": settings})
     run = stages.finetune(config, None, str(facts), None, tmp_path / "run")
     assert evaluate.answer_all(*load_model(run.model), ["Where was Ann born?"]) == [answer]

@@ -24,7 +24,7 @@ from attnlab.errors import AttnlabError, CheckpointError, DataError, Interrupted
 from attnlab.model import load_model, read_tensors, to_bytes
 from attnlab.runs import Run
 from attnlab.tasks import Example
-from verbs import reseal
+from verbs import call, reseal
 
 TINY: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
@@ -109,17 +109,18 @@ def test_a_stopped_run_goes_on_with_identical_losses(tmp_path: Path, tiny: RunCo
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
+SMALL = {"model.n_layer": 2, "model.n_head": 2, "model.n_embd": 32, "model.vocab_size": 300}
+ARGUMENTS = [
+    "pretrain",
+    *(f"--{name}={value}" for name, value in {**SMALL, "train.tokens_per_batch": 512}.items()),
+    *("--train.checkpoint_every=10", "--corpus", WORLD, "--facts", FACTS),
+]
+
+
 def start(folder: Path, *more: str, program: tuple[str, ...] = ("-m", "attnlab")) -> subprocess.Popen[str]:
-    arguments = [
-        *(
-            f"--model.{name}={value}"
-            for name, value in {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 300}.items()
-        ),
-        *("--train.tokens_per_batch=512", "--train.checkpoint_every=10", "--corpus", WORLD, "--facts", FACTS),
-    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return subprocess.Popen(
-        [sys.executable, *program, "pretrain", *arguments, "--out", str(folder), *more],
+        [sys.executable, *program, *ARGUMENTS, "--out", str(folder), *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -156,11 +157,8 @@ def test_killed_with_nine_and_resumed_is_as_if_nothing_had_happened(
     assert process.wait() == -signal.SIGKILL
     killed = Run.open(tmp_path / "killed")
     assert not killed.complete
-    done = subprocess.run([sys.executable, "-m", "attnlab", "resume", str(killed.path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    whole = start(tmp_path / "whole", "--train.epochs=12")
-    background.append(whole)
-    assert whole.wait(120) == 0
+    assert call("resume", killed.path) == 0
+    assert call(*ARGUMENTS, "--out", tmp_path / "whole", "--train.epochs=12", "--train.threads=1") == 0
     assert losses(killed.path) == losses(tmp_path / "whole")
 
 
@@ -187,9 +185,7 @@ def test_two_processes_train_as_one(tmp_path: Path, background: list[subprocess.
     background.append(together)
     _, error = together.communicate(timeout=240)
     assert together.returncode == 0, error
-    alone = start(tmp_path / "one", "--train.epochs=3")
-    background.append(alone)
-    assert alone.wait(120) == 0
+    assert call(*ARGUMENTS, "--out", tmp_path / "one", "--train.epochs=3", "--train.threads=1") == 0
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == len(two) > 15
     assert two == pytest.approx(one, rel=2e-3)
