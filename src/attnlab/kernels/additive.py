@@ -1,4 +1,4 @@
-"""Additive attention of whole texts without forming its n² pairs: compiled, or in plain torch where that cannot be had.
+"""Additive attention over whole texts without storing its n² pairs: compiled, or plain torch if it cannot be compiled.
 
     z_t = sum_s softmax_s(w · tanh(a_t + b_s)) v_s
 
@@ -20,7 +20,7 @@ from attnlab.kernels.additive_plain import BACKWARD, FORWARD, PlainAdditive, flo
 from attnlab.kernels.counting import counted_as
 from attnlab.kernels.threads import in_parts
 
-ALONE = 2**20  # sums of a problem so small that a second thread would only cost time
+ALONE = 2**20  # sums; for a smaller problem a second thread only costs time
 
 
 def additive_attention(
@@ -32,7 +32,10 @@ def additive_attention(
     causal: bool,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T E"]:
-    """The averages of the values; the asked tokens are the last of those seen, and who may see nothing gets zero."""
+    """Return the weighted averages of the values; the queries are the last tokens of the keys.
+
+    A query that sees nothing gets zeros.
+    """
     if a.dtype in (torch.float16, torch.bfloat16):  # too coarse for exponentials
         return additive_attention(a.float(), b.float(), w.float(), v.float(), padding, causal, dropout).to(a.dtype)
     seed = int(torch.randint(2**62, ())) if dropout else 0
@@ -42,7 +45,7 @@ def additive_attention(
 
 
 class _Problem(ctypes.Structure):
-    """As in additive.cpp, field by field."""
+    """The struct of additive.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("a", "b", "v", "w", "hidden", "out", "logsum", "gradient")),
@@ -53,7 +56,7 @@ class _Problem(ctypes.Structure):
 
 
 def solve(function: str, settings: dict[str, int], tensors: dict[str, Tensor | None]) -> None:
-    """Run a function of the library over all rows, in as many threads as torch may use."""
+    """Run a function of the library over all rows, in as many threads as torch uses."""
     library = build.load("additive")
     assert library is not None
     given = {name: one for name, one in tensors.items() if one is not None}
@@ -71,7 +74,7 @@ def solve(function: str, settings: dict[str, int], tensors: dict[str, Tensor | N
 
 
 class CompiledAdditive(torch.autograd.Function):
-    """The form of additive.cpp."""
+    """The compiled version."""
 
     @staticmethod
     def forward(
@@ -85,7 +88,7 @@ class CompiledAdditive(torch.autograd.Function):
         dropout: float,
         seed: int,
     ) -> Tensor:
-        """The averages; beside them, only the logarithm of every row's sum is kept."""
+        """Return the averages; only the logarithm of every row's sum is saved with them."""
         a, b, w, v = (one.contiguous() for one in (a, b, w, v))
         hidden = None if padding is None else padding.contiguous()
         batch, heads, asked, width = a.shape
@@ -110,7 +113,7 @@ class CompiledAdditive(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of a, b, w and v."""
+        """Return the gradients of a, b, w and v."""
         a, b, w, v, hidden, out, logsum = ctx.saved_tensors
         da, db, dv = torch.empty_like(a), torch.empty_like(b), torch.empty_like(v)
         dw = w.new_empty(a.shape[:2].numel(), len(w))
@@ -122,7 +125,7 @@ class CompiledAdditive(torch.autograd.Function):
 
 
 def matches_plain() -> bool:
-    """Whether the compiled form gives the values and gradients of the plain one: in short and long texts, with padding."""
+    """Whether the compiled version gives the values and gradients of the plain one: short and long texts, with padding."""
     random = torch.Generator().manual_seed(0)
 
     def agree(asked: int, seen: int, width: int, values: int, causal: bool, size: float) -> bool:

@@ -1,7 +1,7 @@
-"""The plain form of additive attention: torch alone, some queries at a time.
+"""Additive attention in plain torch, a few queries at a time.
 
-tanh(a + b) = 1 - 2 r with r = 1 / (1 + e^{2a} e^{2b}): the exponentials are per token, and what a pair costs is a product and
-a reciprocal. The constant falls out of the softmax, and the derivative of tanh is 4 r (1 - r).
+tanh(a + b) = 1 - 2 r with r = 1 / (1 + e^{2a} e^{2b}): the exponentials are per token, and a pair costs one product and one
+reciprocal. The constant cancels in the softmax, and the derivative of tanh is 4 r (1 - r).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch.autograd.function import once_differentiable
 from attnlab import ops
 from attnlab.kernels.counting import counted_as, pairs_seen
 
-# FLOPs of a pair: for every channel, and for every coordinate of the values; the same in both forms. A channel takes a sum,
-# its tanh, counted as one, and a multiply-add; on the way back these once more, and six from the score to a, b and w.
+# FLOPs per pair: per channel, and per coordinate of the values; the same in both versions. A channel takes a sum, a tanh
+# (counted as one) and a multiply-add; in the backward pass these again, and six from the score to a, b and w.
 FORWARD, BACKWARD = (4, 2), (10, 4)
 _FAR = 40.0  # beyond, e^{2a} leaves float32, and every pair takes its own exponential
-_PAIRS = 2**18  # times channels, of a piece: what stays in a cache
+_PAIRS = 2**18  # pairs times channels per piece, to stay in the cache
 _QUERIES = 32  # of a piece at most
 
 
 def flops(each: tuple[int, int], a: Tensor, b: Tensor, v: Tensor, causal: bool) -> int:
-    """What one direction takes, the pairs that nobody may see for lying in the future left out."""
+    """FLOPs of one direction, without the pairs hidden by causality."""
     asked, seen = a.shape[2], b.shape[2]
     pairs = a.shape[:2].numel() * pairs_seen(asked, seen, causal, before=seen - asked)
     return pairs * (each[0] * a.shape[3] + each[1] * v.shape[3])
@@ -34,14 +34,14 @@ def flops(each: tuple[int, int], a: Tensor, b: Tensor, v: Tensor, causal: bool) 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some queries of some rows, the keys that they may see, and the r of all pairs: [rows, queries, keys, channels]."""
+    """Some queries of some rows, the keys visible to them, and the r of all pairs: [rows, queries, keys, channels]."""
 
     rows: slice
     asked: slice
     seen: slice
     r: Tensor
     pattern: Tensor
-    kept: Tensor | None  # of the pattern by dropout, scaled
+    kept: Tensor | None  # dropout mask of the pattern, scaled
 
     @property
     def weights(self) -> Tensor:
@@ -51,7 +51,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Rows, one a head of a text, and what both directions ask of them."""
+    """Rows (one per head and text), and what both directions need."""
 
     a: Tensor
     b: Tensor
@@ -76,7 +76,7 @@ class _Problem:
             yield _Piece(rows, asked, seen, r, pattern, kept)
 
     def cuts(self) -> Iterator[tuple[slice, slice, slice]]:
-        """Rows, queries and keys of the pieces."""
+        """The rows, queries and keys of each piece."""
         (count, queries, width), keys = self.a.shape, self.b.shape[1]
         begin = 0
         while begin < queries:
@@ -89,7 +89,7 @@ class _Problem:
             begin = end
 
     def soften(self, scores: Tensor, rows: slice, seen: slice) -> Tensor:
-        """The softmax over who may be seen."""
+        """The softmax over the visible keys."""
         padding = None if self.padding is None else self.padding[rows, seen]
         mask = ops.visible(scores.shape[1], scores.shape[2], padding, self.causal)
         if mask is None:
@@ -100,7 +100,7 @@ class _Problem:
 
 
 class PlainAdditive(torch.autograd.Function):
-    """The form in plain torch."""
+    """The plain torch version."""
 
     @staticmethod
     def forward(
@@ -114,7 +114,7 @@ class PlainAdditive(torch.autograd.Function):
         dropout: float,
         seed: int,
     ) -> Tensor:
-        """The averages."""
+        """Return the averages."""
         ctx.save_for_backward(a, b, w, v)
         ctx.heads = a.shape[1]
         rows = None if padding is None else padding.repeat_interleave(ctx.heads, dim=0)
@@ -128,7 +128,7 @@ class PlainAdditive(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of a, b, w and v."""
+        """Return the gradients of a, b, w and v."""
         a, b, w, v = ctx.saved_tensors
         with counted_as(lambda: flops(BACKWARD, a, b, v, ctx.rest[1])):
             da, db, dw, dv = _gradients(

@@ -1,7 +1,7 @@
-"""Attention in which a block of queries sees few blocks of keys: gathered side by side, then torch's fused kernel.
+"""Block-sparse attention: the blocks of keys that a block of queries sees are gathered, then torch's fused kernel is used.
 
-Time grows with the number of blocks seen, not with the square of the text. A few heads at a time, and gathered anew on the
-way back: what is gathered stays in the cache of the processor and is never kept. Knows tensors and block tables only.
+Time grows with the number of visible blocks, not with the square of the length. A few heads are processed at a time, and
+blocks are gathered again in the backward pass, so that gathered data stays in the processor's cache and is never stored.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _GATHERED = 1 << 20  # numbers gathered at a time: four megabytes
 
 @dataclass(frozen=True)
 class Layout:
-    """Which blocks of keys every block of queries sees, and which of their tokens: the shape of a sparse pattern."""
+    """The shape of a sparse pattern: the blocks of keys that each block of queries sees, and which of their tokens."""
 
     block: int
     tokens: int
     table: Int[Tensor, "N G"]
-    bias: Float[Tensor, "1 N L K"]  # zero where a gathered token may be seen, minus infinity elsewhere
-    dense: Bool[Tensor, "1 1 T T"] | None  # of short texts, where gathering saves less than it costs
+    bias: Float[Tensor, "1 N L K"]  # 0 for visible gathered tokens, else minus infinity
+    dense: Bool[Tensor, "1 1 T T"] | None  # for short texts, where gathering costs more than it saves
 
     @classmethod
     def of(cls, allowed: Bool[Tensor, "N N"], tokens: int, block: int, causal: bool, window: int = 0) -> Layout:
-        """From the pairs of blocks that may meet; `window` also limits the distance of two tokens."""
+        """Make the layout from the visible pairs of blocks; `window` also limits the distance of two tokens."""
 
         def near(asked: Tensor, seen: Tensor) -> Tensor:
             mask = (seen <= asked) if causal else (seen < tokens)
@@ -52,12 +52,12 @@ class Layout:
 
 
 def cut(x: Float[Tensor, "B H T C"], block: int) -> Float[Tensor, "R N L C"]:
-    """Every head's text cut into blocks, the last one filled with zeros."""
+    """Split every head's text into blocks, the last one padded with zeros."""
     return ops.fill(x, rows=-x.shape[2] % block).flatten(0, 1).unflatten(1, (-1, block)).contiguous()
 
 
 def _join(x: Float[Tensor, "R N L C"], like: Float[Tensor, "B H T C"]) -> Float[Tensor, "B H T C"]:
-    """The blocks as a text again, as long as another."""
+    """Join blocks to a text as long as `like`."""
     return x.flatten(1, 2).unflatten(0, like.shape[:2])[:, :, : like.shape[2]]
 
 
@@ -69,7 +69,7 @@ def block_attention(
     padding: Bool[Tensor, "B T"] | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T C"]:
-    """Scaled dot-product attention over the blocks that the layout allows."""
+    """Return scaled dot-product attention over the blocks that the layout allows."""
     assert layout.tokens == q.shape[2]
     if layout.dense is not None:
         mask = layout.dense if padding is None else layout.dense & ~padding[:, None, None, :]
@@ -79,7 +79,7 @@ def block_attention(
         hidden = F.pad(padding, (0, -padding.shape[1] % layout.block)).unflatten(1, (-1, layout.block))
         bias = bias.masked_fill(hidden[:, layout.table].flatten(2)[:, :, None], float("-inf"))
     queries, keys, values = (cut(one, layout.block) for one in (q, k, v))
-    if dropout:  # the kernel that forgets what it gathered has no dropout
+    if dropout:  # the kernel that gathers twice has no dropout
         bias = bias.repeat_interleave(q.shape[1], dim=0) if len(bias) > 1 else bias
         keys, values = (_gather(one, layout.table) for one in (keys, values))
         return _join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=dropout), q)
@@ -88,16 +88,16 @@ def block_attention(
 
 
 def _gather(x: Float[Tensor, "R N L C"], table: Int[Tensor, "M G"]) -> Float[Tensor, "R M K C"]:
-    """For every row of the table its blocks side by side."""
+    """Gather the blocks of every row of the table."""
     return x.index_select(1, table.flatten()).unflatten(1, table.shape).flatten(2, 3)
 
 
 class _GatheredAttention(torch.autograd.Function):
-    """Every block's attention over its gathered blocks, by the two halves of torch's fused kernel, some heads at a time."""
+    """Attention of every block over its gathered blocks by torch's fused kernel and its backward, a few heads at a time."""
 
     @staticmethod
     def pieces(q: Tensor, bias: Tensor, table: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Which rows are worked on together, and their bias: as many as keep the gathered keys small."""
+        """Yield the rows to process together, and their bias: as many as keep the gathered keys small."""
         rows, _, length, width = q.shape
         heads = rows // len(bias)
         step = max(1, min(heads, _GATHERED // (table.numel() * length * width)))
@@ -107,8 +107,8 @@ class _GatheredAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, table: Tensor) -> Tensor:
-        """The averages, and what the way back needs."""
-        assert bias.dtype == q.dtype  # the kernel does not look, and reads other numbers
+        """Return the averages; save what the backward pass needs."""
+        assert bias.dtype == q.dtype  # the kernel does not check, and would read other numbers
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         z, sums = torch.empty_like(q), []
         for rows, seen in _GatheredAttention.pieces(q, bias, table):
@@ -120,7 +120,7 @@ class _GatheredAttention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients, those of a block summed over all that gathered it."""
+        """Return the gradients; those of a block are summed over all rows that gathered it."""
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         q, k, v, bias, table, z, *sums = ctx.saved_tensors
         d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
@@ -144,7 +144,7 @@ def summary_attention(
     padding: Bool[Tensor, "B T"] | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T C"]:
-    """Causal attention of every block over itself, token by token, and over keys and values that sum up all before it."""
+    """Return causal attention of every block over itself, and over keys and values that summarise everything before it."""
     queries, keys, values = (cut(one, block) for one in (q, k, v))
     count = summaries[0].shape[2]
     mask = torch.ones(1, queries.shape[1], block, count + block, dtype=torch.bool)

@@ -1,12 +1,12 @@
-"""From a C++ file to a loaded library: compiled on first use, tried once in a process of its own, kept for the next time.
+"""Compile a C++ file on first use, test it once in a separate process, cache the library, and load it.
 
-    library = build.load("additive")   # None where it cannot be had, and one line on standard error says why
+    library = build.load("additive")   # None if it cannot be built; one line on standard error says why
 
-The name of a library in the cache holds a hash of everything it depends on (source, flags, compiler, processor) and the
-SHA-256 of its content. It gets that name only after its probe has passed, so that two processes may build at once, and a
-file that was damaged later no longer matches its name and is built again. A hash does not stop an attacker: what is loaded
-must belong to this user, in a folder of this user that is closed to everybody else. A failure to build is remembered there
-too. ATTNLAB_KERNELS=0 turns kernels off, ATTNLAB_CACHE names the folder, CXX the compiler.
+The name of a library in the cache contains a hash of everything it depends on (source, flags, compiler, processor) and the
+sha256 of its content. It gets that name only after its probe has passed, so that two processes may build at once, and a
+file that was damaged later no longer matches its name and is rebuilt. A hash does not stop an attacker: a library is loaded
+only if it belongs to this user, in a folder that nobody else can write to. A failure to build is recorded there too.
+ATTNLAB_KERNELS=0 turns kernels off, ATTNLAB_CACHE names the folder, CXX the compiler.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from attnlab.machine import cache_folder, cpu_name, is_main_process, temporary_f
 
 FLAGS = (
     *("-std=c++17", "-O3", "-shared", "-fPIC", "-w"),
-    # What of fast arithmetic is safe: NaN and infinity keep their meaning, sums keep their order.
+    # The safe part of fast math: NaN and infinity keep their meaning, sums keep their order.
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-ffp-contract=fast"),
 )
 NATIVE = "-mcpu=native" if platform.machine().lower() in ("arm64", "aarch64") else "-march=native"
-# The library's own probe, and for the kernels of this folder a comparison with the plain form of their module.
+# Runs the library's own probe and, for the kernels of this folder, compares it with plain torch.
 _PROBE = """
 import ctypes, importlib, sys
 path, module, root = sys.argv[1:]
@@ -53,11 +53,11 @@ PATIENCE = 120  # seconds
 
 
 class KernelError(Exception):
-    """A kernel cannot be had; the message says why, and plain torch takes its place."""
+    """A kernel cannot be built or used; the message says why, and plain torch is used instead."""
 
 
 def load(name: str) -> ctypes.CDLL | None:
-    """The library of a kernel in this folder, built if need be, or None."""
+    """Load the library of a kernel in this folder, building it if needed; None if that fails."""
     if os.environ.get("ATTNLAB_KERNELS") == "0":
         return None
     return load_file(Path(__file__).with_name(f"{name}.cpp"), f"{__package__}.{name}")
@@ -65,7 +65,7 @@ def load(name: str) -> ctypes.CDLL | None:
 
 @functools.cache
 def load_file(source: Path, module: str = "") -> ctypes.CDLL | None:
-    """The library of a source file, built if need be; where it cannot be had, None and one line that says why.
+    """Load the library of a source file, building it if needed; if that fails, return None and print why.
 
     `module` has a function `matches_plain`, which compares a new library with plain torch.
     """
@@ -77,14 +77,14 @@ def load_file(source: Path, module: str = "") -> ctypes.CDLL | None:
 
 
 def _say(line: str) -> None:
-    """One line for the user, from one process."""
+    """Print one line for the user, from the main process only."""
     if is_main_process():
         sys.stderr.write(f"attnlab: {line}\n")
         sys.stderr.flush()
 
 
 def find_library(source: Path, module: str = "") -> Path:
-    """The path of the library, after building it if need be."""
+    """Return the path of the library, building it if needed."""
     compiler = find_compiler()
     name = f"{source.stem}-{fingerprint(whole(source), compiler)}"
     folder = private_folder()
@@ -103,7 +103,7 @@ def find_library(source: Path, module: str = "") -> Path:
 
 
 def private_folder() -> Path:
-    """The folder of libraries, closed to others; where that cannot be had, one for this process."""
+    """Return the private folder of libraries, or a temporary one for this process if that is impossible."""
     folder = cache_folder() / "kernels"
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def private_folder() -> Path:
 
 
 def _is_private(path: Path) -> bool:
-    """Whether a file or folder belongs to this user and is closed to others; a link never is."""
+    """Whether a file or folder belongs to this user and nobody else can write to it; a link is never private."""
     if not hasattr(os, "geteuid"):
         return True  # a system without these permissions
     found = path.lstat()
@@ -124,7 +124,7 @@ def _is_private(path: Path) -> bool:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a library is private and has the content that its name says."""
+    """Whether a library is private and its content matches the hash in its name."""
     try:
         return _is_private(path) and path.stem.endswith(f"-{_content_hash(path)}")
     except OSError:
@@ -132,12 +132,12 @@ def is_intact(path: Path) -> bool:
 
 
 def _content_hash(path: Path) -> str:
-    """The SHA-256 of a file."""
+
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The user's C++ compiler, or the system's."""
+    """Return the C++ compiler of the user (CXX) or the system."""
     asked = shlex.split(os.environ.get("CXX", ""))
     if asked:
         if shutil.which(asked[0]) is None:
@@ -152,19 +152,19 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def whole(source: Path) -> bytes:
-    """A source with the headers beside it, which it may include."""
+    """The source and the headers beside it."""
     return b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
 
 
 def fingerprint(source: bytes, compiler: tuple[str, ...]) -> str:
-    """What a library depends on, in 16 characters."""
+    """A hash of everything that a library depends on, 16 characters."""
     version = run([*compiler, "--version"], "the compiler does not say its version")
     parts = (source.decode(), *FLAGS, NATIVE, *compiler, version, processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def processor() -> str:
-    """The processor and what it can do: libraries must not travel to another one with a shared home folder."""
+    """The processor and its features: a home folder may be shared by machines that need different libraries."""
     abilities = ""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -173,7 +173,7 @@ def processor() -> str:
 
 
 def make(source: Path, target: Path, compiler: tuple[str, ...], module: str) -> Path:
-    """Compile for this processor, or else for any of its kind; a library that passes its probe gets its name."""
+    """Compile for this processor, else for any of its architecture; rename the library once it has passed its probe."""
     reason = ""
     for flags in ((*FLAGS, NATIVE), FLAGS):
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
@@ -193,7 +193,7 @@ def make(source: Path, target: Path, compiler: tuple[str, ...], module: str) -> 
 
 
 def run(command: list[str], failure: str) -> str:
-    """What a command prints, or a KernelError with the first line of what went wrong."""
+    """Return the output of a command, or raise KernelError with the first line of its error."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

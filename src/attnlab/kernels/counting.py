@@ -1,20 +1,19 @@
-"""Counting arithmetic: one rule for everything that runs, whichever kernel does it.
+"""Counting FLOPs by one rule for everything that runs, whichever kernel does it.
 
     with Counter() as counter:
         model(ids)
     counter.total
 
-A multiply-add of a matrix product, of attention or of a convolution is two FLOPs; what is done number by number (softmax,
-norms, activations, rotary positions, dropout) is not counted, nor is what an optimizer does. What is computed counts, whether
-somebody may look at it or not: a mask hides and saves nothing, and of the future of a causal text only what a kernel skips is
-left out. Torch's fused kernel skips whole tiles of 512 keys: up to 512 tokens it computes all pairs, at 1,024 three quarters of
-them, in long texts half. The additive kernel skips single pairs (but for less than a vector of them, which depends on the
-processor and is not counted).
+A multiply-add of a matrix product, attention or convolution is two FLOPs; elementwise operations (softmax, norms,
+activations, rotary positions, dropout) and the optimizer are not counted. What is computed counts, even if it is masked: a
+mask saves nothing, and of the future of a causal text only what a kernel skips is left out. Torch's fused kernel skips whole
+tiles of 512 keys: up to 512 tokens it computes all pairs, at 1,024 three quarters of them, in long texts half. The additive
+kernel skips single pairs (up to less than a vector of them, which depends on the processor and is not counted).
 
-Both directions are seen where torch hands an operation to its kernel. A kernel that torch does not hand out, or that is to
-count the same however it is done, says with `counted_as` what it takes; a kernel of one's own may do the same. Not by torch's
-FlopCounterMode, whose formulas are used: it does not know the CPU's attention, and fails on views made without gradients.
-Knows tensors, not models.
+Forward and backward are counted where torch dispatches an operation. A kernel that torch does not dispatch, or whose count
+must not depend on the implementation, states its FLOPs with `counted_as`; a user's kernel may do the same. Torch's
+FlopCounterMode is not used, only its formulas: it does not know the CPU's attention, and fails on views made without
+gradients. Knows tensors, not models.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from torch import Tensor
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-TILE = 512  # keys that torch's fused kernel for CPUs works on together
+TILE = 512  # keys per tile of torch's fused kernel for CPUs
 
 _active: list[Counter] = []
 
 
 class Counter(TorchDispatchMode):
-    """Counts the FLOPs of all that runs while it is on."""
+    """Counts the FLOPs of everything that runs inside it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -53,7 +52,7 @@ class Counter(TorchDispatchMode):
         kwargs = kwargs or {}
         formula = FORMULAS.get(func.overloadpacket)
         if formula is None and torch.is_inference_mode_enabled():
-            with self:  # operations arrive there before they are taken apart
+            with self:  # operations arrive here before they are decomposed
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -65,7 +64,7 @@ class Counter(TorchDispatchMode):
 
 @contextmanager
 def counted_as(flops: Callable[[], int]) -> Iterator[None]:
-    """Have what runs inside count as so many FLOPs, whatever a dispatcher sees of it; asked only if somebody counts."""
+    """Count what runs inside as `flops()` FLOPs, whatever torch dispatches; called only while a Counter is active."""
     before = [(counter, counter.total) for counter in _active]
     yield
     for counter, total in before:
@@ -73,7 +72,7 @@ def counted_as(flops: Callable[[], int]) -> Iterator[None]:
 
 
 def pairs_seen(asked: int, seen: int, causal: bool, *, before: int = 0, tile: int = 1) -> int:
-    """Pairs of a query and a key up to it, where so many keys come before the first query; keys by whole tiles."""
+    """Pairs of a query and a key up to it, with `before` keys before the first query; keys in whole tiles."""
     if not causal:
         return asked * seen
     return sum(min(seen, -(-reach // tile) * tile) for reach in range(before + 1, before + asked + 1))
@@ -93,13 +92,13 @@ def _fused_forward(
 
 
 def _fused_backward(_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **_rest: Any) -> int:
-    """Scores once more, the gradients of queries and keys; the gradients of weights and values."""
+    """Scores again, the gradients of queries and keys, the gradients of weights and values."""
     _out, _sums, _dropout, is_causal = rest
     return 2 * _fused_pairs(query, key, is_causal) * (3 * query.shape[-1] + 2 * value.shape[-1])
 
 
 def _product(left: Tensor, right: Tensor, *_rest: Any, **_named: Any) -> int:
-    """A product with matrices, [..., n, k] by [..., k, m], or with a vector of k."""
+    """A product of matrices, [..., n, k] by [..., k, m], or with a vector of k."""
     return 2 * left.numel() * (right.shape[-1] if right.ndim > 1 else 1)
 
 

@@ -1,7 +1,7 @@
-"""Sums over everything before a chunk of a text, kept in range by a running maximum: causal attention in linear time.
+"""Causal attention in linear time: sums over everything before a chunk of a text, kept in range by a running maximum.
 
-Features come as logarithms, exp(l), so that no size of theirs overflows: each is divided by the largest value that it has
-had so far, and what was summed before is scaled down when a larger one comes. Knows features and values, not what they mean.
+Features are given as logarithms, so that none overflows: each is divided by its largest value so far, and earlier sums are
+scaled down when a larger one comes. Knows features and values, not what they mean.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from torch import Tensor
 from attnlab import ops
 
 CHUNK = 128
-AT_ONCE = 1 << 22  # features worked on together: larger pieces of memory are fetched anew by the system every time
+AT_ONCE = 1 << 22  # features per piece: larger allocations are mapped anew by the system every time
 # Within a chunk all rows share one maximum, which may come from a token that a row must not see. A row whose weight on that
-# scale is below this would drown in rounding: smaller chunks are taken. At one token a chunk no row weighs less than one.
+# scale is below this would be lost to rounding, so smaller chunks are used. With one token per chunk no row weighs less than 1.
 _DROWNED = 1e-20
 
 
 class State(NamedTuple):
-    """What is kept of a text: for every feature its maximum so far, and the sum of values weighed by it."""
+    """The state after a text: for every feature its maximum so far, and the sum of the values weighted by it."""
 
     peak: Float[Tensor, "B H M"]
     total: Float[Tensor, "B H M E"]
 
 
 def hide(keys: Float[Tensor, "B H T M"], padding: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B H T M"]:
-    """Logarithms of features, of weight zero where nobody may look."""
+    """Logarithms of features, with weight zero for padding."""
     return keys if padding is None else keys.masked_fill(padding[:, None, :, None], float("-inf"))
 
 
@@ -39,7 +39,7 @@ def _with_ones(v: Float[Tensor, "B H T C"]) -> Float[Tensor, "B H T E"]:
 
 
 def _divided(sums: Float[Tensor, "B H T E"]) -> Float[Tensor, "B H T C"]:
-    """The averages: sums over the sum of weights, zero where nothing was seen."""
+    """The averages: sums divided by the sum of weights, zero if nothing is visible."""
     weight = sums[..., -1:]
     return sums[..., :-1] / torch.where(weight.abs() < 1e-30, 1e-30, weight)
 
@@ -50,8 +50,8 @@ def _running_states(
     before: State | None = None,
     signs: Float[Tensor, "B H N L M"] | None = None,
 ) -> tuple[Float[Tensor, "B H N M"], Float[Tensor, "B H N M E"], Float[Tensor, "B H N L M"], State]:
-    """Of every chunk: the maximum up to its end, the sums before it on that scale, its own features; and the last state."""
-    with torch.no_grad():  # the maximum cancels, so that no gradient flows through it
+    """For every chunk the maximum up to its end, the sums before it on that scale, its features; and the last state."""
+    with torch.no_grad():  # the maximum cancels, so no gradient flows through it
         own = keys.amax(dim=3).clamp_min(-1e30)  # all hidden: any finite maximum does
         first = own[:, :, :1] if before is None else before.peak[:, :, None]
         peaks = torch.cat([first, own], dim=2).cummax(dim=2).values
@@ -78,9 +78,9 @@ def prefix_attention(
     signs: tuple[Float[Tensor, "B H T M"], Float[Tensor, "B H T M"]] | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "B H T C"], State]:
-    """Averages of the values up to each token, weighed by exp(q)·exp(k) summed over features; and the state after it.
+    """Return the averages of the values up to each token, weighted by exp(q)·exp(k) summed over features, and the new state.
 
-    `signs` are factors in [-1, 1] of the features of queries and keys, where those are not positive.
+    `signs` are factors in [-1, 1] for features of queries and keys that are not positive.
     """
     tokens = q.shape[2]
     chunk = min(chunk, tokens)
@@ -106,7 +106,7 @@ def prefix_attention(
 
 
 def _drowned(k: Float[Tensor, "B H T M"], weight: Float[Tensor, "B H T 1"], before: State | None) -> bool:
-    """Whether a row sees something and yet has next to no weight on the scale of its chunk."""
+    """Whether a row that sees something has almost no weight on the scale of its chunk."""
     low = weight.abs() < _DROWNED
     if not low.any():
         return False
@@ -122,7 +122,7 @@ def pooled_attention(
     v: Float[Tensor, "B H S C"],
     signs: tuple[Float[Tensor, "B H T M"], Float[Tensor, "B H S M"]] | None = None,
 ) -> Float[Tensor, "B H T C"]:
-    """Averages of all values, weighed by exp(q)·exp(k) summed over features."""
+    """Return the averages of all values, weighted by exp(q)·exp(k) summed over features."""
     with torch.no_grad():
         peak = k.amax(dim=2, keepdim=True).clamp_min(-1e30)
     features = (k - peak).exp()

@@ -1,6 +1,6 @@
-"""Work on rows by several threads of this process; a foreign function lets go of the interpreter while it runs.
+"""Process rows in several threads; a foreign function releases the interpreter lock while it runs.
 
-Not by OpenMP: a second runtime of it beside torch's would fight for the same cores.
+OpenMP is not used: a second OpenMP runtime beside torch's would compete for the same cores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @functools.cache
 def _pool(helpers: int) -> ThreadPoolExecutor:
-    """Threads that wait for work."""
+    """A pool of threads."""
     return ThreadPoolExecutor(helpers, thread_name_prefix="attnlab")
 
 
@@ -23,7 +23,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def in_parts(work: Callable[[int, int], Any], count: int, threads: int) -> list[Any]:
-    """What work(begin, end) answers for the parts of range(count), one part a thread, this one included."""
+    """Return the results of work(begin, end) for the parts of range(count), one part per thread, this one included."""
     parts = max(1, min(threads, count))
     borders = [count * part // parts for part in range(parts + 1)]
     if parts == 1:

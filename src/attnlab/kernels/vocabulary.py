@@ -1,9 +1,9 @@
-"""The loss over a large vocabulary, some tokens at a time, so that the scores of all words stay in the cache.
+"""The loss over a large vocabulary, a few tokens at a time, so that the logits stay in the cache.
 
-The scores of a batch, tokens times words, are by far the largest tensor of a word-level model: written to memory and read
-back several times, they take most of a step. Here they are made for a few tokens, turned into the loss and its gradients,
-and overwritten: compiled (vocabulary.cpp), or in plain torch where that cannot be had. The same numbers as
-`ops.token_losses` of the head's scores, within rounding.
+The logits of a batch, tokens times words, are by far the largest tensor of a word-level model: written to memory and read
+back several times, they take most of a step. Here they are computed for a few tokens, turned into the loss and its
+gradients, and overwritten: compiled (vocabulary.cpp), or in plain torch if it cannot be compiled. The numbers are those of
+`ops.token_losses` of the head's logits, within rounding.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from attnlab.kernels.counting import counted_as
 from attnlab.kernels.threads import in_parts
 from attnlab.ops import fill
 
-LARGE = 4096  # words from which on it pays
-CHUNK = 2**21  # scores at a time: 8 MB
-ALONE = 2**24  # scores of a problem so small that a second thread would only cost time
+LARGE = 4096  # words; for smaller vocabularies it does not pay
+CHUNK = 2**21  # logits at a time: 8 MB
+ALONE = 2**24  # logits; for a smaller problem a second thread only costs time
 _LANES = 16  # the widest vector of any processor
 
 
 class Expected(NamedTuple):
-    """What the softmax over all words says of tokens and of words."""
+    """Expectations under the softmax over all words, per token and per word."""
 
-    logsum: Tensor  # of every token the logarithm of its summed exponentials, [N]
-    of_hidden: Tensor  # of every token the mean of the words, weighed by their probability, [N, D]
-    of_weight: Tensor  # of every word the sum of the tokens, weighed by its probability, [V, D]
+    logsum: Tensor  # logarithm of the summed exponentials per token, [N]
+    of_hidden: Tensor  # mean of the words per token, weighted by their probability, [N, D]
+    of_weight: Tensor  # sum of the tokens per word, weighted by its probability, [V, D]
 
 
 # In plain torch
 
 
 def _rows_at_once(words: int) -> int:
-    """Tokens whose scores are in memory together."""
+    """The number of tokens whose logits are in memory together."""
     return max(16, CHUNK // words)
 
 
 def plain_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradients: bool = True) -> Expected:
-    """The readable form; without `gradients` the logarithms of the sums only, and zeros beside them."""
+    """The reference; without `gradients`, only the logarithms of the sums are computed, and the rest is zero."""
     size = _rows_at_once(len(weight))
     buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
     found = Expected(hidden.new_empty(len(hidden)), torch.zeros_like(hidden), torch.zeros_like(weight))
@@ -63,7 +63,7 @@ def plain_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], g
 
 
 class _Problem(ctypes.Structure):
-    """As in vocabulary.cpp, field by field."""
+    """The struct of vocabulary.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("hidden", "weight", "logsum", "of_hidden", "of_weight")),
@@ -72,7 +72,7 @@ class _Problem(ctypes.Structure):
 
 
 def compiled_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradients: bool = True) -> Expected:
-    """The form of vocabulary.cpp, with the tokens shared out among as many threads as torch may use."""
+    """The compiled version, with the tokens divided among as many threads as torch uses."""
     library = build.load("vocabulary")
     assert library is not None
     width = hidden.shape[1]
@@ -82,7 +82,7 @@ def compiled_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"]
     foreign.argtypes = [ctypes.POINTER(_Problem), ctypes.c_int64, ctypes.c_int64]
 
     def work(begin: int, end: int) -> tuple[int, Tensor]:
-        of_weight = torch.zeros_like(weight)  # of these tokens: threads must not write into each other's
+        of_weight = torch.zeros_like(weight)  # one per thread, so that none writes into another's
         given = [one.data_ptr() for one in (hidden, weight, logsum, of_hidden, of_weight)]
         if not gradients:
             given[3:] = 0, 0
@@ -96,7 +96,7 @@ def compiled_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"]
 
 
 def matches_plain() -> bool:
-    """Whether the compiled form gives the numbers of the plain one, over several chunks and for small and large scores."""
+    """Whether the compiled version gives the numbers of the plain one, over several chunks, for small and large logits."""
     random = torch.Generator().manual_seed(0)
     for tokens, words, width, size in ((300, 501, 24, 0.3), (35, 97, 100, 3.0), (5, 1000, 200, 30.0)):
         hidden = size * torch.randn(tokens, width, generator=random)
@@ -108,11 +108,11 @@ def matches_plain() -> bool:
     return True
 
 
-# What others use
+# Losses
 
 
 def expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradients: bool = True) -> Expected:
-    """By the faster form that can be had."""
+    """Use the compiled version if there is one."""
     fits = hidden.is_cpu and hidden.dtype == weight.dtype == torch.float32 and len(weight) >= LARGE
     form = compiled_expected if fits and build.load("vocabulary") is not None else plain_expected
     products = 3 if gradients else 1
@@ -121,19 +121,19 @@ def expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], gradien
 
 
 def _losses_of(logsum: Tensor, hidden: Tensor, aims: Tensor) -> Tensor:
-    """The loss of every target, whose word's row is given; rounding takes none below zero."""
+    """The loss of every target, given the row of its word; rounding never makes it negative."""
     return (logsum - (hidden * aims).sum(dim=1)).clamp_min(0.0)
 
 
 class _SummedLosses(torch.autograd.Function):
-    """The loss of all targets, with its gradients computed on the way."""
+    """The summed loss of all targets; the forward pass computes the gradients too."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the losses."""
+        """Return the sum of the losses."""
         logsum, of_hidden, of_weight = expected(hidden, weight)
         aims = weight[targets]
-        # The gradient of a score is its probability, less one for the target.
+        # The gradient of a logit is its probability, minus one for the target.
         of_hidden.sub_(aims)
         of_weight.index_add_(0, targets, hidden, alpha=-1)
         ctx.save_for_backward(of_hidden, of_weight)
@@ -141,7 +141,7 @@ class _SummedLosses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        """The gradients that were kept, scaled."""
+        """Return the stored gradients, scaled."""
         of_hidden, of_weight = ctx.saved_tensors
         return of_hidden * gradient, of_weight * gradient, None
 
@@ -149,7 +149,7 @@ class _SummedLosses(torch.autograd.Function):
 def summed_losses(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, ""]:
-    """The loss of all targets, for training."""
+    """Return the summed loss of all targets, for training."""
     total: Tensor = _SummedLosses.apply(hidden, weight, targets)  # type: ignore[no-untyped-call]
     return total
 
@@ -158,5 +158,5 @@ def summed_losses(
 def token_losses(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
-    """The loss of every target, for evaluation."""
+    """Return the loss of every target, for evaluation."""
     return _losses_of(expected(hidden, weight, gradients=False).logsum, hidden, weight[targets])

@@ -1,4 +1,4 @@
-"""Additive attention, the first attention: a small network looks at every pair of query and key."""
+"""Additive attention, the first attention mechanism: a small network scores every pair of query and key."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from attnlab.registry import mechanism
 class Additive(Attention):
     """Every token takes the average of the values it may see, weighted by the softmax of w2·tanh(W1 [query; key]).
 
-    The heads share the small network. W1 is cut into its halves for query and key, which are multiplied once a token; a pair
-    costs a sum and a tanh for every channel.
+    The heads share the small network. W1 is split into its halves for query and key, which are multiplied once per token; a
+    pair costs a sum and a tanh per channel.
 
-    Costs: time grows with the square of the length, memory with the length. Compiled (on first use, where there is a C++
-    compiler) it is faster than dot-product attention written out; in plain torch some ten times slower.
+    Costs: time grows with the square of the length, memory with the length. Compiled (on first use, if there is a C++
+    compiler) it is faster than dot-product attention written out; in plain torch about ten times slower.
     Cannot: use matrix multiplication for its scores; be differentiated twice.
 
     Parameters
@@ -40,7 +40,7 @@ class Additive(Attention):
         self.w2 = nn.Linear(hidden or width, 1, bias=False)
 
     def halves(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """W1 [query; key] as a sum: what comes from the query, with the bias, and what comes from the key."""
+        """W1 [query; key] as a sum: the part of the query, with the bias, and the part of the key."""
         for_query, for_key = self.W1.weight.chunk(2, dim=1)
         return nn.functional.linear(q, for_query, self.W1.bias), nn.functional.linear(k, for_key)
 
@@ -51,7 +51,7 @@ class Additive(Attention):
         return masked_softmax(scores, mask)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Without forming the pairs."""
+        """The same without storing the pairs."""
         a, b = self.halves(q, k)
         dropout = self.dropout if self.training else 0.0
         return additive_attention(a, b, self.w2.weight[0], v, padding, self.causal, dropout)

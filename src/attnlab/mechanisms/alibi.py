@@ -1,4 +1,4 @@
-"""Attention with linear biases: far tokens are charged for their distance."""
+"""Attention with linear biases: scores are reduced in proportion to the distance."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
 
-def slopes_of(n_head: int) -> Tensor:
-    """What a step costs in every head: 2^(-8/H), its square, its cube ..."""
+def _slopes_of(n_head: int) -> Tensor:
+    """The bias per step of distance in every head: 2^(-8/H), its square, its cube ..."""
     return 2.0 ** (-8.0 * torch.arange(1, n_head + 1) / n_head)
 
 
 @mechanism("alibi", paper="arXiv:2108.12409", cost="n²·d", causal=True)
 class Alibi(Attention):
-    """Dot-product attention whose scores fall with the distance, each head at a slope of its own.
+    """Dot-product attention whose scores fall with the distance, with a different slope in each head.
 
-    It knows positions by itself, and leaves rotary positions out. In the bidirectional form the distance is
-    charged the same both ways.
+    The biases encode positions, so rotary positions are not used. In the bidirectional form the bias is the same in both
+    directions.
 
-    Costs: as `dot`; the bidirectional form keeps the biases of all pairs.
-    Cannot: find by position what is far away: a head looks further only as its slope is smaller.
+    Costs: as `dot`; the bidirectional form stores the biases of all pairs.
+    Cannot: find distant tokens by position: a head sees further only if its slope is smaller.
     """
 
     slopes: Tensor
@@ -34,23 +34,23 @@ class Alibi(Attention):
     def __init__(self, n_embd: int, n_head: int, block_size: int, **shared: Unpack[Shared]) -> None:
         shared["rotary"] = False
         super().__init__(n_embd, n_head, block_size, **shared)
-        self.register_buffer("slopes", slopes_of(n_head), persistent=False)
+        self.register_buffer("slopes", _slopes_of(n_head), persistent=False)
 
     def biases(self, asked: int, seen: int) -> Tensor:
-        """What every pair is charged, by head."""
+        """The bias of every pair, by head."""
         distance = (torch.arange(seen - asked, seen)[:, None] - torch.arange(seen)).abs()
         return -self.slopes[:, None, None] * distance
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax of the scaled products less the charge."""
+        """Softmax of the scaled products minus the bias."""
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5 + self.biases(q.shape[2], k.shape[2])
         return ops.masked_softmax(scores, mask)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """By torch's fused kernel; looking back, the charge m·(s - t) is two more coordinates of query and key.
+        """By torch's fused kernel; in the causal form, the bias m·(s - t) is two more coordinates of query and key.
 
-        They come first, so that they cancel before anything small is added: exactly where slopes are powers of two (8
-        heads, or fewer by halves), else to the rounding of the largest charge, 1e-4 in a text of 8,192 tokens.
+        They come first, so that they cancel before anything small is added: exactly if slopes are powers of two (8, 4, 2
+        or 1 heads), else up to the rounding of the largest bias, 1e-4 in a text of 8,192 tokens.
         """
         dropout = self.dropout if self.training else 0.0
         if not self.causal:

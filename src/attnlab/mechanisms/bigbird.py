@@ -24,11 +24,11 @@ from attnlab.registry import mechanism
     knobs=("window_blocks", "random_blocks"),
 )
 class BigBird(Attention):
-    """Dot-product attention over few blocks: the first ones (global), the neighbours (window), and some drawn at random.
+    """Dot-product attention over few blocks: the first ones (global), the neighbours (window), and random ones.
 
-    Global blocks see everything and are seen by all, as far as the future is not hidden. The random blocks are drawn once,
-    when the layer is made, and saved with it: training, evaluation and a loaded model look at the same tokens. With global
-    tokens it can approximate any function of sequences, and is Turing complete (theorems of the paper). Any length will do.
+    Global blocks see everything and are seen by all, as far as causality allows. The random blocks are drawn once, when
+    the layer is created, and saved with it: training, evaluation and a loaded model use the same tokens. With global tokens
+    it can approximate any function of sequences, and is Turing complete (theorems of the paper). Texts may have any length.
 
     Costs: time and memory grow with length times tokens seen, by default 8 blocks.
     Cannot: compare every pair in one layer: a token outside the pattern is reached over several layers, or not at all.
@@ -36,13 +36,13 @@ class BigBird(Attention):
     Parameters
     ----------
     block
-        tokens a block; 0 takes a sixteenth of the block size, as a power of two from 4 to 64
+        tokens per block; 0: a sixteenth of the block size, as a power of two from 4 to 64
     window_blocks
         neighbouring blocks seen, itself included: the last ones when causal, else to both sides (an odd number)
     random_blocks
         further blocks drawn at random
     global_blocks
-        blocks at the beginning that all see
+        blocks at the beginning that all blocks see
     """
 
     drawn: Tensor
@@ -67,11 +67,11 @@ class BigBird(Attention):
         self.block = block or 2 ** min(6, max(2, (block_size // 16).bit_length() - 1))
         self.window_blocks, self.global_blocks = window_blocks, global_blocks
         self.layout: Layout | None = None
-        self.laid_out = -1  # the version of what was drawn: loading weights changes it
+        self.laid_out = -1  # version of the random blocks: loading weights changes it
         self.register_buffer("drawn", self.draw(-(-block_size // self.block), random_blocks))
 
     def fixed(self, blocks: int) -> Bool[Tensor, "N N"]:
-        """The pairs of blocks that meet whatever was drawn."""
+        """The visible pairs of blocks without the random ones."""
         number = torch.arange(blocks)
         apart = number[:, None] - number
         if self.causal:
@@ -83,26 +83,26 @@ class BigBird(Attention):
         )
 
     def draw(self, blocks: int, random: int) -> Bool[Tensor, "N N"]:
-        """For every block others at random, among those it may see and does not see yet."""
+        """For every block, random blocks among those it may see and does not see yet."""
         number = torch.arange(blocks)
         free = ~self.fixed(blocks) & ((number[:, None] > number) if self.causal else torch.tensor(True))
         luck = torch.rand(blocks, blocks).masked_fill(~free, 2.0)
         return (luck.argsort(-1).argsort(-1) < random) & free
 
     def allowed(self, tokens: int) -> Bool[Tensor, "N N"]:
-        """The pairs of blocks that meet in a text."""
+        """The visible pairs of blocks of a text."""
         blocks = -(-tokens // self.block)
         return self.fixed(blocks) | self.drawn[:blocks, :blocks]
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax of the scaled products where blocks meet."""
+        """Softmax of the scaled products over the visible blocks."""
         asked, seen = q.shape[2], k.shape[2]
         number = torch.arange(seen) // self.block
         meet = self.allowed(seen)[number[seen - asked :, None], number][None, None]
         return ops.attention_pattern(q, k, meet if mask is None else meet & mask)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Blocks gathered side by side; global queries apart, since they see everything."""
+        """By gathered blocks; global queries separately, since they see everything."""
         tokens, dropout = q.shape[2], self.dropout if self.training else 0.0
         if self.layout is None or (self.layout.tokens, self.laid_out) != (tokens, self.drawn._version):
             self.layout, self.laid_out = self.lay_out(tokens), self.drawn._version
@@ -114,7 +114,7 @@ class BigBird(Attention):
         return z
 
     def lay_out(self, tokens: int) -> Layout:
-        """The blocks that every block gathers; global rows are left to another path, and see themselves only here."""
+        """The blocks that every block gathers; global rows are computed separately, and see only themselves here."""
         allowed = self.allowed(tokens)
         if not self.causal:
             allowed[: self.global_blocks] = torch.eye(len(allowed), dtype=torch.bool)[: self.global_blocks]

@@ -16,7 +16,7 @@ SHORT = 256  # tokens
 
 
 def halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Two vectors of half the width; the coordinates that rotary positions turn together stay together."""
+    """Split into two vectors of half the width; coordinates that rotary positions rotate together stay together."""
     pairs = x.unflatten(-1, (2, 2, x.shape[-1] // 4))
     return pairs[..., 0, :].flatten(-2), pairs[..., 1, :].flatten(-2)
 
@@ -25,8 +25,8 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
 class Differential(Attention):
     """Every head has two patterns, each from half its width, and subtracts λ times the second from the first.
 
-    Weights may be negative. λ is learned, exp(a·b) - exp(c·d) + its start, and the average of a head is brought to unit
-    size and scaled by one less the start of λ.
+    Weights may be negative. λ is learned, exp(a·b) - exp(c·d) + start, and the average of a head is normalised to unit
+    size and scaled by 1 - start.
 
     Costs: as `dot` with two patterns of half the width: at the same width about twice its time.
     Cannot: be read as a distribution over tokens. The paper starts λ higher in deeper layers; here the start is an option,
@@ -35,7 +35,7 @@ class Differential(Attention):
     Parameters
     ----------
     start
-        where λ starts, in [0, 1)
+        initial value of λ, in [0, 1)
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class Differential(Attention):
         self.exponents = nn.Parameter(0.1 * torch.randn(4, width // 2))
 
     def share(self) -> Tensor:
-        """λ, the share of the second pattern that is taken away."""
+        """λ, the share of the second pattern that is subtracted."""
         a, b, c, d = self.exponents
         return (a @ b).exp() - (c @ d).exp() + self.start
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """The first pattern less a share of the second."""
+        """The first pattern minus a share of the second."""
         (q1, q2), (k1, k2) = halves(q), halves(k)
         return ops.attention_pattern(q1, k1, mask) - self.share() * ops.attention_pattern(q2, k2, mask)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """The averages by the pattern, brought to size."""
+        """The averages by the pattern, normalised."""
         return self.sized(super().reference(q, k, v, padding))
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
@@ -76,5 +76,5 @@ class Differential(Attention):
         return self.sized(first - self.share() * second)
 
     def sized(self, z: Tensor) -> Tensor:
-        """A head's average at unit size, scaled by what λ leaves at the start."""
+        """A head's average normalised to unit size, times 1 - start."""
         return (1 - self.start) * nn.functional.rms_norm(z, (z.shape[-1],), eps=1e-5)

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, the standard against which the others are measured."""
+"""Scaled dot-product attention, the baseline for all others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Dot(Attention):
     """Every token takes the average of the values it may see, weighted by the softmax of query·key / √width.
 
     Costs: time grows with the square of the length; the fused kernel keeps memory linear.
-    Cannot: go far beyond some thousand tokens on a CPU; all keys and values stay in memory while generating.
+    Cannot: go far beyond a few thousand tokens on a CPU; generation keeps all keys and values in memory.
     """
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:

@@ -18,13 +18,13 @@ class GroupedQuery(Attention):
 
     With one group it is multi-query attention (arXiv:1911.02150), with as many as heads it is `dot`.
 
-    Costs: time as `dot`; keys and values kept in generation shrink by the size of a group.
-    Cannot: fetch different things by the heads of a group from the same token; it saves memory, not time in training.
+    Costs: time as `dot`; the cache of keys and values shrinks by the size of a group.
+    Cannot: fetch different values from one token with the heads of a group; it saves memory, not training time.
 
     Parameters
     ----------
     groups
-        heads of keys and values; 0 takes a quarter of the heads, at least one
+        heads of keys and values; 0: a quarter of the heads, at least one
     """
 
     def __init__(self, n_embd: int, n_head: int, block_size: int, *, groups: int = 0, **shared: Unpack[Shared]) -> None:
@@ -34,11 +34,11 @@ class GroupedQuery(Attention):
         super().__init__(n_embd, n_head, block_size, kv_heads=groups, **shared)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """The averages by the pattern, with every group's values handed to its heads."""
+        """The averages by the pattern, with the values of a group repeated for its heads."""
         return super().reference(q, k, v.repeat_interleave(q.shape[1] // v.shape[1], dim=1), padding)
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax of the scaled products, with every group's keys handed to its heads."""
+        """Softmax of the scaled products, with the keys of a group repeated for its heads."""
         return ops.attention_pattern(q, k.repeat_interleave(q.shape[1] // k.shape[1], dim=1), mask)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What mechanisms are made of: queries, keys and values by head, what is kept of them in generation, and `Attention`."""
+"""The parts of mechanisms: queries, keys and values by head, caches for generation, and `Attention`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from attnlab.errors import ConfigError
 from attnlab.kernels.prefix import State
 from attnlab.taps import Tap
 
-Share = Literal["nothing", "qk", "qkv"]
+_Share = Literal["nothing", "qk", "qkv"]
 
 
 class Shared(TypedDict, total=False):
-    """What the backbone fills in; a mechanism takes all of it as `**shared`, or names what it can use."""
+    """What the backbone supplies; a mechanism takes all of it as `**shared`, or names what it can use."""
 
     causal: bool
     rotary: bool
@@ -28,10 +28,10 @@ class Shared(TypedDict, total=False):
 
 
 class Heads(nn.Module):
-    """Three projections, cut into heads, with rotary positions and normalised queries and keys where asked.
+    """Three projections, split into heads, with rotary positions and normalised queries and keys if asked for.
 
-    `share` lets the keys, or the keys and the values, use the projection of the queries; `kv_heads` makes fewer heads of
-    keys and values than of queries.
+    With `share`, the keys, or the keys and the values, use the projection of the queries; with `kv_heads`, there are fewer
+    heads of keys and values than of queries.
     """
 
     table: Tensor
@@ -46,7 +46,7 @@ class Heads(nn.Module):
         qk_norm: bool = False,
         bias: bool = False,
         kv_heads: int | None = None,
-        share: Share = "nothing",
+        share: _Share = "nothing",
     ) -> None:
         super().__init__()
         self.n_head = n_head
@@ -63,7 +63,7 @@ class Heads(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], start: int = 0, source: Float[Tensor, "B S D"] | None = None
     ) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B G S C"], Float[Tensor, "B G S C"]]:
-        """Queries, keys and values of tokens that stand at positions `start` and after; keys and values of a `source`."""
+        """Queries, keys and values of tokens at positions from `start` on; keys and values of `source` if given."""
         source = x if source is None else source
         q = ops.split_heads(self.query(x), self.n_head)
         k = ops.split_heads((self.key or self.query)(source), self.kv_heads)
@@ -85,7 +85,7 @@ class KeyValueCache:
         self._stored: tuple[Tensor, Tensor] | None = None
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Everything kept, then the new ones."""
+        """Append keys and values; return all that are kept."""
         self.length += k.shape[2]
         if self._stored is not None:
             k, v = torch.cat([self._stored[0], k], dim=2), torch.cat([self._stored[1], v], dim=2)
@@ -94,7 +94,7 @@ class KeyValueCache:
         return k, v
 
     def select(self, rows: Int[Tensor, " R"]) -> KeyValueCache:
-        """What is kept of these texts, each as often as it is named: for going on from one text in several ways."""
+        """A cache of these texts, which may be repeated: to continue one text in several ways."""
         chosen = KeyValueCache(self.keep)
         chosen.length = self.length
         if self._stored is not None:
@@ -103,19 +103,19 @@ class KeyValueCache:
 
 
 class StateCache:
-    """Sums over everything seen, whose size does not grow with the text."""
+    """Sums over all tokens seen, whose size does not grow with the text."""
 
     def __init__(self) -> None:
         self.length = 0
         self.state: State | None = None
 
     def append(self, tokens: int, state: State) -> None:
-        """Replace the sums by those that hold some more tokens."""
+        """Replace the sums by those that include `tokens` more tokens."""
         self.length += tokens
         self.state = state
 
     def select(self, rows: Int[Tensor, " R"]) -> StateCache:
-        """What is kept of these texts, each as often as it is named: for going on from one text in several ways."""
+        """A cache of these texts, which may be repeated: to continue one text in several ways."""
         chosen = StateCache()
         chosen.length = self.length
         if self.state is not None:
@@ -124,10 +124,10 @@ class StateCache:
 
 
 class Attention(nn.Module):
-    """Heads, weights over tokens, output projection: what is left to a mechanism is its `pattern` and a `fast` path.
+    """Heads, weights over tokens, output projection: a mechanism adds its `pattern` and a `fast` path.
 
-    Abstract. `pattern` is the readable reference, also for tokens in mid-text (fewer queries than keys); it is used when
-    somebody watches `hook_pattern`. `fast` gives the same averages for a whole text.
+    Abstract. `pattern` is the readable reference, also for new tokens of a text (fewer queries than keys); it is used when
+    `hook_pattern` is watched. `fast` gives the same averages for a whole text.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Attention(nn.Module):
         n_head: int,
         block_size: int,
         kv_heads: int | None = None,
-        share: Share = "nothing",
+        share: _Share = "nothing",
         *,
         causal: bool = True,
         rotary: bool = False,
@@ -158,13 +158,13 @@ class Attention(nn.Module):
         self.hook_pattern, self.hook_z = Tap(), Tap()
 
     def new_cache(self) -> Any:
-        """Room for what is kept of a text under way."""
+        """An empty cache for generation."""
         return KeyValueCache()
 
     def forward(
         self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None = None, cache: Any = None
     ) -> Float[Tensor, "B T D"]:
-        """The mixed tokens."""
+        """Return the output of attention for every token."""
         start = cache.length if cache is not None else 0
         if start + x.shape[1] > self.block_size:
             raise ValueError(f"{start + x.shape[1]} tokens are too many: this layer was made for {self.block_size}")
@@ -184,49 +184,49 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "#B 1 T N"],
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """What x takes from another sequence, where the mask lets it look, by the pattern written out."""
+        """Return cross-attention to another sequence, where the mask allows it, by the pattern."""
         q, k, v = self.tapped(*self.heads(x, source=source))
         if cache is not None:
             k, v = cache.append(k, v)
         return self.finish(self.averages(self.pattern(q, k, mask), v))
 
     def tapped(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-        """Past the taps, which show tokens before heads, as is usual in the field."""
+        """Pass through the taps, whose layout is [batch, token, head, ...], as is usual in the field."""
         taps = zip((self.hook_q, self.hook_k, self.hook_v), (q, k, v), strict=True)
         return [tap(one.transpose(1, 2)).transpose(1, 2) for tap, one in taps]
 
     def finish(self, z: Tensor) -> Tensor:
-        """The heads' averages side by side, projected."""
+        """Concatenate and project the averages of the heads."""
         return self.out(self.hook_z(z.transpose(1, 2)).flatten(2))
 
     def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: Any) -> Tensor:
-        """The averages for new tokens, the others being in the cache."""
+        """The averages for new tokens; earlier ones are in the cache."""
         k, v = cache.append(k, v)
         return self.dispatch(q, k, v, None if padding is None else padding[:, -k.shape[2] :])
 
     def dispatch(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """The averages, by the readable path when somebody watches or the text is under way."""
+        """The averages, by the pattern if it is watched or there are earlier tokens, else by the fast path."""
         if self.hook_pattern.watched or q.shape[2] != k.shape[2]:
             return self.reference(q, k, v, padding)
         return self.fast(q, k, v, padding)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """The averages by the pattern, written out."""
+        """The averages by the pattern."""
         return self.averages(self.pattern(q, k, ops.visible(q.shape[2], k.shape[2], padding, self.causal)), v)
 
     def averages(self, pattern: Tensor, v: Tensor) -> Tensor:
-        """The values weighed by a pattern."""
+        """The values weighted by a pattern."""
         return F.dropout(self.hook_pattern(pattern), self.dropout, self.training) @ v
 
     def pattern(
         self, q: Float[Tensor, "B H T C"], k: Float[Tensor, "B G S C"], mask: Bool[Tensor, "#B 1 T S"] | None
     ) -> Float[Tensor, "#B H T S"]:
-        """How much of every token's value goes into every average; `mask` is True where a token may be seen.
+        """Return the weight of every token's value in every average; `mask` is True where a token is visible.
 
-        A row of the mask may be False throughout, and is zero then: `ops.masked_softmax` does it.
+        If a row of the mask is all False, the row of weights is zero, as `ops.masked_softmax` does.
         """
         raise NotImplementedError
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """The same averages, faster; the reference where there is nothing faster."""
+        """Return the same averages faster; by default, the reference."""
         return self.reference(q, k, v, padding)

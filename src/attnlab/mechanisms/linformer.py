@@ -20,21 +20,21 @@ from attnlab.registry import mechanism
 class Linformer(Attention):
     """Dot-product attention over `rank` rows, learned mixtures of all keys and of all values.
 
-    It rests on patterns being nearly of low rank: the paper needs rows in proportion to width / error², whatever the length.
+    It relies on patterns of nearly low rank: the paper needs rows in proportion to width / error², whatever the length.
 
     The paper's form sees everything and cannot be causal. The causal form works in blocks: a token sees the tokens of its
-    own block up to itself, one by one, and `rank` rows that mix everything before the block, divided by the root of its
-    length. The pattern that is shown is what reaches each token's value through the rows; it may be negative.
+    own block up to itself, and `rank` rows that mix everything before the block, divided by the root of its length. The
+    pattern shows the weight of each token's value through the rows; it may be negative.
 
     Costs: time and memory grow with length times rank; the parameters with rank times block size.
-    Cannot: pick one far token out: far tokens come as mixtures with fixed places, the same for every text.
+    Cannot: pick out one distant token: distant tokens are mixed by their positions, in the same way for every text.
 
     Parameters
     ----------
     rank
-        rows that keys and values are mixed to; 0 takes a quarter of the block size, 8 to 256
+        rows that keys and values are mixed to; 0: a quarter of the block size, 8 to 256
     block
-        tokens a block of the causal form; 0 takes an eighth of the block size, 8 to 256
+        tokens per block of the causal form; 0: an eighth of the block size, 8 to 256
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Linformer(Attention):
         self.mix_values = nn.Parameter(torch.randn(rank, block_size) * rank**-0.5)
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax over the rows (and the own block), and from the rows to the tokens they mix."""
+        """Softmax over the rows (and the own block), times the mixtures of tokens in the rows."""
         mixes = self.mix_keys[:, : k.shape[2]], self.mix_values[:, : k.shape[2]]
         if mask is not None:
             seen = mask[:, :, -1:]  # the last token sees all but padding
@@ -71,7 +71,7 @@ class Linformer(Attention):
         return ops.summary_pattern(q, k, mask, self.block, mixtures)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Rows first: of the whole text, or running along its blocks."""
+        """The same by computing the rows first: of the whole text, or of every block."""
         dropout = self.dropout if self.training else 0.0
         hidden_k, hidden_v = (ops.blank(one, padding) for one in (k, v))
         if not self.causal:
@@ -81,7 +81,7 @@ class Linformer(Attention):
         return summary_attention(q, k, v, rows, self.block, padding, dropout)
 
     def before(self, mix: Tensor, x: Tensor) -> Float[Tensor, "R N S C"]:
-        """For every block the rows that mix what comes before it."""
+        """For every block, the rows that mix everything before it."""
         blocks = cut(x, self.block)
         count = blocks.shape[1]
         mix = F.pad(mix, (0, max(0, count * self.block - mix.shape[1])))[:, : count * self.block]

@@ -14,8 +14,8 @@ from attnlab.kernels.blocks import cut, summary_attention
 from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
-AT_ONCE = 1 << 20  # weights of latents formed together
-HIDDEN = -1e30  # a score that weighs nothing, and has a gradient
+AT_ONCE = 1 << 20  # weights of latents computed together
+_HIDDEN = -1e30  # a score of zero weight that has a gradient
 
 
 @mechanism("perceiver", paper="arXiv:2103.03206", cost="n·k·d", causal=True, weights="low rank", knobs=("latents",))
@@ -23,21 +23,21 @@ class Perceiver(Attention):
     """A bottleneck: learned latents take averages of all tokens, and every token takes an average of the latents.
 
     A latent's key and value are the averages of the keys and values it reads. The causal form works in blocks: a token sees
-    the tokens of its own block up to itself, one by one, and latents that have read everything before the block. The
-    pattern that is shown goes through the latents to the tokens.
+    the tokens of its own block up to itself, and latents that have read everything before the block. The pattern shows the
+    weight of each token through the latents.
 
-    For a stack whose middle layers live on the latents alone, as in the course reports, see the setting model.bottleneck
+    For a stack whose middle layers process only the latents, as in the course reports, see the setting model.bottleneck
     and the preset mingpt-perceiver.
 
     Costs: time and memory grow with length times latents.
-    Cannot: pick out more different things from far away than it has latents; what they look for is the same for every text.
+    Cannot: pick out more different distant tokens than it has latents; what they look for is the same for every text.
 
     Parameters
     ----------
     latents
-        learned vectors between the tokens; 0 takes a quarter of the block size, 8 to 64
+        number of learned vectors; 0: a quarter of the block size, 8 to 64
     block
-        tokens a block of the causal form; 0 takes an eighth of the block size, 8 to 256
+        tokens per block of the causal form; 0: an eighth of the block size, 8 to 256
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Perceiver(Attention):
         return ops.rms_norm(asking) if self.heads.qk_norm else asking
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """What the latents read, and how much of it every token takes."""
+        """The weights of the tokens in the latents, and of the latents in every token."""
         seen = None if mask is None else mask[:, :, -1:]  # the last token sees all but padding
         asking = self.asking().expand(q.shape[0], -1, -1, -1)
 
@@ -76,7 +76,7 @@ class Perceiver(Attention):
         return ops.summary_pattern(q, k, mask, self.block, lambda first: (reading(first),) * 2)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Latents first: over the whole text, or running along its blocks."""
+        """The same by computing the latents first: over the whole text, or of every block."""
         dropout = self.dropout if self.training else 0.0
         both = torch.cat([ops.blank(k, padding), ops.blank(v, padding)], dim=-1)
         if not self.causal:
@@ -84,13 +84,13 @@ class Perceiver(Attention):
             return ops.fused_attention(q, keys, values, None, False, dropout)
         scores = k @ self.asking().transpose(-2, -1) / k.shape[-1] ** 0.5
         if padding is not None:
-            scores = scores.masked_fill(padding[:, None, :, None], HIDDEN)
+            scores = scores.masked_fill(padding[:, None, :, None], _HIDDEN)
         return summary_attention(q, k, v, self.before(scores, both), self.block, padding, dropout)
 
     def read(self, k: Tensor, both: Tensor, padding: Tensor | None) -> Tensor:
-        """What the latents read of a whole text, some heads at a time, so that their weights stay in fast memory.
+        """What the latents read of a whole text, a few heads at a time, so that their weights stay in the cache.
 
-        Two fused calls of the width of keys, or one of twice the width, take longer than forming these few weights.
+        Two fused calls with the width of keys, or one with twice the width, take longer than computing these few weights.
         """
         asking = self.asking().expand(k.shape[0], -1, -1, -1)
         may = None if padding is None else ~padding[:, None, None].expand(-1, -1, asking.shape[2], -1)
@@ -101,10 +101,10 @@ class Perceiver(Attention):
     def before(self, scores: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the latents that have read what comes before each block.
 
-        The average over some blocks is the average of the blocks' averages, weighed by their sums of exponentials.
+        The average over several blocks is the average of the blocks' averages, weighted by their sums of exponentials.
         """
         short = -scores.shape[2] % self.block
-        scores = ops.fill(scores, rows=short, value=HIDDEN).flatten(0, 1).unflatten(1, (-1, self.block))
+        scores = ops.fill(scores, rows=short, value=_HIDDEN).flatten(0, 1).unflatten(1, (-1, self.block))
         size = scores.logsumexp(dim=2)
         averages = (scores - size[:, :, None]).exp().transpose(-2, -1) @ cut(both, self.block)
         total = size.logcumsumexp(dim=1)

@@ -17,41 +17,41 @@ from attnlab.registry import mechanism
 
 
 def draw_directions(count: int, width: int, orthogonal: bool) -> Float[Tensor, "M C"]:
-    """Random directions, each normally distributed; orthogonal ones in groups as large as the width."""
+    """Draw random directions, each normally distributed; orthogonal ones in groups as large as the width."""
     normal = torch.randn(count, width)
     if not orthogonal:
         return normal
     frames, upper = torch.linalg.qr(torch.randn(-(-count // width), width, width))
-    # Without these signs the frames prefer some directions, and positive features are wrong on average.
+    # Without these signs the frames prefer some directions, and positive features are biased.
     frames = frames * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]
     return frames.transpose(-2, -1).reshape(-1, width)[:count] * normal.norm(dim=-1, keepdim=True)
 
 
 @mechanism("performer", paper="arXiv:2009.14794", cost="n·m·d", causal=True, weights="kernel", knobs=("features",))
 class Performer(Attention):
-    """exp(query·key) is estimated by products of random features, so that keys and values are summed up once.
+    """exp(query·key) is estimated by products of random features, so that keys and values are summed once.
 
-    Positive features exp(w·x - |x|²/2) cannot give negative weights; hyperbolic ones take w and -w together; trigonometric
-    ones, sin and cos, are exact on average too, but where the true weight is small their error is larger than the weight,
-    and the sum of weights may vanish. Orthogonal directions lower the error of all three.
+    Positive features exp(w·x - |x|²/2) cannot give negative weights; hyperbolic ones use w and -w together; trigonometric
+    ones, sin and cos, are unbiased too, but where the true weight is small their error is larger than the weight, and the
+    sum of weights may vanish. Orthogonal directions reduce the error of all three.
 
-    The sums that run along a causal text are kept in range by a running maximum, which cancels: the future does not leak,
-    but that trigonometric weights which nearly cancel blow the rounding up, and with it traces of the future.
+    The running sums of a causal text are kept in range by a running maximum, which cancels: the future does not leak,
+    except that trigonometric weights which nearly cancel amplify rounding errors, and with them traces of the future.
 
-    Costs: time and memory grow with length times features; generation keeps one matrix a head, however long the text.
-    Cannot: be exact: `attnlab mechanisms show performer --error` shows how far it is, and that for queries and keys of large
-    norm it is worse than answering the plain mean. There is no dropout of weights, since no weight is ever formed.
+    Costs: time and memory grow with length times features; generation keeps one matrix per head, however long the text.
+    Cannot: be exact: `attnlab mechanisms show performer --error` shows the error, and that for queries and keys of large
+    norm it is worse than the plain mean. There is no dropout on weights, since they are never computed.
 
     Parameters
     ----------
     features
-        number of random features; 0 takes width·ln(width) of a head
+        number of random features; 0: width·ln(width) of a head
     kind
         positive, hyperbolic or trigonometric features
     directions
-        orthogonal, or iid: drawn one by one
+        orthogonal, or iid: drawn independently
     redraw
-        draw new directions after so many training steps; 0 keeps the first ones
+        training steps between new directions; 0: keep the first ones
     """
 
     directions: Tensor
@@ -83,11 +83,11 @@ class Performer(Attention):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def new_cache(self) -> StateCache:
-        """Room for one matrix a head."""
+        """An empty cache of one matrix per head."""
         return StateCache()
 
     def prepare(self) -> None:
-        """Count a training step, and draw new directions when it is time."""
+        """Count a training step, and draw new directions when they are due."""
         if self.training and self.redraw:
             self.steps += 1
             if self.steps % self.redraw == 0:
@@ -95,12 +95,12 @@ class Performer(Attention):
                 self.directions = draw_directions(count, width, self.orthogonal)
 
     def dispatch(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """The averages, after new directions where it is time for them."""
+        """The averages, after drawing new directions if they are due."""
         self.prepare()
         return super().dispatch(q, k, v, padding)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The features as logarithms, and as signs where they are not positive."""
+        """The logarithms of the features, and their signs if they are not positive."""
         x = x * x.shape[-1] ** -0.25
         along = x @ self.directions.T
         half_square = x.square().sum(dim=-1, keepdim=True) / 2
@@ -112,7 +112,7 @@ class Performer(Attention):
         return half_square.expand_as(waves), waves
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """The estimated kernel, brought to a sum of one."""
+        """The estimated kernel, normalised to a sum of one."""
         (log_q, signs_q), (log_k, signs_k) = self.features(q), self.features(k)
         if signs_q is None or signs_k is None:
             return ops.feature_pattern(log_q, log_k, mask)
@@ -123,7 +123,7 @@ class Performer(Attention):
         return kernel / torch.where(weight.abs() < 1e-30, 1e-30, weight)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Keys and values summed up first, some heads at a time."""
+        """The same by summing keys and values first, a few heads at a time."""
         together = max(1, AT_ONCE // (q[:, 0, :, 0].numel() * self.count))
         parts = zip(q.split(together, dim=1), k.split(together, dim=1), v.split(together, dim=1), strict=True)
         return torch.cat([self.summed(*part, padding=padding) for part in parts], dim=1)
@@ -138,7 +138,7 @@ class Performer(Attention):
         return pooled_attention(log_q, log_k, v, signs)
 
     def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: StateCache) -> Tensor:
-        """The averages for new tokens, the others being summed up."""
+        """The averages for new tokens; earlier ones are in the sums."""
         (log_q, signs_q), (log_k, signs_k) = self.features(q), self.features(k)
         signs = None if signs_q is None or signs_k is None else (signs_q, signs_k)
         hidden = None if padding is None else padding[:, -k.shape[2] :]

@@ -16,8 +16,8 @@ class SharedQK(Attention):
     """Dot-product attention with one projection for queries and keys.
 
     Costs: as `dot`, with a quarter fewer parameters in attention.
-    Cannot: look one way only; the score of a pair is the same in both directions, and a token's own score is its squared
-    length, so that it tends to look at itself.
+    Cannot: attend in one direction only: the score of a pair is the same both ways, and a token's own score is its squared
+    length, so that it tends to attend to itself.
     """
 
     def __init__(self, n_embd: int, n_head: int, block_size: int, **shared: Unpack[Shared]) -> None:

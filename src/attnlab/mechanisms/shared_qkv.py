@@ -15,10 +15,10 @@ from attnlab.registry import mechanism
 class SharedQKV(Attention):
     """Dot-product attention with one projection for queries, keys and values.
 
-    Rotary positions and normalisation, where the backbone has them, change queries and keys only.
+    Rotary positions and normalisation, if the backbone has them, change queries and keys only.
 
     Costs: as `dot`, with half the parameters in attention.
-    Cannot: look for one thing and fetch another; what a token is matched by is what it gives.
+    Cannot: match by one property and fetch another: the vector that is matched is the vector that is fetched.
     """
 
     def __init__(self, n_embd: int, n_head: int, block_size: int, **shared: Unpack[Shared]) -> None:

@@ -1,4 +1,4 @@
-"""Sliding-window attention: only the neighbourhood is seen."""
+"""Sliding-window attention: a token sees only its neighbours."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from attnlab.registry import mechanism
 
 @mechanism("sliding", paper="arXiv:2004.05150", cost="n·w·d", causal=True, weights="sparse", knobs=("window",))
 class Sliding(Attention):
-    """Dot-product attention over the last `window` tokens, the token itself included; both ways when bidirectional.
+    """Dot-product attention over the last `window` tokens, the token itself included; on both sides when bidirectional.
 
     Costs: time and memory grow with length times window; generation keeps only the last window.
-    Cannot: see further than layers x window; what lies before that is gone.
+    Cannot: see further than layers x window.
 
     Parameters
     ----------
     window
-        how many tokens are seen, itself included; to each side when bidirectional. 0 takes an eighth of the block, 16 to 128
+        tokens seen, itself included; on each side when bidirectional. 0: an eighth of the block size, 16 to 128
     """
 
     def __init__(self, n_embd: int, n_head: int, block_size: int, *, window: int = 0, **shared: Unpack[Shared]) -> None:
@@ -35,7 +35,7 @@ class Sliding(Attention):
         self.layout: Layout | None = None
 
     def new_cache(self) -> KeyValueCache:
-        """Room for the last window."""
+        """An empty cache of the last window."""
         return KeyValueCache(keep=self.window - 1)
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
@@ -46,7 +46,7 @@ class Sliding(Attention):
         return ops.attention_pattern(q, k, near if mask is None else near & mask)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """In blocks, each with the blocks that its window touches."""
+        """By gathered blocks: each with the blocks that its window overlaps."""
         tokens, dropout = q.shape[2], self.dropout if self.training else 0.0
         if tokens <= self.window:
             return ops.fused_attention(q, k, v, padding, self.causal, dropout)

@@ -1,4 +1,4 @@
-"""Synthesizer: weights without comparing tokens."""
+"""Synthesizer: weights that do not come from comparing tokens."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from attnlab import ops
 from attnlab.mechanisms.heads import Attention, Shared
 from attnlab.registry import mechanism
 
-SHORT = 128  # tokens of a text that is as fast written out when nothing is masked
+SHORT = 128  # tokens; without a mask, shorter texts are as fast by the pattern
 
 
 @mechanism("synthesizer", paper="arXiv:2005.00743", cost="n²·d", causal=True)
 class Synthesizer(Attention):
-    """Every token says from itself alone at which places to look (dense), or the weights are learned outright (random).
+    """Every token predicts from itself alone which positions to attend to (dense), or the weights are learned (random).
 
-    Dense: a place of the text has a learned vector in every head, and the scores are its products with the token after a
-    hidden layer. Random: the scores are a learned matrix, the same for every text. No query meets a key,
-    and positions are known by their places: rotary positions and normalised keys have nothing to act on.
+    Dense: every position has a learned vector in every head, and the scores are its products with the token after a
+    hidden layer. Random: the scores are a learned matrix, the same for every text. Queries are not compared with keys, and
+    weights depend on positions: rotary positions and normalised keys have no effect.
 
-    Costs: as `dot`; random makes its pattern once for a whole batch. The parameters grow with the block: heads x block x
+    Costs: as `dot`; random computes its pattern once for a whole batch. The parameters grow with the block: heads x block x
     width of a head (dense), heads x block² (random).
-    Cannot: find a token by what it is, only by where it stands; read beyond the block it was made for.
+    Cannot: find a token by content, only by position; read texts longer than its block.
 
     Parameters
     ----------
     kind
-        dense: scores from the token; random: scores learned, the same for all
+        dense: scores predicted from the token; random: learned scores, the same for all texts
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Synthesizer(Attention):
         self.places = nn.Parameter(0.02 * torch.randn(n_head, block_size, width))
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax of the scores of the places."""
+        """Softmax of the scores of the positions."""
         asked, seen = q.shape[2], k.shape[2]
         if self.kind == "dense":
             return ops.masked_softmax(F.relu(q) @ self.places[:, :seen].transpose(-2, -1), mask)
         return ops.masked_softmax(self.places[None, :, seen - asked : seen, :seen], mask)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Dense by torch's fused kernel, with places for keys; random with one pattern for the whole batch."""
+        """Dense by torch's fused kernel, with position vectors as keys; random with one pattern for the whole batch."""
         tokens = q.shape[2]
         if not self.causal and tokens <= SHORT:
             return self.reference(q, k, v, padding)

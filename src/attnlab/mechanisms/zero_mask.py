@@ -1,4 +1,4 @@
-"""The wrong masking that beginners write, kept as a specimen, and its control."""
+"""A common masking mistake, kept for demonstration, and its control."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from attnlab.registry import mechanism
     defect="the denominator of the softmax holds the scores of hidden tokens: the future leaks",
 )
 class ZeroMask(Attention):
-    """Dot-product attention whose mask multiplies by zero after the softmax, instead of hiding before it.
+    """Dot-product attention whose mask multiplies by zero after the softmax, instead of hiding scores before it.
 
-    The weights of a row no longer sum to one, and by how much they fall short tells a token what comes after it. Training
-    loss looks better than it should, and generation, where there is no future, is garbage.
+    The weights of a row no longer sum to one, and the missing share tells a token what comes after it. The training loss
+    looks better than it should, and generation, where there is no future, is garbage.
 
     Costs: as naive dot-product attention, the whole pattern in memory.
-    Cannot: be trusted; it is here to be caught, by `attnlab audit zero_mask`.
+    Cannot: be trusted: it is here to be caught by `attnlab audit zero_mask`.
     """
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax over all tokens first, zero where nobody may look second: the mistake."""
+        """Softmax over all tokens first, then zero for hidden tokens: the mistake."""
         pattern = attention_pattern(q, k, None)
         return pattern if mask is None else pattern.masked_fill(~mask, 0.0)
 
 
 @mechanism("zero_mask_control", cost="n²·d", causal=True, weights="exact")
 class ZeroMaskControl(Attention):
-    """The control of `zero_mask`: zeroed after the softmax and then brought back to a sum of one, equal to `dot`.
+    """The control of `zero_mask`: zeroed after the softmax, then normalised to a sum of one again, equal to `dot`.
 
-    What separates the two is the denominator alone, so that the gain of `zero_mask` over this one is its leak.
+    The two differ only in the denominator, so the gain of `zero_mask` over this one is its leak.
 
     Costs: as naive dot-product attention, the whole pattern in memory.
     Cannot: do anything that `dot` cannot do faster; it is here for the comparison.
     """
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax, mask, and the rest brought back to one: in logarithms, where nothing is rounded to zero on the way."""
+        """Softmax, mask, and normalisation: in logarithms, so that nothing is rounded to zero on the way."""
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
         return masked_softmax(scores.log_softmax(dim=-1), mask)
