@@ -169,7 +169,7 @@ def test_the_baseline(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     chances = bag.probabilities([row[4] for row in rows])
     assert [bag.labels[one] for one in chances.argmax(axis=1)] == [row[2] for row in rows]
     assert chances.max(axis=1).tolist() == pytest.approx([float(row[3]) for row in rows], abs=1e-5)
-    assert "How strongly it may trust single words" in (tmp_path / "bag" / "report.html").read_text()
+    assert "Weight of single words" in (tmp_path / "bag" / "report.html").read_text()
 
 
 def test_explain_batch_trains_nothing(

@@ -62,7 +62,7 @@ def _outcome(result: Result) -> str:
         f" (95 % interval {interval(one['low'], one['high'])})."
     )
     epoch = f"Epoch {result['best_epoch']} of {len(result['epochs'])} was kept, the best on validation. "
-    guess = f"always saying the commonest label gives {percent(one['commonest'])}."
+    guess = f"always predicting the commonest label gives {percent(one['commonest'])}."
     clear = one["low"] > one["commonest"]
     beside = capital(guess) if clear else f"That is not clearly more than guessing: {guess}"
     return f"{said} {epoch if result['best_epoch'] else ''}{beside}"
@@ -89,9 +89,9 @@ def _accuracy_table(result: Result) -> Table:
         "95 % interval",
         "Right",
         Column("Loss", note="cross-entropy in nats"),
-        Column("Commonest label", note="what saying it every time would give"),
+        Column("Commonest label", note="the accuracy of always predicting it"),
     )
-    chosen = "the best epoch was chosen on validation, which flatters that figure a little"
+    chosen = "the best epoch was chosen on validation, so that figure is slightly optimistic"
     once = "the test table was measured once, after everything was chosen"
     said = [*([chosen] if result["best_epoch"] else []), *([once] if result["test"] else [])]
     caption = f"{capital('; '.join(said))}." if said else "Shares of right labels."
@@ -113,12 +113,14 @@ def _label_table(result: Result, part: str) -> Table:
     titles = columns(
         "Label",
         "Texts",
-        Column("Said", note="how often it was said"),
+        Column("Predicted", note="how often it was predicted"),
         Column("Precision", note="of the texts that got this label, the share that has it"),
         Column("Recall", note="of the texts that have this label, the share that got it"),
         Column("F1", note="the harmonic mean of both"),
     )
-    caption = "Precision: how often it is right when it says the label. Recall: how many of the label it finds."
+    caption = (
+        "Precision: the share of its predictions that are right. Recall: the share of the label's texts that it finds."
+    )
     return Table(f"Labels on {PARTS[part]}", caption, titles, rows)
 
 
@@ -128,12 +130,10 @@ def _mistakes_table(result: Result, part: str) -> Table:
         for one in result[part]["mistakes"]
     ]
     wrong = result[part]["texts"] - result[part]["right"]
-    caption = (
-        f"{plural(len(rows), 'mistake')} of {count(wrong)} on {PARTS[part]}, those it was surest of. Some may be errors of the"
-        " table."
-    )
+    most = f"{plural(len(rows), 'mistake')} of {count(wrong)} on {PARTS[part]}, the most confident ones."
+    caption = f"{most} Some may be errors of the table."
     confidence = Column("Confidence", largest_first=True)
-    titles = columns("Text", text_column("Label"), text_column("It says"), confidence)
+    titles = columns("Text", text_column("Label"), text_column("Predicted"), confidence)
     return Table(f"Mistakes on {PARTS[part]}", caption, titles, rows)
 
 
@@ -177,7 +177,7 @@ def _confusion(result: Result, part: str) -> HeatMap:
         if counts[row][column]
     )
     return HeatMap(
-        "Rows: the label of the text. Columns: what it says.",
+        "Rows: the label of the text. Columns: the predicted label.",
         f"Confusion matrix. {told}",
         counts,
         labels,
@@ -197,9 +197,9 @@ def _strength_chart(result: Result) -> Chart | None:
     told = "; ".join(f"{one['strength']:g}: {percent(one['accuracy'])}" for one in trials)
     return Chart(
         "lines",
-        "How strongly it may trust single words, chosen within the training table",
+        "Weight of single words, chosen by cross-validation on the training table",
         f"Line chart of accuracy in cross-validation by strength. {told}",
-        Axis("strength, as a power of ten"),
+        Axis("inverse regularisation strength, as a power of ten"),
         Axis("right labels", "%"),
         [Series("cross-validation", strengths, shares)],
         height=280,
@@ -229,7 +229,7 @@ def _epochs_table(result: Result) -> Table | None:
     ]
     titles = ("Epoch", "Training loss", "Validation loss", "Training accuracy", "Validation accuracy", "Time")
     caption = (
-        "Training loss and accuracy are counted while the weights change, over the whole epoch and with dropout; validation is"
+        "Training loss and accuracy are measured while the weights change, over the whole epoch and with dropout; validation is"
         " measured at its end."
     )
     return Table("Epochs", caption, [Column(title) for title in titles], rows, brief=True)
@@ -343,7 +343,7 @@ def _ranking_chart(result: Result) -> Chart:
     marks = [accuracy_mark(title_of(one), one, one["pruned"]) for one in trials]
     label = "Trials by validation accuracy. " + "; ".join(f"{one.name}: {one.text}" for one in marks)
     which = f"The {len(marks)} best trials" if len(marks) < len(result["trials"]) else "All trials"
-    title = f"{which}, with 95 % intervals; the line is the first trial, the settings it started from; hollow: {_EARLY}"
+    title = f"{which}, with 95 % intervals; the line is the first trial, with the initial settings; hollow: {_EARLY}"
     origin = 100 * result["trials"][0]["accuracy"]
     return Chart("points", title, label, Axis("right labels", "%"), marks=marks, origin=origin)
 
@@ -359,7 +359,7 @@ def _kept_table(result: Result) -> Table:
         if (one := result[part])
     ]
     caption = "The best settings, trained once more with the same seed; this is the model that was kept."
-    return Table("Model", caption, columns("Table", "Accuracy", "Right", text_column("What it is worth")), rows)
+    return Table("Model", caption, columns("Table", "Accuracy", "Right", text_column("How to read it")), rows)
 
 
 def search_document(result: Result) -> Document:

@@ -119,9 +119,9 @@ def _heads_section(view: Looked, mechanisms: Sequence[str]) -> list[Section]:
     readable = any(layer.kind == "pattern" for layer in view.layers)
     below = any(weight < 0 for head in heads for row in head.pattern for weight in row)
     words = (
-        "Each small picture is a head to choose. In the large one each row is a token and each cell in it how much that token"
-        " looks at an earlier one or at itself. The outlined row is the last token, from which the next one is predicted. Shown"
-        " first is the head that looks hardest at one token there. Under it the text is shaded as one token sees it."
+        "The small pictures select a head. In the large one each row is a token and each cell in it how much that token looks"
+        " at an earlier one or at itself. The outlined row is the last token, from which the next one is predicted. Shown first"
+        " is the head with the largest weight on one token in that row. Below, the text is shaded by the weights of one row."
         f"{' Weights below zero have another colour.' if below else ''}"
     )
     notes = dict(enumerate(mechanisms, start=1)) if len(set(mechanisms)) > 1 else None
@@ -186,7 +186,7 @@ def document(view: Looked) -> Document:
     )
     python = (
         'In Python the same weights are capture(model)["blocks.0.attn.hook_pattern"] for layer 1, [0, 0] of it for the first'
-        " text and head 1; patch changes them on the way."
+        " text and head 1; patch changes them during the forward pass."
     )
     return Document(
         kind="look",

@@ -259,8 +259,8 @@ def _attention_section(attention: Result | None) -> list[Section]:
     words = (
         f"“{attention['question']}” – {attention['answer']}. Each row is a token, each cell in it how much that token looks at"
         f" an earlier one or at itself{'; a row sums to 100 %' if _sums_to_one(heads) else ''}. The answer is chosen in the"
-        " outlined row, and “·” is a space. Shown first is the head that looks hardest at one token there; each small picture"
-        f" is a head to choose.{left_out}"
+        " outlined row, and “·” is a space. The small pictures select a head; shown first is the one with the largest weight on"
+        f" one token in that row.{left_out}"
     )
     block = Heads(tokens, heads, answer_row([visible(token) for token in tokens]), min(24.0, 560 / len(tokens)))
     return section("Attention of one answer", Text([words]), block)
@@ -276,13 +276,13 @@ def _confidence_facts(calibration: Result) -> list[tuple[str, str]]:
         known += f" ({area['low']:.3f} to {area['high']:.3f})"
     right = f"{percent(calibration['accuracy'])} ({interval(calibration['low'], calibration['high'])})"
     return [
-        ("Questions not trained on", count(calibration["questions"])),
-        ("Right among them, of the likeliest answers", right),
-        ("Answers that it chooses among", count(calibration["candidates"])),
+        ("Calibration questions", count(calibration["questions"])),
+        ("Most likely answers that are right", right),
+        ("Candidate answers", count(calibration["candidates"])),
         ("Temperature", f"{calibration['temperature']:.2f}"),
-        ("Calibration error before it", percent(calibration["ece_before"])),
-        ("Calibration error after it", percent(calibration["ece_after"])),
-        ("Calibration error of a perfect one, by chance", percent(calibration["ece_if_calibrated"])),
+        ("Calibration error without it", percent(calibration["ece_before"])),
+        ("Calibration error with it", percent(calibration["ece_after"])),
+        ("Calibration error by chance, if perfectly calibrated", percent(calibration["ece_if_calibrated"])),
         ("AUROC, right against wrong answers", known),
     ]
 
@@ -309,11 +309,11 @@ def _results_table(rows: Sequence[Result]) -> Table:
     titles = ("Accuracy", "95 % interval", "Correct") if scored else ("Predictions",)
     scores = [Column(title, minor=title == "Correct") for title in titles]
     shown = columns("Who answers", *scores, text_column("Commonest answer"), "Training")
-    caption = "Predictions; the exam has no answers to compare with."
+    caption = "Predictions only: the exam has no answers to compare with."
     if scored:
         caption = (
-            "An answer counts when it matches exactly. The interval (95 %, Wilson) tells how far the accuracy may be off, since"
-            " the exam has only so many questions."
+            "Answers must match exactly. The 95 % interval (Wilson) shows how precisely an exam of this size measures the"
+            " accuracy."
         )
     lines = [
         Row(

@@ -30,7 +30,7 @@ from attnlab.report.words import NOTHING, count, duration, flat, interval, perce
 from attnlab.runs import Run
 
 NO_CLAIM = (
-    "These runs merely lie side by side: whether they differ by more than chance is not tested here;"
+    "The runs are shown as they are: whether they differ by more than chance is not tested;"
     " attnlab compare makes runs that can be tested."
 )
 _ALONE = "One run: how much another seed would change its numbers is not known."
@@ -189,7 +189,9 @@ def _curve_charts(result: Result) -> list[Chart]:
 def document(result: Result) -> Document:
     """The whole report."""
     defects = dict.fromkeys(run["defect"] for run in result["runs"] if run["defect"])
-    notices = [Notice("Declared defect.", f"{one}. Its numbers are invalid as a gain.", "leaks") for one in defects]
+    notices = [
+        Notice("Declared defect.", f"{one}. Its numbers do not count as an improvement.", "leaks") for one in defects
+    ]
     if result["note"]:
         notices.append(Notice("Note:", result["note"]))
     hidden = []
@@ -209,7 +211,7 @@ def document(result: Result) -> Document:
             Section("Settings", hidden),
         ],
         notices=notices,
-        about=f"The newest is of {result['finished']}.",
+        about=f"Newest run: {result['finished']}.",
         command=result["command"],
     )
 

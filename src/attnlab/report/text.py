@@ -102,7 +102,7 @@ def _answers_markdown(one: Answers) -> Iterator[str]:
     if not one.items:
         yield "None."
         return
-    columns = [("Question", "question"), ("It says", "said"), ("Confidence", "confidence"), ("Right is", "answer")]
+    columns = [("Question", "question"), ("Answer", "said"), ("Confidence", "confidence"), ("Right answer", "answer")]
     columns.append(("Verdict", "verdict"))
     kept = [(title, key) for title, key in columns if any(getattr(item, key) for item in one.items)]
     rows = [[_safe(getattr(item, key)) or "–" for _, key in kept] for item in one.items]

@@ -22,7 +22,7 @@ from attnlab.report.document import (
 from attnlab.report.parts import Result, accuracy_cell, accuracy_mark, cell, columns, lines, report_of, reproduce
 from attnlab.report.words import NOTHING, capital, count, percent, plural
 
-_QUICK = Notice("A quick run.", "Few people and forms, one seed: the same story with wide intervals.")
+_QUICK = Notice("A quick run.", "Few people and forms, one seed: the same study with wide intervals.")
 
 
 def _nothing(result: Result) -> Result:
@@ -83,7 +83,7 @@ def _grid_table(result: Result) -> Table:
         rows.append(Row(Cell(count(number), number), [_scored(one) if one else Cell(NOTHING, "") for one in found]))
     return Table(
         "Results",
-        "Right answers, with 95 % intervals below. 0: the same model on the questions alone, which read nothing in any form.",
+        "Right answers, with 95 % intervals below. Row 0: the same model trained on the questions alone.",
         [Column("Exposures"), *(Column(capital(name), largest_first=True) for name in lines)],
         rows,
         brief=True,
