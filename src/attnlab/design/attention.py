@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attnlab.design.exact import PRECISIONS, Array, Rows, binary, dot, error_of_weights, rational, read_as
+from attnlab.design.exact import Array, Matrix, Rows, binary, dot, rational, read_as
 
 Scale = Literal["none", "sqrt"]
 
 UNIT = 2.0**-52
+_PRECISIONS = (60, 400)  # digits of an exponential; the second is used where the first leaves a verdict open
 
 
 def factor(scale: Scale, width: int) -> float:
@@ -32,6 +34,30 @@ def log_sum_exp(scores: Array) -> float:
     """ln sum e^scores, without overflow."""
     top = float(scores.max())
     return top + float(np.log(np.exp(scores - top).sum()))
+
+
+def _error_of_weights(
+    scores: Sequence[Fraction], root: int, values: Matrix, target: Sequence[Fraction], precision: int
+) -> tuple[list[Fraction], Fraction]:
+    """The error per coordinate of attention with the weights softmax(scores / sqrt(root)), and a limit on the rounding error
+    of these numbers.
+
+    Exponentials are rounded to `precision` digits. The limit is generous: a thousand times that for each of a million
+    keys.
+    """
+    context = Context(prec=precision + 10)
+    top, width = max(scores), context.sqrt(Decimal(root))
+    raised = []
+    for below in (score - top for score in scores):
+        if below * below > (3 * precision) ** 2 * root:
+            raised.append(0)
+            continue
+        exponent = context.divide(Decimal(below.numerator), context.multiply(Decimal(below.denominator), width))
+        raised.append(int(context.exp(exponent).scaleb(precision, context)))
+    apart = [[x - y for x, y in zip(row, target, strict=True)] for row in values]
+    off = [dot(raised, [row[c] for row in apart]) / sum(raised) for c in range(len(target))]
+    spread = max(abs(x) for row in apart for x in row)
+    return off, spread / 10 ** (precision - 9) if any(score != top for score in scores) else Fraction(0)
 
 
 class Given(NamedTuple):
@@ -105,8 +131,8 @@ class Problem:
         keys, values, (target,), tolerance = (*(rows.exact for rows in self.exact[:3]), self.exact.tolerance)
         scores = [dot(row, query) for row in keys]
         root = 1 if self.scale == "none" else len(query)
-        for precision in PRECISIONS:
-            off, give = error_of_weights(scores, root, values, target, precision)
+        for precision in _PRECISIONS:
+            off, give = _error_of_weights(scores, root, values, target, precision)
             error = max(map(abs, off))
             if not error - give <= tolerance < error + give:
                 break

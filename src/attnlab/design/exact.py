@@ -1,5 +1,4 @@
-"""Exact rational arithmetic for the solver and the checker: numbers as given, linear systems without rounding, and the
-error of attention with proved limits.
+"""Exact rational arithmetic for the solver and the checker: numbers as given, and linear systems without rounding.
 
 The verifier does not use this module; it has its own few lines.
 """
@@ -8,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from math import lcm
@@ -23,7 +22,6 @@ Reading = Literal["decimal", "binary"]
 
 _DIGITS = 1000  # maximum length of a number, and its largest power of ten
 _READINGS: dict[Reading, str] = {"decimal": "as the decimals written", "binary": "as binary float64 values"}
-PRECISIONS = (60, 400)  # digits of an exponential; the second is used where the first leaves a verdict open
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,30 +87,6 @@ def rational(number: float) -> Fraction:
 def dot(a: Sequence[Fraction | int], b: Sequence[Fraction]) -> Fraction:
     """The inner product of two vectors."""
     return sum((x * y for x, y in zip(a, b, strict=True) if x and y), Fraction(0))
-
-
-def error_of_weights(
-    scores: Sequence[Fraction], root: int, values: Matrix, target: Sequence[Fraction], precision: int
-) -> tuple[list[Fraction], Fraction]:
-    """The error per coordinate of attention with the weights softmax(scores / sqrt(root)), and a limit on the rounding error
-    of these numbers.
-
-    Exponentials are rounded to `precision` digits. The limit is generous: a thousand times that for each of a million
-    keys.
-    """
-    context = Context(prec=precision + 10)
-    top, width = max(scores), context.sqrt(Decimal(root))
-    raised = []
-    for below in (score - top for score in scores):
-        if below * below > (3 * precision) ** 2 * root:
-            raised.append(0)
-            continue
-        exponent = context.divide(Decimal(below.numerator), context.multiply(Decimal(below.denominator), width))
-        raised.append(int(context.exp(exponent).scaleb(precision, context)))
-    apart = [[x - y for x, y in zip(row, target, strict=True)] for row in values]
-    off = [dot(raised, [row[c] for row in apart]) / sum(raised) for c in range(len(target))]
-    spread = max(abs(x) for row in apart for x in row)
-    return off, spread / 10 ** (precision - 9) if any(score != top for score in scores) else Fraction(0)
 
 
 def solve(columns: Sequence[Sequence[Fraction]], right: Sequence[Fraction], guess: Array) -> list[Fraction] | None:
