@@ -131,9 +131,10 @@ def _searched(problem: Problem, task: str, chosen: list[int] | None, wanted: Arr
         weights = softmax(problem.points @ nearest)
         logs = np.log(wanted[chosen]) - np.log(np.maximum(weights[chosen], 1e-300))
         more = {"least_divergence": float(wanted[chosen] @ logs), "nearest_weights": weights}
-    refuter, certificate = Refuter(problem, seconds), None
+    certificate = None
     best = problem.query(descend(problem, np.vstack([nearest, starts(problem, _starts(problem, 24))])))
     if not _good(problem, best, _bound(problem, best)):
+        refuter = Refuter(problem, seconds)
         certificate = refuter.run()
         if certificate is None:
             longer = problem.query(descend(problem, starts(problem, _starts(problem, 120), seed=1), steps=200))
