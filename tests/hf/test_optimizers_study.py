@@ -20,6 +20,7 @@ from attnlab.folders import read_json
 from attnlab.hf import RATES, Epoch, FineTuning, Outcome, Scored, optimizers
 from attnlab.hf.classify import Request
 from attnlab.hf.optimizers import Trainings, about_rates, judge, keep, make_plan, read_rates
+from attnlab.records import plain, restored
 from attnlab.report import write_report
 from attnlab.report.comparison import epoch_charts
 from verbs import call, reseal
@@ -190,7 +191,7 @@ def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -
     for place, (name, share) in enumerate(shares.items()):
         for seed in range(seeds):
             keep(tmp_path / name / f"seed-{seed}", plan.settings(name, seed), scored(100 * place + seed, share))
-    return plan, judge(plan, tmp_path, plan.tables())
+    return plan, plain(judge(plan, tmp_path, plan.tables()))
 
 
 def test_holm_over_all_pairs(tmp_path: Path, files: Path) -> None:
@@ -219,7 +220,7 @@ def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
     lost = scored(1, 0.5)
     shutil.rmtree(tmp_path / "sgd" / "seed-1")
     keep(tmp_path / "sgd" / "seed-1", plan.settings("sgd", 1), replace(lost, dev=replace(lost.dev, loss=float("nan"))))
-    result = judge(plan, tmp_path, plan.tables())
+    result = plain(judge(plan, tmp_path, plan.tables()))
     assert any(one.startswith("sgd diverged with 1 seed of 2:") for one in result["verdict"])
     assert "loss" not in result["specimens"][0]["values"]
 
@@ -254,6 +255,6 @@ def test_rates_and_what_is_said_of_them() -> None:
     plan = make_plan(Request("a-model", FineTuning()), "adamw=3e-5,muon", [4, 5])
     assert plan.rates == {"adamw": 3e-5, "muon": RATES["muon"]}
     assert (plan.chosen, plan.seeds) == (("adamw",), (4, 5))
-    assert plan == Trainings.restore(asdict(plan))
+    assert plan == restored(Trainings, plain(plan))
     assert plan.settings("muon", 4) == replace(FineTuning(), optimizer="muon", lr=RATES["muon"], seed=4)
     assert about_rates({"sgd": 0.1, "muon": 0.2}, ("sgd", "muon")) == "Learning rates as given: sgd 0.1, muon 0.2."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from attnlab.hf.search import (
     verdict,
     watcher,
 )
+from attnlab.records import plain, restored
 from verbs import call
 
 TRIALS = 3
@@ -186,7 +186,7 @@ def test_the_budget() -> None:
     timed = plan_of(minutes=1.0)
     assert (timed.trials, timed.is_spent([trial(1, 0.5)])) == (0, False)
     assert timed.is_spent([trial(1, 0.5)] * 2)
-    assert Search.restore(asdict(both)) == both
+    assert restored(Search, plain(both)) == both
     assert estimate(plan_of(trials=11), 10.0).startswith("the first took 10.0 s: the others may take about 1 min 00 s")
 
 

@@ -80,6 +80,7 @@ def classify(
     from attnlab.hf.classify import Request, describe_tables, make_classifier
     from attnlab.machine import require_single_process
     from attnlab.progress import display
+    from attnlab.records import plain
     from attnlab.report import show_result
     from attnlab.report.inspection import show_batch, show_tables
     from attnlab.runs import unused_path
@@ -100,7 +101,7 @@ def classify(
     target, shown = out or unused_path(study[0] if study else "classify"), errors if json else console
     if not explain_batch:
         refuse_existing(target)
-    show_tables(asdict(describe_tables(tables)), shown)
+    show_tables(plain(describe_tables(tables)), shown)
     if explain_batch:
         need_extra(*PACKAGES)
         from attnlab.hf import fine_tuning

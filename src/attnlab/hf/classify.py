@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from attnlab.corpora.labelled import Column, LabelledTable, Tables, built_in_tables, read_tables
 from attnlab.errors import Interrupted, UserError
 from attnlab.folders import disk, folders_above, refuse_existing, to_json, write_bytes, write_manifest
 from attnlab.hf.loading import PACKAGES, load_encoder, locate, need_extra
-from attnlab.hf.settings import BAG_OF_WORDS, FineTuning, from_given
+from attnlab.hf.settings import BAG_OF_WORDS, FineTuning
 from attnlab.machine import environment
+from attnlab.records import flat, plain
 from attnlab.report import strict, write_report
 from attnlab.stages import QUIET, Show, silent
 from attnlab.stats import proportion_interval
@@ -81,6 +81,19 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """The figures of a training."""
+
+    epochs: tuple[Epoch, ...]
+    best_epoch: int
+    seconds: float
+    steps: int
+    tokens: int
+    padding: int
+    facts: Mapping[str, Fact]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A finished fine-tuning. `dev` belongs to the best epoch; `test` is there if a model was kept and a test table given."""
 
@@ -106,10 +119,11 @@ class Outcome:
         """Whether the best epoch is right, for every text of the validation table in its order."""
         return self.dev.right
 
-    def figures(self) -> Result:
-        """The figures of the training, ready for JSON."""
-        numbers = {key: getattr(self, key) for key in ("best_epoch", "seconds", "steps", "tokens", "padding")}
-        return {"epochs": [asdict(one) for one in self.epochs], **numbers, "facts": dict(self.facts)}
+    @property
+    def figures(self) -> Figures:
+        """The figures of the training."""
+        counts = self.steps, self.tokens, self.padding
+        return Figures(self.epochs, self.best_epoch, self.seconds, *counts, self.facts)
 
     @property
     def curve(self) -> list[float]:
@@ -152,7 +166,7 @@ def make_classifier(
     with _staged(out) as folder:
         (folder / "model").mkdir()
         outcome = fine_tune(model, tables, settings, folder / "model", show)
-        result = _result(model, tables, settings, outcome, command)
+        result: Result = strict(plain(_judge(model, tables, settings, outcome, command)))
         write_bytes(folder / "predictions.tsv", "".join(_predictions(tables, outcome)).encode())
         write_report(result, folder)
         write_bytes(folder / "result.json", to_json(result))
@@ -239,27 +253,40 @@ class TablesSummary:
     warnings: Sequence[str]
 
 
-def _result(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, command: str) -> Result:
-    """result.json."""
-    test = _measured(outcome.test, tables.test, tables.labels) if outcome.test and tables.test else None
-    found: Result = strict(
-        {
-            "kind": "classification",
-            "title": f"{short_name(model)} on {tables.train.source}",
-            "model": model,
-            "name": short_name(model),
-            "settings": {**asdict(settings), "lr": settings.rate} if outcome.epochs else {"seed": settings.seed},
-            **asdict(describe_tables(tables)),
-            "dev": asdict(_measured(outcome.dev, tables.dev, tables.labels)),
-            "test": asdict(test) if test else None,
-            **outcome.figures(),
-            "trials": [asdict(one) for one in outcome.trials],
-            "command": command,
-            "finished": time.strftime("%Y-%m-%d %H:%M"),
-            "environment": {**environment(), **versions()},
-        }
+@dataclass(frozen=True, kw_only=True)
+class Classification:
+    """The result of a classification."""
+
+    kind: str = "classification"
+    title: str
+    model: str
+    name: str
+    settings: dict[str, str | int | float]
+    tables: TablesSummary = flat()
+    dev: _Measured
+    test: _Measured | None
+    figures: Figures = flat()
+    trials: tuple[Trial, ...]
+    command: str
+    finished: str
+    environment: dict[str, str | int]
+
+
+def _judge(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, command: str) -> Classification:
+    return Classification(
+        title=f"{short_name(model)} on {tables.train.source}",
+        model=model,
+        name=short_name(model),
+        settings={**asdict(settings), "lr": settings.rate} if outcome.epochs else {"seed": settings.seed},
+        tables=describe_tables(tables),
+        dev=_measured(outcome.dev, tables.dev, tables.labels),
+        test=_measured(outcome.test, tables.test, tables.labels) if outcome.test and tables.test else None,
+        figures=outcome.figures,
+        trials=outcome.trials,
+        command=command,
+        finished=time.strftime("%Y-%m-%d %H:%M"),
+        environment={**environment(), **versions()},
     )
-    return found
 
 
 def describe_tables(tables: Tables) -> TablesSummary:
@@ -361,11 +388,6 @@ class Request:
     column: Column | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
-
-    @classmethod
-    def restore(cls, values: Mapping[str, Any]) -> Request:
-        """The request from what study.json holds."""
-        return cls(**{**values, "settings": from_given(FineTuning, values["settings"])})
 
     def absolute(self) -> Request:
         """The same with paths that hold from any folder."""

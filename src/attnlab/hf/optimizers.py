@@ -13,24 +13,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError, unknown
-from attnlab.folders import reporting_damage, to_json, write_folder
-from attnlab.hf.classify import Outcome, Request, fine_tune, short_name, versions
+from attnlab.folders import to_json, write_folder
+from attnlab.hf.classify import Figures, Outcome, Request, fine_tune, short_name, versions
 from attnlab.hf.settings import RATES, FineTuning
 from attnlab.machine import environment
 from attnlab.progress import display, say
-from attnlab.records import plain
+from attnlab.records import flat, plain, restored
 from attnlab.report import strict
 from attnlab.report.words import duration, percent, plural
 from attnlab.runs import Run
 from attnlab.studies.compare import Plan
-from attnlab.studies.compare.judge import Comparison, compare_all, difference, spread_of
+from attnlab.studies.compare.judge import Comparison, Difference, Spread, compare_all, difference, spread_of
 from attnlab.studies.compare.plan import seed_numbers
 from attnlab.studies.compare.records import Figure, Record, notes_on
 from attnlab.studies.compare.specimens import Specimen
@@ -69,13 +68,6 @@ class Trainings:
     rates: Mapping[str, float]
     chosen: tuple[str, ...]
     seeds: tuple[int, ...]
-
-    @classmethod
-    @reporting_damage(Path("study.json"))
-    def restore(cls, values: Mapping[str, Any]) -> Trainings:
-        """The plan from what study.json holds."""
-        lists = {key: tuple(values[key]) for key in ("chosen", "seeds")}
-        return cls(Request.restore(values["asked"]), dict(values["rates"]), **lists)
 
     def tables(self) -> Tables:
         """The tables to train and to validate on."""
@@ -141,7 +133,7 @@ def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None
 def _run(folder: Path, plan: Trainings, console: Console) -> Result:
     tables = plan.tables()
     _train_all(folder, plan, tables, console)
-    result: Result = strict(judge(plan, folder, tables))
+    result: Result = strict(plain(judge(plan, folder, tables)))
     return result
 
 
@@ -169,11 +161,22 @@ def _train_all(folder: Path, plan: Trainings, tables: Tables, console: Console) 
         )
 
 
+@dataclass(frozen=True)
+class _Training:
+    """result.json of one training."""
+
+    settings: FineTuning
+    accuracy: float
+    loss: float
+    figures: Figures = flat()
+    threads: int = 1
+
+
 def keep(path: Path, settings: FineTuning, one: Outcome) -> None:
     """Store a finished training: its epochs, and right or wrong text by text."""
-    result = {"settings": asdict(settings), "accuracy": one.accuracy, "loss": one.dev.loss, **one.figures()}
+    result = _Training(settings, one.accuracy, one.dev.loss, one.figures, torch.get_num_threads())
     files = {
-        "result.json": to_json(strict({**result, "threads": torch.get_num_threads()})),
+        "result.json": to_json(strict(plain(result))),
         "env.json": to_json(environment()),
         "right.csv": "".join(f"{line}\n" for line in ("right", *map(int, one.right))).encode(),
     }
@@ -210,80 +213,110 @@ def _read_records(plan: Trainings, folder: Path) -> dict[str, list[Record]]:
     return found
 
 
-def judge(plan: Trainings, folder: Path, tables: Tables) -> Result:
-    """The result in the shape of a comparison, ready for JSON and for the report."""
+@dataclass(frozen=True)
+class SeedTraining:
+    """One training of an optimizer."""
+
+    seed: int
+    folder: str
+    values: dict[str, float]
+    epochs: list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One optimizer with all its trainings."""
+
+    name: str
+    reference: bool
+    settings: dict[str, str | float]
+    values: dict[str, Spread]
+    runs: tuple[SeedTraining, ...]
+    leaks: bool = False  # as in every comparison
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizersResult:
+    """The result, in the form of a comparison."""
+
+    kind: str = "comparison"
+    study: str = "optimizers"
+    title: str
+    question: str
+    command: str
+    finished: str
+    seconds: float
+    varied: str = "optimizer, with its learning rate"
+    seeds: tuple[int, ...]
+    jobs: int = 1
+    order: list[tuple[str, int]]
+    data: dict[str, str | list[str]]
+    figures: list[Figure]
+    specimens: list[Tried]
+    comparisons: list[Comparison]
+    paired: list[Difference]
+    rates: dict[str, dict[str, float | bool]]
+    verdict: list[str]
+    environment: dict[str, str | int]
+    settings: dict[str, dict[str, str | int | float]]
+
+
+def judge(plan: Trainings, folder: Path, tables: Tables) -> OptimizersResult:
+    """Judge the finished trainings."""
     records = _read_records(plan, folder)
     every = [one for rows in records.values() for one in rows]
     columns = [one for one in _FIGURES if all(one.key in record.values for record in every)]
     comparison = plan.comparison()
     specimens = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
     comparisons = [_of_texts(one) for one in compare_all(comparison, records, columns[0], set())]
-    names = ", ".join(records)
-    result: Result = plain(
-        {
-            "kind": "comparison",
-            "study": "optimizers",
-            "title": f"{names}: which fine-tunes {short_name(plan.asked.model)} better?",
-            "question": f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
-            f" {tables.dev.source}.",
-            "command": plan.asked.command,
-            "finished": date.today().isoformat(),
-            "seconds": round(sum(one.values["seconds"] for one in every), 1),
-            "varied": "optimizer, with its learning rate",
-            "seeds": list(plan.seeds),
-            "jobs": 1,
-            "order": [list(one) for one in comparison.order()],
-            "data": plan.asked.describe(tables),
-            "figures": columns,
-            "specimens": specimens,
-            "comparisons": comparisons,
-            "paired": [difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
-            "rates": {name: {"lr": rate, "given": name in plan.chosen} for name, rate in plan.rates.items()},
-            "verdict": [
-                _lead(specimens, comparisons, len(plan.seeds)),
-                about_rates(plan.rates, plan.chosen),
-                *_diverged(records),
-                *notes_on(records),
-                *(f"Look at the data: {one}." for one in tables.warnings),
-            ],
-            "environment": {**environment(), **versions()},
-            "settings": {name: _without_seed(plan.settings(name, 0)) for name in records},
-        }
+    return OptimizersResult(
+        title=f"{', '.join(records)}: which fine-tunes {short_name(plan.asked.model)} better?",
+        question=f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
+        f" {tables.dev.source}.",
+        command=plan.asked.command,
+        finished=date.today().isoformat(),
+        seconds=round(sum(one.values["seconds"] for one in every), 1),
+        seeds=plan.seeds,
+        order=comparison.order(),
+        data=plan.asked.describe(tables),
+        figures=columns,
+        specimens=specimens,
+        comparisons=comparisons,
+        paired=[difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
+        rates={name: {"lr": rate, "given": name in plan.chosen} for name, rate in plan.rates.items()},
+        verdict=[
+            _lead(specimens, comparisons, len(plan.seeds)),
+            about_rates(plan.rates, plan.chosen),
+            *_diverged(records),
+            *notes_on(records),
+            *(f"Look at the data: {one}." for one in tables.warnings),
+        ],
+        environment={**environment(), **versions()},
+        settings={name: _without_seed(plan.settings(name, 0)) for name in records},
     )
-    return result
 
 
 def _without_seed(settings: FineTuning) -> dict[str, str | int | float]:
     return {key: value for key, value in asdict(settings).items() if key != "seed"}
 
 
-def _describe(plan: Trainings, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]) -> Result:
-    """One optimizer with all its trainings."""
+def _describe(plan: Trainings, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]) -> Tried:
     spread = {}
     for column in columns:
         found = spread_of([row.values[column.key] for row in rows], column.kind)
         # Epochs are a few whole numbers, shown one by one.
         spread[column.key] = replace(found, low=None, high=None) if column.kind == "epoch" else found
-    return {
-        "name": name,
-        "reference": name == next(iter(plan.rates)),
-        "leaks": False,
-        "settings": {
-            "optimizer": name,
-            "learning rate": plan.rates[name],
-            "rate": "given" if name in plan.chosen else "default",
-        },
-        "values": spread,
-        "runs": [
-            {
-                "seed": row.seed,
-                "folder": os.path.relpath(row.folder, folder),
-                "values": row.values,
-                "epochs": row.run.result["epochs"],
-            }
+    origin = "given" if name in plan.chosen else "default"
+    return Tried(
+        name,
+        name == next(iter(plan.rates)),
+        {"optimizer": name, "learning rate": plan.rates[name], "rate": origin},
+        spread,
+        tuple(
+            SeedTraining(row.seed, os.path.relpath(row.folder, folder), row.values, row.run.result["epochs"])
             for row in rows
-        ],
-    }
+        ),
+    )
 
 
 def _diverged(records: Mapping[str, Sequence[Record]]) -> list[str]:
@@ -303,19 +336,18 @@ def _of_texts(comparison: Comparison) -> Comparison:
     return replace(comparison, words=comparison.words.replace("question", "text"), effect=effect)
 
 
-def _lead(specimens: Sequence[Result], comparisons: Sequence[Comparison], seeds: int) -> str:
+def _lead(tried: Sequence[Tried], comparisons: Sequence[Comparison], seeds: int) -> str:
     """Which comes first, and which it is shown to be better than."""
-    best = max(specimens, key=lambda one: one["values"]["accuracy"].mean)
+    best = max(tried, key=lambda one: one.values["accuracy"].mean or 0.0)
     over: dict[bool, list[str]] = {True: [], False: []}
     for one in comparisons:
-        if best["name"] in (one.a, one.b):
-            over[one.shown].append(one.b if one.a == best["name"] else one.a)
-    mean = f"{percent(best['values']['accuracy'].mean)} of labels right" + (
-        f", mean of {seeds} seeds" if seeds > 1 else ""
-    )
+        if best.name in (one.a, one.b):
+            over[one.shown].append(one.b if one.a == best.name else one.a)
+    mean = f"{percent(best.values['accuracy'].mean or 0.0)} of labels right"
+    mean += f", mean of {seeds} seeds" if seeds > 1 else ""
     said = [f"shown to be better than {_listed(over[True])}"] if over[True] else []
     said += [f"not shown to be better than {_listed(over[False])}"] if over[False] else []
-    return f"{best['name']} comes first with {mean}; it is {', and '.join(said)}."
+    return f"{best.name} comes first with {mean}; it is {', and '.join(said)}."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -323,7 +355,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 STUDY = Study(
-    restore=Trainings.restore,
+    restore=lambda values: restored(Trainings, values),
     check=lambda plan: plan.asked.check("has no optimizer to choose"),
     fingerprints=lambda plan: plan.asked.fingerprints(plan.tables()),
     judge=_run,

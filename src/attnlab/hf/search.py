@@ -26,6 +26,7 @@ from attnlab.hf.classify import Epoch, Request, fine_tune, make_classifier, shor
 from attnlab.hf.loading import PACKAGES
 from attnlab.hf.settings import FineTuning
 from attnlab.progress import display, say
+from attnlab.records import flat, plain, restored
 from attnlab.report import strict
 from attnlab.report.words import duration, interval, percent, plural
 from attnlab.stats import Chosen, chosen_best, proportion_interval
@@ -105,9 +106,7 @@ class Trial:
     def read(cls, path: Path) -> Trial:
         """A stored trial."""
         with reporting_damage(path):
-            values = read_json(path)
-            epochs = tuple(Epoch(**one) for one in values["epochs"])
-            return cls(**{**values, "params": Params(**values["params"]), "epochs": epochs})
+            return restored(cls, read_json(path))
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -122,12 +121,6 @@ class Search:
     asked: Request
     trials: int = _TRIALS
     minutes: float = 0.0
-
-    @classmethod
-    @reporting_damage(Path("study.json"))
-    def restore(cls, values: Mapping[str, Any]) -> Search:
-        """The plan from what study.json holds."""
-        return cls(**{**values, "asked": Request.restore(values["asked"])})
 
     def space(self) -> Space:
         """The space around the given settings, which are the first trial."""
@@ -180,7 +173,8 @@ def _run(folder: Path, plan: Search, console: Console) -> Result:
             settings = plan.settings(best.params)
             make_classifier(plan.asked.model, tables, settings, folder / "best", show, plan.asked.command)
     add_files(folder, {"trials.tsv": "".join(_table(trials)).encode()})
-    return judge(plan, trials, read_json(kept), tables)
+    result: Result = strict(plain(judge(plan, trials, read_json(kept), tables)))
+    return result
 
 
 def _try_all(folder: Path, plan: Search, tables: Tables, console: Console) -> list[Trial]:
@@ -192,7 +186,7 @@ def _try_all(folder: Path, plan: Search, tables: Tables, console: Console) -> li
     say(console, f"tried: {plan.space()}")
     while not plan.is_spent(trials):
         one = _one_trial(plan, tables, trials, console)
-        add_files(folder, {f"{one.number:04d}.json": to_json(strict(asdict(one)))})
+        add_files(folder, {f"{one.number:04d}.json": to_json(strict(plain(one)))})
         trials.append(one)
         early = ", ended early" if one.pruned else ""
         right = f"{percent(one.accuracy)} right in epoch {one.best_epoch}"
@@ -298,6 +292,44 @@ class Score:
         return cls(*(measured[key] for key in ("right", "texts", "accuracy", "low", "high")))
 
 
+@dataclass(frozen=True)
+class _Rated:
+    """A trial with the 95 % interval of its accuracy."""
+
+    trial: Trial = flat()
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """The result of a search."""
+
+    kind: str = "search"
+    study: str = "search"
+    title: str
+    command: str
+    finished: str
+    seconds: float
+    budget: dict[str, int | float | str | None]
+    space: Space
+    tried: str
+    optimizer: str
+    trials: list[_Rated]
+    best: int
+    params: Params
+    corrected: Chosen | None
+    accuracy: float | None
+    dev: Score
+    test: Score | None
+    folder: str = "best"
+    verdict: list[str]
+    warnings: Sequence[str]
+    data: dict[str, str | list[str]]
+    settings: FineTuning
+    environment: dict[str, str | int]
+
+
 def best_of(trials: Sequence[Trial]) -> Trial:
     """The finished trial with the most right labels on validation; of equals, the earliest."""
     return max((one for one in trials if not one.pruned), key=lambda one: (one.right, -one.number))
@@ -356,42 +388,36 @@ def verdict(trials: Sequence[Trial], dev: Score, test: Score | None) -> list[str
     return said
 
 
-def judge(plan: Search, trials: Sequence[Trial], kept: Result, tables: Tables) -> Result:
-    """result.json; `kept` is the result of the best settings, trained once more."""
-    best, corrected, dev = best_of(trials), _corrected(trials), Score.of(kept["dev"])
+def judge(plan: Search, trials: Sequence[Trial], kept: Result, tables: Tables) -> SearchResult:
+    """Judge the trials; `kept` is the result of the best settings, trained once more."""
+    best, dev = best_of(trials), Score.of(kept["dev"])
     test = Score.of(kept["test"]) if kept["test"] else None
-    found: Result = strict(
-        {
-            "kind": "search",
-            "study": "search",
-            "title": f"{short_name(plan.asked.model)} on {tables.train.source}: which settings?",
-            "command": plan.asked.command,
-            "finished": date.today().isoformat(),
-            "seconds": round(sum(one.seconds for one in trials) + kept["seconds"], 1),
-            "budget": {"trials": plan.trials or None, "minutes": plan.minutes or None, "words": plan.budget()},
-            "space": asdict(plan.space()),
-            "tried": str(plan.space()),
-            "optimizer": plan.asked.settings.optimizer,
-            "trials": [asdict(one) | dict(zip(("low", "high"), one.interval, strict=True)) for one in trials],
-            "best": best.number,
-            "params": asdict(best.params),
-            "corrected": asdict(corrected) if corrected else None,
-            "accuracy": test.accuracy if test else None,
-            "dev": asdict(dev),
-            "test": asdict(test) if test else None,
-            "folder": "best",
-            "verdict": verdict(trials, dev, test),
-            "warnings": tables.warnings,
-            "data": plan.asked.describe(tables),
-            "settings": asdict(plan.asked.settings),
-            "environment": {**kept["environment"], "optuna": version("optuna")},
-        }
+    return SearchResult(
+        title=f"{short_name(plan.asked.model)} on {tables.train.source}: which settings?",
+        command=plan.asked.command,
+        finished=date.today().isoformat(),
+        seconds=round(sum(one.seconds for one in trials) + kept["seconds"], 1),
+        budget={"trials": plan.trials or None, "minutes": plan.minutes or None, "words": plan.budget()},
+        space=plan.space(),
+        tried=str(plan.space()),
+        optimizer=plan.asked.settings.optimizer,
+        trials=[_Rated(one, *one.interval) for one in trials],
+        best=best.number,
+        params=best.params,
+        corrected=_corrected(trials),
+        accuracy=test.accuracy if test else None,
+        dev=dev,
+        test=test,
+        verdict=verdict(trials, dev, test),
+        warnings=tables.warnings,
+        data=plan.asked.describe(tables),
+        settings=plan.asked.settings,
+        environment={**kept["environment"], "optuna": version("optuna")},
     )
-    return found
 
 
 STUDY = Study(
-    restore=Search.restore,
+    restore=lambda values: restored(Search, values),
     check=lambda plan: plan.asked.check("chooses its strength by itself", (*PACKAGES, "optuna")),
     fingerprints=lambda plan: plan.asked.fingerprints(plan.asked.tables()),
     judge=_run,
