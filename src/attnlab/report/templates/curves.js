@@ -1,4 +1,4 @@
-// Curves that tell their values under the pointer or by the arrow keys, and whose legend hides and shows them.
+// Curves show their values at the pointer or with the arrow keys; the legend hides and shows them.
 (() => {
   const made = (chart, name, attributes) => {
     const one = document.createElementNS(chart.namespaceURI, name);

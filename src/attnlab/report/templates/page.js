@@ -1,4 +1,4 @@
-// Tooltips of the map of a head, and closed parts opened for printing. The page can be read without it.
+// Tooltips on the map of a head; folded parts are opened for printing. The page is readable without it.
 (() => {
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
   const stored = document.getElementById("attention-data");
@@ -15,7 +15,7 @@
   const verb = () => document.querySelector(`.panels p[data-head="${chosen()}"]`).dataset.verb;
   const weight = (row, column) => (heads[chosen()][row][column] ?? 0) / 1000;
 
-  // The text as one token sees it: every token shaded by its weight.
+  // The text shaded by the weights of one row.
   const shade = (row) => {
     shown = row;
     [...(strip?.children ?? [])].filter((one) => one.tagName === "SPAN").forEach((one, column) => {

@@ -1,11 +1,11 @@
-// Headings that sort their table: up, down, and back to the order it came in. The table is whole without it.
+// Headings that sort their table: ascending, descending, and back to the original order. The table is complete without it.
 (() => {
   const turned = { ascending: "descending", descending: "ascending" };
   const key = (row, column, numbers) => {
     const given = row.cells[column].dataset.value ?? "";
     return numbers ? (given === "" ? NaN : Number(given)) : given.toLowerCase();
   };
-  // What has no number comes last, whichever way the others stand.
+  // Cells without a number come last in either direction.
   const compare = (one, other, numbers) => {
     if (!numbers) return one.localeCompare(other, "en", { numeric: true });
     return Number.isNaN(one) || Number.isNaN(other) ? Number.isNaN(one) - Number.isNaN(other) : one - other;
