@@ -97,10 +97,8 @@ def read(path: Path) -> Entry:
         if (path / "study.json").is_file():
             return _read_study(path)
         kind = kind_of(path)
-        if kind == "encoder":
-            return _read_encoder(path)
-        if kind == "classifier":
-            return _read_classifier(path)
+        if kind in ("classifier", "encoder"):
+            return _read_transformer(path, kind)
         if (path / "config.json").is_file():
             return _read_run(path)
         return _read_output(path)
@@ -181,32 +179,17 @@ def _runs_inside(path: Path, depth: int = _DEPTH) -> Iterator[Entry]:
             yield from _runs_inside(inner, depth - 1)
 
 
-def _read_classifier(path: Path) -> Entry:
-    """Read what `attnlab classify` wrote; loss and accuracy are those of validation."""
+def _read_transformer(path: Path, kind: str) -> Entry:
+    """Read a classifier, with loss and accuracy on validation, or an encoder, with its loss on masked tokens."""
     result = read_json(path / "result.json")
-    dev = as_table(result.get("dev"))
-    return replace(
-        _read_transformer(path, "classifier", "classify", as_table(result.get("settings"))),
-        loss=as_number(dev.get("loss")),
-        accuracy=as_number(dev.get("accuracy")),
-        note=_text(result.get("title")) or "",
-    )
-
-
-def _read_encoder(path: Path) -> Entry:
-    """Read what `attnlab encoder pretrain` wrote; the loss is that of masked tokens."""
-    result = read_json(path / "result.json")
-    sources = result.get("corpus")
-    names = _joined(_text(as_table(one).get("name")) for one in sources) if isinstance(sources, list) else None
-    return replace(
-        _read_transformer(path, "encoder", "encoder pretrain", as_table(result.get("config"))),
-        loss=as_number(last_epoch(result).get("loss")),
-        note=f"on {names}" if names else "",
-    )
-
-
-def _read_transformer(path: Path, kind: str, command: str, settings: Mapping[str, object]) -> Entry:
-    result = read_json(path / "result.json")
+    if kind == "classifier":
+        command, settings, measured = "classify", as_table(result.get("settings")), as_table(result.get("dev"))
+        accuracy, note = as_number(measured.get("accuracy")), _text(result.get("title")) or ""
+    else:
+        command, settings, measured = "encoder pretrain", as_table(result.get("config")), last_epoch(result)
+        sources = result.get("corpus")
+        names = _joined(_text(as_table(one).get("name")) for one in sources) if isinstance(sources, list) else None
+        accuracy, note = None, f"on {names}" if names else ""
     return Entry(
         path,
         kind,
@@ -217,6 +200,9 @@ def _read_transformer(path: Path, kind: str, command: str, settings: Mapping[str
         progress=1.0,
         tokens=_integer(result.get("tokens")),
         seconds=as_number(result.get("seconds")),
+        loss=as_number(measured.get("loss")),
+        accuracy=accuracy,
+        note=note,
         settings=dict(flatten(settings)),
     )
 
