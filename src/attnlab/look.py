@@ -77,7 +77,7 @@ class View:
             for place, weights in enumerate(layer.maps, start=1)
         ]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Plain values, ready for JSON: everything but the weights."""
         return {
             "text": self.text,
@@ -236,7 +236,7 @@ def circuits_of(
     return tokens, [layer[0] for layer in layers]
 
 
-def as_json(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False) -> dict[str, Any]:
+def as_json(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False) -> dict[str, object]:
     """Return the same as plain values: tokens, and attention as [layer][head][destination][source]."""
     tokens, layers = circuits_of(model, tokenizer, text, question=question)
     return {"tokens": tokens, "attention": [_rounded(layer.tolist()) for layer in layers]}

@@ -1,4 +1,4 @@
-"""Options that several commands share, each declared once with its help; and settings given by hand."""
+"""Options that several commands share, each declared once with its help; and settings as options."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 from cyclopts import Parameter
 
+from attnlab import config
 from attnlab.config import RunConfig, from_text, require_seed
 from attnlab.errors import UserError
 
@@ -23,17 +24,17 @@ def about(text: str) -> Parameter:
 
 
 def default(text: str) -> Parameter:
-    """What help shows as the default of an option that the command works out."""
+    """The default that help shows for an option whose default is computed."""
     return Parameter(show_default=text)
 
 
 def _whole(_kind: object, tokens: Sequence[Any]) -> int:
-    """A whole number, and nothing that merely rounds to one."""
+    """A whole number; 1.5 is refused, not rounded."""
     return int(tokens[0].value)
 
 
 def _refuse_seed(_kind: object, value: Any) -> None:
-    """Refuse a seed that some generator would not take."""
+    """Refuse a seed that a random generator would not accept."""
     if value is not None:
         require_seed(value)
 
@@ -60,10 +61,12 @@ Json = Annotated[bool, about("Print JSON.")]
 TrustCode = Annotated[bool, about("Run the code in the folder, and trust it from now on; read it first.")]
 
 
-def settings_class(cls: type[Any]) -> type[Any]:
-    """A settings class as options: all optional, taken as text and read by the rules of the settings themselves."""
+def settings_class(cls: type[Any], without: tuple[str, ...] = ()) -> type[Any]:
+    """A settings class as options: all optional, taken as text and parsed by the rules of the settings."""
     entries: list[tuple[str, Any, Any]] = []
     for one in fields(cls):
+        if one.name in without:
+            continue
         kind = get_type_hints(cls)[one.name]
         if is_dataclass(kind) and isinstance(kind, type):
             nested = settings_class(kind)
@@ -84,24 +87,17 @@ def settings_class(cls: type[Any]) -> type[Any]:
     return made
 
 
-def _run_settings() -> type[Any]:
-    """The settings that any training command takes by hand, beside --preset and --seed."""
-    chosen = [one for one in fields(settings_class(RunConfig)) if one.name not in ("preset", "seed")]
-    made = make_dataclass("Given", [(one.name, one.type, field(default=one.default)) for one in chosen], frozen=True)
-    made.__module__ = __name__
-    return made
-
-
-Given: Any = _run_settings()
+# The settings of all training commands; --preset and --seed are options of their own.
+Given: Any = settings_class(RunConfig, without=("preset", "seed"))
 Settings = Annotated[Given, Parameter(name="*", show=False, name_transform=lambda name: name)]
 NONE = Given()
 
 
-def collect(given: Any, mechanism: str | None = None, seed: int | None = None) -> dict[str, Any]:
-    """What was really given, as nested settings of the right types."""
+def collect(given: Any, mechanism: str | None = None, seed: int | None = None) -> config.Settings:
+    """The settings that were given, as nested tables of the right types."""
 
     def read(cls: type[Any], values: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        found = {}
         for one in fields(values):
             kind, value = get_type_hints(cls)[one.name], getattr(values, one.name)
             if is_dataclass(value):
@@ -119,7 +115,7 @@ def collect(given: Any, mechanism: str | None = None, seed: int | None = None) -
 
 
 def read_seeds(text: str | None) -> int | list[int] | None:
-    """A number of seeds, or the seeds themselves."""
+    """Parse a number of seeds, or the seeds themselves."""
     if not text:
         return None
     try:
@@ -130,7 +126,7 @@ def read_seeds(text: str | None) -> int | list[int] | None:
 
 
 def read_numbers(text: str | None, name: str) -> list[int] | None:
-    """Whole numbers joined by commas, if there are any."""
+    """Parse whole numbers joined by commas."""
     try:
         return [int(one) for one in text.split(",")] if text is not None else None
     except ValueError:

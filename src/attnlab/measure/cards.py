@@ -58,7 +58,7 @@ class MechanismCard:
         first = next((one for one in options if one.name in self.entry.knobs), options[0])
         return f"{command} --model.options.{self.entry.name}.{first.name} {_example(self.entry, first)}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         entry, parts = self.entry, self.entry.parts
         return {

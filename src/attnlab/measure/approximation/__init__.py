@@ -12,7 +12,6 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 from attnlab.folders import to_json
 from attnlab.measure.approximation.error import (
@@ -45,7 +44,7 @@ class Findings:
     spectrum: Spectrum | None
     kernel: list[KernelRow]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return {
             **asdict(self.errors),

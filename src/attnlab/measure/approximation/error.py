@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -49,7 +49,7 @@ class Setting(NamedTuple):
     value: int
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """The options of the constructor."""
         return dict(self.form) | ({self.knob: self.value} if self.knob else {})
 
@@ -77,7 +77,7 @@ def require_approximation(entry: Entry) -> None:
         raise UserError(f"{entry.name} weighs as dot-product attention does, given the same queries and keys: no error")
 
 
-def make(entry: Entry, source: Source, options: Mapping[str, Any]) -> Attention:
+def make(entry: Entry, source: Source, options: Mapping[str, object]) -> Attention:
     """Build a mechanism for the shapes of a source."""
     sizes = (source.heads * source.width, source.heads, source.tokens)
     module = entry.make(sizes, options, causal=source.causal).eval()
@@ -293,7 +293,7 @@ class Spectrum:
         """The smallest rank at which a pattern can be within this error."""
         return next(rank for rank, error in enumerate(self.error[sample]) if error <= level)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values for JSON, with the ranks for some errors."""
         ranks = {
             name: {str(level): self.rank_for(number, level) for level in LEVELS}

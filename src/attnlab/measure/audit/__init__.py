@@ -102,7 +102,7 @@ class Check:
         """The same question without its answer."""
         return replace(self, value=None, passed=None, says=f"{_NOT_TESTED}: {why}", by_position=())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return {key: value for key, value in asdict(self).items() if key != "by_position"}
 
@@ -162,7 +162,7 @@ class Report:
             found["declared"] = f"declares a defect that it does not have: {self.defect}"
         return found
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return {
             "name": self.name,

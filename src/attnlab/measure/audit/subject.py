@@ -76,7 +76,7 @@ class Subject:
         self, tokens: Tensor, vectors: Tensor | None = None, padding: Tensor | None = None, cache: Any = None
     ) -> Tensor:
         """The outputs (B T E); `vectors` replace those of the tokens."""
-        given: dict[str, Any] = {} if padding is None else {"padding": padding}
+        given: dict[str, object] = {} if padding is None else {"padding": padding}
         if cache is not None:
             given["caches" if "caches" in self.takes else "cache"] = cache
         if vectors is None or not self.reads_ids:
@@ -166,7 +166,8 @@ def awaken(module: nn.Module) -> bool:
 
 # The forms in which a mechanism is audited: as built, as backbones use it, with each option, causal and bidirectional.
 
-_BACKBONE = {"rotary": True, "qk_norm": True, "bias": True}
+_Options = dict[str, object]
+_BACKBONE: _Options = {"rotary": True, "qk_norm": True, "bias": True}
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class Size:
         return self.n_embd, self.n_head, self.length
 
 
-def _alternatives(entry: Entry) -> Iterator[dict[str, Any]]:
+def _alternatives(entry: Entry) -> Iterator[_Options]:
     """Every option with a choice of values, at each value that is not its default."""
     try:
         hints = entry.hints()
@@ -203,12 +204,11 @@ def _alternatives(entry: Entry) -> Iterator[dict[str, Any]]:
 
 
 def all_forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
-    """All forms of a mechanism, and notes on those that cannot be built. All but the first are awake."""
-    nothing: dict[str, Any] = {}
-    changed = [(nothing, options) for options in _alternatives(entry)]  # shared facts, and options
-    asked = [(True, *one) for one in ((nothing, nothing), (_BACKBONE, nothing), *changed)] if entry.causal else []
-    if entry.accepts("causal") or not entry.causal:
-        asked += [(False, *one) for one in ((nothing, nothing), *changed)]
+    """All forms of a mechanism, and notes on those that cannot be built; no zeros are left in all but the first."""
+    changed: list[tuple[_Options, _Options]] = [({}, options) for options in _alternatives(entry)]
+    one_way = [({}, {}), (_BACKBONE, {}), *changed] if entry.causal else []  # what the backbone passes, and options
+    both_ways = [({}, {}), *changed] if entry.accepts("causal") or not entry.causal else []
+    asked = [*((True, *one) for one in one_way), *((False, *one) for one in both_ways)]
     subjects, notes = [], []
     for seed, (causal, shared, options) in enumerate(asked):
         words = [name if value is True else f"{name}={value}" for name, value in {**shared, **options}.items()]

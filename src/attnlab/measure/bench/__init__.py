@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from attnlab.report import document as blocks
 from attnlab.report.document import Block, Cell, Column, Document, Section, Table, Text
@@ -166,7 +166,7 @@ class BenchResult:
             lines += [f"{row.label}: skipped from {skipped[0].tokens:,} on: {skipped[0].skipped}"] if skipped else []
         return lines
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         rows = []
         for row in self.rows:
@@ -283,7 +283,7 @@ class BudgetResult:
         columns.append(Column(f"times {self.baseline.label}"))
         return Table(f"Within {self.budget}", "", columns, rows)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return {
             "budget": str(self.budget),
@@ -317,7 +317,7 @@ class ReachResult:
         sections = [Section(f"Within {one.budget}", [one.table()]) for one in self.reaches]
         return Document("reach", "How far a budget goes", [lead], sections, about=_machine(self.environment))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         runs = {
             label: [{"tokens": one.tokens, "bytes": one.bytes, "seconds": one.seconds or 0.0} for one in found]

@@ -28,7 +28,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from attnlab.errors import one_line
 from attnlab.machine import STATUS, end_with_parent, memory_held
@@ -48,14 +47,16 @@ Step = Callable[[], object]
 class _Request:
     """A step to measure: the arguments that make it, its limit in bytes, and whether its time is wanted as in training."""
 
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     limit: int
     threads: int
     timed: bool
 
     @property
     def tokens(self) -> int:
-        return int(self.arguments["tokens"])
+        tokens = self.arguments["tokens"]
+        assert isinstance(tokens, int)
+        return tokens
 
 
 def measurable() -> bool:
@@ -216,7 +217,7 @@ class MemoryProbe:
             self._server.kill()
             self._server.communicate()
 
-    def measure(self, arguments: Mapping[str, Any]) -> Point:
+    def measure(self, arguments: Mapping[str, object]) -> Point:
         """Peak memory and time of one step, or why there are none."""
         if self._server is None:
             command = [sys.executable, "-P", "-m", "attnlab.measure.bench.memory", self.maker]
