@@ -41,7 +41,7 @@ from attnlab.report.parts import (
     side_by_side,
     text_column,
 )
-from attnlab.report.words import NOTHING, capital, chance, count, figure, percent, plain, plural, signed, span, times
+from attnlab.report.words import NOTHING, capital, count, figure, percent, plain, plural, signed, span, times
 
 _LEAKS = "leaks"
 _QUALITY = ("perplexity", "loss", "share", "epoch")  # kinds of figures that measure quality; the others measure cost
@@ -189,7 +189,7 @@ def _published_table(result: Result) -> Table | None:
             mean = mine.get("mean")
             ratio = mean / value if mean is not None and value else None
             cells = [Cell(item.title), cell(value, item.kind), _mean_cell(mine, item.kind)]
-            cells += [Cell(times(ratio), ratio), Cell(one.get("source") or "")]
+            cells += [cell(ratio, "ratio"), Cell(one.get("source") or "")]
             rows.append(Row(Cell(one["name"]), cells, _mark(own)))
     titles = (text_column("Figure"), "Published", "Ours", "Ours over theirs", text_column("Source"))
     caption = "Published figures beside ours."
@@ -244,7 +244,7 @@ def _tests_table(result: Result) -> Table | None:
         tested = ("p", "adjusted") if corrected else ("p",)
         shown = ("yes" if one.get("shown") else "no") + ("" if one.get("believed", True) else ", invalid")
         cells = [Cell(item.title), _effect_cell(one, item.kind)]
-        cells += [*(Cell(chance(one.get(key)), one.get(key)) for key in tested), Cell(shown)]
+        cells += [*(cell(one.get(key), "p") for key in tested), Cell(shown)]
         rows.append(Row(Cell(_pair_title(one)), cells, _pair_mark(one, leaks)))
     titles = columns(
         "Compared",
@@ -278,8 +278,7 @@ def _differences_table(result: Result) -> Table | None:
     leaks, rows = _leaking(result), []
     for one in result.get("paired") or ():
         item = _figure_named(result, one["figure"])
-        ratio = Cell(times(one.get("ratio")), one.get("ratio"))
-        cells = [Cell(item.title), _difference_cell(one, item.kind), ratio]
+        cells = [Cell(item.title), _difference_cell(one, item.kind), cell(one.get("ratio"), "ratio")]
         rows.append(Row(Cell(f"{one['a']} minus {one['b']}"), cells, _pair_mark(one, leaks)))
     caption = "All other figures, by seed: described, not tested, and not corrected."
     titles = columns("Compared", text_column("Figure"), "Difference", "Ratio")
@@ -426,7 +425,7 @@ def _word_by_word_table(result: Result) -> Table | None:
         whole, apart = both.get("whole"), both.get("word_by_word")
         ratio = apart / whole if whole and apart is not None else None
         values = [cell(value, "perplexity") for value in (whole, apart)]
-        return [cell(both["sentences"], "count"), *values, Cell(times(ratio), ratio)]
+        return [cell(both["sentences"], "count"), *values, cell(ratio, "ratio")]
 
     caption = (
         "Token perplexity of the same sentences, read whole and each word from its prefix alone:"

@@ -64,6 +64,20 @@ def perplexity(value: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def times(ratio: float | None) -> str:
+    """A ratio as a factor."""
+    if ratio is None or odd(ratio):
+        return odd(ratio)
+    return f"{ratio:.3f}" if ratio < 10 else f"{ratio:,.1f}"
+
+
+def chance(p: float | None) -> str:
+    """A p-value."""
+    if p is None or odd(p):
+        return odd(p)
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
 _KINDS: dict[str, Callable[[float], str]] = {
     "perplexity": perplexity,
     "loss": "{:.3f}".format,
@@ -73,11 +87,13 @@ _KINDS: dict[str, Callable[[float], str]] = {
     "bytes": sized,
     "count": count,
     "epoch": "{:.3g}".format,
+    "ratio": times,
+    "p": chance,
 }
 
 
 def figure(value: float | None, kind: str) -> str:
-    """A value of some kind: perplexity, loss, share, seconds, rate, bytes, count, epoch."""
+    """A value of some kind: perplexity, loss, share, seconds, rate, bytes, count, epoch, ratio, p."""
     if value is None or odd(value):
         return odd(value)
     return _KINDS[kind](value) if kind in _KINDS else plain(value)
@@ -98,20 +114,6 @@ def span(low: float | None, high: float | None, kind: str, sign: bool = False) -
     written = signed if sign else figure
     begin, end = written(low, kind), written(high, kind)
     return f"{begin.removesuffix(' %').removesuffix(' points')} to {end}"
-
-
-def times(ratio: float | None) -> str:
-    """A ratio as a factor."""
-    if ratio is None or odd(ratio):
-        return odd(ratio)
-    return f"{ratio:.3f}" if ratio < 10 else f"{ratio:,.1f}"
-
-
-def chance(p: float | None) -> str:
-    """A p-value."""
-    if p is None or odd(p):
-        return odd(p)
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def plain(value: Any) -> str:
