@@ -182,7 +182,7 @@ def scored(seed: int, share: float, many: int = 60) -> Outcome:
     chances = tuple((0.9, 0.1) if draw.random() < share else (0.1, 0.9) for _ in range(many))
     dev = Scored((0,) * many, chances, 0.5)
     epochs = (Epoch(1, 0.7, 0.5, float("nan"), 0.1, 1.0), Epoch(2, 0.6, 0.5, 0.5, dev.accuracy, 2.0))
-    return Outcome(("a", "b"), dev, None, epochs, 2, 4.0)
+    return Outcome(epochs, 2, 4.0, labels=("a", "b"), dev=dev, test=None)
 
 
 def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -> tuple[Trainings, dict[str, Any]]:

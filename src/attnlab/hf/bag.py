@@ -111,7 +111,7 @@ def _best_of(trials: Sequence[Trial]) -> Trial:
 def _score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
     chances = bag.probabilities(table.texts)
     loss = float(-np.log(np.maximum(chances[np.arange(len(gold)), gold], 1e-300)).mean())
-    return Scored(tuple(gold), tuple(tuple(map(float, row)) for row in chances), loss)
+    return Scored(tuple(gold), tuple(map(tuple, chances.tolist())), loss)
 
 
 def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -> Outcome:
@@ -134,4 +134,5 @@ def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -
         "strength": chosen.strength,
         "folds": _folds_of(tables),
     }
-    return Outcome(tables.labels, dev, test, (), 0, time.perf_counter() - began, facts=facts, trials=tuple(trials))
+    seconds = time.perf_counter() - began
+    return Outcome((), 0, seconds, facts=facts, labels=tables.labels, dev=dev, test=test, trials=tuple(trials))

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -85,28 +85,21 @@ class Figures:
     """The figures of a training."""
 
     epochs: tuple[Epoch, ...]
-    best_epoch: int
-    seconds: float
-    steps: int
-    tokens: int
-    padding: int
-    facts: Mapping[str, Fact]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A finished fine-tuning. `dev` belongs to the best epoch; `test` is there if a model was kept and a test table given."""
-
-    labels: tuple[str, ...]
-    dev: Scored
-    test: Scored | None
-    epochs: tuple[Epoch, ...]
     best_epoch: int  # counted from 1; 0 if there are no epochs
     seconds: float
     steps: int = 0
     tokens: int = 0  # read in training, without padding
     padding: int = 0
     facts: Mapping[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Figures):
+    """A finished fine-tuning. `dev` belongs to the best epoch; `test` is there if a model was kept and a test table given."""
+
+    labels: tuple[str, ...]
+    dev: Scored
+    test: Scored | None
     trials: tuple[Trial, ...] = ()
 
     @property
@@ -121,9 +114,8 @@ class Outcome:
 
     @property
     def figures(self) -> Figures:
-        """The figures of the training."""
-        counts = self.steps, self.tokens, self.padding
-        return Figures(self.epochs, self.best_epoch, self.seconds, *counts, self.facts)
+        """The figures of the training alone."""
+        return Figures(**{one.name: getattr(self, one.name) for one in fields(Figures)})
 
     @property
     def curve(self) -> list[float]:

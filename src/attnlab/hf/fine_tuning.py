@@ -17,6 +17,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+from scipy.special import log_softmax
 from torch import Tensor, nn
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase, set_seed, trainer_pt_utils
@@ -239,12 +240,12 @@ def run(
                 said = _only_logits(ordered.predict(rows).predictions)
                 test = _scored(said, rows["row"], tables.ids(tables.test))
     return Outcome(
-        tables.labels,
-        _scored(watch.logits[best], dev["row"], tables.ids(tables.dev)),
-        test,
         tuple(watch.epochs),
         best + 1,
         time.perf_counter() - began,
+        labels=tables.labels,
+        dev=_scored(watch.logits[best], dev["row"], tables.ids(tables.dev)),
+        test=test,
         steps=ordered.state.global_step,
         tokens=watch.tokens,
         padding=watch.padding,
@@ -260,10 +261,9 @@ def _scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> Scored:
     """Probabilities in the order of the table, from logits in the order of evaluation."""
     placed = np.empty_like(logits, dtype=np.float64)
     placed[list(order)] = logits
-    shifted = placed - placed.max(axis=1, keepdims=True)
-    logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    logs = log_softmax(placed, axis=1)
     loss = float(-logs[np.arange(len(gold)), list(gold)].mean())
-    return Scored(tuple(gold), tuple(tuple(map(float, row)) for row in np.exp(logs)), loss)
+    return Scored(tuple(gold), tuple(map(tuple, np.exp(logs).tolist())), loss)
 
 
 def _show_truncation(parts: Mapping[str, datasets.Dataset], limit: int, settings: FineTuning, show: Show) -> None:
