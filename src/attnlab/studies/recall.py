@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, get_args
@@ -30,12 +29,11 @@ from attnlab.errors import UserError, unknown
 from attnlab.evaluate import Examination, Score, encode_question, examine, majority
 from attnlab.folders import add_files, verify, write_folder
 from attnlab.look import is_over_tokens
-from attnlab.machine import environment
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
 from attnlab.records import flat, restored
 from attnlab.runs import Run
-from attnlab.studies.study import Study, TrainedRun, Training, sums_of_files, train
+from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import calibrate
@@ -163,24 +161,19 @@ class WorldSummary:
     written_questions: int  # by the reader
 
 
-@dataclass(frozen=True)
-class RecallResult:
+@dataclass(frozen=True, kw_only=True)
+class RecallResult(StudyResult):
     """The result of the study."""
 
-    kind: str
-    study: str
+    kind: str = "recall"
+    study: str = "recall"
     track: str
-    title: str
-    command: str
-    finished: str
     world: WorldSummary
     rows: list[Row]
     runs: dict[str, TrainedRun]
     answers: Answers
     attention: Attention | None
     calibration: dict[str, Any] | None
-    environment: dict[str, Any]
-    seconds: float
 
 
 def _conclude(folder: Path, plan: Plan, console: Console) -> RecallResult:
@@ -211,12 +204,9 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> RecallResult:
     attention = _look(*load_model(runs["finetune"].model), main)
     training = sum(one.result["seconds"] for one in runs.values())
     return RecallResult(
-        kind="recall",
-        study="recall",
         track=plan.track,
         title=_TRACKS[plan.track],
         command=plan.command,
-        finished=date.today().isoformat(),
         world=WorldSummary(
             corpus=Path(plan.corpus).name,
             documents=len(corpus.lines),
@@ -234,7 +224,6 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> RecallResult:
         answers=_pick_answers(main, corpus),
         attention=attention,
         calibration=calibrated,
-        environment=environment(),
         seconds=round(training + time.perf_counter() - began, 1),
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -30,6 +31,7 @@ from attnlab.folders import (
     to_json,
     write_folder,
 )
+from attnlab.machine import environment
 from attnlab.progress import display
 from attnlab.records import plain
 from attnlab.report import show_result, write_report
@@ -44,6 +46,19 @@ else:
     P = TypeVar("P")
 
 Result = dict[str, Any]  # the content of result.json; `kind` names the report
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """What the results of all studies have in common."""
+
+    kind: str
+    study: str
+    title: str
+    command: str
+    finished: str = field(default_factory=lambda: date.today().isoformat())
+    seconds: float
+    environment: dict[str, Any] = field(default_factory=environment)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,8 @@ from attnlab.corpora.library import headings_in
 from attnlab.errors import DataError, UserError
 from attnlab.evaluate import encode_question
 from attnlab.folders import verify
-from attnlab.machine import environment
 from attnlab.records import flat, restored
-from attnlab.studies.study import Study, TrainedRun, Training, sums_of_files, train
+from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train
 from attnlab.studies.trust_world import Pools, World, make_world
 from attnlab.trust import VERDICTS, Oracle
 from attnlab.trust.verdict import UNSEEN
@@ -246,21 +244,17 @@ class WorldSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustResult:
+class TrustResult(StudyResult):
     """The result of the study."""
 
     kind: str = "trust"
     study: str = "trust"
     title: str = "Does it know what it does not know?"
-    command: str
-    finished: str
     world: WorldSummary
     max_risk: float
     measured: Measured = flat()
     calibration: dict[str, Any]
     runs: dict[str, TrainedRun]
-    environment: dict[str, Any]
-    seconds: float
 
 
 def _conclude(folder: Path, plan: Plan, console: Console) -> TrustResult:
@@ -285,7 +279,6 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> TrustResult:
     training = sum(one.result["seconds"] for one in runs.values())
     return TrustResult(
         command=plan.command,
-        finished=date.today().isoformat(),
         world=WorldSummary(
             corpus=Path(plan.corpus).name,
             documents=len(lines),
@@ -298,7 +291,6 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> TrustResult:
         measured=measured,
         calibration=calibrated.summary(_RISKS),
         runs={name: TrainedRun.read(one) for name, one in runs.items()},
-        environment=environment(),
         seconds=round(training + time.perf_counter() - began, 1),
     )
 

@@ -14,7 +14,6 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from attnlab.config import Settings, absolute_given, diff, merge
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
 from attnlab.evaluate import Score, encode_question, majority
-from attnlab.machine import cores, environment
+from attnlab.machine import cores
 from attnlab.model import LanguageModel, load_model
 from attnlab.records import flat
 from attnlab.report.words import count, interval, percent, plural
@@ -37,7 +36,7 @@ from attnlab.studies.compare.judge import compare_answers, settings_of
 from attnlab.studies.compare.plan import fingerprints, seed_numbers, try_once
 from attnlab.studies.compare.records import Record, Records, notes_on, read_records, whole_result
 from attnlab.studies.compare.specimens import Specimen
-from attnlab.studies.study import Result, Study
+from attnlab.studies.study import Result, Study, StudyResult
 from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
 
@@ -284,16 +283,12 @@ class WorldSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhyResult:
+class WhyResult(StudyResult):
     """The result of the study."""
 
     kind: str = "why"
     study: str = "why"
-    title: str
     question: str
-    command: str
-    finished: str
-    seconds: float
     quick: bool
     seeds: tuple[int, ...]
     jobs: int
@@ -302,7 +297,6 @@ class WhyResult:
     cells: list[CellResult]
     comparisons: list[CellComparison]
     notes: list[str]
-    environment: dict[str, Any]
     settings: dict[str, dict[str, Any]]
     verdict: list[str]
     explanation: list[str]
@@ -330,7 +324,6 @@ def judge(plan: Plan, folder: Path) -> WhyResult:
         title=plan.title,
         question=plan.question,
         command=plan.command,
-        finished=date.today().isoformat(),
         seconds=round(sum(one.values["seconds"] + one.measured.measuring for one in every), 1),
         quick=plan.quick,
         seeds=plan.seeds,
@@ -340,7 +333,6 @@ def judge(plan: Plan, folder: Path) -> WhyResult:
         cells=list(cells.values()),
         comparisons=comparisons,
         notes=notes_on(records),
-        environment=environment(),
         settings=_settings(plan, records),
         verdict=verdict(cells, comparisons, world, len(plan.seeds)),
         explanation=explain(cells, comparisons, world),

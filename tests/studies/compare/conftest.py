@@ -27,9 +27,14 @@ def small() -> dict[str, Any]:
 
 
 def train_here(plan: comparing.Plan, folder: Path, _: Console) -> None:
-    """Train in this process, which is faster; test_a_stopped_comparison_goes_on has processes."""
+    """Train in this process, which is faster; test_a_stopped_comparison_goes_on and others start processes."""
     for name, seed in plan.order():
         work(folder, name, seed)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "train_all", train_here)
 
 
 @pytest.fixture(scope="session")

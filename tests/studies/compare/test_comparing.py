@@ -106,6 +106,7 @@ def test_a_comparison_is_not_taken_for_a_run(compared: Compared) -> None:
         Run.open(compared[0])
 
 
+@pytest.mark.usefixtures("in_process")
 def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
     """What is complete is left alone, what was measured is not trained again, and the numbers are the same."""
     folder, plan = copied(compared, tmp_path)
@@ -154,6 +155,7 @@ def shorten(folder: Path) -> None:
     reseal(folder)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_run_that_is_removed_is_trained_again(compared: Compared, tmp_path: Path) -> None:
     folder, plan = copied(compared, tmp_path)
     (folder / "result.json").unlink()
@@ -181,6 +183,7 @@ def test_two_at_once_on_one_folder_are_refused(compared: Compared, tmp_path: Pat
         comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
 
 
+@pytest.mark.usefixtures("in_process")
 def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Path) -> None:
     folder, result = compared
     names = [str(folder / name / f"seed-{seed}") for name in ("dot", "shared_qk") for seed in (0, 1)]
@@ -207,6 +210,7 @@ def test_a_job_that_fails_says_why(compared: Compared, tmp_path: Path) -> None:
         comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
 
 
+@pytest.mark.usefixtures("in_process")
 def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
     given = {"model": {"n_layer": 1, "n_head": 2, "n_embd": 32}, "train": {"epochs": 2.0}}
     result = comparing.compare("dot", "linear", seeds=1, quick=True, given=given, out=tmp_path / "study")

@@ -6,14 +6,12 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from attnlab import stages, stats
 from attnlab.config import flatten
 from attnlab.errors import UserError
-from attnlab.machine import environment
 from attnlab.measure.audit.leaks import LIMIT
 from attnlab.perplexity import Probe
 from attnlab.records import flat, optional
@@ -32,6 +30,7 @@ from attnlab.studies.compare.records import (
     read_records,
     refuse_differences,
 )
+from attnlab.studies.study import StudyResult
 
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ALPHA = 0.05
@@ -213,16 +212,11 @@ class Explanation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonResult:
+class ComparisonResult(StudyResult):
     """The result of a comparison."""
 
     kind: str = "comparison"
-    study: str
-    title: str
     question: str
-    command: str
-    finished: str
-    seconds: float
     quick: bool
     task: str
     preset: str
@@ -235,7 +229,6 @@ class ComparisonResult:
     specimens: list[Judged]
     comparisons: list[Comparison]
     paired: list[Difference]
-    environment: dict[str, Any]
     settings: dict[str, dict[str, Any]]
     theirs: tuple[dict[str, Any], ...] | None = optional()
     text_quality: Quality | None = optional()
@@ -266,7 +259,6 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
         title=plan.title,
         question=plan.question,
         command=plan.command,
-        finished=date.today().isoformat(),
         seconds=round(sum(one.values["seconds"] + one.measured.measuring for one in every), 1),
         quick=plan.quick,
         task=config.task.name,
@@ -285,7 +277,6 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
             for column in columns[1:]
             if column.kind != "count"
         ],
-        environment=environment(),
         settings={name: settings_of(rows[0].run) for name, rows in records.items()},
         theirs=plan.theirs or None,
         text_quality=text_quality,
