@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +16,9 @@ from attnlab import stages, studies, train
 from attnlab.config import preset_names
 from attnlab.corpora import Question, export, load_corpus, load_questions, sources
 from attnlab.errors import CheckpointError, DataError, Interrupted, OutputExists, UserError
+from attnlab.folders import write_json
 from attnlab.reader import Reader
+from attnlab.records import plain
 from attnlab.runs import Run
 from attnlab.studies import recall
 from attnlab.studies.recall import split_facts
@@ -34,9 +38,31 @@ def console() -> Any:
         yield Console(file=nowhere, width=80)
 
 
-def test_the_whole_story(tmp_path: Path, console: Console) -> None:
-    result = recall.begin(PLAN, tmp_path / "study", console)
-    folder, exam = tmp_path / "study", load_questions("people:60:test")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder and the result of the study."""
+    folder = tmp_path_factory.mktemp("recall") / "study"
+    return folder, recall.begin(PLAN, folder, Console(quiet=True))
+
+
+Whole = tuple[Path, dict[str, Any]]
+
+
+def examined(whole: Whole, folder: Path, exam: Path | str) -> tuple[dict[str, Any], str]:
+    """The result of the same models with another exam, and what is shown."""
+    shutil.copytree(whole[0], folder)
+    for name in ("result.json", "predictions.txt", "manifest.json"):
+        (folder / name).unlink()
+    console = Console(file=io.StringIO(), width=100)
+    plan = replace(PLAN, exam=str(exam))
+    stored = {"study": "recall", "plan": plain(plan), "fingerprints": recall.STUDY.fingerprints(plan)}
+    write_json(folder / "study.json", stored)
+    return studies.resume(folder, console), console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_whole_story(whole: Whole, console: Console) -> None:
+    folder, result = whole
+    exam = load_questions("people:60:test")
     assert json.loads((folder / "result.json").read_text())["rows"] == result["rows"]
     assert len((folder / "predictions.txt").read_text().split("\n")) == len(exam) + 1
     assert [row["name"] for row in result["rows"]] == [row.name for row in recall.ROWS]
@@ -64,10 +90,8 @@ def test_the_whole_story(tmp_path: Path, console: Console) -> None:
 
 
 def test_a_study_that_was_killed_goes_on_to_the_same_result(
-    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = recall.begin(PLAN, tmp_path / "whole", console)
-
     class Kill(Exception):
         pass
 
@@ -85,17 +109,16 @@ def test_a_study_that_was_killed_goes_on_to_the_same_result(
     assert Run.open(tmp_path / "killed/no-pretraining").complete
     assert not Run.open(tmp_path / "killed/pretrain").complete
     again = studies.resume(tmp_path / "killed", console)
-    for left, right in zip(whole["rows"], again["rows"], strict=True):
+    for left, right in zip(whole[1]["rows"], again["rows"], strict=True):
         assert {**left, "seconds": 0} == {**right, "seconds": 0}
-    losses = [[row["loss"] for row in one["runs"]["pretrain"]["metrics"]] for one in (whole, again)]
+    losses = [[row["loss"] for row in one["runs"]["pretrain"]["metrics"]] for one in (whole[1], again)]
     assert losses[0] == losses[1]
 
 
-def test_an_exam_without_answers_gives_predictions_only(tmp_path: Path, console: Console) -> None:
+def test_an_exam_without_answers_gives_predictions_only(whole: Whole, tmp_path: Path) -> None:
     blind = tmp_path / "blind.tsv"
     blind.write_text("Where was Hank Aaron born?\n")
-    plan = recall.Plan("people:60", "people:60:train", str(blind), preset="quick", given=GIVEN)
-    result = recall.begin(plan, tmp_path / "study", console)
+    result, _ = examined(whole, tmp_path / "study", blind)
     assert "accuracy" not in result["rows"][0]
     assert (tmp_path / "study/predictions.txt").read_text().count("\n") == 1
     assert result["answers"] == {"right": [], "wrong": [], "example": "Where was Hank Aaron born?"}
@@ -114,21 +137,16 @@ def test_a_stop_during_the_examination_says_how_to_go_on(
     assert studies.resume(tmp_path / "study", console)["rows"]
 
 
-def test_questions_asked_in_training_are_not_called_new(tmp_path: Path) -> None:
-    plan = recall.Plan("people:60", "people:60:train", "people:60:train", preset="quick", given=GIVEN)
-    with (tmp_path / "out.txt").open("w") as stream:
-        result = recall.begin(plan, tmp_path / "study", Console(file=stream, width=100))
+def test_questions_asked_in_training_are_not_called_new(whole: Whole, tmp_path: Path) -> None:
+    result, shown = examined(whole, tmp_path / "study", "people:60:train")
     assert result["world"]["asked_before"] == 36
-    assert "36 of them asked in training" in (tmp_path / "out.txt").read_text()
+    assert "36 of them asked in training" in shown
 
 
-def test_questions_about_strangers_are_counted_and_long_answers_cut(tmp_path: Path) -> None:
+def test_questions_about_strangers_are_counted_and_long_answers_cut(whole: Whole, tmp_path: Path) -> None:
     strange = tmp_path / "strange.tsv"
     strange.write_text("Where was Zaphod Beeblebrox born?\tBetelgeuse\n")
-    plan = recall.Plan("people:60", "people:60:train", str(strange), preset="quick", given=GIVEN)
-    with (tmp_path / "out.txt").open("w") as stream:
-        recall.begin(plan, tmp_path / "study", Console(file=stream, width=100))
-    assert "note: 1 of 37 questions name nobody" in (tmp_path / "out.txt").read_text()
+    assert "note: 1 of 37 questions name nobody" in examined(whole, tmp_path / "study", strange)[1]
     assert recall.short("x" * 31) == "x" * 29 + "…"
     assert recall.short("x" * 30) == "x" * 30
 

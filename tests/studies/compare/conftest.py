@@ -17,7 +17,7 @@ SMALL: dict[str, Any] = {
     "train": {"epochs": 2.0, "tokens_per_batch": 512, "checkpoint_every": 20, "lr": 3e-3},
     "tokenizer": {"min_count": 1},
 }
-WORDS = {"corpus": "prose:400:train", "dev": "prose:400:dev", "task": "words", "given": SMALL}
+WORDS = {"corpus": "prose:200:train", "dev": "prose:200:dev", "task": "words", "given": SMALL}
 
 
 @pytest.fixture

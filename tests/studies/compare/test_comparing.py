@@ -66,7 +66,7 @@ def test_figures_are_those_of_the_runs(compared: Compared) -> None:
             assert run["values"]["dev_token_perplexity"] == pytest.approx(losses.token_perplexity)
             assert specimen["values"]["dev_token_perplexity"]["each"][at] == run["values"]["dev_token_perplexity"]
             assert [step["loss"] for step in run["metrics"]] == [step["loss"] for step in there.metrics()]
-            lines = corpora.load_corpus("prose:400:dev").lines
+            lines = corpora.load_corpus("prose:200:dev").lines
             again = perplexity.sentence_losses(*load_model(there.model), lines, longest=100)
             assert again.losses == pytest.approx(losses.losses, abs=1e-5)
         assert specimen["values"]["peak_memory"]["mean"] > 1e8
@@ -122,11 +122,11 @@ def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
 
 def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "study"
-    slow = {**small, "train": {**small["train"], "epochs": 40.0}}
+    slow = {**small, "train": {**small["train"], "epochs": 400.0}}
     code = (
         "from attnlab.studies import compare as comparing; from attnlab.errors import Interrupted\n"
-        f"try: comparing.compare('dot', 'linear', seeds=1, jobs=2, out={str(folder)!r}, corpus='prose:400:train',"
-        f" dev='prose:400:dev', task='words', given={slow!r})\n"
+        f"try: comparing.compare('dot', 'linear', seeds=1, jobs=2, out={str(folder)!r}, corpus='prose:100:train',"
+        f" dev='prose:100:dev', task='words', given={slow!r})\n"
         "except Interrupted as error: print(error)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -141,7 +141,7 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path) -> 
     stopped = Run.open(folder / "dot" / "seed-0")
     assert not stopped.complete
     assert stopped.checkpoints()
-    # A shorter way to the end than the forty epochs that were asked for.
+    # A shorter way to the end than the 400 epochs that were asked for.
     shorten(folder)
     result = comparing.STUDY.resume(folder, read_json(folder / "study.json")["plan"], Console(quiet=True))
     assert [one["name"] for one in result["specimens"]] == ["dot", "linear"]
@@ -151,7 +151,7 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path) -> 
 def shorten(folder: Path) -> None:
     """Let a comparison end after an epoch or so, wherever its runs are."""
     for path in [folder / "study.json", *folder.glob("*/seed-0/config.json")]:
-        path.write_text(path.read_text().replace('"epochs": 40.0', '"epochs": 4.0'), encoding="utf-8")
+        path.write_text(path.read_text().replace('"epochs": 400.0', '"epochs": 2.0'), encoding="utf-8")
     reseal(folder)
 
 
@@ -187,16 +187,16 @@ def test_two_at_once_on_one_folder_are_refused(compared: Compared, tmp_path: Pat
 def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Path) -> None:
     folder, result = compared
     names = [str(folder / name / f"seed-{seed}") for name in ("dot", "shared_qk") for seed in (0, 1)]
-    again = comparing.compare(*names, dev="prose:400:dev", out=tmp_path / "again")
+    again = comparing.compare(*names, dev="prose:200:dev", out=tmp_path / "again")
     assert [one["name"] for one in again["specimens"]] == ["dot", "shared_qk"]
     assert (
         again["specimens"][0]["values"]["dev_token_perplexity"]
         == result["specimens"][0]["values"]["dev_token_perplexity"]
     )
     with pytest.raises(UserError, match="no run of shared_qk with seed 1"):
-        comparing.make_plan(names[:3], data=comparing.Data(dev="prose:400:dev"))
+        comparing.make_plan(names[:3], data=comparing.Data(dev="prose:200:dev"))
     with pytest.raises(UserError, match="are both dot with seed 0"):
-        comparing.make_plan([names[0], *names], data=comparing.Data(dev="prose:400:dev"))
+        comparing.make_plan([names[0], *names], data=comparing.Data(dev="prose:200:dev"))
     with pytest.raises(UserError, match="finished runs only"):
         comparing.make_plan([names[0], "dot"])
 
@@ -225,7 +225,7 @@ def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mechanism", "same"), [("dot", True), ("additive", True), ("zero_mask", False)])
 def test_word_by_word_tells_who_looks_ahead(mechanism: str, same: bool) -> None:
-    lines = some(corpora.load_corpus("prose:400:dev").lines, 5)
+    lines = some(corpora.load_corpus("prose:200:dev").lines, 5)
     tokenizer = Tokenizer.train("word", lines, 0)
     torch.manual_seed(0)
     config = ModelConfig(
