@@ -136,7 +136,8 @@ def _prefix_at(subject: Subject, setting: Setting, lengths: Sequence[int]) -> It
         y = subject.run(x).detach()
         for kept in (tokens for tokens in lengths if tokens < setting.tokens):
             apart = difference(y[:, :kept], subject.run(x[:, :kept]).detach())
-            words = f"the outputs of the first {kept} tokens differ by {apart:.2g} when more follow ({setting})"
+            first = "first token" if kept == 1 else f"first {kept} tokens"
+            words = f"the outputs of the {first} differ by {apart:.2g} when more follow ({setting})"
             yield Finding(apart, words)
 
 
