@@ -51,7 +51,7 @@ class Entry:
     loss: float | None = None
     accuracy: float | None = None
     note: str = ""  # what is wrong, or what it is about
-    settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
+    settings: Mapping[str, object] = field(default_factory=dict)  # by dotted name
     runs: tuple[Entry, ...] = ()  # those inside a study
 
     @property
@@ -64,7 +64,7 @@ class Entry:
         """The names of its mechanisms, as they are repeated over the layers."""
         return split_names(self.mechanism) if self.mechanism else []
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, object]:
         """The figures by name, as lists, filters and programs see them."""
         return {name: getattr(self, name) for name in _COLUMNS}
 
@@ -221,7 +221,7 @@ def _read_output(path: Path) -> Entry:
     return Entry(path, "output", command, "complete", when, loss=loss, accuracy=accuracy, note=note)
 
 
-def _read_result(path: Path) -> dict[str, Any] | None:
+def _read_result(path: Path) -> dict[str, object] | None:
     return read_json(path / "result.json") if is_written(path / "result.json") else None
 
 
@@ -242,7 +242,7 @@ def last_step(path: Path) -> dict[str, Any]:
     return {}
 
 
-def last_epoch(result: Mapping[str, object]) -> dict[str, Any]:
+def last_epoch(result: Mapping[str, object]) -> dict[str, object]:
     """The last validation of an encoder."""
     history = result.get("history")
     return as_table(history[-1] if isinstance(history, list) and history else None)
@@ -253,7 +253,7 @@ def _changed(*paths: Path) -> float:
     return max((path.lstat().st_mtime for path in paths if os.path.lexists(path)), default=0.0)
 
 
-def as_table(value: object) -> dict[str, Any]:
+def as_table(value: object) -> dict[str, object]:
     """A stored value if it is a table, else an empty one."""
     return value if isinstance(value, dict) else {}
 
@@ -324,7 +324,7 @@ class Filter:
         return compared[self.sign]
 
 
-def _values(entry: Entry) -> dict[str, Any]:
+def _values(entry: Entry) -> dict[str, object]:
     """Everything that a filter can ask for: settings and columns, and `what` under the name of its kind."""
     named = {"run": {"stage": entry.what}, "study": {"study": entry.what}}.get(entry.kind, {})
     return {**entry.settings, **entry.columns(), **named}
@@ -402,9 +402,9 @@ class Details:
     """An entry with its result, its files and, for a run, its data and its differences from the preset."""
 
     entry: Entry
-    stored: Mapping[str, Any]  # config.json of a run
+    stored: Mapping[str, object]  # config.json of a run
     differences: Mapping[str, tuple[Any, Any]] | None  # (preset's, run's); None where the preset is unknown
-    result: Mapping[str, Any] | None
+    result: Mapping[str, object] | None
     files: Sequence[tuple[str, int]] | None  # with their bytes
 
     def plain(self) -> dict[str, Any]:

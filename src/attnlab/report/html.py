@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -37,7 +36,7 @@ def _drawn(block: Chart | HeatMap) -> Markup:
     return Markup(draw_chart(block) if isinstance(block, Chart) else draw_heat_map(block))
 
 
-def _chart_data(chart: Chart) -> dict[str, Any]:
+def _chart_data(chart: Chart) -> dict[str, object]:
     """The numbers of a line chart for the script, with five digits."""
 
     def short(values: Sequence[float]) -> list[float | None]:
@@ -88,7 +87,7 @@ def thousandths(pattern: Sequence[Sequence[float]]) -> list[list[int]]:
     return rows
 
 
-def _viewer(block: Heads) -> dict[str, Any]:
+def _viewer(block: Heads) -> dict[str, object]:
     """The data of the template: heads by layer, the map with its names, and the weights for the tooltips."""
     first, names = first_head(block), [visible(token) for token in block.tokens]
     pictures = [

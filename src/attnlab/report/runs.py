@@ -82,7 +82,7 @@ def _distinct_names(entries: Sequence[Entry]) -> list[str]:
     return names
 
 
-def _describe(entry: Entry, name: str, defects: Mapping[str, str]) -> dict[str, Any]:
+def _describe(entry: Entry, name: str, defects: Mapping[str, str]) -> Result:
     stored, run = read_json(entry.path / "config.json"), Run(entry.path)
     metrics = run.metrics()
     result = run.result if run.complete else {}
@@ -100,7 +100,7 @@ def _describe(entry: Entry, name: str, defects: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _values_of(result: Result, metrics: Sequence[Result], entry: Entry) -> dict[str, Any]:
+def _values_of(result: Result, metrics: Sequence[Result], entry: Entry) -> Result:
     """The figures of a run; for one that was stopped, from its last steps."""
     last = metrics[-1] if metrics else {}
     recent = [row["loss"] for row in metrics[-max(1, len(metrics) // 20) :] if row.get("loss") is not None]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from attnlab.config import flatten
+
 NOTHING = "–"  # where there is no value
 
 
@@ -131,13 +133,9 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Nested settings as dotted names with their values."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", plain(value)
+    return ((name, plain(value)) for name, value in flatten(settings))
 
 
 def magnitude(largest: float) -> tuple[float, str]:
