@@ -1,13 +1,13 @@
-"""A reader that learns from questions with answers to find answers in lines, and then writes questions about the others.
+"""Extractive question answering learned from the training questions, used to write questions about all other lines.
 
-Why: a model without the book learns a fact the better the more often it is asked, and only some people are asked about in
-the training questions. The reader sees what was asked and where in the line the answer stood, and writes such questions, with
-answers, for everybody else. It is generic: kinds of questions, shapes of answers and the words that lead to them are learned.
-It must not know about tokens or models; what it writes are questions like any others.
+A model without the corpus at hand learns a fact better the more often it is asked about it, and the training questions are
+about some people only. The reader learns what was asked and where in the line the answer was, and writes such questions,
+with answers, for everyone else. Nothing is built in: kinds of questions, shapes of answers and the words around them are
+learned. Knows nothing about tokens or models.
 
     reader = Reader.train(corpus, questions)
     reader.read("Where was Ann B. Lee born?")      Answer(text='York', probability=0.97)
-    reader.write(at_least=0.5)                     a question of every kind for everybody not asked about
+    reader.write(at_least=0.5)                     a question of every kind about everyone not asked about
 """
 
 from __future__ import annotations
@@ -21,8 +21,20 @@ import numpy as np
 from attnlab.corpora import Corpus, Question
 from attnlab.corpora.library import normal
 from attnlab.errors import DataError
+from attnlab.reader.candidates import (
+    NONE,
+    Candidate,
+    Known,
+    Page,
+    Usage,
+    candidate_spans,
+    candidates_of,
+    known_clues,
+    none_clues,
+    page_of,
+    shapes_of,
+)
 from attnlab.reader.choice import Choice, Lesson
-from attnlab.reader.clues import NONE, Customs, Known, Stretch, known_clues, none_clues, stretches_of
 from attnlab.reader.kinds import (
     SLOT,
     Asked,
@@ -34,22 +46,21 @@ from attnlab.reader.kinds import (
     nearest_kind,
     same_kind,
 )
-from attnlab.reader.pages import Page, candidates, page_of, shapes_of
 
 __all__ = ["Answer", "Kind", "Reader", "Written"]
 
-_PARTS = 10  # of the training questions; what is known in one part is counted in the others
+_PARTS = 10  # folds of the training questions; known answers are counted in the other folds
 
 
 class Answer(NamedTuple):
-    """What a reader found, and how likely it is right."""
+    """An answer and the probability that it is correct."""
 
     text: str
     probability: float
 
 
 class Written(NamedTuple):
-    """A question that a reader wrote, with its answer, and how likely the answer is right."""
+    """A generated question with its answer, and the probability that the answer is correct."""
 
     question: Question
     probability: float
@@ -57,40 +68,40 @@ class Written(NamedTuple):
 
 @dataclass
 class _Book:
-    """A corpus in pages, read once; the candidates of a line are worked out when they are needed first."""
+    """A parsed corpus; the candidates of a line are computed when first needed."""
 
     corpus: Corpus
     pages: tuple[Page, ...]
-    customs: Customs
-    worked_out: dict[tuple[int, frozenset[tuple[str, int]]], list[Stretch]] = field(default_factory=dict)
+    usage: Usage
+    cache: dict[tuple[int, frozenset[tuple[str, int]]], list[Candidate]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, corpus: Corpus) -> _Book:
-        """A corpus in pages."""
+        """Parse a corpus."""
         pages = tuple(page_of(line, title) for line, title in zip(corpus.lines, corpus.titles, strict=True))
-        return cls(corpus, pages, Customs.of(pages))
+        return cls(corpus, pages, Usage.of(pages))
 
-    def stretches(self, lines: Sequence[int], shapes: frozenset[tuple[str, int]]) -> list[Stretch]:
+    def candidates(self, lines: Sequence[int], shapes: frozenset[tuple[str, int]]) -> list[Candidate]:
         """The candidates of the lines under one heading."""
         for number in lines:
-            if (number, shapes) not in self.worked_out:
+            if (number, shapes) not in self.cache:
                 page = self.pages[number]
-                self.worked_out[number, shapes] = stretches_of(page, candidates(page, dict(shapes)), self.customs)
-        return [one for number in lines for one in self.worked_out[number, shapes]]
+                self.cache[number, shapes] = candidates_of(page, candidate_spans(page, dict(shapes)), self.usage)
+        return [one for number in lines for one in self.cache[number, shapes]]
 
 
-def _rows_of(book: _Book, lines: Sequence[int], stretches: Sequence[Stretch], known: Known) -> list[list[str]]:
-    """The clues of every candidate of a question, and last those of the answer not being there."""
-    rows = [[*one.clues, *more] for one, more in zip(stretches, known_clues(stretches, known), strict=True)]
-    return [*rows, none_clues((book.pages[number] for number in lines), stretches, known, book.customs)]
+def _rows_of(book: _Book, lines: Sequence[int], candidates: Sequence[Candidate], known: Known) -> list[list[str]]:
+    """The clues of every candidate of a question, and last those for there being no answer."""
+    rows = [[*one.clues, *more] for one, more in zip(candidates, known_clues(candidates, known), strict=True)]
+    return [*rows, none_clues((book.pages[number] for number in lines), candidates, known, book.usage)]
 
 
 def _lessons_of(
     book: _Book, asked: Sequence[Asked], kind: int, shapes: frozenset[tuple[str, int]], seed: int
 ) -> list[Lesson]:
-    """Questions of one kind as lessons, with known answers counted in the parts that a question is not in.
+    """Training examples from the questions of one kind, with known answers counted in the other folds.
 
-    Counted among all of them, every right answer of a training question would be a known one, and a new name never right.
+    Counted over all questions, every correct answer would be a known one, and new names would never be learned.
     """
     headings = sorted({one.lines for one in asked})
     drawn = np.random.default_rng([seed, kind]).permutation(len(headings))
@@ -100,17 +111,17 @@ def _lessons_of(
         known = _known_of(book, [one for one in asked if part[one.lines] != out], shapes)
         for one in asked:
             if part[one.lines] == out:
-                stretches = book.stretches(one.lines, shapes)
-                right = [stretch.text == one.answer for stretch in stretches]
-                lessons.append(Lesson(kind, _rows_of(book, one.lines, stretches, known), [*right, not any(right)]))
+                candidates = book.candidates(one.lines, shapes)
+                right = [candidate.text == one.answer for candidate in candidates]
+                lessons.append(Lesson(kind, _rows_of(book, one.lines, candidates, known), [*right, not any(right)]))
     return lessons
 
 
 def _known_of(book: _Book, asked: Sequence[Asked], shapes: frozenset[tuple[str, int]]) -> Known:
-    """What is known from the answers of questions."""
+    """The counts of known answers."""
     known = Known()
     for one in asked:
-        known.learn(book.stretches(one.lines, shapes), one.answer)
+        known.learn(book.candidates(one.lines, shapes), one.answer)
     return known
 
 
@@ -120,7 +131,7 @@ class Reader:
 
     book: _Book
     kinds: tuple[Kind, ...]
-    """What it can be asked, the commonest kind first."""
+    """What it can be asked, the most common kind first."""
     shapes: tuple[frozenset[tuple[str, int]], ...]
     known: tuple[Known, ...]
     choice: Choice
@@ -129,7 +140,7 @@ class Reader:
 
     @classmethod
     def train(cls, corpus: Corpus, questions: Sequence[Question], seed: int = 0) -> Reader:
-        """A reader that has learned from the questions that are about lines of a corpus."""
+        """Train a reader on the questions that are about lines of a corpus."""
         asked, book = located(corpus, questions), _Book.of(corpus)
         forms = common_forms(asked)
         if len(forms) < 2:
@@ -140,7 +151,7 @@ class Reader:
         number = {kind.name: at for at, kind in enumerate(first.kinds)}
         groups = same_kind(often, forms, lambda form, lines: first.answer(lines, number[form]).text)
         kinds = grouped(often, groups)
-        # Forms that were asked once or twice are read like the common form they resemble.
+        # Rare forms are treated like the common form they resemble.
         rare = sorted({one.form for one in asked} - set(forms))
         homes = [nearest_kind(kinds, form) for form in rare]
         groups = [
@@ -151,7 +162,7 @@ class Reader:
 
     @classmethod
     def learn(cls, book: _Book, asked: Sequence[Asked], kinds: tuple[Kind, ...], seed: int) -> Reader:
-        """A reader of questions whose kinds are known."""
+        """Train a reader on questions whose kinds are known."""
         of_form = {form: number for number, kind in enumerate(kinds) for form, _ in kind.forms}
         parts = [[one for one in asked if of_form[one.form] == number] for number in range(len(kinds))]
         shapes = tuple(frozenset(shapes_of(one.answer for one in part).items()) for part in parts)
@@ -165,19 +176,19 @@ class Reader:
         return cls(book, kinds, shapes, known, Choice.learn(lessons, len(kinds)), done, seed)
 
     def answer(self, lines: tuple[int, ...], kind: int) -> Answer:
-        """The likeliest answer in the lines under a heading, whose probabilities are added where it stands several times."""
-        stretches = self.book.stretches(lines, self.shapes[kind])
-        if not stretches:
+        """Return the most probable answer in the lines under a heading, summed over its occurrences."""
+        candidates = self.book.candidates(lines, self.shapes[kind])
+        if not candidates:
             return Answer(NONE, 0.0)
-        rows = _rows_of(self.book, lines, stretches, self.known[kind])
+        rows = _rows_of(self.book, lines, candidates, self.known[kind])
         total: dict[str, float] = {}
-        for one, probability in zip(stretches, self.choice.probabilities(kind, rows)[:-1], strict=True):
+        for one, probability in zip(candidates, self.choice.probabilities(kind, rows)[:-1], strict=True):
             total[one.text] = total.get(one.text, 0.0) + float(probability)
         best = max(total, key=lambda text: total[text])
         return Answer(best, total[best])
 
     def read(self, asked: int | str, kind: int = 0) -> Answer:
-        """The answer to a question, or to a kind of question about a line; empty where no stretch of it may be one."""
+        """Answer a question, or a kind of question about a line; the answer is empty if there is no candidate."""
         if isinstance(asked, int):
             heading = normal(self.book.corpus.titles[asked])
             return self.answer(self.book.corpus.shelf.get(heading, (asked,)), kind)
@@ -189,9 +200,9 @@ class Reader:
         return self.answer(lines, nearest_kind(self.kinds, form))
 
     def write(self, kinds: Sequence[int] | None = None, at_least: float = 0.0) -> tuple[Written, ...]:
-        """A question of every kind about every heading that was not asked about in that kind, with answers as likely as asked.
+        """Write a question of every kind about every heading not asked about in that kind, with answers at least so probable.
 
-        Forms of a kind are drawn in the proportions in which they were asked.
+        The forms of a kind are drawn in the proportions of the training questions.
         """
         chosen = range(len(self.kinds)) if kinds is None else kinds
         rng = np.random.default_rng(self.seed)

@@ -1,9 +1,8 @@
-"""The choice among the candidates of a line: a softmax over sums of weights, one weight a clue.
+"""A log-linear model that chooses among the candidates of a line: a softmax over sums of weights, one weight per clue.
 
-Why: two thousand questions are few, clues are many, and a log-linear model with a prior on its weights learns from them in
-seconds, always ends at the same weights, and says how sure it is. Where questions of several kinds are asked, each kind has
-weights of its own beside those that all share, so that what is common is learned from all of them.
-It must not know where clues come from.
+Two thousand questions are few and clues are many; a log-linear model with a prior on its weights learns from them in seconds,
+always converges to the same weights, and gives probabilities. Each kind of question has its own weights in addition to
+shared ones, so that what is common is learned from all kinds. Knows nothing about where clues come from.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from scipy.sparse import csr_array
 _Numbers = NDArray[np.float64]
 Rows = list[list[str]]  # the clues of each candidate of one question
 _PRIOR = 2.0  # the inverse variance of a weight
-_LEAST_QUESTIONS = 2  # a clue of one question only could do nothing but learn it by heart
+_LEAST_QUESTIONS = 2  # a clue that occurs in one question only would memorise it
 _ROUNDS = 80
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A question as the choice sees it: its kind, the clues of its candidates, and which of them are right."""
+    """A training example: the kind of question, the clues of its candidates, and which of them are correct."""
 
     kind: int
     rows: Rows
@@ -35,7 +34,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class _Batch:
-    """All lessons of one kind as one matrix, candidate by candidate."""
+    """All lessons of one kind as one matrix with one row per candidate."""
 
     matrix: csr_array
     transposed: csr_array
@@ -44,12 +43,12 @@ class _Batch:
     right: NDArray[np.bool_]
 
     def log_sums(self, scores: _Numbers) -> _Numbers:
-        """The logarithm of the sum of exponentials over the candidates of each lesson."""
+        """Log-sum-exp over the candidates of each lesson."""
         most = np.maximum.reduceat(scores, self.begins)
         return most + np.log(np.add.reduceat(np.exp(scores - most[self.lesson]), self.begins))
 
     def loss(self, weights: _Numbers) -> tuple[float, _Numbers]:
-        """How unlikely the right candidates are, and the slope of it."""
+        """The negative log-likelihood of the correct candidates, and its gradient."""
         scores = (self.matrix @ weights.astype(np.float32)).astype(np.float64)
         all_of, right_of = self.log_sums(scores), self.log_sums(np.where(self.right, scores, -1e9))
         wanted = np.where(self.right, np.exp(np.minimum(scores - right_of[self.lesson], 0.0)), 0.0)
@@ -69,7 +68,7 @@ def _clue_numbers(lessons: Sequence[Lesson]) -> dict[str, int]:
 
 
 def _matrix_of(rows: Sequence[Sequence[str]], numbers: dict[str, int]) -> csr_array:
-    """Candidates by clues, ones where a candidate has a clue; unknown clues are left out."""
+    """A matrix of candidates by clues, 1 if a candidate has a clue; unknown clues are ignored."""
     columns: list[int] = []
     ends = [0]
     for row in rows:
@@ -80,7 +79,7 @@ def _matrix_of(rows: Sequence[Sequence[str]], numbers: dict[str, int]) -> csr_ar
 
 
 def _batch_of(lessons: Sequence[Lesson], numbers: dict[str, int]) -> _Batch:
-    """Lessons of one kind as a batch."""
+
     sizes = [len(lesson.rows) for lesson in lessons]
     matrix = _matrix_of([row for lesson in lessons for row in lesson.rows], numbers)
     begins = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
@@ -94,11 +93,11 @@ class Choice:
 
     numbers: dict[str, int]
     weights: _Numbers
-    """Kinds by clues, what all kinds share already added."""
+    """Kinds by clues, with the shared weights added."""
 
     @classmethod
     def learn(cls, lessons: Sequence[Lesson], kinds: int) -> Choice:
-        """The weights that make the right candidates likely, and no larger than that is worth."""
+        """Fit the weights by penalised maximum likelihood."""
         numbers = _clue_numbers(lessons)
         parts = [[lesson for lesson in lessons if lesson.kind == kind] for kind in range(kinds)]
         batches = [_batch_of(part, numbers) if part else None for part in parts]
@@ -123,7 +122,7 @@ class Choice:
         return cls(numbers, table if kinds == 1 else table[0] + table[1:])
 
     def probabilities(self, kind: int, rows: Rows) -> _Numbers:
-        """How likely each candidate of a question is the right one."""
+        """Return the probability that each candidate of a question is correct."""
         scores: _Numbers = _matrix_of(rows, self.numbers) @ self.weights[kind]
         likely = np.exp(scores - scores.max())
         return likely / likely.sum()

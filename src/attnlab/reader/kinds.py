@@ -1,8 +1,8 @@
-"""What is asked, apart from about whom: the forms of questions, and which forms ask for the same.
+"""The forms of questions (questions without the name), and which forms ask for the same.
 
-Why: `Where was X born?` and `What is the birthplace of X?` are one kind of question in two forms, `When was X born?` is
-another, and nobody says so. Forms that are answered alike, by readers that have learned each form for itself, are one kind.
-It must not know how a reader works.
+`Where was X born?` and `What is the birthplace of X?` are two forms of one kind of question, `When was X born?` is another.
+This is not known in advance: forms are of one kind if readers trained on each form separately give the same answers. Knows
+nothing about how a reader works.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from attnlab.corpora.library import normal
 from attnlab.errors import DataError
 
 SLOT = "{}"
-_LEAST_QUESTIONS = 5  # of a form, to learn it for itself
-_ALIKE = 0.8  # of the lines asked about, answered the same by two forms of one kind
+_LEAST_QUESTIONS = 5  # to learn a form separately
+_ALIKE = 0.8  # share of equal answers that makes two forms one kind
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Asked:
 
 @dataclass(frozen=True)
 class Kind:
-    """Forms that ask for the same, each with the number of times it was asked, the commonest first."""
+    """Forms that ask for the same, each with its count, the most common first."""
 
     forms: tuple[tuple[str, int], ...]
 
     @property
     def name(self) -> str:
-        """The commonest form."""
+        """The most common form."""
         return self.forms[0][0]
 
 
 def look_up(corpus: Corpus, question: str) -> tuple[tuple[int, ...], str]:
-    """The lines that a question is about, none where nothing is, and its form: the question without the heading."""
+    """Return the lines that a question is about, if any, and its form: the question without the heading."""
     found = documents_about(corpus, question)
     if not found:
         return (), question
@@ -54,7 +54,7 @@ def look_up(corpus: Corpus, question: str) -> tuple[tuple[int, ...], str]:
 
 
 def located(corpus: Corpus, questions: Sequence[Question]) -> list[Asked]:
-    """The questions that have an answer and are about a line of the corpus."""
+    """Return the questions that have an answer and are about a line of the corpus."""
     if not any(corpus.titles):
         raise DataError(
             f"{corpus.source}: no line begins with a heading; a reader needs lines like `Ann B. Lee. Lee was born in York .`"
@@ -71,7 +71,7 @@ def located(corpus: Corpus, questions: Sequence[Question]) -> list[Asked]:
 
 
 def grouped(asked: Sequence[Asked], forms: Sequence[Sequence[str]]) -> tuple[Kind, ...]:
-    """Kinds from groups of forms, the kind that was asked most often first."""
+    """Make kinds from groups of forms, the most common kind first."""
     counts = Counter(one.form for one in asked)
     kinds = [
         Kind(tuple(sorted(((form, counts[form]) for form in group), key=lambda one: (-one[1], one[0]))))
@@ -81,7 +81,7 @@ def grouped(asked: Sequence[Asked], forms: Sequence[Sequence[str]]) -> tuple[Kin
 
 
 def common_forms(asked: Sequence[Asked]) -> list[str]:
-    """The forms that were asked often enough to be learned by themselves, the commonest first."""
+    """Return the forms that are common enough to be learned separately, the most common first."""
     counts = Counter(one.form for one in asked)
     return sorted(
         (form for form, count in counts.items() if count >= _LEAST_QUESTIONS), key=lambda form: (-counts[form], form)
@@ -96,7 +96,7 @@ def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
 def same_kind(
     asked: Sequence[Asked], forms: Sequence[str], answer: Callable[[str, tuple[int, ...]], str]
 ) -> list[list[str]]:
-    """Forms in groups: two are together where the lines that either was asked about are answered alike in both."""
+    """Group the forms that give mostly the same answers for the lines that either was asked about."""
     lines = {form: [one.lines for one in asked if one.form == form] for form in forms}
     groups: list[list[str]] = []
     for form in forms:
@@ -112,7 +112,7 @@ def same_kind(
 
 
 def nearest_kind(kinds: Sequence[Kind], form: str) -> int:
-    """The kind of a form, or where it is new, of the form that reads most like it."""
+    """Return the kind of a form; of a new one, that of the most similar form."""
     forms = {known: number for number, kind in enumerate(kinds) for known, _ in kind.forms}
     if form in forms:
         return forms[form]
