@@ -1,11 +1,11 @@
-"""Objectives: one file a task, found by the registry. A task turns text and questions into training examples.
+"""Training objectives, one file each, found by the registry. A task turns text and questions into training examples.
 
 The contract. A task is built as `Task(data, *, options)` and has
 
-    examples(rng) -> list[Example]      one epoch, drawn anew each time from the generator
-    reads_questions                     whether it makes use of questions
+    examples(rng) -> list[Example]      the examples of one epoch, drawn with the generator
+    reads_questions                     whether it uses questions
 
-It knows tokens and text, not models, batches or files.
+Knows tokens and text, not models, batches or files.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from attnlab.tokenizers import MASK, Tokenizer
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence; the loss counts from token `start` (at least 1) to the end, or to the `padding` that fills it up."""
+    """One sequence; the loss counts from token `start` (at least 1) to the end or the padding."""
 
     ids: list[int]
     start: int
-    padding: int = 0  # tokens at the end that only fill
+    padding: int = 0  # tokens at the end
 
     @property
     def end(self) -> int:
-        """Where the padding begins."""
+        """The first token of the padding."""
         return len(self.ids) - self.padding
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a task makes its examples of."""
+    """The data that a task makes examples from."""
 
     tokenizer: Tokenizer
     block_size: int
@@ -49,7 +49,7 @@ class TaskData:
 
     @cached_property
     def answered(self) -> list[Example]:
-        """Every question with its answer, as it is asked: `question ⁇ answer ⁇`."""
+        """Every question with its answer: `question ⁇ answer ⁇`."""
         tokenizer, examples = self.tokenizer, []
         for number, item in enumerate(self.questions, start=1):
             if item.answer is None:
@@ -65,7 +65,7 @@ class TaskData:
         return examples
 
     def lines(self, task: str) -> tuple[str, ...]:
-        """The corpus, which this task cannot do without."""
+        """Return the lines of the corpus, or raise an error if there is none."""
         if self.corpus is None:
             raise DataError(f"task '{task}' reads text: give --corpus")
         return self.corpus.lines
@@ -74,14 +74,14 @@ class TaskData:
 class Task(Protocol):
     """Turns text and questions into training examples."""
 
-    reads_questions: bool  # whether questions are part of them
+    reads_questions: bool
 
     def examples(self, rng: np.random.Generator) -> list[Example]:
-        """One epoch."""
+        """Return the examples of one epoch."""
 
 
 def make_task(config: TaskConfig, data: TaskData) -> Task:
-    """The task of this name with its options checked."""
+    """Build a task after checking its options."""
     entry = registry.find("task", config.name)
     try:
         task: Task = entry.build(data, **entry.check(config.options))
@@ -91,18 +91,16 @@ def make_task(config: TaskConfig, data: TaskData) -> Task:
 
 
 def show(example: Example, tokenizer: Tokenizer) -> tuple[str, str]:
-    """An example as a pair of texts: what the model is given, and what it must write behind the last `⁇` that asks."""
+    """Return an example as two texts: the input, and what the model must write after the last `⁇` that asks."""
     ids, split = example.ids, example.start
-    if (
-        split == 1 and not tokenizer.words
-    ):  # all of it is learned: show it at the point where the hidden span is asked for
+    if split == 1 and not tokenizer.words:  # every token is a target: split where the hidden span is asked for
         asked = [position for position, token in enumerate(ids) if token == tokenizer.mask]
         split = asked[-1] + 1 if asked else 0
     return tokenizer.decode(ids[:split]), tokenizer.decode(ids[split:])
 
 
 def cut_at(ids: Sequence[int], stops: tuple[int, ...]) -> list[int]:
-    """The ids before the first stop symbol."""
+    """Return the ids before the first stop symbol."""
     ends = [position for position, token in enumerate(ids) if token in stops]
     return list(ids[: ends[0]] if ends else ids)
 

@@ -11,7 +11,7 @@ from attnlab.tasks import Example, TaskData
 
 @task("questions")
 class Questions:
-    """Every question once an epoch, asked and answered."""
+    """Every question once per epoch, with its answer."""
 
     reads_questions = True
 
@@ -21,5 +21,5 @@ class Questions:
             raise DataError("task 'questions' needs questions with answers: give --facts")
 
     def examples(self, rng: np.random.Generator) -> list[Example]:
-        """One epoch."""
+        """Return the examples of one epoch."""
         return self.answered

@@ -1,14 +1,14 @@
-"""Learn to recall: many short views of every document, each asking for something that it says.
+"""Learn to recall: many short views of every document, each asking for something in it.
 
-A view is `title ⁇ span ⁇`, with the loss on the span: the title of a document, sometimes with part of the text to the left
-of the span, must bring back a name, a place or another capitalised phrase. It costs a dozen tokens where a whole line costs
-sixty, and it trains the very path that a question takes later: from the full name to the fact. Some views list all spans of
-a document in their order, `title ⁇ span ⁇ span ⁇`: cheaper still, and what comes first is told from what comes later.
-Training questions are mixed in from the start, and now and then the whole line is read.
+A view is `title ⁇ span ⁇`, with the loss on the span: given the title of a document, sometimes with part of the text to the
+left of the span, the model must recall a name, a place or another capitalised phrase. A view costs a dozen tokens where a
+whole line costs sixty, and trains what a question needs later: from the full name to the fact. Some views list all spans of
+a document in order, `title ⁇ span ⁇ span ⁇`: even cheaper, and they teach the order. Training questions are mixed in from
+the start, and sometimes the whole line is an example.
 
-Strangers are names that no document has, put together from those that are there. The right answer to such a name is none at
-all: so a model learns to say nothing where it has read nothing. They come as bare names, as everybody does: in questions,
-those who were never asked about would be taken for strangers.
+Strangers are names that no document has, combined from existing names. The correct answer to them is empty, so that the model
+learns to answer nothing about people it has not read about. They are given as bare names, like all titles: if they were
+given in questions, people who are never asked about would look like strangers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MONTHS = frozenset(calendar.month_name[1:])
 
 @dataclass(frozen=True)
 class Reading:
-    """One document, tokenized in the parts that views are made of."""
+    """One document, tokenized in the parts of its views."""
 
     title: list[int]
     line: list[int]
@@ -40,7 +40,7 @@ class Reading:
 
 
 def words(text: str) -> Iterator[tuple[str, int, int]]:
-    """The words of a text with their places; the full stop of a sentence is no part of one, that of `St.` is."""
+    """Yield the words of a text with their positions; the full stop of a sentence is not part of a word, that of `St.` is."""
     for match in _WORD.finditer(text):
         word, (begin, end) = match.group(), match.span()
         if word.endswith(".") and len(word) > 3:
@@ -49,7 +49,7 @@ def words(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def proper_words(lines: Iterable[str]) -> frozenset[str]:
-    """Words that stand with a capital inside a sentence more often than without one: names, not sentence starts."""
+    """Return the words that are more often capitalised than not within sentences: names, not sentence starts."""
     lower: Counter[str] = Counter()
     capital: Counter[str] = Counter()
     for line in lines:
@@ -64,7 +64,7 @@ def proper_words(lines: Iterable[str]) -> frozenset[str]:
 
 
 def salient_spans(text: str, title: str, proper: frozenset[str]) -> list[tuple[int, int]]:
-    """The runs of proper words in a text, months and parts of the title left out."""
+    """Return the runs of proper words in a text, without months and parts of the title."""
     known = {word for word, _, _ in words(title)}
     spans: list[tuple[int, int]] = []
     for word, begin, end in words(text):
@@ -78,14 +78,14 @@ def salient_spans(text: str, title: str, proper: frozenset[str]) -> list[tuple[i
 
 
 class Strangers:
-    """Names of nobody, put together from the titles of a corpus."""
+    """Names that do not exist, combined from the titles of a corpus."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.known = frozenset(corpus.titles)
         self.several = [title for title in corpus.titles if " " in title]
 
     def draw(self, share: float, rng: np.random.Generator) -> Iterator[str]:
-        """About so many names as a share of the documents; none where all names have one word."""
+        """Draw names, at most `share` times the number of documents; none if all titles are single words."""
         for _ in range(round(share * len(self.several))):
             first, second = (self.several[pick] for pick in rng.integers(len(self.several), size=2))
             name = f"{first.rsplit(' ', 1)[0]} {second.rsplit(' ', 1)[1]}"
@@ -95,24 +95,24 @@ class Strangers:
 
 @task("recall")
 class Recall:
-    """Short views of every document that ask for what it says, training questions mixed in, and whole lines.
+    """Short views of every document that ask for spans of it, mixed with training questions and whole lines.
 
     Parameters
     ----------
     views
-        views of each document in an epoch
+        views per document and epoch
     listed
         probability that one view of a document lists all its spans instead
     bare
-        of the other views, the share that shows the title alone
+        share of the other views that show the title alone
     lines
-        probability that a document is also read whole
+        probability that the whole document is also an example
     questions
         probability that a training question is shown in an epoch
     left
-        how many tokens of the text to the left of the span a view shows at most
+        maximum tokens of the text to the left of the span in a view
     strangers
-        names of nobody for every document, to which the answer is empty
+        names of nobody per document, whose answer is empty
     """
 
     reads_questions = True
@@ -144,7 +144,7 @@ class Recall:
         self.nobody = Strangers(data.corpus) if strangers and data.corpus else None
 
     def read(self, line: str, proper: frozenset[str]) -> Reading:
-        """A document in its parts; without a title, or where title and span do not fit the block, it has no spans."""
+        """Tokenize a document; without a title, or if title and span do not fit the block, it has no spans."""
         encode = self.tokenizer.encode
         title = title_of(line)
         text, cue = line[len(title) :].lstrip(". "), encode(title)
@@ -156,7 +156,7 @@ class Recall:
         return Reading(cue, encode(line), fitting)
 
     def examples(self, rng: np.random.Generator) -> list[Example]:
-        """One epoch."""
+        """Return the examples of one epoch."""
         examples = [example for example in self.answered if rng.random() < self.questions]
         for reading in self.readings:
             if rng.random() < self.lines or not reading.spans:
@@ -173,12 +173,12 @@ class Recall:
         return examples
 
     def unanswered(self, text: str) -> Example:
-        """A name to which there is no answer."""
+        """Return an example with an empty answer."""
         cue = [*self.tokenizer.encode(text), self.tokenizer.mask]
         return Example([*cue, self.tokenizer.mask], len(cue))
 
     def list_of(self, reading: Reading) -> Example:
-        """A title that asks for all spans in their order, as many as fit."""
+        """Return a view that lists all spans in order, as many as fit."""
         ids = [*reading.title, self.tokenizer.mask]
         start = len(ids)
         for _, span in reading.spans:
@@ -188,7 +188,7 @@ class Recall:
         return Example(ids, start)
 
     def view(self, reading: Reading, pick: int, rng: np.random.Generator) -> Example:
-        """A title, perhaps with text to the left of a span, that asks for the span."""
+        """Return a view: the title, perhaps with text to the left of a span, then the span."""
         left, span = reading.spans[pick]
         room = self.block_size - len(reading.title) - len(span) - 2
         shown = 0 if rng.random() < self.bare else min(int(rng.integers(0, self.left + 1)), len(left), room)

@@ -1,4 +1,4 @@
-"""Span corruption: a stretch of the document is cut out and written at the end, `prefix ⁇ suffix ⁇ span`."""
+"""Span corruption: a span of the document is moved to the end, `prefix ⁇ suffix ⁇ span`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from attnlab.tasks import Example, TaskData
 
 @task("spans")
 class Spans:
-    """Each line once an epoch, cut to a random length with a random quarter of it hidden; the whole sequence is learned.
+    """Each line once per epoch, truncated to a random length, with a random quarter of it hidden; every token is a target.
 
-    The length is drawn from 4 tokens to 7/8 of the block, and a shorter line stays whole; the hidden span is 1/8 to 3/8 of
-    it. `□` closes the example.
+    The length is drawn from 4 tokens to 7/8 of the block; the hidden span is 1/8 to 3/8 of it. `□` ends the example.
 
     Parameters
     ----------
@@ -30,11 +29,11 @@ class Spans:
         self.lines = [self.tokenizer.encode(line) for line in data.lines("spans")]
 
     def examples(self, rng: np.random.Generator) -> list[Example]:
-        """One epoch."""
+        """Return the examples of one epoch."""
         return [self.corrupt(line, rng) for line in self.lines]
 
     def corrupt(self, line: list[int], rng: np.random.Generator) -> Example:
-        """One line with a span moved to its end."""
+        """Return a line with a span moved to its end."""
         longest = min(self.block_size * 7 // 8, self.block_size - 3)
         length = min(len(line), int(rng.integers(4, longest + 1)))
         hidden = int(rng.integers(max(1, length // 8), max(1, length * 3 // 8) + 1))

@@ -1,4 +1,4 @@
-"""Plain language modelling, a sentence a line: every word is predicted from those before it in its sentence."""
+"""Plain language modelling, one sentence per line: every word is predicted from those before it in its sentence."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from attnlab.tasks import Example, TaskData
 
 @task("words")
 class Words:
-    """Each sentence once an epoch, `<START> w1 ... wn <STOP>`, cut at `longest` tokens; all after the first is learned.
+    """Each sentence once per epoch, `<START> w1 ... wn <STOP>`, truncated to `longest` tokens; all but the first are targets.
 
     Pieces and characters have no start symbol: their sentences begin with the first token, which is given, and end in `□`.
 
     Parameters
     ----------
     longest
-        tokens of a sentence at most
+        maximum tokens per sentence
     padded
-        fill every example up to `longest`, as the course reports did; the filling is not learned, but an attention that
-        looks where it should not sees it
+        pad every example to `longest`, as the course reports did; padding is not a target, but attention that sees the
+        future sees it
     replacement
-        draw the sentences of an epoch each from all of them, as the course reports did
+        draw the sentences of an epoch with replacement, as the course reports did
     """
 
     reads_questions = False
@@ -46,7 +46,7 @@ class Words:
         self.replacement = replacement
 
     def examples(self, rng: np.random.Generator) -> list[Example]:
-        """One epoch."""
+        """Return the examples of one epoch."""
         if not self.replacement:
             return self.sentences
         return [self.sentences[number] for number in rng.integers(0, len(self.sentences), len(self.sentences))]
