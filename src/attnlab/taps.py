@@ -1,12 +1,12 @@
-"""Names for tensors on their way: a Tap is an identity with a name. See what passes, change it, or ask what depends on what.
+"""Named tensors inside a model: a Tap is an identity module with a name. Capture its value, patch it, or measure influence.
 
     with capture(model) as seen, patch(model, {"blocks.0.attn.hook_z": without_head_0}):
         model(ids)
     seen["blocks.0.attn.hook_pattern"]
     influence(model, ids)
 
-A fast path that never forms a tensor asks `tap.watched` and takes the readable path when somebody looks. Knows modules and
-tensors, and nothing of the models in which taps stand; docs/looking.md lists those.
+A fast path that never computes a tensor checks `tap.watched`, and the readable path is used if the tap is watched. Knows
+modules and tensors, not the models that contain taps; docs/looking.md lists their taps.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from attnlab.errors import UserError, unknown
 Change = Callable[[Tensor], Tensor]
 Choice = str | Iterable[str] | Callable[[str], bool]
 
-_COPIES = 32  # of a text that `influence` sends through a module at once
+_COPIES = 32  # of a text per forward pass of `influence`
 
 
 class Tap(nn.Module):
-    """An identity that can be watched, and made to pass on something else."""
+    """An identity module whose value can be captured or replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,26 +36,27 @@ class Tap(nn.Module):
 
     @property
     def watched(self) -> bool:
-        """Whether somebody captures or changes what passes here."""
+        """Whether the value is captured or changed."""
         return bool(self._forward_hooks or self.changes)
 
     def forward(self, value: Tensor) -> Tensor:
-        """The value itself, unless it is patched; hooks run after this, so that a capture sees the patched value."""
+        """Return the value, patched if asked; hooks run after this, so a capture sees the patched value."""
         for change in self.changes:
             value = change(value)
         return value
 
 
 def taps_of(module: nn.Module) -> dict[str, Tap]:
-    """All taps by name."""
+    """Return all taps by name."""
     return {name: one for name, one in module.named_modules() if isinstance(one, Tap)}
 
 
 @contextmanager
 def capture(model: nn.Module, ending: Choice = "") -> Iterator[dict[str, Tensor]]:
-    """What passes the taps whose names end in `ending`, without gradient; the last pass wins. Raises when nothing passed.
+    """Capture the values of the taps whose names end in `ending`, detached; the last forward pass wins.
 
-    Instead of an ending: a list of whole names, all of which must be passed, or a function that says yes to a name.
+    Instead of an ending: a list of full names, all of which must be reached, or a function that selects names. Raises if
+    no tap was reached.
     """
     chosen = _choose(taps_of(model), ending)
     if not chosen:
@@ -80,9 +81,9 @@ def capture(model: nn.Module, ending: Choice = "") -> Iterator[dict[str, Tensor]
 
 @contextmanager
 def patch(model: nn.Module, changes: Mapping[str, Change]) -> Iterator[None]:
-    """Have each named tap pass on what its function makes of the value; the function may write into what it is given.
+    """Replace the value of each named tap by the result of its function, which may change its argument in place.
 
-    Several patches of one tap are done in the order in which they were entered. Raises when a tap was never passed.
+    Several patches of one tap are applied in the order in which they were entered. Raises if a tap was never reached.
     """
     taps = _choose(taps_of(model), list(changes))
     waiting = set(taps)
@@ -90,13 +91,13 @@ def patch(model: nn.Module, changes: Mapping[str, Change]) -> Iterator[None]:
     def checked(name: str) -> Change:
         def change(value: Tensor) -> Tensor:
             waiting.discard(name)
-            # A copy, for where a model has two names for one tensor, such as a key that is the query.
+            # A copy, in case the model has two names for one tensor, such as a key that is the query.
             made = changes[name](value.clone())
             if not isinstance(made, Tensor):
                 raise UserError(f"the patch of {name} returned {type(made).__name__}: return the changed tensor")
             if made.shape != value.shape or made.dtype != value.dtype:
                 raise UserError(
-                    f"the patch of {name} returned {kind(made)}, where {kind(value)} passes: return a tensor of the same"
+                    f"the patch of {name} returned {_kind(made)}, where {_kind(value)} passes: return a tensor of the same"
                     " shape and type"
                 )
             return made
@@ -123,16 +124,16 @@ def influence(
     samples: int | None = None,
     seed: int = 0,
 ) -> Float[Tensor, "*B T T"]:
-    """How much every output depends on every input: entry [t, s] is the norm of the derivative of output t by input s.
+    """Return how much every output depends on every input: entry [t, s] is the norm of the derivative of output t by input s.
 
-    The norm is Frobenius's, the root of the sum of all squared partial derivatives, with the module at rest (`eval`). Given
-    the ids of a text or of several of one length, input s is the embedding of token s (`hook_embed`) and output t what the
-    head reads at token t (`hook_final`); given vectors, as for a mechanism alone, they are those and what the module
-    returns. `source` and `target` name other taps instead, any that are laid out [batch, pos, ...].
+    The norm is the Frobenius norm, with the module in `eval` mode. Given the ids of a text or of several texts of one
+    length, input s is the embedding of token s (`hook_embed`) and output t the input of the head at token t (`hook_final`);
+    given vectors, as for a mechanism alone, inputs and outputs are those of the module. `source` and `target` name other
+    taps instead, with the layout [batch, pos, ...].
 
-    Exact by default, at one backward pass for every token and coordinate of the output. With `samples`, outputs are seen
-    along so many random directions only: what is zero stays zero, the square of an entry is right on average, and an entry
-    is off by a standard deviation of at most 1/√(2·samples) of itself, less where a derivative has more than one direction.
+    Exact by default, with one backward pass per token and coordinate of the output. With `samples`, outputs are projected
+    on that many random directions: zeros stay zero, the square of an entry is unbiased, and the standard deviation of an
+    entry is at most 1/√(2·samples) of it, less if a derivative has more than one direction.
     """
     ids = not inputs.is_floating_point()
     ends = (source or ("hook_embed" if ids else None), target or ("hook_final" if ids else None))
@@ -148,10 +149,10 @@ def influence(
 def _derivative_norms(
     module: nn.Module, text: Tensor, ends: tuple[str | None, str | None], samples: int | None, seed: int
 ) -> Float[Tensor, "T T"]:
-    """The influence within one text, by sending copies of it through the module and pulling each at another output."""
+    """The influence within one text: copies of it pass through the module, each differentiated at another output."""
     begin, end = _forward_between(module, text.expand(_COPIES, *text.shape).contiguous(), ends)
     tokens, width = len(text), end.shape[2:].numel()
-    directions = probes(width, samples, seed).to(end)
+    directions = _directions(width, samples, seed).to(end)
     squares = end.new_zeros(tokens, tokens)
     pulls = list(product(range(tokens), directions))
     for some in (pulls[start : start + _COPIES] for start in range(0, len(pulls), _COPIES)):
@@ -167,7 +168,7 @@ def _derivative_norms(
 def _forward_between(
     module: nn.Module, batch: Tensor, ends: tuple[str | None, str | None]
 ) -> tuple[Float[Tensor, "B T ..."], Float[Tensor, "B T ..."]]:
-    """One pass, with the tensors at both ends of the stretch whose derivative is asked for."""
+    """One forward pass; return the tensors between which the derivative is taken."""
     met: dict[str | None, Tensor] = {}
     source, target = ends
 
@@ -193,8 +194,8 @@ def _forward_between(
     return begin, end
 
 
-def probes(width: int, samples: int | None, seed: int) -> Float[Tensor, "K E"]:
-    """The directions along which an output is seen: all, or a few at random and at right angles, made longer to make up."""
+def _directions(width: int, samples: int | None, seed: int) -> Float[Tensor, "K E"]:
+    """The directions on which an output is projected: all, or a few random orthogonal ones, scaled to compensate."""
     if samples is None or samples >= width:
         return torch.eye(width)
     drawn = torch.randn(width, samples, generator=torch.Generator().manual_seed(seed))
@@ -203,7 +204,7 @@ def probes(width: int, samples: int | None, seed: int) -> Float[Tensor, "K E"]:
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """The module in `eval` mode, and afterwards every part in the mode it was in."""
+    """Put a module into `eval` mode; afterwards restore the mode of every part."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -214,7 +215,7 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def _choose(taps: Mapping[str, Tap], choice: Choice) -> dict[str, Tap]:
-    """The taps that are meant, or an error with the nearest."""
+    """The chosen taps, or an error with the most similar names."""
     if isinstance(choice, str):
         found = {name: tap for name, tap in taps.items() if name.endswith(choice)}
         if not found:
@@ -229,12 +230,12 @@ def _choose(taps: Mapping[str, Tap], choice: Choice) -> dict[str, Tap]:
 
 
 def _require_passed(missed: list[str]) -> None:
-    """Raise if taps that had to be passed were not."""
+    """Raise if taps that had to be reached were not."""
     if missed:
         several = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
         raise RuntimeError(f"nothing passed {missed[0]}{several}: run the plain, uncompiled model inside the block")
 
 
-def kind(value: Tensor) -> str:
-    """Shape and type in words."""
+def _kind(value: Tensor) -> str:
+    """The shape and type of a tensor, for messages."""
     return f"{list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"

@@ -1,7 +1,7 @@
-"""What reaches a terminal: text whose control characters are escaped, and one line for an unexpected error.
+"""Terminal output: control characters are escaped, and an unexpected error is one line.
 
-Names, files and models' texts come from others. An escape sequence in one of them could move the cursor, recolour or hide
-what was printed before, or type into the terminal; such characters are shown as \\x1b and the like.
+Names, files and generated texts are untrusted. An escape sequence in one of them could move the cursor, recolour or hide
+earlier output, or type into the terminal; such characters are shown as \\x1b and the like.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from rich.segment import Segment
 from attnlab import __version__
 from attnlab.errors import UNEXPECTED, USER_MODULE
 
-# C0 without tab and newline, DEL and C1, line separators and the direction controls of Unicode, surrogates.
+# C0 without tab and newline, DEL and C1, Unicode's line separators and direction controls, surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """A text with its control characters written out; tabs and newlines stay."""
+    """Return a text with its control characters escaped, except tabs and newlines."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def printable_json(text: str) -> str:
-    """JSON of the same meaning in which control characters are escaped, those too that JSON allows."""
+    """Return equivalent JSON in which all control characters are escaped, even those that JSON allows."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class Terminal(Console):
-    """A rich console that prints the control characters of what it is given as text; its own styles stay."""
+    """A rich console that escapes the control characters in its input, but not its own styles."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as rich does, with the texts escaped."""
+        """Render as rich does, with texts escaped."""
         for segment in super().render(renderable, options):
             harmless = segment.control or not _CONTROL.search(segment.text)
             yield segment if harmless else Segment(printable(segment.text), segment.style)
 
 
 def unexpected(error: BaseException) -> tuple[str, int]:
-    """One line about an error that nobody expected, and the exit code; its traceback is saved to a file that the line names.
+    """Return one line about an unexpected error, and the exit code; the line names the file with the traceback.
 
-    An error in the code of a user's mechanism or task is said of that code.
+    For an error in a user's mechanism or task, the line names the place in the user's code.
     """
     said = " ".join(f"{type(error).__name__}: {error}".split())
     said = said if len(said) < 300 else f"{said[:300]}..."
@@ -58,7 +58,7 @@ def unexpected(error: BaseException) -> tuple[str, int]:
 
 
 def line_of_user(error: BaseException) -> str:
-    """The last line of a user's own file that an error passed through, or nothing."""
+    """Return the last line of a user's own file in the traceback of an error, or ""."""
     theirs = [
         f"{frame.f_code.co_filename}, line {line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -68,7 +68,7 @@ def line_of_user(error: BaseException) -> str:
 
 
 def _save_traceback(text: str) -> Path | None:
-    """Write a traceback to a file that only this user can read: in the user's state folder, else in the temporary one."""
+    """Write a traceback to a file that only this user can read: in the user's state folder, else a temporary one."""
     told = f"attnlab {__version__}, Python {sys.version}\n{sys.argv!r}\n\n{text}"
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     for parent in (state, None):
@@ -80,6 +80,6 @@ def _save_traceback(text: str) -> Path | None:
             with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
                 stream.write(told)
             return Path(name)
-        except (OSError, RuntimeError):  # no home, or none that can be written
+        except (OSError, RuntimeError):  # no home folder, or not writable
             continue
     return None

@@ -1,15 +1,15 @@
-"""Python files of users: how a run names and carries them, and which of them may run.
+"""Python files of users: how a run names and stores them, and which of them may run.
 
 A class in a user's file is named `my_file.py:MyAttention`. Settings that have been resolved call it
 `my_file.py@0123456789ab:MyAttention`, with the first digits of the file's sha256. That name is stored in runs, models and
-exports, which carry the file as code/my_file-0123456789ab.py: the original is not needed to open them, and a change to it
-does not change them.
+exports, which contain the file as code/my_file-0123456789ab.py: the original is not needed to open them, and changing it does
+not change them.
 
 A file runs if the user named it in this process, or if its sha256 is in the user's own record of trusted code. The record
-lies outside the runs, since a hash inside a folder proves nothing about the folder. Everything else is refused, unless the
-user has asked to trust it. Only the file itself is carried and checked, not what it imports.
+is kept outside the runs, since a hash inside a folder proves nothing about the folder. Everything else is refused, unless the
+user has asked to trust it. Only the file itself is stored and checked, not what it imports.
 
-Nothing here runs code: the registry does, and calls `require` first.
+Nothing here runs code: the registry does, after calling `require`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pathlib import Path
 from attnlab.errors import AttnlabWarning, CheckpointError, ConfigError, UntrustedCode
 from attnlab.terminal import printable
 
-_FOLDER = "code"  # of the files that a run, model or export carries
+_FOLDER = "code"  # in a run, model or export
 _DIGITS = 12  # of the sha256, in names
 _STORED = re.compile(rf"(?P<stem>[\w.-]+)\.py@(?P<digits>[0-9a-f]{{{_DIGITS}}}):(?P<name>[^:]+)")
 
@@ -46,37 +46,37 @@ class Source:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """What tells it from every other file."""
+        """The checksum of the file."""
         return hashlib.sha256(self.content).hexdigest()
 
     def stored_name(self, name: str) -> str:
-        """How a class in it is called in a run."""
-        stem = re.sub(r"[^\w.-]", "_", self.path.stem)  # what is left cannot be taken for a path or another name
+        """Return the stored name of a class in it."""
+        stem = re.sub(r"[^\w.-]", "_", self.path.stem)  # cannot be mistaken for a path or another name
         return f"{stem}.py@{self.sha256[:_DIGITS]}:{name}"
 
 
-_sources: dict[str, Source] = {}  # what was read in this process, by the stored name without the class
+_sources: dict[str, Source] = {}  # files read in this process, by stored name without the class
 _named: set[str] = set()  # sha256 of the files that the user has named in this process
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 
 
 def _is_stored(name: str) -> bool:
-    """Whether a name is that of a class in a file that a run carries."""
+    """Whether this is the stored name of a class in a user's file."""
     return _STORED.fullmatch(name) is not None
 
 
 def is_code(name: str) -> bool:
-    """Whether a name stands for a class in a user's file."""
+    """Whether a name refers to a class in a user's file."""
     return ".py:" in name or _is_stored(name)
 
 
 def split_names(names: str) -> list[str]:
-    """The names in a list joined by commas."""
+    """Split a list of names joined by commas."""
     return [name.strip() for name in names.split(",")]
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether a path from anywhere is that of a plain file; one that the system cannot even look up is not."""
+    """Whether a path is a regular file; False if the system rejects the path."""
     try:
         return Path(path).is_file()
     except OSError:
@@ -84,7 +84,7 @@ def is_file(path: str | Path) -> bool:
 
 
 def read(path: str | Path) -> Source:
-    """A user's file."""
+    """Read a user's file."""
     if not is_file(path):
         raise ConfigError(f"{path}: no such file; name a class in a file as path.py:ClassName")
     try:
@@ -101,7 +101,7 @@ def remember(source: Source, name: str) -> str:
 
 
 def named_by_user(names: str) -> str:
-    """Stored names for the names that a user has given in this process; the files they name may run."""
+    """Return stored names for names given by the user in this process; the named files may run."""
     return ",".join(_named_by_user(name) for name in split_names(names))
 
 
@@ -115,9 +115,9 @@ def _named_by_user(name: str) -> str:
 
 
 def stored_in(folder: Path | None, names: str) -> str:
-    """Stored names for the names in the settings of a folder, whose files are read and not yet allowed to run.
+    """Return stored names for the names in the settings of a folder; the files are read, but may not run yet.
 
-    Folders of earlier versions name a path and carry no file: the file is read from there.
+    Folders of earlier versions contain a path instead of a file: the file is read from there.
     """
     return ",".join(_stored_in(folder, name) for name in split_names(names))
 
@@ -140,18 +140,18 @@ def _stored_in(folder: Path | None, name: str) -> str:
 
 
 def _carried_as(found: re.Match[str]) -> str:
-    """Where a folder carries the file of a stored name."""
+    """The path of a stored file in a folder."""
     return f"{_FOLDER}/{found['stem']}-{found['digits']}.py"
 
 
 def code_files(*names: str) -> dict[str, bytes]:
-    """The files of code that a folder with these names must carry, by their place in it."""
+    """Return the code files that a folder with these names must contain, by path."""
     matches = [found for listed in names for name in split_names(listed) if (found := _STORED.fullmatch(name))]
     return {_carried_as(found): _source_of(found[0]).content for found in matches}
 
 
 def _source_of(name: str) -> Source:
-    """The file of a stored name, which a user has named or a folder has carried."""
+    """The file of a stored name."""
     source = _sources.get(name.rpartition(":")[0])
     if source is None:
         raise CheckpointError(f"the code of {name} is missing: copy the folder with its folder {_FOLDER}")
@@ -159,7 +159,7 @@ def _source_of(name: str) -> Source:
 
 
 def require(name: str) -> Source:
-    """The file of a stored name, if it may run; otherwise refused, or recorded as trusted if that was asked for."""
+    """Return the file of a stored name if it may run; else refuse it, or record it as trusted if asked to."""
     source, class_name = _source_of(name), name.rpartition(":")[2]
     if source.sha256 not in _named and source.sha256 not in _recorded():
         what = f"class {class_name}, {len(source.content.splitlines())} lines, sha256 {source.sha256[:_DIGITS]}"
@@ -174,14 +174,14 @@ def require(name: str) -> Source:
 
 
 def require_all(names: str) -> None:
-    """Refuse what a folder's settings name, unless it may run."""
+    """Refuse the code that a folder's settings name, unless it may run."""
     for name in split_names(names):
         if _is_stored(name):
             require(name)
 
 
 def require_named(names: Iterable[str]) -> None:
-    """Refuse the files that a stored plan names by path, unless they may run; a file that is gone is met later."""
+    """Refuse the files that a stored plan names by path, unless they may run; a missing file is an error later."""
     for name in names:
         path, _, class_name = name.rpartition(":")
         if is_file(path):
@@ -190,7 +190,7 @@ def require_named(names: Iterable[str]) -> None:
 
 @contextmanager
 def trusting(trust_code: bool) -> Iterator[None]:
-    """Trust the code of the folders that are opened inside, if `trust_code`; else what holds outside goes on to hold."""
+    """If `trust_code`, trust the code of folders opened inside; else leave the current setting."""
     token = _trusting.set(trust_code or _trusting.get())
     try:
         yield
@@ -202,19 +202,19 @@ def trusting(trust_code: bool) -> Iterator[None]:
 
 
 def record_file() -> Path:
-    """The user's record of trusted code: one sha256 per line, with a comment."""
+    """Return the user's record of trusted code: one sha256 per line, with a comment."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "attnlab" / "trusted-code"
 
 
 def _private(found: os.stat_result) -> bool:
-    """Whether a file or folder is the user's, and nobody else can write to it."""
+    """Whether a file or folder belongs to this user and nobody else can write to it."""
     own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
     return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _recorded() -> frozenset[str]:
-    """Every sha256 in the record; none, with a warning, if others could have written them."""
+    """Every sha256 in the record; none, with a warning, if others can write to it."""
     try:
         path = record_file()
         with os.fdopen(_no_links(path, os.O_RDONLY), encoding="utf-8") as stream:
@@ -230,14 +230,14 @@ def _recorded() -> frozenset[str]:
 
 
 def _record(source: Source) -> None:
-    """Add a file to the record, so that the runs made with it open from now on."""
+    """Add a file to the record, so that runs made with it can be opened later."""
     if source.sha256 in _recorded():
         return
     line = f"{source.sha256}  # {source.path.name!a} {datetime.date.today().isoformat()}\n"
     try:
         path = record_file()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.exists():  # a folder that others could write until now held no record that could be forged
+        if not path.exists():  # others may have been able to write to the folder, but there was no record to forge
             path.parent.chmod(0o700)
         if not _private(path.parent.stat()):
             raise PermissionError(errno.EACCES, "others can write to the folder", str(path.parent))
@@ -248,16 +248,16 @@ def _record(source: Source) -> None:
 
 
 def _no_links(path: Path, flags: int) -> int:
-    """Open a file for its owner alone, and not through a link."""
+    """Open a file with permissions for its owner only, and not through a link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def _say(line: str) -> None:
-    """One line for the user, from the first process of those that torchrun started."""
+    """Print one line for the user, from the main process only."""
     if os.environ.get("RANK", "0") == "0":
         sys.stderr.write(f"attnlab: {printable(line)}\n")
 
 
 def _warn(line: str) -> None:
-    """Warn of a record that cannot be used."""
+
     warnings.warn(line, AttnlabWarning, stacklevel=3)

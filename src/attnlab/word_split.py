@@ -1,19 +1,19 @@
-"""English text taken apart: words with their punctuation standing alone, as news corpora are written, and sentences.
+"""English text split into words with separate punctuation, as in news corpora, and into sentences.
 
     split_words('"I don\\'t," said Mr. Lee.')   ->   " I don 't , " said Mr. Lee .
 
-The manner is that of the statistical translation tools, in which such corpora come: no case is changed, `'s` and `'t` stand
-alone, hyphens join, a full stop belongs to an abbreviation or stands alone. A line that is written apart already, as every
-line of such a corpus is, stays as it is. Plain text in and out; knows nothing of vocabularies.
+The conventions are those of the statistical translation tools that such corpora come from: case is unchanged, `'s` and `'t`
+are separate, hyphens join, a full stop belongs to an abbreviation or is separate. A line that is already split, as every line
+of such a corpus is, stays as it is. Plain text in and out; knows nothing about vocabularies.
 """
 
 from __future__ import annotations
 
 import re
 
-_STANDING = frozenset({'"', "'", ".", ",", ";", ":", "?", "!", "'s", "'t", "'re", "'ve", "'ll", "'m", "'d"})
+_SEPARATE = frozenset({'"', "'", ".", ",", ";", ":", "?", "!", "'s", "'t", "'re", "'ve", "'ll", "'m", "'d"})
 
-# A full stop behind these is part of them, and the sentence goes on.
+# A full stop after these is part of them and does not end a sentence.
 _TITLES = """
 Adm Brig Bros Capt Cmdr Col Corp Cpl Dr Drs Ft Gen Gov Hon Lt Maj Messrs Mme Mr Mrs Ms Msgr Ph Pfc Pres Prof Pvt Rep Reps Rev
 Sen Sens Sgt Sr St Ste Supt approx cf ed eg esp ie vs
@@ -41,14 +41,14 @@ _SENTENCE_END = re.compile(r"""[.!?]+["')\]]*(?=\s+["'(\[]*[A-Z0-9])""")
 
 
 def _is_spaced(words: list[str]) -> bool:
-    """Whether a text was written apart already: more of its full stops, commas and `'s` stand alone than are attached."""
-    standing = sum(word in _STANDING for word in words)
+    """Whether a text is already split: more punctuation marks and `'s` are separate than attached."""
+    separate = sum(word in _SEPARATE for word in words)
     attached = sum(word[-1] in ",;!?" and len(word) > 1 for word in words)
-    return standing > attached
+    return separate > attached
 
 
 def split_words(text: str) -> list[str]:
-    """The words and marks of a text in order."""
+    """Return the words and punctuation marks of a text in order."""
     words = text.split()
     if _is_spaced(words):
         return words
@@ -65,17 +65,17 @@ def split_words(text: str) -> list[str]:
 
 
 def _is_abbreviation(word: str, rest: str) -> bool:
-    """Whether the full stop behind a word is part of it, seen from what follows."""
+    """Whether the full stop after a word is part of it, given what follows."""
     if "." in word and any(letter.isalpha() for letter in word):  # U.S., p.m., e.g.
         return True
     if word in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I"):
         return True
-    goes_on = re.match(r"\s+([a-z]|\d)", rest)
-    return goes_on is not None and (goes_on[1].isalpha() or word in _BEFORE_NUMBERS)
+    continues = re.match(r"\s+([a-z]|\d)", rest)
+    return continues is not None and (continues[1].isalpha() or word in _BEFORE_NUMBERS)
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a paragraph; a full stop that belongs to its word ends none, but at the very end."""
+    """Return the sentences of a paragraph; a full stop that is part of a word ends a sentence only at the very end."""
     found, begin = [], 0
     for match in _SENTENCE_END.finditer(text):
         word = text[begin : match.start()].rsplit(None, 1)[-1:]
