@@ -21,12 +21,13 @@ from attnlab.measure.approximation.error import (
     PROJECTED,
     ErrorRow,
     Errors,
+    KernelRow,
     Spectrum,
+    kernel_rows,
     measure,
     require_approximation,
     spectrum,
 )
-from attnlab.measure.approximation.kernels import KernelRow, kernel_rows
 from attnlab.measure.approximation.samples import Source, random_source, run_source
 from attnlab.registry import Entry
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, strict
