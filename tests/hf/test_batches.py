@@ -11,14 +11,14 @@ from rich.console import Console
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError
 from attnlab.hf import FineTuning
-from attnlab.hf.fine_tuning import compare_batching, explain_batch, padded_places
+from attnlab.hf.fine_tuning import compare_batching, count_padded, explain_batch
 from attnlab.hf.loading import load_tokenizer
 from attnlab.report.inspection import show_batch
 
 
 def test_padding_by_hand() -> None:
-    assert padded_places([2, 9, 4, 3, 5], [0, 1, 2, 3, 4], 2) == 2 * 9 + 2 * 4 + 5
-    assert padded_places([2, 9, 4, 3, 5], [1, 4, 2, 3, 0], 2) == 2 * 9 + 2 * 4 + 2
+    assert count_padded([2, 9, 4, 3, 5], [0, 1, 2, 3, 4], 2) == 2 * 9 + 2 * 4 + 5
+    assert count_padded([2, 9, 4, 3, 5], [1, 4, 2, 3, 0], 2) == 2 * 9 + 2 * 4 + 2
     found = compare_batching([2, 9, 4, 3, 5], 6, FineTuning(batch_size=5, max_length=6))
     kept = 2 + 6 + 4 + 3 + 5
     assert found["grouped"] == found["random"] == {"places": 30, "padding": 30 - kept, "share": (30 - kept) / 30}

@@ -215,7 +215,7 @@ def test_stopped_it_leaves_nothing(
         assert list(tmp_path.glob(".out.*")), "it works in a folder of its own"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fine_tuning.Watcher, "on_evaluate", stop)
+    monkeypatch.setattr(fine_tuning.EpochRecorder, "on_evaluate", stop)
     tables = (files / "train.tsv", files / "dev.tsv")
     assert call("classify", *tables, "--model", roberta, "--out", tmp_path / "out", *QUICK) == 130
     assert "nothing was written" in capsys.readouterr().err

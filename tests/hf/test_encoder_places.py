@@ -75,10 +75,10 @@ def test_a_checksum_is_read_again_when_the_file_changed(tmp_path: Path) -> None:
         path.write_bytes(content)
         os.utime(path, ns=(number, number))
         about = path.stat()
-        sums.append(loading.sha256_of(str(path), about.st_size, about.st_mtime_ns))
+        sums.append(loading.cached_sha256(str(path), about.st_size, about.st_mtime_ns))
     assert sums[0] != sums[1] == sums[2]
     shutil.rmtree(tmp_path)
-    assert loading.sha256_of(str(path), 3, 2) == sums[2]  # from memory
+    assert loading.cached_sha256(str(path), 3, 2) == sums[2]  # from memory
 
 
 @pytest.mark.skipif(

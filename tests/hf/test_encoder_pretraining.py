@@ -18,7 +18,7 @@ from attnlab.corpora import load_corpus
 from attnlab.corpora.labelled import text_column
 from attnlab.errors import ConfigError, DataError, Interrupted, OutputExists, UserError
 from attnlab.hf import EncoderConfig, fill, pretrain
-from attnlab.hf.encoders import SYMBOLS, blocks_of, encoded, is_held_out, learn_pieces, open_source, part
+from attnlab.hf.encoders import SYMBOLS, encode_texts, is_held_out, learn_pieces, open_source, pack_blocks, select_texts
 from attnlab.hf.masked import new_model
 from attnlab.stages import Show
 from verbs import call, reseal
@@ -150,19 +150,19 @@ def test_the_loss_is_that_of_transformers() -> None:
 
 
 def test_a_fresh_model_guesses_by_frequency() -> None:
-    from attnlab.hf.masked import begin_at, frequencies, measure, unigram
+    from attnlab.hf.masked import log_frequencies, measure, score_unigram, start_from_frequencies
 
     rng = np.random.default_rng(0)
     tokens = np.minimum(rng.geometric(0.05, size=(64, 32)) + 4, 399).astype(np.int32)
-    shares = frequencies(tokens, 400)
+    shares = log_frequencies(tokens, 400)
     assert np.exp(shares).sum() == pytest.approx(1.0)
     labels = torch.from_numpy(tokens[:16]).long()
-    guess = unigram(shares, labels)
+    guess = score_unigram(shares, labels)
     assert guess["accuracy"] == pytest.approx(float((tokens[:16] == shares.argmax()).mean()))
     assert guess["loss"] == pytest.approx(float(-shares[tokens[:16]].mean()))
     model, asked = new_model(TINY, 400), {"input_ids": torch.full_like(labels, 4), "labels": labels}
     before = measure(model, asked, 5)
-    begin_at(model, shares)
+    start_from_frequencies(model, shares)
     after = measure(model, asked, 5)
     assert before["loss"] == pytest.approx(np.log(400), abs=0.1)
     assert after["loss"] == pytest.approx(guess["loss"], abs=0.1)
@@ -192,14 +192,14 @@ def test_every_matrix_learns_at_the_rate_that_is_set() -> None:
 
 def test_blocks_lose_nothing_but_the_end() -> None:
     tokenizer = learn_pieces(load_corpus("prose:200").lines, 400, 32)
-    texts = list(encoded(["A <mask> in a text.", "And </s> another."], tokenizer))
+    texts = list(encode_texts(["A <mask> in a text.", "And </s> another."], tokenizer))
     assert all(ids[0] == 0 and ids[-1] == 2 and (ids[1:-1] > 4).all() for ids in texts)
-    blocks = blocks_of(texts, 8, np.random.default_rng(0))
+    blocks = pack_blocks(texts, 8, np.random.default_rng(0))
     flat = np.concatenate(texts)
     assert blocks.shape == (len(flat) // 8, 8)
     either = [np.concatenate(order)[: blocks.size] for order in (texts, texts[::-1])]
     assert any(np.array_equal(blocks.ravel(), one) for one in either)
-    assert blocks_of([], 8, np.random.default_rng(0)).shape == (0, 8)
+    assert pack_blocks([], 8, np.random.default_rng(0)).shape == (0, 8)
 
 
 def test_labelled_tables_are_recognised_and_only_their_text_is_read(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_labelled_tables_are_recognised_and_only_their_text_is_read(tmp_path: Pa
     table.write_text("".join(f"{number % 2}\ttext number {number} of them\n" for number in range(40)))
     source = open_source(str(table))
     assert source.description().endswith("a labelled table, its column 2 is the text")
-    held, rest = (list(part([source], 0.3, side)) for side in (True, False))
+    held, rest = (list(select_texts([source], 0.3, side)) for side in (True, False))
     assert sorted(held + rest) == sorted(f"text number {number} of them" for number in range(40))
     assert 0 < len(held) < len(rest)
     assert all(is_held_out(text, 0.3) for text in held)

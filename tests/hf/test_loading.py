@@ -42,7 +42,7 @@ def test_a_closed_hub_is_said_before_transformers_is_asked() -> None:
     with pytest.raises(
         UserError, match=r"roberta-base is not a folder, and the hub cannot be reached \(the local cache"
     ):
-        loading.reached("roberta-base")
+        loading.require_reachable("roberta-base")
     assert not constants.HF_HUB_OFFLINE
 
 
@@ -51,19 +51,19 @@ def test_a_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{deaf.getsockname()[1]}")
         monkeypatch.setattr(loading, "_PATIENCE", 0.1)
         with pytest.raises(UserError, match="set HF_HUB_ETAG_TIMEOUT=30 if it is slow"):
-            loading.reached("roberta-base")
+            loading.require_reachable("roberta-base")
 
 
 def test_without_the_hub_the_local_cache_is_used(tmp_path: Path) -> None:
     put_in_cache(tmp_path, "roberta-base")
-    assert loading.reached("roberta-base") == "roberta-base"
+    assert loading.require_reachable("roberta-base") == "roberta-base"
     assert constants.HF_HUB_OFFLINE
 
 
 def test_an_offline_hub_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="HF_HUB_OFFLINE keeps the hub closed"):
-        loading.reached("roberta-base")
+        loading.require_reachable("roberta-base")
     assert loading.hub_answers.cache_info().currsize == 0
 
 
@@ -79,7 +79,7 @@ def test_any_answer_of_the_hub_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        assert loading.reached("roberta-base") == "roberta-base"
+        assert loading.require_reachable("roberta-base") == "roberta-base"
         server.shutdown()
     assert not constants.HF_HUB_OFFLINE
 

@@ -19,7 +19,7 @@ from attnlab.errors import Interrupted, UserError
 from attnlab.folders import read_json
 from attnlab.hf import RATES, Epoch, FineTuning, Outcome, Scored, optimizers
 from attnlab.hf.classify import Request
-from attnlab.hf.optimizers import Trainings, about_rates, judge, keep, make_plan, read_rates
+from attnlab.hf.optimizers import OptimizersPlan, describe_rates, judge, make_plan, read_rates, store_training
 from attnlab.records import plain, restored
 from attnlab.report import write_report
 from attnlab.report.comparison import epoch_charts
@@ -185,12 +185,14 @@ def scored(seed: int, share: float, many: int = 60) -> Outcome:
     return Outcome(epochs, 2, 4.0, labels=("a", "b"), dev=dev, test=None)
 
 
-def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -> tuple[Trainings, dict[str, Any]]:
+def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -> tuple[OptimizersPlan, dict[str, Any]]:
     asked = Request("a-model", FineTuning(epochs=2), str(files / "train.tsv"), str(files / "dev.tsv"))
     plan = make_plan(asked, ",".join(shares), seeds)
     for place, (name, share) in enumerate(shares.items()):
         for seed in range(seeds):
-            keep(tmp_path / name / f"seed-{seed}", plan.settings(name, seed), scored(100 * place + seed, share))
+            store_training(
+                tmp_path / name / f"seed-{seed}", plan.settings(name, seed), scored(100 * place + seed, share)
+            )
     return plan, plain(judge(plan, tmp_path, plan.tables()))
 
 
@@ -218,8 +220,11 @@ def test_one_seed_has_mcnemars_test(tmp_path: Path, files: Path) -> None:
 def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
     plan, _ = made_up(tmp_path, files, {"adamw": 0.9, "sgd": 0.6}, 2)
     lost = scored(1, 0.5)
+    lost = replace(lost, dev=replace(lost.dev, loss=float("nan")))
     shutil.rmtree(tmp_path / "sgd" / "seed-1")
-    keep(tmp_path / "sgd" / "seed-1", plan.settings("sgd", 1), replace(lost, dev=replace(lost.dev, loss=float("nan"))))
+    store_training(
+        tmp_path / "sgd" / "seed-1", plan.settings("sgd", 1), replace(lost, dev=replace(lost.dev, loss=float("nan")))
+    )
     result = plain(judge(plan, tmp_path, plan.tables()))
     assert any(one.startswith("sgd diverged with 1 seed of 2:") for one in result["verdict"])
     assert "loss" not in result["specimens"][0]["values"]
@@ -255,6 +260,6 @@ def test_rates_and_what_is_said_of_them() -> None:
     plan = make_plan(Request("a-model", FineTuning()), "adamw=3e-5,muon", [4, 5])
     assert plan.rates == {"adamw": 3e-5, "muon": RATES["muon"]}
     assert (plan.chosen, plan.seeds) == (("adamw",), (4, 5))
-    assert plan == restored(Trainings, plain(plan))
+    assert plan == restored(OptimizersPlan, plain(plan))
     assert plan.settings("muon", 4) == replace(FineTuning(), optimizer="muon", lr=RATES["muon"], seed=4)
-    assert about_rates({"sgd": 0.1, "muon": 0.2}, ("sgd", "muon")) == "Learning rates as given: sgd 0.1, muon 0.2."
+    assert describe_rates({"sgd": 0.1, "muon": 0.2}, ("sgd", "muon")) == "Learning rates as given: sgd 0.1, muon 0.2."

@@ -20,12 +20,12 @@ from attnlab.hf.search import (
     Params,
     Pruned,
     Score,
-    Search,
+    SearchPlan,
     Trial,
     best_of,
     estimate,
     make_plan,
-    rebuilt,
+    rebuild_study,
     verdict,
     watcher,
 )
@@ -152,7 +152,7 @@ def test_stopped_it_keeps_its_trials(made: Path, tmp_path: Path, monkeypatch: py
 # Budget, space, pruning: no training
 
 
-def plan_of(settings: FineTuning | None = None, **budget: Any) -> Search:
+def plan_of(settings: FineTuning | None = None, **budget: Any) -> SearchPlan:
     return make_plan(Request("a-model", settings or FineTuning()), **budget)
 
 
@@ -186,17 +186,21 @@ def test_the_budget() -> None:
     timed = plan_of(minutes=1.0)
     assert (timed.trials, timed.is_spent([trial(1, 0.5)])) == (0, False)
     assert timed.is_spent([trial(1, 0.5)] * 2)
-    assert restored(Search, plain(both)) == both
+    assert restored(SearchPlan, plain(both)) == both
     assert estimate(plan_of(trials=11), 10.0).startswith("the first took 10.0 s: the others may take about 1 min 00 s")
 
 
 def test_the_given_settings_come_first_and_proposals_do_not_depend_on_stops() -> None:
     plan = plan_of(FineTuning(batch_size=8, lr=1e-4, epochs=6, seed=3))
-    assert rebuilt(plan, []).ask(plan.space().distributions()).params == {"batch_size": 8, "lr": 1e-4, "epochs": 6}
+    assert rebuild_study(plan, []).ask(plan.space().distributions()).params == {
+        "batch_size": 8,
+        "lr": 1e-4,
+        "epochs": 6,
+    }
     before = [trial(1, 0.5), trial(2, 0.7, pruned=True)]
-    first, second = (rebuilt(plan, before).ask(plan.space().distributions()).params for _ in range(2))
+    first, second = (rebuild_study(plan, before).ask(plan.space().distributions()).params for _ in range(2))
     assert first == second
-    assert rebuilt(plan, before[:1]).ask(plan.space().distributions()).params != first
+    assert rebuild_study(plan, before[:1]).ask(plan.space().distributions()).params != first
 
 
 def test_what_falls_behind_the_median_is_ended() -> None:
@@ -204,7 +208,7 @@ def test_what_falls_behind_the_median_is_ended() -> None:
     others = [trial(number, share) for number, share in enumerate((0.6, 0.7, 0.8, 0.9), start=1)]
 
     def watch(trials: list[Trial], planned: int, *shares: float) -> list[Epoch]:
-        proposed, epochs = rebuilt(plan, trials).ask(plan.space().distributions()), list[Epoch]()
+        proposed, epochs = rebuild_study(plan, trials).ask(plan.space().distributions()), list[Epoch]()
         for number, share in enumerate(shares, start=1):
             watcher(proposed, epochs, planned)(epoch(number, share))
         return epochs

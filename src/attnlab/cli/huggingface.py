@@ -67,13 +67,13 @@ def classify(
     Without files: sentences of the Python documentation by topic.
     Learning rates by default: adamw 5e-5, sgd 1e-2, adagrad 5e-4, muon 1.5e-3.
     """
-    from attnlab.hf.loading import PACKAGES, locate, need_extra, reached
+    from attnlab.hf.loading import PACKAGES, locate, need_extra, require_reachable
 
     if model is None:
         raise UserError("which model? Add --model bag-of-words, minilm, roberta-base or a folder")
     studied = search or any(one is not None for one in (optimizers, seeds, trials, minutes))
     if model != BAG_OF_WORDS and not studied:  # studies check their options first
-        reached(locate(model))  # before torch and transformers are imported, which takes seconds
+        require_reachable(locate(model))  # before torch and transformers are imported, which takes seconds
 
     from attnlab.corpora.labelled import parse_names
     from attnlab.folders import refuse_existing

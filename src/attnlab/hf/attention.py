@@ -147,7 +147,7 @@ def _attend(
     """One layer's attention by a mechanism, as transformers calls it; with the pattern if attentions are asked for."""
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = causal and getattr(getattr(module, "config", None), "is_causal", True) is not False
-    _refuse(choice, query, key, causal, attention_mask, asked)
+    _check_request(choice, query, key, causal, attention_mask, asked)
     repeat = query.shape[1] // key.shape[1]
     if repeat > 1:
         key, value = key.repeat_interleave(repeat, dim=1), value.repeat_interleave(repeat, dim=1)
@@ -162,11 +162,11 @@ def _attend(
     layer.dropout = dropout
     layer.train(dropout > 0)
     hidden = None if attention_mask is None else ~attention_mask[:, 0, 0, -key.shape[2] :]
-    z, pattern = _read(layer, query, key, value, hidden, bool(asked.get("output_attentions")))
+    z, pattern = _attend_rows(layer, query, key, value, hidden, bool(asked.get("output_attentions")))
     return z.transpose(1, 2).contiguous(), pattern
 
 
-def _refuse(
+def _check_request(
     choice: _Choice, query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, asked: Mapping[str, object]
 ) -> None:
     name = choice.name
@@ -181,12 +181,12 @@ def _refuse(
         raise UserError(f"{name} takes a mask of padding, [batch, tokens]: leave the mask of pairs out")
 
 
-def _read(
+def _attend_rows(
     layer: Attention, q: Tensor, k: Tensor, v: Tensor, hidden: Bool[Tensor, "B S"] | None, show: bool
 ) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B H T S"] | None]:
     """The averages, and the pattern if it is to be shown; rows with padding on the left are read from their first token."""
     asked, seen = q.shape[2], k.shape[2]
-    groups = list(by_beginning(hidden, len(q), seen))
+    groups = list(rows_by_start(hidden, len(q), seen))
     if not show and len(groups) == 1 and len(groups[0][0]) == len(q) and groups[0][1] == 0:
         return layer.dispatch(q, k, v, hidden), None
     z = q.new_zeros(*q.shape[:3], v.shape[-1])
@@ -210,7 +210,7 @@ def _read(
     return z, pattern
 
 
-def by_beginning(hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int) -> Iterator[tuple[Tensor, int]]:
+def rows_by_start(hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int) -> Iterator[tuple[Tensor, int]]:
     """The rows that begin at the same position, and that position; rows with nothing but padding are left out."""
     if hidden is None:
         yield torch.arange(batch), 0
@@ -226,7 +226,7 @@ def by_beginning(hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int) -> I
 
 def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
     """The mechanism of a layer: the one it was equipped with, or one built when the layer is first used."""
-    key = _describe(choice, query, causal)
+    key = _layer_key(choice, query, causal)
     held = getattr(module, _PLACE, None)
     if held is not None and getattr(held, "made_for", None) == key:
         assert isinstance(held, Attention)
@@ -234,7 +234,7 @@ def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) 
     known = _layers.get(module)
     if known is not None and known[0] == key:
         return known[1]
-    layer = _make(choice, module, query, causal)
+    layer = _build_layer(choice, module, query, causal)
     if any(True for _ in layer.parameters()):
         if not _equipping.get():
             own = ", ".join(sorted({name.split(".")[0] for name, _ in layer.named_parameters()}))
@@ -249,13 +249,13 @@ def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) 
     return layer
 
 
-def _describe(choice: _Choice, query: Tensor, causal: bool) -> tuple[object, ...]:
+def _layer_key(choice: _Choice, query: Tensor, causal: bool) -> tuple[object, ...]:
     """What a layer is built for: if any of it changes, another one is built."""
     options = tuple(sorted((name, str(value)) for name, value in choice.options.items()))
     return choice.name, choice.block_size, options, causal, query.shape[1], query.shape[-1], query.dtype
 
 
-def _make(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
+def _build_layer(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> Attention:
     """A mechanism for the shapes of a layer, without projections; what cannot be built is refused."""
     entry, (heads, width) = choice.entry, (query.shape[1], query.shape[-1])
     if entry.defect:
@@ -267,7 +267,7 @@ def _make(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) -> At
     offered = {"causal": causal} if entry.accepts("causal") else {}
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(getattr(module, "layer_idx", None) or 0)
-        layer = entry.build(heads * width, heads, _longest(choice, module), **offered, **choice.options)
+        layer = entry.build(heads * width, heads, _block_size(choice, module), **offered, **choice.options)
     if not isinstance(layer, Attention):
         raise UserError(f"{choice.name} is not an attnlab Attention, and does not accept queries, keys and values")
     if layer.heads.kv_heads != heads:
@@ -295,7 +295,7 @@ def _without_projections(choice: _Choice, layer: Attention, query: Tensor) -> At
     return layer
 
 
-def _longest(choice: _Choice, module: nn.Module) -> int:
+def _block_size(choice: _Choice, module: nn.Module) -> int:
     found = choice.block_size or getattr(getattr(module, "config", None), "max_position_embeddings", None)
     if not found:
         raise UserError(

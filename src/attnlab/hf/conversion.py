@@ -109,7 +109,7 @@ def _bias(tensors: dict[str, Tensor], name: str) -> Tensor:
     return tensors[f"{name}.weight"].new_zeros(len(tensors[f"{name}.weight"])) if found is None else found
 
 
-def settings_of(config: Any) -> ModelConfig:
+def model_config_of(config: Any) -> ModelConfig:
     """The settings of attnlab's model that equals a GPT-2; what has no equal is refused."""
     inner = config.n_inner or 4 * config.n_embd
     if config.activation_function not in _OUR_ACTIVATIONS:
@@ -150,7 +150,7 @@ def settings_of(config: Any) -> ModelConfig:
 
 def from_gpt2(config: Any, tensors: dict[str, Tensor]) -> LanguageModel:
     """attnlab's model with the weights of a GPT-2."""
-    model = LanguageModel(settings_of(config))
+    model = LanguageModel(model_config_of(config))
     made = {name: tensors[other] for name, other in _OUTER.items()}
     for layer in range(config.n_layer):
         block, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
@@ -182,14 +182,16 @@ class AttnlabWordTokenizer(PreTrainedTokenizerFast):
     def _encode_plus(  # type: ignore[override]
         self, text: Any, text_pair: Any = None, **settings: Any
     ) -> Any:
-        return super()._encode_plus(_apart(text), text_pair if text_pair is None else _apart(text_pair), **settings)
+        return super()._encode_plus(_split_words(text), _split_words(text_pair), **settings)
 
 
-def _apart(text: Any) -> Any:
+def _split_words(text: Any) -> Any:
     """A text, or several, with its words apart; special ones stand for nothing."""
+    if text is None:
+        return None
     if isinstance(text, str):
         return " ".join(UNKNOWN if word in WORD_SYMBOLS else word for word in split_words(text))
-    return [_apart(one) for one in text]
+    return [_split_words(one) for one in text]
 
 
 def tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
@@ -206,10 +208,10 @@ def tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
     }
     if tokenizer.words:
         settings |= {"bos_token": START, "eos_token": STOP, "unk_token": UNKNOWN, "pad_token": FILL}
-        stored["post_processor"] = _begins_with(START, tokenizer.start)
+        stored["post_processor"] = _start_with(START, tokenizer.start)
     else:
         settings |= {"eos_token": PAD, "pad_token": PAD, "mask_token": MASK}
-        stored["normalizer"] = _reads_like_attnlab(tokenizer.space, stored["normalizer"])
+        stored["normalizer"] = _normalizer(tokenizer.space, stored["normalizer"])
         if tokenizer.characters:
             settings["unk_token"] = MASK
         if tokenizer.space:
@@ -218,14 +220,14 @@ def tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
     return {"tokenizer.json": to_json(stored), "tokenizer_config.json": to_json(settings)}
 
 
-def _reads_like_attnlab(space: str, further: Json | None) -> Json:
+def _normalizer(space: str, further: Json | None) -> Json:
     """The normalizer that does to a text what attnlab's `encode` does, before the tokenizer's own."""
     steps: list[Json] = [{"type": "Replace", "pattern": {"String": symbol}, "content": "?"} for symbol in (PAD, MASK)]
     steps += [{"type": "Prepend", "prepend": space}] if space else []
     return {"type": "Sequence", "normalizers": steps + ([further] if further else [])}
 
 
-def _begins_with(symbol: str, number: int | None) -> Json:
+def _start_with(symbol: str, number: int | None) -> Json:
     """The post-processor that puts a symbol before a text, unless special tokens are declined."""
     text = [{"SpecialToken": {"id": symbol, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     both = [*text, {"Sequence": {"id": "B", "type_id": 0}}]
@@ -236,7 +238,7 @@ def _begins_with(symbol: str, number: int | None) -> Json:
 # Tokenizers, in
 
 
-def from_transformers(theirs: Any, rows: int) -> Tokenizer:
+def tokenizer_from(theirs: Any, rows: int) -> Tokenizer:
     """attnlab's form of a tokenizer of transformers, for a model with this many rows; the ids stay."""
     backend = getattr(theirs, "backend_tokenizer", None)
     if backend is None:
@@ -246,7 +248,7 @@ def from_transformers(theirs: Any, rows: int) -> Tokenizer:
     stored = json.loads(backend.to_str())
     kind = theirs.init_kwargs.get(_KIND)
     if kind is not None:
-        made, probe = _rebuilt(_restored(stored, kind), theirs, (*_PROBES, f"{PAD} and {MASK}"))
+        made, probe = _rebuild(_without_additions(stored, kind), theirs, (*_PROBES, f"{PAD} and {MASK}"))
         if probe is not None:
             raise UserError(
                 f"this folder's tokenizer reads {probe!r} differently from attnlab, which exported it: its tokenizer.json was"
@@ -258,9 +260,9 @@ def from_transformers(theirs: Any, rows: int) -> Tokenizer:
             f"this model's tokenizer is {stored['model']['type']} and not GPT-2's byte-level BPE, which is what attnlab reads"
         )
     stored["post_processor"] = stored["truncation"] = stored["padding"] = None
-    _name(stored, PAD, theirs.eos_token, rows)
-    _name(stored, MASK, None, rows)
-    made, probe = _rebuilt(stored, theirs, _PROBES)
+    _assign_id(stored, PAD, theirs.eos_token, rows)
+    _assign_id(stored, MASK, None, rows)
+    made, probe = _rebuild(stored, theirs, _PROBES)
     if probe is not None:
         raise UserError(
             f"this model's tokenizer reads {probe!r} in a way that attnlab cannot represent: it is not GPT-2's"
@@ -268,14 +270,14 @@ def from_transformers(theirs: Any, rows: int) -> Tokenizer:
     return made
 
 
-def _rebuilt(stored: Json, theirs: Any, probes: Sequence[str]) -> tuple[Tokenizer, str | None]:
+def _rebuild(stored: Json, theirs: Any, probes: Sequence[str]) -> tuple[Tokenizer, str | None]:
     """The tokenizer, and the first text, if any, to which it gives other ids."""
     made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(stored)))
     wrong = (one for one in probes if made.encode(one) != theirs.encode(one, add_special_tokens=False))
     return made, next(wrong, None)
 
 
-def _restored(stored: Json, kind: str) -> Json:
+def _without_additions(stored: Json, kind: str) -> Json:
     """tokenizer.json without what `tokenizer_files` added."""
     decoder, normalizer = stored["decoder"], None
     if kind != "word":
@@ -288,7 +290,7 @@ def _restored(stored: Json, kind: str) -> Json:
     return {**stored, "normalizer": normalizer, "post_processor": None, "decoder": decoder, "added_tokens": added}
 
 
-def _name(stored: Json, symbol: str, like: str | None, rows: int) -> None:
+def _assign_id(stored: Json, symbol: str, like: str | None, rows: int) -> None:
     """Give one of attnlab's symbols an id: that of the token it is `like`, of a byte that never occurs, or of an unused row."""
     vocabulary = stored["model"]["vocab"]
     added = {one["content"]: one for one in stored["added_tokens"]}

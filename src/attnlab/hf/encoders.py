@@ -28,7 +28,7 @@ from attnlab.corpora.labelled import cell_of, text_column
 from attnlab.corpora.sources import licences_of, lines_of, public_name
 from attnlab.errors import DataError, Interrupted, UserError
 from attnlab.folders import folders_above, refuse_existing, to_json, write_folder
-from attnlab.hf.loading import load, load_weights, locate, need_extra, quietly, reached
+from attnlab.hf.loading import load, load_weights, locate, need_extra, quietly, require_reachable
 from attnlab.hf.settings import EncoderConfig
 from attnlab.machine import environment, require_single_process
 from attnlab.stages import QUIET, Show
@@ -226,7 +226,7 @@ def is_held_out(text: str, share: float) -> bool:
     return zlib.crc32(text.encode()) < share * 2**32
 
 
-def part(sources: Iterable[_Source], share: float, held_out: bool) -> Iterator[str]:
+def select_texts(sources: Iterable[_Source], share: float, held_out: bool) -> Iterator[str]:
     """The texts of all sources that are held out, or those that are not."""
     return (text for source in sources for text in source.texts() if is_held_out(text, share) == held_out)
 
@@ -250,7 +250,7 @@ def learn_pieces(texts: Iterable[str], vocab_size: int, longest: int) -> Roberta
     return RobertaTokenizer(vocab=learned["vocab"], merges=merges, add_prefix_space=True, model_max_length=longest)
 
 
-def encoded(texts: Iterable[str], tokenizer: RobertaTokenizer) -> Iterator[Ids]:
+def encode_texts(texts: Iterable[str], tokenizer: RobertaTokenizer) -> Iterator[Ids]:
     """The ids of every text from its `<s>` to its `</s>`, a thousand texts in memory at a time."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.encode_special_tokens = True  # a text that contains <mask> masks nothing
@@ -260,7 +260,7 @@ def encoded(texts: Iterable[str], tokenizer: RobertaTokenizer) -> Iterator[Ids]:
             yield np.asarray(one.ids, dtype=np.int32)
 
 
-def blocks_of(texts: Iterable[Ids], size: int, rng: np.random.Generator) -> Ids:
+def pack_blocks(texts: Iterable[Ids], size: int, rng: np.random.Generator) -> Ids:
     """Encoded texts in random order, concatenated, in blocks of `size` tokens; the remainder is dropped."""
     every = list(texts)
     order = rng.permutation(len(every))
@@ -284,16 +284,16 @@ def _prepare(names: Sequence[str], config: EncoderConfig, show: Show) -> Materia
     sources = tuple(open_source(name) for name in names)
     for source in sources:
         show.line(source.description())
-    tokenizer = learn_pieces(part(sources, config.held_out, False), config.vocab_size, config.block_size)
+    tokenizer = learn_pieces(select_texts(sources, config.held_out, False), config.vocab_size, config.block_size)
     rng = np.random.default_rng(config.seed)
     every: list[Ids] = []
-    texts = []
+    counts = []
     for source in sources:
         before = len(every)
-        every += encoded(part([source], config.held_out, False), tokenizer)
-        texts.append(len(every) - before)
-    train = blocks_of(every, config.block_size, rng)
-    validation = blocks_of(encoded(part(sources, config.held_out, True), tokenizer), config.block_size, rng)
+        every += encode_texts(select_texts([source], config.held_out, False), tokenizer)
+        counts.append(len(every) - before)
+    held_out = encode_texts(select_texts(sources, config.held_out, True), tokenizer)
+    train, validation = (pack_blocks(texts, config.block_size, rng) for texts in (every, held_out))
     validation = validation[: max(1, _MOST_VALIDATED // config.block_size)]
     for blocks, what in ((train, "train on"), (validation, "validate with")):
         if not len(blocks):
@@ -302,9 +302,9 @@ def _prepare(names: Sequence[str], config: EncoderConfig, show: Show) -> Materia
                 " a smaller --block-size, or a larger --held-out"
             )
     show.line(
-        f"{sum(texts):,} texts, {train.size:,} tokens of {len(tokenizer):,} pieces; {validation.size:,} tokens held out"
+        f"{sum(counts):,} texts, {train.size:,} tokens of {len(tokenizer):,} pieces; {validation.size:,} tokens held out"
     )
-    return Material(sources, tuple(texts), tokenizer, train, validation)
+    return Material(sources, tuple(counts), tokenizer, train, validation)
 
 
 # What it fills in
@@ -323,7 +323,7 @@ class Filling:
 def fill(name: str, text: str, top: int = 5) -> list[Filling]:
     """The likeliest pieces for every `<mask>` of a text, while the others stay masked."""
     need_extra()
-    place = reached(locate(name))
+    place = require_reachable(locate(name))
     tokenizer = load("AutoTokenizer", place)
     model, missing = load_weights("AutoModelForMaskedLM", place)
     if missing:  # transformers would make them up

@@ -34,11 +34,11 @@ from attnlab.hf.attention import equip, register, register_all
 from attnlab.hf.conversion import (
     AttnlabWordTokenizer,
     from_gpt2,
-    from_transformers,
     is_gpt2,
-    settings_of,
+    model_config_of,
     to_gpt2,
     tokenizer_files,
+    tokenizer_from,
 )
 from attnlab.hf.loading import load, load_weights, refuse_pickled
 from attnlab.hf.modeling import AttnlabConfig, AttnlabForCausalLM
@@ -290,23 +290,23 @@ def read_folder(folder: Path | str, *, trust_code: bool = False) -> tuple[Langua
     refuse_pickled(folder)
     config = load(AutoConfig, str(folder), local_files_only=True)
     if config.model_type == "attnlab":
-        model = _with_every_weight(AttnlabForCausalLM, folder, trust_code=trust_code).language_model
+        model = _load_complete(AttnlabForCausalLM, folder, trust_code=trust_code).language_model
     elif config.model_type == "gpt2":
-        settings_of(config)  # refuses before the weights are read
-        model = from_gpt2(config, _with_every_weight(GPT2LMHeadModel, folder).state_dict())
+        model_config_of(config)  # refuses before the weights are read
+        model = from_gpt2(config, _load_complete(GPT2LMHeadModel, folder).state_dict())
     else:
         raise UserError(
             f"{folder} holds a model of type '{config.model_type}': attnlab imports gpt2 and its own exports"
         )
     theirs = load(AutoTokenizer, str(folder), local_files_only=True)
     with reporting_damage(folder / "tokenizer_config.json"):
-        tokenizer = from_transformers(theirs, model.config.vocab_size)
+        tokenizer = tokenizer_from(theirs, model.config.vocab_size)
     if tokenizer.size > model.config.vocab_size:
         raise DataError(f"{folder}: the tokenizer has {tokenizer.size} symbols, the model {model.config.vocab_size}")
     return model.eval(), tokenizer
 
 
-def _with_every_weight(kind: Any, folder: Path, **settings: Any) -> Any:
+def _load_complete(kind: Any, folder: Path, **settings: Any) -> Any:
     """The model of a folder with every weight from its files: transformers initializes what is missing, and only warns."""
     model, missing = load_weights(kind, str(folder), local_files_only=True, **settings)
     if missing:

