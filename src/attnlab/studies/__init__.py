@@ -21,10 +21,10 @@ from attnlab.errors import UserError, unknown
 from attnlab.folders import read_json, reporting_damage
 from attnlab.studies.study import Result, Study
 
-COMPARISONS = ("compare", "additive-vs-dot", "shared-projections", "masking", "efficient")
+_COMPARISONS = ("compare", "additive-vs-dot", "shared-projections", "masking", "efficient")
 MODULES = {name: f"attnlab.studies.{name}" for name in ("recall", "trust", "why")}
 MODULES |= {name: f"attnlab.hf.{name}" for name in ("optimizers", "search")}
-MODULES |= dict.fromkeys(COMPARISONS, "attnlab.studies.compare")
+MODULES |= dict.fromkeys(_COMPARISONS, "attnlab.studies.compare")
 
 
 def find(name: str) -> Study[Any]:

@@ -103,9 +103,7 @@ def check(plan: Plan) -> None:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table of results."""
-
+class _Row:
     name: str
     run: str | None
     note: str
@@ -117,9 +115,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class ShownAnswer:
-    """An answer with the document that it should have come from."""
-
+class _ShownAnswer:
     question: str
     answer: str | None
     prediction: str
@@ -127,18 +123,14 @@ class ShownAnswer:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """The first right and wrong answers, and a question to ask."""
-
-    right: list[ShownAnswer]
-    wrong: list[ShownAnswer]
+class _Answers:
+    right: list[_ShownAnswer]
+    wrong: list[_ShownAnswer]
     example: str
 
 
 @dataclass(frozen=True)
-class Attention:
-    """The attention patterns of one answer, by layer and head."""
-
+class _Attention:
     question: str
     answer: str
     tokens: list[str]
@@ -146,9 +138,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class WorldSummary:
-    """The data in numbers."""
-
+class _WorldSummary:
     corpus: str
     documents: int
     characters: int
@@ -162,21 +152,19 @@ class WorldSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallResult(StudyResult):
-    """The result of the study."""
-
+class _RecallResult(StudyResult):
     kind: str = "recall"
     study: str = "recall"
     track: str
-    world: WorldSummary
-    rows: list[Row]
+    world: _WorldSummary
+    rows: list[_Row]
     runs: dict[str, TrainedRun]
-    answers: Answers
-    attention: Attention | None
+    answers: _Answers
+    attention: _Attention | None
     calibration: dict[str, Any] | None
 
 
-def _conclude(folder: Path, plan: Plan, console: Console) -> RecallResult:
+def _conclude(folder: Path, plan: Plan, console: Console) -> _RecallResult:
     """Train what is not trained, and examine everything."""
     corpus, exam = plan.data.corpus(plan.corpus), plan.data.questions(plan.exam)
     lessons = _prepare(plan, folder)
@@ -203,11 +191,11 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> RecallResult:
     calibrated = _calibrate(plan, runs["finetune"], lessons, console)
     attention = _look(*load_model(runs["finetune"].model), main)
     training = sum(one.result["seconds"] for one in runs.values())
-    return RecallResult(
+    return _RecallResult(
         track=plan.track,
         title=_TRACKS[plan.track],
         command=plan.command,
-        world=WorldSummary(
+        world=_WorldSummary(
             corpus=Path(plan.corpus).name,
             documents=len(corpus.lines),
             characters=sum(len(line) + 1 for line in corpus.lines),
@@ -228,7 +216,7 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> RecallResult:
     )
 
 
-def _calibrate(plan: Plan, run: Run, lessons: Lessons, console: Console) -> dict[str, Any] | None:
+def _calibrate(plan: Plan, run: Run, lessons: _Lessons, console: Console) -> dict[str, Any] | None:
     """Calibrate the final model, for the report and for `attnlab ask`; too few questions cost a note only.
 
     Not in the assisted track: what the reader wrote about held-out people was trained on.
@@ -243,7 +231,7 @@ def _calibrate(plan: Plan, run: Run, lessons: Lessons, console: Console) -> dict
         return None
 
 
-def _train_all(plan: Plan, lessons: Lessons, folder: Path, console: Console) -> dict[str, Run]:
+def _train_all(plan: Plan, lessons: _Lessons, folder: Path, console: Console) -> dict[str, Run]:
     """Start or resume the three models."""
     scratch = train(plan, folder / "no-pretraining", "scratch", plan.corpus, lessons.asked, console)
     pretrained = train(plan, folder / "pretrain", "pretrain", plan.corpus, lessons.taught, console)
@@ -251,9 +239,9 @@ def _train_all(plan: Plan, lessons: Lessons, folder: Path, console: Console) -> 
     return {"pretrain": pretrained, "finetune": final, "no-pretraining": scratch}
 
 
-def _pick_answers(examination: Examination, corpus: Corpus) -> Answers:
+def _pick_answers(examination: Examination, corpus: Corpus) -> _Answers:
     """The first right and wrong answers."""
-    picked = Answers([], [], examination.questions[0].question)
+    picked = _Answers([], [], examination.questions[0].question)
     if not examination.answered:
         return picked
     for item, prediction, right in zip(examination.questions, examination.predictions, examination.right, strict=True):
@@ -261,12 +249,12 @@ def _pick_answers(examination: Examination, corpus: Corpus) -> Answers:
         if len(side) < SHOWN:
             documents = corpora.documents_about(corpus, item.question)
             source = corpus.lines[documents[0]] if documents else None
-            side.append(ShownAnswer(item.question, item.answer, prediction, source))
+            side.append(_ShownAnswer(item.question, item.answer, prediction, source))
     return picked
 
 
 @torch.inference_mode()
-def _look(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) -> Attention | None:
+def _look(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) -> _Attention | None:
     """The attention patterns of the first right answer, or the first; None without weights over tokens."""
     index = examination.right.index(True) if examination.answered and any(examination.right) else 0
     question, prediction = examination.questions[index].question, examination.predictions[index]
@@ -282,14 +270,14 @@ def _look(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) 
     if not any(patterns):
         return None
     rounded = [[[[round(w, 3) for w in row] for row in head] for head in one] for one in patterns]
-    return Attention(question, prediction, [tokenizer.piece(token) for token in ids], rounded)
+    return _Attention(question, prediction, [tokenizer.piece(token) for token in ids], rounded)
 
 
 # Questions by use
 
 
 @dataclass(frozen=True)
-class Lessons:
+class _Lessons:
     """The names of the questions by use."""
 
     asked: str  # training questions without those held out
@@ -316,11 +304,11 @@ def split_facts(
     return first, second
 
 
-def _prepare(plan: Plan, folder: Path) -> Lessons:
+def _prepare(plan: Plan, folder: Path) -> _Lessons:
     """The questions of the study, stored in its folder unless they are the user's own files."""
     assisted = plan.track == "assisted"
     if not plan.held_out and not assisted:
-        return Lessons(plan.facts, plan.facts, plan.calibration)
+        return _Lessons(plan.facts, plan.facts, plan.calibration)
     target = folder / _FOLDER
     if not target.exists():
         corpus, facts = plan.data.corpus(plan.corpus), plan.data.questions(plan.facts)
@@ -332,7 +320,7 @@ def _prepare(plan: Plan, folder: Path) -> Lessons:
         lines = {name: "".join(line + "\n" for line in corpora.as_table(part)) for name, part in files.items()}
         write_folder(target, "questions", {name: text.encode() for name, text in lines.items()})
     verify(target)
-    return Lessons(
+    return _Lessons(
         str(target / _TRAIN),
         str(target / (_TAUGHT if assisted else _TRAIN)),
         str(target / _HELD_OUT) if plan.held_out else plan.calibration,
@@ -343,7 +331,7 @@ def _prepare(plan: Plan, folder: Path) -> Lessons:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class _Contestant:
     """A model or baseline: its name, its run if any, and its description in the report."""
 
     name: str
@@ -355,25 +343,25 @@ class Contestant:
 
 MAIN, READER = "pretrained + fine-tuned", "own reader, open book"
 ROWS = (
-    Contestant(MAIN, "finetune", "read every document, then answered the training questions", "the pretrained model"),
-    Contestant("pretrained only", "pretrain", "read every document{mixed}", "the pretrained model, not fine-tuned,"),
-    Contestant(
+    _Contestant(MAIN, "finetune", "read every document, then answered the training questions", "the pretrained model"),
+    _Contestant("pretrained only", "pretrain", "read every document{mixed}", "the pretrained model, not fine-tuned,"),
+    _Contestant(
         "no pretraining",
         "no-pretraining",
         "the same model on the training questions alone",
         "the same model without pretraining",
         "control",
     ),
-    Contestant(
+    _Contestant(
         "majority answer", None, "always the most common training answer", "always saying {commonest}", "baseline"
     ),
-    Contestant(
+    _Contestant(
         "open book", None, "looks up the document and takes the first known place in it", "a reader with the book open"
     ),
 )
 _CONTESTANTS = (
     *ROWS,
-    Contestant(
+    _Contestant(
         READER, None, "looks up the document and reads it as learned from the training questions", "its own reader"
     ),
 )
@@ -417,14 +405,14 @@ def choose(
     return Examination(tuple(exam), tuple(answer for answer, _ in found))
 
 
-def describe_row(one: Contestant, examination: Examination, runs: Mapping[str, Run]) -> Row:
+def describe_row(one: _Contestant, examination: Examination, runs: Mapping[str, Run]) -> _Row:
     """One line of the table of results."""
     score = examination.score()
     seconds = runs[one.run].result["seconds"] if one.run else None
     if one.run == "finetune":
         seconds += runs["pretrain"].result["seconds"]
     mixed = ", with the training questions among them" if runs["pretrain"].config["data"]["facts"] else ""
-    return Row(
+    return _Row(
         one.name,
         one.run,
         one.note.replace("{mixed}", mixed),

@@ -102,7 +102,7 @@ def check(plan: Plan) -> None:
 
 
 @dataclass(frozen=True)
-class Share:
+class _Share:
     """A count as a share with its 95 % interval; of nothing there is none."""
 
     count: int
@@ -112,7 +112,7 @@ class Share:
     high: float | None
 
     @classmethod
-    def count_of(cls, part: int, whole: int) -> Share:
+    def count_of(cls, part: int, whole: int) -> _Share:
         """The share of a part."""
         if not whole:
             return cls(part, whole, None, None, None)
@@ -120,12 +120,12 @@ class Share:
 
 
 @dataclass(frozen=True)
-class LookedUp:
+class _LookedUp:
     """Answers given after the lookup, wrong ones among them, and questions whose name was never seen."""
 
-    answered: Share
-    wrong: Share
-    unseen: Share
+    answered: _Share
+    wrong: _Share
+    unseen: _Share
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,7 @@ class VerdictCount:
 
 
 @dataclass(frozen=True)
-class Example:
-    """One question of a group."""
-
+class _Example:
     question: str
     answer: str | None
     said: str
@@ -150,23 +148,23 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Group:
+class _Group:
     """How a group of names was answered, by the confidence alone and with the lookup."""
 
     name: str
     questions: int
-    right: Share
+    right: _Share
     confidence: float
-    answered: Share
-    wrong: Share
-    looked_up: LookedUp
+    answered: _Share
+    wrong: _Share
+    looked_up: _LookedUp
     verdicts: dict[str, VerdictCount]
     histogram: list[float]
-    examples: list[Example]
+    examples: list[_Example]
 
 
 @dataclass(frozen=True)
-class Separation:
+class _Separation:
     """How well a score separates known names from others."""
 
     score: str
@@ -175,7 +173,7 @@ class Separation:
 
 
 @dataclass(frozen=True)
-class Curve:
+class _Curve:
     """Risk against coverage, thinned for drawing."""
 
     threshold: list[float]
@@ -188,7 +186,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Lookalike:
+class _Lookalike:
     """An unknown name that was answered like the most similar known name."""
 
     question: str
@@ -198,39 +196,33 @@ class Lookalike:
 
 
 @dataclass(frozen=True)
-class Fallback:
+class _Fallback:
     """How often an unknown name is answered like the most similar known name, and like a random one."""
 
-    hits: Share = flat()
+    hits: _Share = flat()
     chance: float = 0.0
-    examples: tuple[Lookalike, ...] = ()
+    examples: tuple[_Lookalike, ...] = ()
 
 
 @dataclass(frozen=True)
-class Reliability:
-    """The calibration error before and after calibration."""
-
+class _Reliability:
     before: stats.Calibration
     after: stats.Calibration
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Everything measured on known, withheld and invented names."""
-
-    groups: list[Group]
+class _Measured:
+    groups: list[_Group]
     accuracy: float
     rule: stats.SelectiveRule
-    separation: list[Separation]
-    curve: Curve
-    reliability: Reliability
-    fallback: Fallback | None
+    separation: list[_Separation]
+    curve: _Curve
+    reliability: _Reliability
+    fallback: _Fallback | None
 
 
 @dataclass(frozen=True)
-class WorldSummary:
-    """The data in numbers."""
-
+class _WorldSummary:
     corpus: str
     documents: int
     characters: int
@@ -244,20 +236,18 @@ class WorldSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustResult(StudyResult):
-    """The result of the study."""
-
+class _TrustResult(StudyResult):
     kind: str = "trust"
     study: str = "trust"
     title: str = "Does it know what it does not know?"
-    world: WorldSummary
+    world: _WorldSummary
     max_risk: float
-    measured: Measured = flat()
+    measured: _Measured = flat()
     calibration: dict[str, Any]
     runs: dict[str, TrainedRun]
 
 
-def _conclude(folder: Path, plan: Plan, console: Console) -> TrustResult:
+def _conclude(folder: Path, plan: Plan, console: Console) -> _TrustResult:
     """Train what is not trained, calibrate, and ask all groups."""
     verify(folder)
     named = {name: folder / f"{name}.tsv" for name in ("facts", "calibration", *_GROUPS)}
@@ -277,9 +267,9 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> TrustResult:
     lines = plan.data.corpus(corpus).lines
     runs = {"pretrain": pretrained, "finetune": final}
     training = sum(one.result["seconds"] for one in runs.values())
-    return TrustResult(
+    return _TrustResult(
         command=plan.command,
-        world=WorldSummary(
+        world=_WorldSummary(
             corpus=Path(plan.corpus).name,
             documents=len(lines),
             characters=sum(len(line) + 1 for line in lines),
@@ -342,26 +332,26 @@ def _ask_all(name: str, oracle: Oracle, questions: Sequence[Question], max_risk:
     )
 
 
-def describe_group(asked: Asked, threshold: float | None) -> Group:
+def describe_group(asked: Asked, threshold: float | None) -> _Group:
     """Count how a group was answered."""
     answered = [threshold is not None and sure >= threshold for sure in asked.confidence]
     spoken = [not held for held in asked.held_back]
     counts = Counter(asked.verdicts)
     right = Counter(verdict for verdict, right in zip(asked.verdicts, asked.right, strict=True) if right)
 
-    def wrong_among(given: Sequence[bool]) -> Share:
-        return Share.count_of(sum(a and not b for a, b in zip(given, asked.right, strict=True)), sum(given))
+    def wrong_among(given: Sequence[bool]) -> _Share:
+        return _Share.count_of(sum(a and not b for a, b in zip(given, asked.right, strict=True)), sum(given))
 
     total = len(asked.questions)
-    return Group(
+    return _Group(
         name=asked.name,
         questions=total,
-        right=Share.count_of(sum(asked.right), total),
+        right=_Share.count_of(sum(asked.right), total),
         confidence=float(np.mean(asked.confidence)),
-        answered=Share.count_of(sum(answered), total),
+        answered=_Share.count_of(sum(answered), total),
         wrong=wrong_among(answered),
-        looked_up=LookedUp(
-            Share.count_of(sum(spoken), total), wrong_among(spoken), Share.count_of(counts[UNSEEN], total)
+        looked_up=_LookedUp(
+            _Share.count_of(sum(spoken), total), wrong_among(spoken), _Share.count_of(counts[UNSEEN], total)
         ),
         verdicts={verdict: VerdictCount(counts[verdict], right[verdict]) for verdict in VERDICTS},
         histogram=histogram(asked.confidence),
@@ -375,12 +365,12 @@ def histogram(confidence: Sequence[float]) -> list[float]:
     return (counts / len(confidence)).tolist()
 
 
-def _examples(asked: Asked, answered: Sequence[bool]) -> list[Example]:
+def _examples(asked: Asked, answered: Sequence[bool]) -> list[_Example]:
     """A few questions of a group, evenly spaced from the most to the least confident."""
     order = np.argsort(-np.array(asked.confidence), kind="stable")
     picked = order[np.linspace(0, len(order) - 1, min(_SHOWN, len(order))).round().astype(int)]
     return [
-        Example(
+        _Example(
             asked.questions[place].question,
             asked.questions[place].answer,
             asked.said[place],
@@ -393,27 +383,27 @@ def _examples(asked: Asked, answered: Sequence[bool]) -> list[Example]:
     ]
 
 
-def separation(known: Asked, other: Asked) -> list[Separation]:
+def separation(known: Asked, other: Asked) -> list[_Separation]:
     """How well known names are told from others, by the confidence and by two other scores."""
     scores = {
         "confidence": (known.confidence, other.confidence),
         "entropy": ([-one for one in known.entropy], [-one for one in other.entropy]),
         "distance": (known.distance, other.distance),
     }
-    return [Separation(name, other.name, stats.auroc(*sides)) for name, sides in scores.items()]
+    return [_Separation(name, other.name, stats.auroc(*sides)) for name, sides in scores.items()]
 
 
-def curve(known: Asked) -> Curve:
+def curve(known: Asked) -> _Curve:
     """Risk against coverage, with as many points as can be drawn."""
     whole = stats.risk_coverage(known.confidence, known.right)
     kept = np.unique(np.linspace(0, len(whole.coverage) - 1, _MOST_POINTS).round().astype(int))
     threshold, coverage, risk = (
         [column[place] for place in kept] for column in (whole.threshold, whole.coverage, whole.risk)
     )
-    return Curve(threshold, coverage, risk, whole.area, whole.best, whole.excess, whole.risk_of_all)
+    return _Curve(threshold, coverage, risk, whole.area, whole.best, whole.excess, whole.risk_of_all)
 
 
-def fallback(withheld: Asked, index: Index, told: Sequence[Question]) -> Fallback | None:
+def fallback(withheld: Asked, index: Index, told: Sequence[Question]) -> _Fallback | None:
     """How often an unknown name is answered like the most similar known name, against a random known name.
 
     `told` are questions about names that were read.
@@ -430,28 +420,28 @@ def fallback(withheld: Asked, index: Index, told: Sequence[Question]) -> Fallbac
             chance.append(having[said] / len(gold))
             if said in gold[near.name]:
                 hits += 1
-                found.append(Lookalike(item.question, said, near.name, near.similarity))
+                found.append(_Lookalike(item.question, said, near.name, near.similarity))
     if not chance:
         return None
     found.sort(key=lambda one: -one.similarity)
-    return Fallback(Share.count_of(hits, len(chance)), float(np.mean(chance)), tuple(found[:_SHOWN]))
+    return _Fallback(_Share.count_of(hits, len(chance)), float(np.mean(chance)), tuple(found[:_SHOWN]))
 
 
 def measure(
     oracle: Oracle, groups: Mapping[str, Sequence[Question]], told: Sequence[Question], max_risk: float
-) -> Measured:
+) -> _Measured:
     """Measure known, withheld and invented names; a group may be empty."""
     rule = oracle.rule(max_risk)
     assert rule is not None
     asked = {name: _ask_all(name, oracle, items, max_risk) for name, items in groups.items() if items}
     known = asked["known"]
-    return Measured(
+    return _Measured(
         groups=[describe_group(one, rule.threshold) for one in asked.values()],
         accuracy=sum(known.right) / len(known.right),
         rule=rule,
         separation=[line for one in asked.values() if one is not known for line in separation(known, one)],
         curve=curve(known),
-        reliability=Reliability(
+        reliability=_Reliability(
             stats.calibration(known.before, known.right), stats.calibration(known.confidence, known.right)
         ),
         fallback=fallback(asked["withheld"], oracle.index, told) if oracle.index and "withheld" in asked else None,

@@ -283,9 +283,7 @@ class WorldSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhyResult(StudyResult):
-    """The result of the study."""
-
+class _WhyResult(StudyResult):
     kind: str = "why"
     study: str = "why"
     question: str
@@ -302,12 +300,12 @@ class WhyResult(StudyResult):
     explanation: list[str]
 
 
-def _conclude(folder: Path, plan: Plan, console: Console) -> WhyResult:
+def _conclude(folder: Path, plan: Plan, console: Console) -> _WhyResult:
     train_all(plan, folder, console)
     return judge(plan, folder)
 
 
-def judge(plan: Plan, folder: Path) -> WhyResult:
+def judge(plan: Plan, folder: Path) -> _WhyResult:
     """Judge the finished runs of the study."""
     assert plan.corpus is not None
     assert plan.facts is not None
@@ -320,7 +318,7 @@ def judge(plan: Plan, folder: Path) -> WhyResult:
     every = [record for rows in records.values() for record in rows]
     world = WorldSummary(len(corpus.lines), len(facts), plan.exam, len(exam))
     comparisons = _compare_all(cells, records)
-    return WhyResult(
+    return _WhyResult(
         title=plan.title,
         question=plan.question,
         command=plan.command,

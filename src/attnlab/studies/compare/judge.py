@@ -75,7 +75,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class TextEffect(Ratio):
+class _TextEffect(Ratio):
     """The tested ratio of two token perplexities."""
 
     test: str
@@ -83,7 +83,7 @@ class TextEffect(Ratio):
 
 
 @dataclass(frozen=True)
-class AnswerEffect:
+class _AnswerEffect:
     """The tested difference of two shares of right answers."""
 
     difference: float
@@ -95,7 +95,7 @@ class AnswerEffect:
 
 
 @dataclass(frozen=True)
-class SeedPair:
+class _SeedPair:
     """The figure of both sides with one seed; for answers, with McNemar's test."""
 
     seed: int
@@ -113,11 +113,11 @@ class Comparison:
     b: str
     figure: str
     words: str
-    effect: TextEffect | AnswerEffect = flat()
+    effect: _TextEffect | _AnswerEffect = flat()
     adjusted: float | None = None  # p after Holm's correction
     shown: bool = False
     believed: bool = True  # False if one of the two sees the future
-    by_seed: tuple[SeedPair, ...] = ()
+    by_seed: tuple[_SeedPair, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -140,7 +140,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class MeanProbe(Probe):
+class _MeanProbe(Probe):
     """A probe sentence: the mean over the seeds, and the loss of each seed."""
 
     losses: list[float]
@@ -150,7 +150,7 @@ class MeanProbe(Probe):
 class Texts:
     """A specimen's probes (means over seeds) and samples (of the first seed)."""
 
-    probes: tuple[MeanProbe, ...]
+    probes: tuple[_MeanProbe, ...]
     samples: tuple[str, ...]
     sample_quality: Quality
 
@@ -164,9 +164,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class SeedRun:
-    """One run of a specimen."""
-
+class _SeedRun:
     seed: int
     folder: str
     values: dict[str, float]
@@ -183,16 +181,14 @@ class Judged:
     audit: Audit
     settings: dict[str, Any]
     values: dict[str, Spread]
-    runs: tuple[SeedRun, ...]
+    runs: tuple[_SeedRun, ...]
     word_by_word: Readings
     texts: Texts | None = flat(None)
     gain: Gain | None = optional()
 
 
 @dataclass(frozen=True)
-class DataSummary:
-    """The data: names and counts."""
-
+class _DataSummary:
     corpus: str | None
     dev: str | None
     facts: str | None
@@ -204,7 +200,7 @@ class DataSummary:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class _Explanation:
     """What the leak of a specimen is worth; the last paragraph is the verdict."""
 
     title: str
@@ -224,7 +220,7 @@ class ComparisonResult(StudyResult):
     seeds: tuple[int, ...]
     jobs: int
     order: list[tuple[str, int]]
-    data: DataSummary
+    data: _DataSummary
     figures: list[Figure]
     specimens: list[Judged]
     comparisons: list[Comparison]
@@ -233,7 +229,7 @@ class ComparisonResult(StudyResult):
     theirs: tuple[dict[str, Any], ...] | None = optional()
     text_quality: Quality | None = optional()
     verdict: list[str]
-    explanation: list[Explanation]
+    explanation: list[_Explanation]
 
 
 def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonResult:
@@ -295,11 +291,11 @@ def settings_of(run: Run) -> dict[str, Any]:
     return {key: value for key, value in run.config["config"].items() if key != "seed"}
 
 
-def _describe_data(plan: Plan) -> DataSummary:
+def _describe_data(plan: Plan) -> _DataSummary:
     corpus, dev, facts, exam = (
         Path(name).name if name else None for name in (plan.corpus, plan.dev, plan.facts, plan.exam)
     )
-    return DataSummary(
+    return _DataSummary(
         corpus,
         dev,
         facts,
@@ -333,7 +329,7 @@ def _describe(
         settings={plan.varied: dict(flatten(settings_of(lineage(rows[0].run)[-1]))).get(plan.varied)},
         values={one.key: spread_of([row.values[one.key] for row in rows], one.kind) for one in columns},
         runs=tuple(
-            SeedRun(
+            _SeedRun(
                 row.seed,
                 os.path.relpath(row.run.path, folder),
                 row.values,
@@ -361,7 +357,7 @@ def spread_of(each: Sequence[float], kind: Kind) -> Spread:
 
 
 def _gain(leaking: Sequence[Record], reference: Sequence[Record]) -> Gain:
-    whole, apart = (compare_text(leaking, reference, f"{name}.csv") for name in ("whole", "word_by_word"))
+    whole, apart = (_compare_text(leaking, reference, f"{name}.csv") for name in ("whole", "word_by_word"))
     return Gain(*(Ratio(one.ratio, one.ratio_low, one.ratio_high, one.p) for one in (whole, apart)))
 
 
@@ -370,7 +366,7 @@ def _texts(rows: Sequence[Record]) -> Texts:
     for same in zip(*(row.text.probes for row in rows), strict=True):
         losses = [one.loss for one in same]
         loss = sum(losses) / len(losses)
-        probes.append(MeanProbe(same[0].sentence, same[0].tokens, same[0].unknown, loss, math.exp(loss), losses))
+        probes.append(_MeanProbe(same[0].sentence, same[0].tokens, same[0].unknown, loss, math.exp(loss), losses))
     qualities = [astuple(row.text.sample_quality) for row in rows]
     means = (sum(column) / len(column) for column in zip(*qualities, strict=True))
     return Texts(tuple(probes), rows[0].text.samples, Quality(*means))
@@ -382,7 +378,7 @@ def _texts(rows: Sequence[Record]) -> Texts:
 def compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]) -> list[Comparison]:
     """Test every pair, with Holm's correction if there are several."""
     pairs = plan.compared()
-    test = compare_text if plan.words else compare_answers
+    test = _compare_text if plan.words else compare_answers
     tested = [test(records[a], records[b]) for a, b in pairs]
     # Answers are written word by word, where there is no future; perplexities of models that see it are invalid.
     believed = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
@@ -412,16 +408,16 @@ def compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str])
     return found
 
 
-def _by_seed(a: Sequence[Record], b: Sequence[Record], column: Figure) -> tuple[SeedPair, ...]:
+def _by_seed(a: Sequence[Record], b: Sequence[Record], column: Figure) -> tuple[_SeedPair, ...]:
     rows = []
     for one, other in zip(a, b, strict=True):
         left, right = one.values[column.key], other.values[column.key]
         test = stats.mcnemar(one.answers(), other.answers()) if column.kind == "share" else None
-        rows.append(SeedPair(one.seed, left, right, left - right, test))
+        rows.append(_SeedPair(one.seed, left, right, left - right, test))
     return tuple(rows)
 
 
-def compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv") -> TextEffect:
+def _compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv") -> _TextEffect:
     """Compare token perplexities of the same sentences: for new seeds and sentences; for one seed, new sentences."""
     first, second = ([record.losses(name) for record in side] for side in (a, b))
     if len({(one.tokens, one.unknown) for one in (*first, *second)}) > 1:
@@ -433,19 +429,19 @@ def compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv"
     if found.both is not None:
         low, high, p = exp_or_none(found.both.low), exp_or_none(found.both.high), found.both.p
         test = "for new seeds and new sentences"
-    return TextEffect(found.ratio, low, high, p, test, found)
+    return _TextEffect(found.ratio, low, high, p, test, found)
 
 
-def compare_answers(a: Sequence[Record], b: Sequence[Record]) -> AnswerEffect:
+def compare_answers(a: Sequence[Record], b: Sequence[Record]) -> _AnswerEffect:
     """Compare answers to the same questions: for new seeds and questions; for one seed, by McNemar's test."""
     first, second = ([record.answers() for record in side] for side in (a, b))
     if len(a) == 1:
         alone = stats.mcnemar(first[0], second[0])
         test = "for new questions, with this one seed"
-        return AnswerEffect(alone.difference, alone.low, alone.high, alone.p, test, alone)
+        return _AnswerEffect(alone.difference, alone.low, alone.high, alone.p, test, alone)
     found = stats.seeds_by_questions(first, second)
     both = found.both
-    return AnswerEffect(found.difference, both.low, both.high, both.p, "for new seeds and new questions", found)
+    return _AnswerEffect(found.difference, both.low, both.high, both.p, "for new seeds and new questions", found)
 
 
 def difference(a: str, b: str, column: Figure, records: Records) -> Difference:
@@ -459,12 +455,12 @@ def difference(a: str, b: str, column: Figure, records: Records) -> Difference:
 # Leaks in words
 
 
-def explain(specimens: Sequence[Judged], text_quality: Quality | None) -> list[Explanation]:
+def explain(specimens: Sequence[Judged], text_quality: Quality | None) -> list[_Explanation]:
     """What the leaks are worth, beside the first specimen."""
     return [_explain_leak(one, specimens[0], text_quality) for one in specimens if one.leaks]
 
 
-def _explain_leak(leaking: Judged, reference: Judged, text_quality: Quality | None) -> Explanation:
+def _explain_leak(leaking: Judged, reference: Judged, text_quality: Quality | None) -> _Explanation:
     name = leaking.name
     paragraphs = [audit_in_words(name, leaking.audit), _readings(leaking, reference)]
     if leaking.gain:
@@ -483,7 +479,7 @@ def _explain_leak(leaking: Judged, reference: Judged, text_quality: Quality | No
             f"{name} sees the future while it reads, so its training loss is invalid. Answers are written word by word,"
             " where there is no future: they are valid."
         )
-    return Explanation(f"What the leak of {name} is worth", [*paragraphs, verdict])
+    return _Explanation(f"What the leak of {name} is worth", [*paragraphs, verdict])
 
 
 def audit_in_words(name: str, audit: Audit) -> str:
