@@ -154,7 +154,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnlab.measure.audit.CHECKS", {name: CHECKS[name] for name in ("gradient", "padding")})
 
 
-def test_a_sound_module_passes_and_what_it_lacks_is_not_asked() -> None:
+def test_a_sound_module_passes_and_missing_features_are_not_tested() -> None:
     report = audit_module(build(Sound), n_embd=WIDTH)
     assert report.verdict == "pass"
     assert report.causal_leak is not None
@@ -252,7 +252,7 @@ SNEAKS: dict[str, nn.Module] = {
 
 
 @pytest.mark.parametrize("name", SNEAKS)
-def test_leaks_that_hide_are_found(name: str) -> None:
+def test_conditional_leaks_are_found(name: str) -> None:
     lengths = (1, 2, 7, 64, 150, 320)
     assert not (passes("future", SNEAKS[name], lengths) and passes("gradient", SNEAKS[name], lengths))
 
@@ -314,7 +314,7 @@ class OnlyAtOneLength(Sound):
         return super().forward(x)
 
 
-def test_what_was_not_tested_for_leaks_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_not_tested_for_leaks_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     report = audit_module(build(OnlyAtOneLength), n_embd=WIDTH)
     assert report.verdict == "not tested"
     assert is_failure([report], named=False)
@@ -367,7 +367,7 @@ def test_a_large_constant_or_a_closed_gate_hides_nothing() -> None:
     assert len(report.forms) == 2
 
 
-def test_rows_without_gradient_give_no_number_that_is_not_one() -> None:
+def test_rows_without_gradient_give_finite_shares() -> None:
     report = audit_module(lambda x: x * (torch.arange(x.shape[1]) > 3)[:, None], n_embd=WIDTH, length=7)
     assert report.verdict == "pass"
     assert report.leak_by_position == [0.0] * 7
@@ -376,7 +376,7 @@ def test_rows_without_gradient_give_no_number_that_is_not_one() -> None:
     assert shifted.leak_by_position == [1.0] * 6 + [0.0]
 
 
-def test_an_output_that_depends_on_nothing_is_not_passed() -> None:
+def test_a_constant_output_does_not_pass() -> None:
     report = audit_module(lambda x: torch.ones_like(x), n_embd=WIDTH, length=7)
     assert failing(report) == {"responds"}
     assert "nothing to audit" in report.faults["responds"]
@@ -574,7 +574,7 @@ def test_a_declared_defect_that_is_absent_fails(registered: Callable[..., str]) 
     assert "does not have: leaks" in report.faults["declared"]
 
 
-def test_what_cannot_be_causal_is_audited_both_ways_only(registered: Callable[..., str]) -> None:
+def test_a_mechanism_that_cannot_be_causal_is_audited_bidirectionally_only(registered: Callable[..., str]) -> None:
     class Mean(nn.Module):
         def __init__(self, n_embd: int, n_head: int, block_size: int, *, maximum: bool = False) -> None:
             super().__init__()
@@ -760,7 +760,7 @@ def plain(tmp_path: Path) -> str:
     return f"{tmp_path / 'plain.py'}:Plain"
 
 
-def test_what_an_audited_file_prints_goes_to_standard_error(plain: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_audited_code_goes_to_standard_error(plain: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert call(plain, "--json") == 0
     shown = capfd.readouterr()
     (found,) = json.loads(shown.out)
@@ -795,13 +795,13 @@ def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "even multiple of n_head" in capsys.readouterr().err
 
 
-def test_the_door_has_both_names() -> None:
+def test_attnlab_exports_both_audits() -> None:
     assert attnlab.audit_mechanism is audit_mechanism
     assert attnlab.audit_module is audit_module
 
 
 @pytest.mark.parametrize("length", [150, pytest.param(LONGEST, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", registry.names("mechanism"))
-def test_every_mechanism_of_ours_is_as_it_says(name: str, length: int) -> None:
+def test_every_mechanism_passes_or_has_its_declared_defect(name: str, length: int) -> None:
     report = audit_mechanism(name, length=length)
     assert report.verdict == ("declared" if registry.find("mechanism", name).defect else "pass"), report.faults

@@ -94,7 +94,7 @@ def users(tmp_path: Path) -> Path:
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1.0, 3.0), st.integers(16, 512), st.floats(1.5, 8), st.floats(1, 64))
-def test_a_power_law_is_forecast_and_afforded(scale: float, power: float, n: int, step: float, far: float) -> None:
+def test_a_power_law_is_extrapolated_both_ways(scale: float, power: float, n: int, step: float, far: float) -> None:
     lengths = [n, int(n * step) + 1]
     points = [(m, scale * m**power) for m in lengths]
     tokens = int(lengths[-1] * far)
@@ -108,7 +108,7 @@ def test_nothing_is_forecast_from_one_length() -> None:
     assert bench.affordable([(512, 1.0), (1024, 0.0)], 8.0) is None
 
 
-def test_costs_that_stand_still_are_taken_to_grow_in_proportion() -> None:
+def test_constant_costs_are_assumed_to_grow_in_proportion() -> None:
     assert bench.forecast([(100, 5.0), (200, 5.0)], 400) == pytest.approx(10.0)
 
 
@@ -156,7 +156,7 @@ def texts(table: Table) -> list[list[str]]:
     return [[column.title for column in table.columns], *rows]
 
 
-def test_ratios_are_to_the_bar_where_both_were_measured() -> None:
+def test_ratios_are_to_the_baseline_where_both_were_measured() -> None:
     result = made_up()
     assert result.ratios(result.rows[1]) == {512: 2.0, 1024: 0.25}
     assert result.ratios(result.rows[2]) == {512: 3.0}
@@ -178,7 +178,7 @@ def test_the_tables_say_what_was_measured_and_what_was_not() -> None:
     assert "memory is not measured" in as_markdown(unmeasured.document())
 
 
-def test_without_its_bar_a_contestants_own_time_is_shown() -> None:
+def test_without_a_baseline_the_time_itself_is_shown() -> None:
     result = made_up()
     bar = replace(result.rows[0], points=(result.rows[0].points[0], Point(1024, skipped="would take 16 s")))
     times = texts(replace(result, rows=(bar, *result.rows[1:])).document().tables()[0])
@@ -202,7 +202,7 @@ def test_the_json_has_times_ratios_memory_and_reasons() -> None:
     }
 
 
-def test_the_picture_is_written_twice() -> None:
+def test_the_picture_is_written_as_png_and_svg() -> None:
     files = pictures.picture_files("bench", pictures.bench_picture(made_up()))
     assert files["bench.png"].startswith(b"\x89PNG")
     assert b"<svg" in files["bench.svg"]
@@ -259,7 +259,7 @@ def test_the_whole_module_learns_its_projections_too() -> None:
     assert [tuple(one.shape) for one in gradients] == [(1, 6, 16)] + [(16, 16)] * 4
 
 
-def test_bars_come_first_and_references_where_there_are_two_paths() -> None:
+def test_baselines_come_first_and_references_where_there_are_two_paths() -> None:
     cases, refused = choose_cases(["dot", "zero_mask"], SMALL)
     assert [case.label for case in cases] == [SDPA, NAIVE, "dot", "dot, reference", "zero_mask"]
     assert not refused
@@ -278,7 +278,7 @@ def test_a_users_class_is_timed_whole_beside_a_whole_dot(users: Path) -> None:
     assert cases[4].baseline == cases[0]
 
 
-def test_options_are_given_behind_the_name() -> None:
+def test_options_follow_the_name() -> None:
     assert bench_cases.split_options("sliding:window=128,other=a") == ("sliding", {"window": "128", "other": "a"})
     assert bench_cases.split_options("mine.py:Mine") == ("mine.py:Mine", {})
     assert bench_cases.split_options("mine.py:Mine:width=2") == ("mine.py:Mine", {"width": "2"})
@@ -288,7 +288,7 @@ def test_options_are_given_behind_the_name() -> None:
         choose_cases(["gqa:group=1"], SMALL)
 
 
-def test_who_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mechanisms_that_cannot_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="unknown mechanism 'dott': did you mean dot"):
         choose_cases(["dott"], SMALL)
     monkeypatch.setitem(
@@ -305,21 +305,21 @@ def test_who_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 # Turns and limits
 
 
-def test_contestants_take_turns() -> None:
+def test_cases_take_turns() -> None:
     order: list[str] = []
     times = timing.take_turns({name: lambda name=name: order.append(name) for name in "abc"}, 3, 1)  # type: ignore[misc]
     assert "".join(order) == "abcabcabc"
     assert {name: len(taken) for name, taken in times.items()} == {"a": 3, "b": 3, "c": 3}
 
 
-def test_slow_ones_run_less_often() -> None:
+def test_slow_cases_run_less_often() -> None:
     assert timing.runs_wanted([], 7) == 7
     assert timing.runs_wanted([0.001], 7) == 7
     assert timing.runs_wanted([1.1, 1.0], 7) == 3
     assert timing.runs_wanted([60.0], 7) == 1
 
 
-def test_who_would_be_too_big_or_too_slow_is_skipped_with_the_number() -> None:
+def test_cases_too_big_or_too_slow_are_skipped_with_the_forecast() -> None:
     trials = Trials(MemoryProbe(1e9), Limits(seconds=10.0, memory=1e9))
     big, slow, linear = (replace(SMALL, name=name) for name in ("big", "slow", "linear"))
     trials.seen[big] = {512: Point(512, 0.01, 10_000_000), 1024: Point(1024, 0.04, 40_000_000)}
@@ -386,7 +386,7 @@ def test_the_memory_of_a_step_is_what_it_holds_at_once(probe: MemoryProbe) -> No
 
 
 @linux
-def test_who_breaks_or_takes_too_much_harms_nobody(probe: MemoryProbe) -> None:
+def test_a_step_that_fails_or_exceeds_its_limit_is_reported_and_the_next_one_runs(probe: MemoryProbe) -> None:
     assert probe.measure({"tokens": 400, "kind": "one"}).skipped == "needs more than 300 MB"
     assert probe.measure({"tokens": 1, "kind": "broken"}).skipped == "ValueError: no such thing"
     assert "SIGABRT" in probe.measure({"tokens": 1, "kind": "dead"}).skipped
@@ -439,7 +439,7 @@ def test_the_longest_text_within_a_budget_of_time(power: float, digits: float) -
     assert min(truth, timing.LONGEST) / 1.05 <= found.tokens <= truth + 1
 
 
-def test_what_nobody_waits_for_is_extrapolated_and_says_so() -> None:
+def test_lengths_beyond_the_time_limit_are_extrapolated_and_marked() -> None:
     budget = Budget("bytes", 1e7)
     trials = Lawful(1.0, 2.0, Limits(seconds=60.0, memory=2e9))
     found = timing.longest(trials, SMALL, budget)
@@ -461,7 +461,7 @@ def test_budgets_are_read() -> None:
             timing.read_budgets(wrong)
 
 
-def test_reach_is_compared_with_who_has_most_trouble() -> None:
+def test_memory_is_compared_with_naive_attention_and_time_with_sdpa() -> None:
     reached = (Longest(SDPA, 8000, False), Longest(NAIVE, 1000, True), Longest("swift", 9000, True))
     memory = BudgetResult(Budget("bytes", 1e9), reached)
     time = BudgetResult(Budget("seconds", 10.0), reached)
@@ -479,7 +479,7 @@ def test_reach_is_compared_with_who_has_most_trouble() -> None:
 # The command
 
 
-def test_bench_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("bench", "--help") == 0
     assert "--bidirectional" in capsys.readouterr().out
 
@@ -516,7 +516,7 @@ def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.C
 
 @linux
 def test_a_step_that_allocates_nothing_still_has_a_cost() -> None:
-    """A cost of zero would read as "not measured", and the contestant would reach no tokens at all."""
+    """A cost of zero would mean "not measured", and the case would reach no tokens at all."""
     cost, _ = watch(lambda: None)
     assert 0 < cost < 100_000
 
@@ -579,7 +579,7 @@ def contest(monkeypatch: pytest.MonkeyPatch) -> Any:
     bench_cases.EXTERNAL.update(guests)
 
 
-def test_our_contestants_can_be_built(contest: Any) -> None:
+def test_our_cases_can_be_built(contest: Any) -> None:
     ours = {name for group in contest.GROUPS for name in group.cores + group.wholes if name not in contest.PEERS}
     there = [name for name in ours if bench_cases.split_options(name)[0] in registry.names("mechanism")]
     assert there

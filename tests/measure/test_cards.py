@@ -28,7 +28,7 @@ OWN = [entry for entry in entries() if entry.build.__module__.startswith("attnla
 FIND = {entry.name: entry for entry in OWN}
 
 
-def test_a_docstring_is_taken_apart() -> None:
+def test_a_docstring_is_parsed() -> None:
     read = Card.read(
         "Does it.\n\nSlowly,\nand twice.\n\nAgain.\n\nCosts: much,\nand more.\nCannot: rest. Costs: no heading.\n"
         "\nParameters\n----------\nfirst : int\n    what it\n    means\nsecond\n    the other"
@@ -67,7 +67,7 @@ def test_the_command_on_a_card_is_understood_and_builds_a_model(entry: registry.
     make_attention(config.model, 0)
 
 
-def test_what_is_counted() -> None:
+def test_parameters_cache_and_memory_are_counted() -> None:
     counted = {
         name: card(FIND[name]).to_dict() for name in ("dot", "shared_qkv", "gqa", "zero_mask", "performer", "sliding")
     }
@@ -99,7 +99,7 @@ def test_the_list_fits_80_columns_and_marks_defects(capsys: pytest.CaptureFixtur
     assert out.count("Defect, on purpose") == sum(bool(entry.defect) for entry in OWN)
 
 
-def test_the_list_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("mechanisms", "--json") == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert set(FIND) <= set(listed)
@@ -131,7 +131,7 @@ def test_errors_on_the_screen_and_in_files(tmp_path: Path, capsys: pytest.Captur
     assert "exists already" in capsys.readouterr().err
 
 
-def test_errors_for_programs_without_a_knob(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_as_json_without_a_knob(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("mechanisms", "show", "linear", "--error", "--draws", "2", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["name"] == "linear"

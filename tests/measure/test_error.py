@@ -72,7 +72,7 @@ def test_seeing_everything_is_exact_and_seeing_more_is_nearer(entry: registry.En
 
 @named([entry for entry in entries() if entry.weights == "exact"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_what_is_called_exact_is(entry: registry.Entry, causal: bool) -> None:
+def test_mechanisms_declared_exact_are_exact(entry: registry.Entry, causal: bool) -> None:
     source = small(causal=causal)
     q, k, _ = source.draw(0)
     pattern = make(entry, source, {}).pattern(q, k, source.mask)
@@ -116,7 +116,7 @@ def test_a_random_projection_errs_by_the_root_of_length_over_rank() -> None:
 
 
 def errors_of(kind: str, directions: str, features: int, source: Source, draws: int) -> torch.Tensor:
-    """The errors of the output of random features, a row a draw, a column a sample."""
+    """The errors of the output of random features, one row per draw, one column per sample."""
     entry, errors = registry.find("mechanism", "performer"), []
     for number in range(draws):
         torch.manual_seed(number)
@@ -175,14 +175,14 @@ def test_samples_and_mechanisms_are_drawn_from_different_numbers() -> None:
 
 
 @named([entry for entry in entries() if entry.weights in ("own", "exact")])
-def test_no_error_where_there_is_none_to_show(entry: registry.Entry) -> None:
+def test_mechanisms_that_are_no_approximation_are_refused(entry: registry.Entry) -> None:
     expected = "not an approximation" if entry.weights == "own" else "weighs as dot-product attention"
     with pytest.raises(UserError, match=expected):
         examine(entry, small())
 
 
 @named(SPARSE + RANKED)
-def test_what_was_found_is_plain_and_complete(entry: registry.Entry) -> None:
+def test_findings_are_complete_plain_values(entry: registry.Entry) -> None:
     found = examine(entry, small(tokens=8, causal=True), draws=2)
     plain = found.to_dict()
     assert {row["form"] for row in plain["rows"]} >= {MEAN, *plain["forms"]}

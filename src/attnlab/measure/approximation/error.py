@@ -61,7 +61,7 @@ class Setting(NamedTuple):
         return " ".join(value for _, value in self.form), self.knob, self.value
 
 
-def forms_of(entry: Entry) -> list[Form]:
+def _forms_of(entry: Entry) -> list[Form]:
     """Every combination of the options that are a choice among names."""
     choices = [[(option.name, value) for value in option.choices] for option in entry.described() if option.choices]
     return list(itertools.product(*choices))
@@ -94,7 +94,7 @@ def settings_of(entry: Entry, source: Source) -> Iterator[Setting]:
     Up to the number of tokens, where exact attention is cheaper; features up to twice that, to show how slowly they gain.
     """
     last = source.tokens * (2 if entry.weights == "kernel" else 1)
-    for form in forms_of(entry):
+    for form in _forms_of(entry):
         if not entry.knobs:
             yield Setting(form, "", 0)
         for knob in entry.knobs:
@@ -407,7 +407,7 @@ def kernel_rows(entry: Entry, source: Source, features: int = 64, draws: int = 3
     """
     rows: list[KernelRow] = []
     if entry.weights == "kernel" and entry.knobs:
-        for form in forms_of(entry):
+        for form in _forms_of(entry):
             setting = Setting(form, entry.knobs[0], features)
             if isinstance(make(entry, source, setting.options), Featured):
                 rows += _rows_of(entry, source, setting, draws, seed)

@@ -44,7 +44,7 @@ from attnlab.measure.bench.cases import LEAST_TOKENS, Case, Inputs, Step, forms_
 from attnlab.measure.bench.memory import MAKER, WARM_UP_TOKENS, MemoryProbe, clock, measurable
 from attnlab.train import retain_freed_memory
 
-SHORTEST, LONGEST = 256, 2**22  # tokens, for a budget
+_SHORTEST, LONGEST = 256, 2**22  # tokens, for a budget
 _ENOUGH_SECONDS = 3.0  # of runs of one case at one length
 _PATTERNS = 3  # arrays of all pairs that forward + backward hold at once, where the pattern is formed
 _CLOSE = 1.03  # the answer for a budget is within this factor of the longest length
@@ -55,7 +55,7 @@ _UNITS: dict[str, tuple[Literal["bytes", "seconds"], float]] = {
     "s": ("seconds", 1.0),
     "ms": ("seconds", 1e-3),
 }
-Tell = Callable[[str], None]
+_Tell = Callable[[str], None]
 Key = TypeVar("Key")
 
 
@@ -194,7 +194,7 @@ def measure(
     lengths: Sequence[int],
     limits: Limits,
     refused: Mapping[str, str] | None = None,
-    tell: Tell = lambda _: None,
+    tell: _Tell = lambda _: None,
     maker: str = MAKER,
 ) -> BenchResult:
     """Time and memory of all cases at all lengths."""
@@ -229,7 +229,9 @@ def _conditions(case: Case, limits: Limits) -> Conditions:
 # The longest text within a budget
 
 
-def reach(cases: Sequence[Case], budgets: Sequence[Budget], limits: Limits, tell: Tell = lambda _: None) -> ReachResult:
+def reach(
+    cases: Sequence[Case], budgets: Sequence[Budget], limits: Limits, tell: _Tell = lambda _: None
+) -> ReachResult:
     """The longest text of every case within every budget."""
     if any(budget.kind == "bytes" for budget in budgets) and not measurable():
         raise UserError("peak memory cannot be measured on this system (Linux can): give --reach a time, such as 10s")
@@ -260,7 +262,7 @@ def longest(trials: Trials, case: Case, budget: Budget) -> Longest:
         within = [(tokens, cost) for tokens, cost in trials.costs(case, budget.kind) if cost <= budget.amount]
         return affordable(within, budget.amount)
 
-    lower, upper, objection = 0, SHORTEST, ""
+    lower, upper, objection = 0, _SHORTEST, ""
     while upper <= LONGEST and not (objection := trials.objection(case, upper)) and fits(upper):
         lower, upper = upper, 2 * upper
     extrapolated = expected()
