@@ -19,6 +19,7 @@ from attnlab.corpora import Corpus, Question
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.folders import locked, note_without_manifest, refuse_existing
 from attnlab.model import FORMAT, LanguageModel, load_model, meta_model
+from attnlab.records import optional
 from attnlab.runs import Run, movable, unused_path
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
@@ -181,7 +182,31 @@ def fit_vocabulary(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
     return replace(config.model, vocab_size=tokenizer.size) if follows else config.model
 
 
-def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class WordCounts:
+    """Statistics of a corpus of sentences; `lengths` are the bars of a histogram of words per sentence."""
+
+    sentences: int
+    tokens: int
+    distinct: int
+    unknown_share: float
+    lengths: tuple[dict[str, int], ...]  # from, to, sentences
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a task makes of the data."""
+
+    documents: int
+    characters: int
+    symbols: int
+    examples_per_epoch: int
+    tokens_per_epoch: int
+    examples: tuple[dict[str, str], ...]  # input, target
+    words: WordCounts | None = optional()
+
+
+def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> Preview:
     """Show what a task makes of the data: counts, and examples as pairs of texts."""
     require_seed(seed)
     sources = Sources.read(corpus, facts)
@@ -192,32 +217,31 @@ def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed:
     picked = rng.permutation(len(examples))[:count]
     lines = sources.corpus.lines if sources.corpus else ()
     pairs = [show_example(examples[index], tokenizer) for index in picked]
-    return {
-        "documents": len(lines),
-        "characters": sum(len(line) + 1 for line in lines),
-        "symbols": tokenizer.size,
-        "examples_per_epoch": len(examples),
-        "tokens_per_epoch": sum(len(example.ids) for example in examples),
-        "examples": [{"input": given, "target": wanted} for given, wanted in pairs],
-        **({"words": _word_counts(lines, tokenizer)} if tokenizer.words else {}),
-    }
+    return Preview(
+        documents=len(lines),
+        characters=sum(len(line) + 1 for line in lines),
+        symbols=tokenizer.size,
+        examples_per_epoch=len(examples),
+        tokens_per_epoch=sum(len(example.ids) for example in examples),
+        examples=tuple({"input": given, "target": wanted} for given, wanted in pairs),
+        words=_word_counts(lines, tokenizer) if tokenizer.words else None,
+    )
 
 
-def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Statistics of a corpus of sentences: words, unknown words and sentence lengths."""
+def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> WordCounts:
     counts = count_words(lines)
     known = tokenizer.backend.get_vocab()
     lengths = [(len(split_words(line)) - 1) // _BIN for line in lines]
-    return {
-        "sentences": len(lines),
-        "tokens": counts.total(),
-        "distinct": len(counts),
-        "unknown_share": sum(count for word, count in counts.items() if word not in known) / max(1, counts.total()),
-        "lengths": [
+    return WordCounts(
+        sentences=len(lines),
+        tokens=counts.total(),
+        distinct=len(counts),
+        unknown_share=sum(count for word, count in counts.items() if word not in known) / max(1, counts.total()),
+        lengths=tuple(
             {"from": number * _BIN + 1, "to": number * _BIN + _BIN, "sentences": lengths.count(number)}
             for number in range(max(lengths, default=-1) + 1)
-        ],
-    }
+        ),
+    )
 
 
 def resume(run: Run, show: Show = QUIET, *, trust_code: bool = False) -> Run:

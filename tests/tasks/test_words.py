@@ -141,10 +141,11 @@ def test_options_as_the_command_line_gives_them_reach_the_evaluation(tmp_path: P
 
 def test_preview_counts_words_and_lengths() -> None:
     shown = stages.preview(resolve("nano-words", given={"model": {"block_size": 128}}), "prose:50", None, 2, 0)
-    words = shown["words"]
-    assert words["sentences"] == sum(bar["sentences"] for bar in words["lengths"]) == 50
-    assert shown["tokens_per_epoch"] == words["tokens"] + 2 * 50
-    assert 0 < words["unknown_share"] < 1
+    words = shown.words
+    assert words is not None
+    assert words.sentences == sum(bar["sentences"] for bar in words.lengths) == 50
+    assert shown.tokens_per_epoch == words.tokens + 2 * 50
+    assert 0 < words.unknown_share < 1
 
 
 def test_the_preset_is_the_reports_model() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App
 from rich.text import Text
@@ -18,6 +18,7 @@ from attnlab.errors import UserError
 
 if TYPE_CHECKING:
     from attnlab.corpora.index import Index
+    from attnlab.stages import WordCounts
 
 _corpus_app = App(
     name="corpus", help="Show data as a task sees it, find a name, or export the built-in data.", group=DATA
@@ -42,6 +43,7 @@ def corpus_show(
 ) -> None:
     """Show the examples that a task makes of the data, as input and target."""
     from attnlab import corpora, stages
+    from attnlab.records import plain
 
     at_least_one("n", n)
     preset = preset or {"spans": "mingpt", "words": "nano-words"}.get(task, "small")
@@ -49,31 +51,31 @@ def corpus_show(
         facts = "people:train"
     preview = stages.preview(resolve(preset, given={"task": {"name": task}}), corpus, facts, n, seed)
     if json:
-        show_json(preview)
+        show_json(plain(preview))
         return
     say(
-        f"{preview['documents']:,} documents, {preview['characters']:,} characters, {preview['symbols']:,} symbols;"
-        f" {preview['examples_per_epoch']:,} examples and {preview['tokens_per_epoch']:,} tokens per epoch"
+        f"{preview.documents:,} documents, {preview.characters:,} characters, {preview.symbols:,} symbols;"
+        f" {preview.examples_per_epoch:,} examples and {preview.tokens_per_epoch:,} tokens per epoch"
     )
-    if "words" in preview:
-        _tell_words(preview["words"], preview["symbols"])
-    for pair in preview["examples"]:
+    if preview.words:
+        _show_words(preview.words, preview.symbols)
+    for pair in preview.examples:
         say(Text.assemble(("input   ", "bold"), pair["input"]))
         say(Text.assemble(("target  ", "bold"), pair["target"], "\n"))
 
 
-def _tell_words(words: dict[str, Any], symbols: int) -> None:
+def _show_words(words: WordCounts, symbols: int) -> None:
     say(
-        f"{words['sentences']:,} sentences, {words['tokens']:,} tokens, {words['distinct']:,} distinct words; {symbols:,}"
-        f" known with the special ones, {100 * words['unknown_share']:.1f} % of the tokens unknown"
+        f"{words.sentences:,} sentences, {words.tokens:,} tokens, {words.distinct:,} distinct words; {symbols:,}"
+        f" known with the special ones, {100 * words.unknown_share:.1f} % of the tokens unknown",
+        "words per sentence:",
     )
-    say("words per sentence:")
-    most = max(bar["sentences"] for bar in words["lengths"])
-    for bar in words["lengths"]:
+    most = max(bar["sentences"] for bar in words.lengths)
+    for bar in words.lengths:
         if bar["to"] <= 100:
             drawn = "█" * round(50 * bar["sentences"] / most)
             say(f"{bar['from']:5}-{bar['to']:<4} {bar['sentences']:8,}  {drawn}".rstrip())
-    beyond = sum(bar["sentences"] for bar in words["lengths"] if bar["to"] > 100)
+    beyond = sum(bar["sentences"] for bar in words.lengths if bar["to"] > 100)
     if beyond:
         say(f"   over 100 {beyond:7,}")
 
