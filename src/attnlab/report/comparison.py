@@ -317,8 +317,9 @@ def _pair_chart(item: _Figure, pairs: Sequence[Result], ratios: bool, marked: bo
     better = "below" if item.lower_is_better else "above"
     words = f"{'ratio' if ratios else 'difference'}; {better} {1 if ratios else 0} the first is better"
     title = f"{capital(item.title)}, pair by pair, with 95 % intervals"
-    if not all(one.get("believed", True) for one in pairs):  # a leak does not reach every figure
-        title += "; invalid, since a specimen sees the future"
+    if marked:  # a leak does not reach every figure
+        valid = all(one.get("believed", True) for one in pairs)
+        title += "; with a specimen that sees the future" if valid else "; invalid, since a specimen sees the future"
     label = f"{title}. " + "; ".join(f"{one.name}: {one.text}" for one in points)
     axis = Axis(words, "" if ratios or share == 1 else "points")
     return Chart("points", title, label, axis, marks=points, origin=1.0 if ratios else 0.0)

@@ -260,7 +260,7 @@ def _attention_section(attention: Result | None) -> list[Section]:
         f"“{attention['question']}” – {attention['answer']}. Each row is a token, each cell in it how much that token looks at"
         f" an earlier one or at itself{'; a row sums to 100 %' if _sums_to_one(heads) else ''}. The answer is chosen in the"
         " outlined row, and “·” is a space. The small pictures select a head; shown first is the one with the largest weight on"
-        f" one token in that row.{left_out}"
+        f" one earlier token in that row.{left_out}"
     )
     block = Heads(tokens, heads, answer_row([visible(token) for token in tokens]), min(24.0, 560 / len(tokens)))
     return section("Attention of one answer", Text([words]), block)
