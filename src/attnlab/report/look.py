@@ -121,7 +121,8 @@ def _heads_section(view: Looked, mechanisms: Sequence[str]) -> list[Section]:
     words = (
         "The small pictures select a head. In the large one each row is a token and each cell in it how much that token looks"
         " at an earlier one or at itself. The outlined row is the last token, from which the next one is predicted. Shown first"
-        " is the head with the largest weight on one earlier token in that row. Below, the text is shaded by the weights of one row."
+        " is the head with the largest weight on one earlier token in that row. Below, the text is shaded by the"
+        " weights of one row."
         f"{' Weights below zero have another colour.' if below else ''}"
     )
     notes = dict(enumerate(mechanisms, start=1)) if len(set(mechanisms)) > 1 else None
