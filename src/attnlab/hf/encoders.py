@@ -28,6 +28,7 @@ from attnlab.corpora.labelled import cell_of, text_column
 from attnlab.corpora.sources import licences_of, lines_of, public_name
 from attnlab.errors import DataError, Interrupted, UserError
 from attnlab.folders import folders_above, refuse_existing, to_json, write_folder
+from attnlab.hf.cards import render_card
 from attnlab.hf.loading import load, load_weights, locate, need_extra, quietly, require_reachable
 from attnlab.hf.settings import EncoderConfig
 from attnlab.machine import environment, require_single_process
@@ -129,7 +130,9 @@ def _pretrain(names: Sequence[str], out: Path, work: Path, config: EncoderConfig
         "unigram": trainer.guess,
         "environment": environment(),
     }
-    documents = {"README.md": _card(result, config).encode(), "result.json": to_json(result)}
+    licences = licences_of(str(one["name"]) for one in result["corpus"])
+    card = render_card("encoder", **result, licences=licences, public_name=public_name)
+    documents = {"README.md": card.encode(), "result.json": to_json(result)}
     write_folder(out, "encoder", {**_model_files(model, material.tokenizer, work / "saved", config), **documents})
     return result
 
@@ -143,48 +146,6 @@ def _model_files(
         model.save_pretrained(saved)
         tokenizer.save_pretrained(saved)
     return {path.name: path.read_bytes() for path in sorted(saved.iterdir()) if path.is_file()}
-
-
-def _card(result: Pretrained, config: EncoderConfig) -> str:
-    """README.md."""
-    last, guess = result["history"][-1], result["unigram"]
-    sources = [
-        f"| {public_name(str(one['name']))} | {one['texts']:,} | `{one['sha256']}` |" for one in result["corpus"]
-    ]
-    curve = [
-        f"| {one['epoch']:.2f} | {one['seconds'] / 60:.1f} | {one['loss']:.3f} | {one['accuracy']:.1%} |"
-        for one in result["history"]
-    ]
-    lines = [
-        "---\nlibrary_name: transformers\npipeline_tag: fill-mask\ntags: [roberta, attnlab]\n---\n# A small RoBERTa\n",
-        f"{config.n_layer} layers, width {config.n_embd}, {config.n_head} heads, {result['vocab_size']:,} byte-pair pieces,"
-        f" texts of up to {config.block_size} tokens: {result['parameters']:,} parameters. Pretrained from scratch with attnlab"
-        " by predicting masked tokens.\n",
-        "It knows nothing but its corpus, and repeats its errors. It is a start for fine-tuning, not a source of facts.\n",
-        "| trained on | texts | sha256 |",
-        "|---|---|---|",
-        *sources,
-        "",
-        *licences_of(str(one["name"]) for one in result["corpus"]),
-        "",
-        f"{result['tokens']:,} tokens in {result['seconds'] / 60:.1f} minutes on {result['threads']} thread(s)"
-        f" ({result['tokens_per_second']:,} per second), {config.hidden:.0%} of them masked, seed {config.seed}.\n",
-        f"Of the texts {config.held_out:.1%} were held out; {result['validation_targets']:,} of their tokens, 15 %, were"
-        f" masked. It predicts {last['accuracy']:.1%} of them (loss {last['loss']:.3f}); guessing by frequency alone predicts"
-        f" {guess['accuracy']:.1%} (loss {guess['loss']:.3f}).\n",
-        "| epoch | minutes | loss of masked tokens | predicted |",
-        "|---|---|---|---|",
-        *curve,
-        """
-```python
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("this-folder")
-model = AutoModelForMaskedLM.from_pretrained("this-folder")
-```
-""",
-    ]
-    return "\n".join(lines)
 
 
 # Text into blocks

@@ -13,7 +13,7 @@ mechanisms are not implemented here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -31,6 +31,7 @@ except ImportError:
 
 from attnlab.folders import add_files, read_json, refuse_existing, reporting_damage, to_json, write_folder
 from attnlab.hf.attention import equip, register, register_all
+from attnlab.hf.cards import render_card
 from attnlab.hf.conversion import (
     AttnlabWordTokenizer,
     from_gpt2,
@@ -85,14 +86,14 @@ def export(source: Path | str, folder: Path | str, *, trust_code: bool = False) 
     refuse_existing(folder)
     run = _run_of(source)
     model, tokenizer = load_model(run.model if run else source, trust_code=trust_code)
-    card = _Card(folder.name, model, tokenizer, run)
+    card = _card(folder.name, model, tokenizer, run)
     files = {**_model_files(model, tokenizer), **tokenizer_files(tokenizer, model.config.block_size)}
-    write_folder(folder, "export", {**files, "README.md": card.text().encode()})
+    write_folder(folder, "export", {**files, "README.md": card.encode()})
     return {
         "folder": str(folder),
         "layout": "gpt2" if is_gpt2(model.config) else "attnlab",
         "parameters": sum(count_parameters(model).values()),
-        "needs_attnlab": card.needs_attnlab,
+        "needs_attnlab": _needs_attnlab(model, tokenizer),
     }
 
 
@@ -130,99 +131,35 @@ def _model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]
 # The model card
 
 
-@dataclass(frozen=True)
-class _Card:
+def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None) -> str:
     """README.md of an exported model; what is not known is left out."""
+    stages, sources = [], []
+    for stored in reversed([one.config for one in _lineage(run)] if run else []):  # the first stage first
+        data = {key: one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
+        entries = [(key, public_name(one["source"]), one["sha256"]) for key, one in data.items()]
+        stages.append((stored.get("stage"), entries))
+        sources += [one["source"] for one in data.values()] or [""]
+    settings = (run.config.get("config") if run else None) or {"model": asdict(model.config)}
+    return render_card(
+        "model",
+        name=name,
+        version=__version__,
+        config=model.config,
+        symbols=tokenizer.size,
+        kind={"char": "characters", "bpe": "byte-pair pieces", "word": "words"}[tokenizer.kind],
+        parameters=count_parameters(model),
+        needs_attnlab=_needs_attnlab(model, tokenizer),
+        stages=stages,
+        licences=licences_of(sources),
+        figures=list(_figures_of(run)) if run else [],
+        own_code=bool(usercode.code_files(model.config.mechanism)),
+        settings=list(flatten(settings)),
+    )
 
-    name: str
-    model: LanguageModel
-    tokenizer: Tokenizer
-    run: Run | None
 
-    @property
-    def needs_attnlab(self) -> bool:
-        """Whether transformers alone cannot load it."""
-        return not is_gpt2(self.model.config) or bool(self.tokenizer.words)
-
-    def text(self) -> str:
-        head = f"---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [attnlab]\n---\n# {self.name}\n"
-        parts = (self._sizes(), self._loading(), self._training(), self._figures(), self._limits(), self._settings())
-        return "\n".join((head, *parts))
-
-    def _sizes(self) -> str:
-        config, counts = self.model.config, count_parameters(self.model)
-        parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
-        kind = {"char": "characters", "bpe": "byte-pair pieces", "word": "words"}[self.tokenizer.kind]
-        return (
-            f"A causal language model made with attnlab {__version__}: attention `{config.mechanism}`, {config.n_layer} layers,"
-            f" {config.n_head} heads, width {config.n_embd}, texts of up to {config.block_size} tokens,"
-            f" {self.tokenizer.size:,} symbols ({kind}).\n{sum(counts.values()):,} parameters: {parts}.\n"
-        )
-
-    def _loading(self) -> str:
-        """A block of Python that can be run as it is."""
-        first, layout, ask = "", "", ""
-        if self.needs_attnlab:
-            first = "import attnlab.exchange  # pip install 'attnlab[hf]'\n"
-        else:
-            layout = "It is a GPT-2 in everything but its name, and transformers alone loads it.\n"
-        if not self.tokenizer.words:
-            ask = (
-                "\n⁇ masks, asks and closes, □ fills and ends; in a text they are read as question marks. To ask a question as"
-                ' in training: `tokenizer("Where was Hank Aaron born?⁇", split_special_tokens=False, return_tensors="pt")`.\n'
-            )
-        return f"""## How to load it
-{layout}
-```python
-{first}from transformers import AutoModelForCausalLM, AutoTokenizer
-
-folder = "path/to/this/folder"
-model = AutoModelForCausalLM.from_pretrained(folder)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-inputs = tokenizer("Hank Aaron", return_tensors="pt")
-written = model.generate(**inputs, max_new_tokens=10, do_sample=False)
-print(tokenizer.decode(written[0]))
-```
-{ask}"""
-
-    def _training(self) -> str:
-        """The data of every stage, with their checksums and licences."""
-        if self.run is None:
-            return "## Training\nHow it was trained is not known: it was exported from its weights alone.\n"
-        lines, sources = [], []
-        for stored in reversed([one.config for one in _lineage(self.run)]):  # the first stage first
-            data = {key: one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
-            lines += [f"- {stored.get('stage')}" + ("" if data else ": on unknown data")]
-            lines += [
-                f"  - {key}: `{public_name(one['source'])}`, sha256 `{one['sha256']}`" for key, one in data.items()
-            ]
-            sources += [one["source"] for one in data.values()] or [""]
-        return "\n".join(["## Training\n", *lines, *(f"\n{words}" for words in licences_of(sources)), ""])
-
-    def _figures(self) -> str:
-        """What was measured, with intervals."""
-        lines = list(_figures_of(self.run)) if self.run else []
-        return "\n".join(["## Figures\n", *lines, ""]) if lines else "## Figures\nNone were measured in its run.\n"
-
-    def _limits(self) -> str:
-        lines = [
-            "A small model for study: it repeats what it was trained on, makes up what it was not, and knows no other text.",
-            f"It reads at most {self.model.config.block_size} tokens. To continue several texts at once, pad them on the left.",
-        ]
-        if self.tokenizer.characters:
-            lines.append("Characters that do not occur in its corpus are read as ⁇.")
-        if usercode.code_files(self.model.config.mechanism):
-            lines.append(
-                "Its mechanism is code of its author, in the folder code: read it, then load the model with trust_code=True."
-                " What that code imports is not in the folder."
-            )
-        return "## Limits\n" + " ".join(lines) + "\n"
-
-    def _settings(self) -> str:
-        """Every setting, for training it again."""
-        values = (self.run.config.get("config") if self.run else None) or {"model": asdict(self.model.config)}
-        rows = [f"| {name} | {value} |" for name, value in flatten(values)]
-        return "\n".join(["## Settings\n", "| setting | value |", "|---|---|", *rows, ""])
+def _needs_attnlab(model: LanguageModel, tokenizer: Tokenizer) -> bool:
+    """Whether transformers alone cannot load it."""
+    return not is_gpt2(model.config) or tokenizer.words
 
 
 def _lineage(run: Run) -> Iterator[Run]:
@@ -237,7 +174,7 @@ def _figures_of(run: Run) -> Iterator[str]:
     """The figures of a run, and what `evaluate` has written about it into the folders beside it."""
     results = [run.result] if run.complete else []
     if results and isinstance(loss := results[0].get("final_loss"), int | float):
-        yield f"- final training loss: {loss:.4f} nats per token"
+        yield f"final training loss: {loss:.4f} nats per token"
     for path in sorted(run.path.parent.glob("*/result.json")):
         try:
             result = read_json(path)
@@ -250,9 +187,9 @@ def _figures_of(run: Run) -> Iterator[str]:
         if {"accuracy", "low", "high", "questions"} <= one.keys():
             exam = f" of `{public_name(str(one['exam']))}`" if "exam" in one else ""
             share, low, high = (100 * one[key] for key in ("accuracy", "low", "high"))
-            yield f"- {one['questions']:,} questions{exam}: {share:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
+            yield f"{one['questions']:,} questions{exam}: {share:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
         if one.get("corpus") and "token_perplexity" in one:
-            yield f"- token perplexity on `{public_name(one['corpus'])}`: {one['token_perplexity']:,.1f}"
+            yield f"token perplexity on `{public_name(one['corpus'])}`: {one['token_perplexity']:,.1f}"
 
 
 # In
