@@ -93,8 +93,8 @@ def test_a_calibration_holds_what_the_model_says(run: Run) -> None:
         assert 0 <= row.distance <= 1
     assert math.isclose(sum(found.prior), 1, abs_tol=1e-2)
     summary = found.summary((0.1,))
-    assert summary["correct"] == sum(row.right for row in found.rows)
-    assert summary["rules"][0]["words"] == found.rule(0.1).words
+    assert summary.correct == sum(row.right for row in found.rows)
+    assert summary.rules[0].words == found.rule(0.1).words
 
 
 def test_the_half_that_certifies_has_no_part_in_the_temperature(run: Run) -> None:

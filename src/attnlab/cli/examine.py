@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from attnlab.cli import options as opt
 from attnlab.cli.common import MEASURE, app, indexing, output_folder, say, show_json
@@ -13,7 +13,7 @@ from attnlab.cli.options import about, at_least_one, default
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
-    from attnlab.trust import Answer
+    from attnlab.trust import Answer, CalibrationSummary
 
 
 @app.command(group=MEASURE)
@@ -131,10 +131,10 @@ def ask(
         documents = list(answer.lines) if answer.looked_up else None
         show_json({**asdict(answer), "answers": likeliest, "documents": documents})
         return
-    _tell_answer(answer)
+    _show_answer(answer)
 
 
-def _tell_answer(answer: Answer) -> None:
+def _show_answer(answer: Answer) -> None:
     from attnlab.trust.verdict import GUESS, UNSEEN, percent
 
     sure = percent(answer.probability)
@@ -177,6 +177,7 @@ def calibrate(
     """
     from attnlab import corpora, trust
     from attnlab.machine import require_single_process
+    from attnlab.records import plain
     from attnlab.runs import Run
 
     require_single_process("a calibration")
@@ -184,35 +185,33 @@ def calibrate(
     source = questions or trust.usual_questions(opened)
     with indexing() as progress:
         found = trust.calibrate(opened, corpora.load_questions(source), progress, trust_code=trust_code)
-    summary = {"run": str(folder), "source": source, **found.summary()}
+    summary = found.summary()
     if json:
-        show_json(summary)
+        show_json({"run": str(folder), "source": source, **plain(summary)})
         return
-    _tell_calibration(summary)
+    _show_calibration(summary)
+    say(f"\nstored in the run; ask it: attnlab ask {shlex.quote(str(folder))} 'QUESTION' --max-risk 0.1")
 
 
-def _tell_calibration(summary: dict[str, Any]) -> None:
-    right, low, high = (100 * summary[key] for key in ("accuracy", "low", "high"))
+def _show_calibration(found: CalibrationSummary) -> None:
+    right, low, high = (100 * share for share in (found.accuracy, found.low, found.high))
     say(
-        f"{summary['questions']:,} questions that it was not trained on, {summary['candidates']:,} answers to choose"
+        f"{found.questions:,} questions that it was not trained on, {found.candidates:,} answers to choose"
         f" from: {right:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
     )
-    if summary["strangers"]:
-        say(f"left out: {summary['strangers']:,} about names that no line it read is about")
-    before, after, perfect = (100 * summary[key] for key in ("ece_before", "ece_after", "ece_if_calibrated"))
+    if found.strangers:
+        say(f"left out: {found.strangers:,} about names that no line it read is about")
+    before, after, perfect = (100 * one for one in (found.ece_before, found.ece_after, found.ece_if_calibrated))
     say(
-        f"temperature {summary['temperature']:.3f}: calibration error {before:.1f} % before, {after:.1f} % after"
+        f"temperature {found.temperature:.3f}: calibration error {before:.1f} % before, {after:.1f} % after"
         f" (about {perfect:.1f} % if calibrated perfectly)"
     )
-    if summary["note"]:
-        say(f"note: {summary['note']}")
-    if summary["auroc"]:
-        area, low, high = (summary["auroc"][key] for key in ("value", "low", "high"))
-        span = f" ({low:.3f} to {high:.3f})" if low is not None else ""
-        say(f"confidence separates right from wrong answers with AUROC {area:.3f}{span}, where 0.5 is chance")
-    for rule in summary["rules"]:
-        say(f"\nat most {100 * rule['max_risk']:.0f} % wrong: {rule['words']}")
-    say(f"\nstored in the run; ask it: attnlab ask {shlex.quote(summary['run'])} 'QUESTION' --max-risk 0.1")
+    if found.note:
+        say(f"note: {found.note}")
+    if area := found.auroc:
+        span = f" ({area.low:.3f} to {area.high:.3f})" if area.low is not None else ""
+        say(f"confidence separates right from wrong answers with AUROC {area.value:.3f}{span}, where 0.5 is chance")
+    say(*(f"\nat most {100 * rule.max_risk:.0f} % wrong: {rule.words}" for rule in found.rules))
 
 
 @app.command(group=MEASURE)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from attnlab.runs import Run
 from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
-from attnlab.trust import calibrate
+from attnlab.trust import CalibrationSummary, calibrate
 from attnlab.trust.answers import AnswerTrie, answer_distribution
 from attnlab.trust.training_data import TrainingData, candidates
 
@@ -161,7 +161,7 @@ class _RecallResult(StudyResult):
     runs: dict[str, TrainedRun]
     answers: _Answers
     attention: _Attention | None
-    calibration: dict[str, Any] | None
+    calibration: CalibrationSummary | None
 
 
 def _conclude(folder: Path, plan: Plan, console: Console) -> _RecallResult:
@@ -216,7 +216,7 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> _RecallResult:
     )
 
 
-def _calibrate(plan: Plan, run: Run, lessons: _Lessons, console: Console) -> dict[str, Any] | None:
+def _calibrate(plan: Plan, run: Run, lessons: _Lessons, console: Console) -> CalibrationSummary | None:
     """Calibrate the final model, for the report and for `attnlab ask`; too few questions cost a note only.
 
     Not in the assisted track: what the reader wrote about held-out people was trained on.

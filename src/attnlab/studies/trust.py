@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -243,7 +242,7 @@ class _TrustResult(StudyResult):
     world: _WorldSummary
     max_risk: float
     measured: _Measured = flat()
-    calibration: dict[str, Any]
+    calibration: trust.CalibrationSummary
     runs: dict[str, TrainedRun]
 
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -56,6 +55,26 @@ class Row:
 
 
 @dataclass(frozen=True)
+class CalibrationSummary:
+    """Accuracy, calibration error on the half of the questions that nothing was fitted to, and rules."""
+
+    questions: int
+    strangers: int | None
+    candidates: int
+    correct: int
+    accuracy: float
+    low: float  # 95 % interval of the accuracy
+    high: float
+    temperature: float
+    ece_before: float
+    ece_after: float
+    ece_if_calibrated: float
+    auroc: stats.Auroc | None
+    rules: tuple[stats.SelectiveRule, ...]
+    note: str
+
+
+@dataclass(frozen=True)
 class Calibrated:
     """The calibration of a run, from which a rule for any allowed risk is derived."""
 
@@ -92,8 +111,8 @@ class Calibrated:
         )
         return replace(found, words=found.words + also) if found.met else found
 
-    def summary(self, risks: Sequence[float] = (0.05, 0.1, 0.2)) -> dict[str, Any]:
-        """Return accuracy, calibration error on the half that nothing was fitted to, and rules."""
+    def summary(self, risks: Sequence[float] = (0.05, 0.1, 0.2)) -> CalibrationSummary:
+        """Summarise the calibration, with rules for some risks."""
         _, judges = stats.halves(len(self.rows), self.seed)
         rows = [self.rows[place] for place in judges]
         right = [row.right for row in rows]
@@ -102,22 +121,22 @@ class Calibrated:
         )
         low, high = stats.proportion_interval(sum(self.right), len(self.rows))
         sides = [[row.confidence for row in self.rows if row.right == side] for side in (True, False)]
-        return {
-            "questions": len(self.rows),
-            "strangers": self.strangers,
-            "candidates": len(self.answers),
-            "correct": sum(self.right),
-            "accuracy": sum(self.right) / len(self.rows),
-            "low": low,
-            "high": high,
-            "temperature": self.temperature,
-            "ece_before": before.ece,
-            "ece_after": after.ece,
-            "ece_if_calibrated": after.ece_if_calibrated,
-            "auroc": asdict(stats.auroc(*sides)) if all(sides) else None,
-            "rules": [asdict(self.rule(risk)) for risk in risks],
-            "note": self.note,
-        }
+        return CalibrationSummary(
+            questions=len(self.rows),
+            strangers=self.strangers,
+            candidates=len(self.answers),
+            correct=sum(self.right),
+            accuracy=sum(self.right) / len(self.rows),
+            low=low,
+            high=high,
+            temperature=self.temperature,
+            ece_before=before.ece,
+            ece_after=after.ece,
+            ece_if_calibrated=after.ece_if_calibrated,
+            auroc=stats.auroc(*sides) if all(sides) else None,
+            rules=tuple(self.rule(risk) for risk in risks),
+            note=self.note,
+        )
 
 
 def _weights_checksum(run: Run) -> str:
