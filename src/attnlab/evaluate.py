@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -126,24 +127,30 @@ def encode_question(tokenizer: Tokenizer, question: str, block_size: int, number
     return ids
 
 
+def encode_questions(tokenizer: Tokenizer, questions: Iterable[str], block_size: int) -> list[list[int]]:
+    """Encode questions as prompts; one that does not fit into the block is an error."""
+    return [encode_question(tokenizer, text, block_size, number) for number, text in enumerate(questions, start=1)]
+
+
+def batches_by_length(sequences: Sequence[Sequence[int]], rows: int) -> Iterator[list[int]]:
+    """Yield the indices of sequences of equal length, at most `rows` at a time: such batches need no padding."""
+    by_length = sorted(range(len(sequences)), key=lambda place: len(sequences[place]))
+    for _, group in groupby(by_length, key=lambda place: len(sequences[place])):
+        places = list(group)
+        for begin in range(0, len(places), rows):
+            yield places[begin : begin + rows]
+
+
 def answer_all(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[str]) -> list[str]:
     """Answer every question greedily; questions of the same length are batched."""
     model.eval()
-    by_length: dict[int, list[int]] = {}
-    cues = [
-        encode_question(tokenizer, text, model.config.block_size, number)
-        for number, text in enumerate(questions, start=1)
-    ]
-    for index, ids in enumerate(cues):
-        by_length.setdefault(len(ids), []).append(index)
+    cues = encode_questions(tokenizer, questions, model.config.block_size)
     answers = [""] * len(cues)
     stops = (tokenizer.mask, tokenizer.pad)
-    for indices in by_length.values():
-        for begin in range(0, len(indices), ROWS):
-            rows = indices[begin : begin + ROWS]
-            written = generate(model, torch.tensor([cues[row] for row in rows]), model.config.block_size, stops)
-            for row, ids in zip(rows, written, strict=True):
-                answers[row] = " ".join(tokenizer.decode(ids).strip().splitlines())  # one prediction per line
+    for rows in batches_by_length(cues, ROWS):
+        written = generate(model, torch.tensor([cues[row] for row in rows]), model.config.block_size, stops)
+        for row, ids in zip(rows, written, strict=True):
+            answers[row] = " ".join(tokenizer.decode(ids).strip().splitlines())  # one prediction per line
     return answers
 
 

@@ -26,7 +26,7 @@ from attnlab import corpora, stages
 from attnlab.config import Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
-from attnlab.evaluate import Examination, Score, encode_question, examine, majority
+from attnlab.evaluate import Examination, Score, encode_question, encode_questions, examine, majority
 from attnlab.folders import add_files, verify, write_folder
 from attnlab.look import is_over_tokens
 from attnlab.model import LanguageModel, load_model
@@ -95,8 +95,7 @@ def check(plan: Plan) -> None:
     tokenizer = stages.learn_tokenizer(config, sources)
     for stage in get_args(Stage):
         stages.check_settings(plan.settings(stage), sources, tokenizer)
-    for number, item in enumerate(plan.data.questions(plan.exam), start=1):
-        encode_question(tokenizer, item.question, config.model.block_size, number)
+    encode_questions(tokenizer, (item.question for item in plan.data.questions(plan.exam)), config.model.block_size)
 
 
 # Results
@@ -392,10 +391,8 @@ def choose(
     model: LanguageModel, tokenizer: Tokenizer, taught: tuple[Question, ...], exam: Sequence[Question]
 ) -> Examination:
     """Choose the most likely training answer that fits into the block; if none reaches the floor, without a floor."""
-    asked = [item.question for item in exam]
-    room = model.config.block_size - max(
-        len(encode_question(tokenizer, question, model.config.block_size)) for question in asked
-    )
+    asked, block = [item.question for item in exam], model.config.block_size
+    room = block - max(map(len, encode_questions(tokenizer, asked, block)))
     answers = candidates(tokenizer, taught, lambda: ())
     trie = AnswerTrie(tokenizer, [answer for answer in answers if len(tokenizer.encode(answer)) <= room])
     found = answer_distribution(model, tokenizer, asked, trie, floor=_FLOOR).best()

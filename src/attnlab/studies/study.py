@@ -172,6 +172,23 @@ class Datasets:
 # Studies that train models
 
 
+def run_stage(
+    data: Datasets,
+    settings: RunConfig,
+    stage: Stage,
+    sources: tuple[str | None, str | None],
+    path: Path,
+    show: stages.Show = stages.QUIET,
+    base: Run | None = None,
+) -> Run:
+    """Start or resume one stage with a corpus and facts by name; a complete one is left unchanged."""
+    if path.exists():
+        return stages.resume(Run.open(path), show)
+    corpus, facts = sources
+    asks = stage != "pretrain" or stages.reads_questions(settings)
+    return stages.begin(settings, stage, data.sources(corpus, facts if asks else None), base, path, show)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """How the models of a study are trained."""
@@ -196,13 +213,9 @@ class Training:
 def train(
     plan: Training, path: Path, stage: Stage, corpus: str, facts: str, console: Console, base: Run | None = None
 ) -> Run:
-    """Start or resume one stage; a complete one is left unchanged."""
-    settings = plan.settings(stage)
+    """Train one stage of a study, with a progress bar."""
     with display(path.name, console) as show:
-        if path.exists():
-            return stages.resume(Run.open(path), show)
-        asks = stage != "pretrain" or stages.reads_questions(settings)
-        return stages.begin(settings, stage, plan.data.sources(corpus, facts if asks else None), base, path, show)
+        return run_stage(plan.data, plan.settings(stage), stage, (corpus, facts), path, show, base)
 
 
 @dataclass(frozen=True)

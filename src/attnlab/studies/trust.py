@@ -24,7 +24,7 @@ from attnlab.corpora.evidence import name_in
 from attnlab.corpora.index import Index
 from attnlab.corpora.library import headings_in
 from attnlab.errors import DataError, UserError
-from attnlab.evaluate import encode_question
+from attnlab.evaluate import encode_questions
 from attnlab.folders import verify
 from attnlab.records import flat, restored
 from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train
@@ -92,8 +92,8 @@ def check(plan: Plan) -> None:
     for stage in trained:
         stages.check_settings(plan.settings(stage), sources, tokenizer)
     examined = (*world.calibration, *world.known, *world.withheld)
-    for number, item in enumerate((*examined, *world.invented), start=1):
-        encode_question(tokenizer, item.question, config.model.block_size, number)
+    asked = (item.question for item in (*examined, *world.invented))
+    encode_questions(tokenizer, asked, config.model.block_size)
     if any(item.answer is None for item in examined):
         raise DataError("the exam questions have no answers, and confidence is measured by them: add them")
     if not world.known or not world.calibration:

@@ -24,7 +24,7 @@ from attnlab import corpora, stages, stats
 from attnlab.config import Settings, absolute_given, diff, merge
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
-from attnlab.evaluate import Score, encode_question, majority
+from attnlab.evaluate import Score, encode_questions, majority
 from attnlab.machine import cores
 from attnlab.model import LanguageModel, load_model
 from attnlab.records import flat
@@ -189,7 +189,7 @@ def cells_of(plan: Plan) -> tuple[Cell, ...]:
 def check(plan: Plan) -> None:
     """Find errors before training; cells with the same text differ in epochs only, so one of them is checked."""
     assert plan.exam is not None
-    exam, cells = plan.data.questions(plan.exam), cells_of(plan)
+    exam, cells = [item.question for item in plan.data.questions(plan.exam)], cells_of(plan)
     most = max(cell.exposures for cell in cells)
     for specimen, cell in zip(plan.specimens, cells, strict=True):
         if cell.exposures != most and cell.way != "nothing":
@@ -199,8 +199,7 @@ def check(plan: Plan) -> None:
         tokenizer = stages.learn_tokenizer(settings, sources)
         for stage in specimen.steps:
             stages.check_settings(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
-        for number, item in enumerate(exam, start=1):
-            encode_question(tokenizer, item.question, settings.model.block_size, number)
+        encode_questions(tokenizer, exam, settings.model.block_size)
     try_once(plan.specimens[0], plan.seeds[0])
 
 

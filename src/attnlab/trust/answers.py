@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attnlab import stats
 from attnlab.errors import DataError, UserError
-from attnlab.evaluate import encode_question
+from attnlab.evaluate import batches_by_length, encode_questions
 from attnlab.model import LanguageModel
 from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
@@ -206,10 +206,7 @@ def answer_distribution(
     which is then off by more than `floor`; 0 computes everything. Without the cache, every prefix is recomputed from the first
     token of the question: the reference.
     """
-    cues = [
-        encode_question(tokenizer, text, model.config.block_size, number)
-        for number, text in enumerate(questions, start=1)
-    ]
+    cues = encode_questions(tokenizer, questions, model.config.block_size)
     for number, ids in enumerate(cues, start=1):
         if len(ids) + trie.depth > model.config.block_size:
             raise DataError(
@@ -222,14 +219,10 @@ def answer_distribution(
         raise UserError(f"the floor of probabilities must lie in [0, 1], not {floor}")
     table = torch.full((len(cues), len(trie) + 1), -math.inf, dtype=torch.float64)
     at_once = max(_FLOORED if floor > 0 else 1, ROWS // len(trie))
-    by_length = sorted(range(len(cues)), key=lambda place: len(cues[place]))
     with eval_mode(model), torch.inference_mode():
-        for _, group in groupby(by_length, key=lambda place: len(cues[place])):
-            places = list(group)
-            for begin in range(0, len(places), at_once):
-                rows = places[begin : begin + at_once]
-                asked = torch.tensor([cues[row] for row in rows])
-                table[rows] = outcomes(model, asked, trie, tokenizer.stops, floor, use_cache)
+        for rows in batches_by_length(cues, at_once):
+            asked = torch.tensor([cues[row] for row in rows])
+            table[rows] = outcomes(model, asked, trie, tokenizer.stops, floor, use_cache)
     return AnswerDistribution(trie.answers, stats.tempered(table.numpy(), temperature))
 
 
@@ -306,13 +299,9 @@ def familiarity(model: LanguageModel, tokenizer: Tokenizer, names: Sequence[str]
     """
     cues = [[*tokenizer.encode(name), tokenizer.mask] for name in names]
     found = np.ones(len(cues))
-    fitting = [place for place, ids in enumerate(cues) if len(ids) <= model.config.block_size]
-    fitting.sort(key=lambda place: len(cues[place]))
     with eval_mode(model), torch.inference_mode():
-        for _, group in groupby(fitting, key=lambda place: len(cues[place])):
-            places = list(group)
-            for begin in range(0, len(places), _NAMES):
-                rows = places[begin : begin + _NAMES]
+        for rows in batches_by_length(cues, _NAMES):
+            if len(cues[rows[0]]) <= model.config.block_size:
                 scores = model.head(model.hidden(torch.tensor([cues[row] for row in rows]))[:, -1])
                 nothing = scores.softmax(dim=-1)[:, list(tokenizer.stops)].sum(dim=-1)
                 found[rows] = 1 - nothing.double().numpy()

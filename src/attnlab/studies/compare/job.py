@@ -30,7 +30,7 @@ from attnlab.records import plain
 from attnlab.runs import Run
 from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
 from attnlab.studies.compare.records import Measured, OnText, Quality, Readings
-from attnlab.studies.study import refuse_changes
+from attnlab.studies.study import refuse_changes, run_stage
 from attnlab.terminal import unexpected
 from attnlab.tokenizers import UNKNOWN, Tokenizer
 from attnlab.word_split import split_words
@@ -68,12 +68,7 @@ def _train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
     for stage in steps:
         # The run that is measured has the plain name, however many stages precede it.
         place = path if stage == steps[-1] else path.with_name(f"{path.name}-{stage}")
-        if (place / "config.json").is_file():
-            run = stages.resume(Run.open(place))
-        else:
-            settings = specimen.settings(seed, stage)
-            asks = stage != "pretrain" or stages.reads_questions(settings)
-            run = stages.begin(settings, stage, plan.data.sources(corpus, plan.facts if asks else None), run, place)
+        run = run_stage(plan.data, specimen.settings(seed, stage), stage, (corpus, plan.facts), place, base=run)
     assert run is not None
     return run
 

@@ -14,7 +14,7 @@ import torch
 from attnlab import corpora, stages, stats, usercode
 from attnlab.config import Settings, Stage, load_preset, merge, overlay, require_seed, shortened
 from attnlab.errors import UserError, unknown
-from attnlab.evaluate import encode_question
+from attnlab.evaluate import encode_questions
 from attnlab.folders import reporting_damage
 from attnlab.machine import cores
 from attnlab.model import LanguageModel
@@ -269,8 +269,7 @@ def check(plan: Plan) -> None:
         return
     config = plan.specimens[0].settings(plan.seeds[0])
     tokenizer = stages.learn_tokenizer(config, sources)
-    for number, item in enumerate(exam, start=1):
-        encode_question(tokenizer, item.question, config.model.block_size, number)
+    encode_questions(tokenizer, (item.question for item in exam), config.model.block_size)
     for specimen in plan.specimens:
         for stage in stages_of(specimen, plan):
             stages.check_settings(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
