@@ -235,7 +235,7 @@ class _TableSummary:
 
 
 @dataclass(frozen=True)
-class TablesSummary:
+class _TablesSummary:
     """The tables as they were read: counts, checksums, how the label was recognised, texts of every label."""
 
     labels: tuple[str, ...]
@@ -246,7 +246,7 @@ class TablesSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification:
+class _Classification:
     """The result of a classification."""
 
     kind: str = "classification"
@@ -254,7 +254,7 @@ class Classification:
     model: str
     name: str
     settings: dict[str, str | int | float]
-    tables: TablesSummary = flat()
+    tables: _TablesSummary = flat()
     dev: _Measured
     test: _Measured | None
     figures: Figures = flat()
@@ -264,8 +264,8 @@ class Classification:
     environment: dict[str, str | int]
 
 
-def _judge(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, command: str) -> Classification:
-    return Classification(
+def _judge(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, command: str) -> _Classification:
+    return _Classification(
         title=f"{short_name(model)} on {tables.train.source}",
         model=model,
         name=short_name(model),
@@ -281,9 +281,9 @@ def _judge(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, c
     )
 
 
-def describe_tables(tables: Tables) -> TablesSummary:
+def describe_tables(tables: Tables) -> _TablesSummary:
     """The tables as a report and the terminal show them."""
-    return TablesSummary(
+    return _TablesSummary(
         tables.labels,
         dict(tables.names),
         {

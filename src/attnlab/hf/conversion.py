@@ -31,7 +31,7 @@ from attnlab.model import LanguageModel
 from attnlab.tokenizers import FILL, MASK, PAD, START, STOP, UNKNOWN, WORD_SYMBOLS, Tokenizer
 from attnlab.word_split import split_words
 
-Json = dict[str, Any]  # tokenizer.json, whose format belongs to the package tokenizers
+_Json = dict[str, Any]  # tokenizer.json, whose format belongs to the package tokenizers
 
 _EPSILON = 1e-5  # of torch's LayerNorm, which attnlab uses unchanged
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu2": "relu2"}
@@ -197,7 +197,7 @@ def _split_words(text: Any) -> Any:
 def tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
     """tokenizer.json and tokenizer_config.json."""
     stored = json.loads(tokenizer.backend.to_str())
-    settings: Json = {
+    settings: _Json = {
         "tokenizer_class": "AttnlabWordTokenizer" if tokenizer.words else "PreTrainedTokenizerFast",
         _KIND: tokenizer.kind,
         "model_max_length": longest,
@@ -220,14 +220,14 @@ def tokenizer_files(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
     return {"tokenizer.json": to_json(stored), "tokenizer_config.json": to_json(settings)}
 
 
-def _normalizer(space: str, further: Json | None) -> Json:
+def _normalizer(space: str, further: _Json | None) -> _Json:
     """The normalizer that does to a text what attnlab's `encode` does, before the tokenizer's own."""
-    steps: list[Json] = [{"type": "Replace", "pattern": {"String": symbol}, "content": "?"} for symbol in (PAD, MASK)]
+    steps: list[_Json] = [{"type": "Replace", "pattern": {"String": symbol}, "content": "?"} for symbol in (PAD, MASK)]
     steps += [{"type": "Prepend", "prepend": space}] if space else []
     return {"type": "Sequence", "normalizers": steps + ([further] if further else [])}
 
 
-def _start_with(symbol: str, number: int | None) -> Json:
+def _start_with(symbol: str, number: int | None) -> _Json:
     """The post-processor that puts a symbol before a text, unless special tokens are declined."""
     text = [{"SpecialToken": {"id": symbol, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     both = [*text, {"Sequence": {"id": "B", "type_id": 0}}]
@@ -270,14 +270,14 @@ def tokenizer_from(theirs: Any, rows: int) -> Tokenizer:
     return made
 
 
-def _rebuild(stored: Json, theirs: Any, probes: Sequence[str]) -> tuple[Tokenizer, str | None]:
+def _rebuild(stored: _Json, theirs: Any, probes: Sequence[str]) -> tuple[Tokenizer, str | None]:
     """The tokenizer, and the first text, if any, to which it gives other ids."""
     made = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(stored)))
     wrong = (one for one in probes if made.encode(one) != theirs.encode(one, add_special_tokens=False))
     return made, next(wrong, None)
 
 
-def _without_additions(stored: Json, kind: str) -> Json:
+def _without_additions(stored: _Json, kind: str) -> _Json:
     """tokenizer.json without what `tokenizer_files` added."""
     decoder, normalizer = stored["decoder"], None
     if kind != "word":
@@ -290,7 +290,7 @@ def _without_additions(stored: Json, kind: str) -> Json:
     return {**stored, "normalizer": normalizer, "post_processor": None, "decoder": decoder, "added_tokens": added}
 
 
-def _assign_id(stored: Json, symbol: str, like: str | None, rows: int) -> None:
+def _assign_id(stored: _Json, symbol: str, like: str | None, rows: int) -> None:
     """Give one of attnlab's symbols an id: that of the token it is `like`, of a byte that never occurs, or of an unused row."""
     vocabulary = stored["model"]["vocab"]
     added = {one["content"]: one for one in stored["added_tokens"]}

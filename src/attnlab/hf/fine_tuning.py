@@ -231,7 +231,11 @@ def run(
         best = max(range(len(watch.epochs)), key=lambda place: watch.epochs[place].dev_accuracy)
         test = None
         if folder is not None:
-            _refuse_divergence(watch.logits[best], settings)
+            if not np.isfinite(watch.logits[best]).all():
+                raise UserError(
+                    f"training diverged, no epoch gave scores that are numbers: use a smaller rate than {settings.rate:g},"
+                    f" such as --lr {settings.rate / 10:g}"
+                )
             encoder.model.save_pretrained(folder)
             encoder.tokenizer.save_pretrained(folder)
             if tables.test is not None:
@@ -273,14 +277,6 @@ def _show_truncation(parts: Mapping[str, datasets.Dataset], limit: int, settings
         show.line(f"the model has positions for {limit} tokens: longer texts are truncated ({full:,} fill all of them)")
 
 
-def _refuse_divergence(logits: Any, settings: FineTuning) -> None:
-    if not np.isfinite(logits).all():
-        raise UserError(
-            f"training diverged, no epoch gave scores that are numbers: use a smaller rate than {settings.rate:g}, such as"
-            f" --lr {settings.rate / 10:g}"
-        )
-
-
 # Batches explained
 
 
@@ -295,9 +291,8 @@ def explain_batch(model: str, tables: Tables, settings: FineTuning) -> Result:
     limit = min(settings.max_length, longest_text_of(model, tokenizer))
     first = range(min(settings.batch_size, len(tables.train.rows)))
     with quietly():
-        whole = [
-            len(ids) for ids in tokenizer(tables.train.texts)["input_ids"]
-        ]  # with special tokens, before truncation
+        # With special tokens, before truncation.
+        whole = [len(ids) for ids in tokenizer(tables.train.texts)["input_ids"]]
         rows = _tokenized(tables.train, tables.ids(tables.train), tokenizer, limit).remove_columns("row")
         batch: Any = _collator(tokenizer, settings, limit)([rows[place] for place in first])
     known = list(_MEANINGS)

@@ -172,7 +172,7 @@ class _Clock(trainer.Watch):
         return optim.rate_at(self.progress(step, steps), TrainConfig(warmup=self.warmup, decay=1.0))
 
 
-class MaskedTrainer(trainer.QuietTrainer):
+class _MaskedTrainer(trainer.QuietTrainer):
     """transformers' Trainer with the loss and the validation of above."""
 
     def __init__(self, clock: _Clock, validation: _Batch, guess: Score, show: Show, **given: Any) -> None:
@@ -226,7 +226,7 @@ def new_model(config: EncoderConfig, vocab_size: int) -> RobertaForMaskedLM:
 
 def train(
     material: Material, work: Path, config: EncoderConfig, show: Show
-) -> tuple[RobertaForMaskedLM, MaskedTrainer]:
+) -> tuple[RobertaForMaskedLM, _MaskedTrainer]:
     """A model trained on blocks, and its finished trainer."""
     model = new_model(config, len(material.tokenizer))
     mask, mask_fewer = (
@@ -240,7 +240,7 @@ def train(
     start_from_frequencies(model, shares)
     steps = math.ceil(math.ceil(len(material.train) / config.blocks_per_batch) * config.epochs)
     optimizer, clock = make_optimizer(model, config), _Clock(show, config)
-    masked = MaskedTrainer(
+    masked = _MaskedTrainer(
         clock,
         validation,
         score_unigram(shares, validation["labels"]),

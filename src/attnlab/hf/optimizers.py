@@ -214,7 +214,7 @@ def _read_records(plan: OptimizersPlan, folder: Path) -> dict[str, list[Record]]
 
 
 @dataclass(frozen=True)
-class SeedTraining:
+class _SeedTraining:
     """One training of an optimizer."""
 
     seed: int
@@ -224,19 +224,19 @@ class SeedTraining:
 
 
 @dataclass(frozen=True)
-class OptimizerRuns:
+class _OptimizerRuns:
     """One optimizer with all its trainings."""
 
     name: str
     reference: bool
     settings: dict[str, str | float]
     values: dict[str, Spread]
-    runs: tuple[SeedTraining, ...]
+    runs: tuple[_SeedTraining, ...]
     leaks: bool = False  # as in every comparison
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizersResult:
+class _OptimizersResult:
     """The result, in the form of a comparison."""
 
     kind: str = "comparison"
@@ -252,7 +252,7 @@ class OptimizersResult:
     order: list[tuple[str, int]]
     data: dict[str, str | list[str]]
     figures: list[Figure]
-    specimens: list[OptimizerRuns]
+    specimens: list[_OptimizerRuns]
     comparisons: list[Comparison]
     paired: list[Difference]
     rates: dict[str, dict[str, float | bool]]
@@ -261,7 +261,7 @@ class OptimizersResult:
     settings: dict[str, dict[str, str | int | float]]
 
 
-def judge(plan: OptimizersPlan, folder: Path, tables: Tables) -> OptimizersResult:
+def judge(plan: OptimizersPlan, folder: Path, tables: Tables) -> _OptimizersResult:
     """Judge the finished trainings."""
     records = _read_records(plan, folder)
     every = [one for rows in records.values() for one in rows]
@@ -269,7 +269,7 @@ def judge(plan: OptimizersPlan, folder: Path, tables: Tables) -> OptimizersResul
     comparison = plan.comparison()
     specimens = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
     comparisons = [_say_texts(one) for one in compare_all(comparison, records, columns[0], set())]
-    return OptimizersResult(
+    return _OptimizersResult(
         title=f"{', '.join(records)}: which fine-tunes {short_name(plan.asked.model)} better?",
         question=f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
         f" {tables.dev.source}.",
@@ -302,20 +302,20 @@ def _without_seed(settings: FineTuning) -> dict[str, str | int | float]:
 
 def _describe(
     plan: OptimizersPlan, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]
-) -> OptimizerRuns:
+) -> _OptimizerRuns:
     spread = {}
     for column in columns:
         found = spread_of([row.values[column.key] for row in rows], column.kind)
         # Epochs are a few whole numbers, shown one by one.
         spread[column.key] = replace(found, low=None, high=None) if column.kind == "epoch" else found
     origin = "given" if name in plan.chosen else "default"
-    return OptimizerRuns(
+    return _OptimizerRuns(
         name,
         name == next(iter(plan.rates)),
         {"optimizer": name, "learning rate": plan.rates[name], "rate": origin},
         spread,
         tuple(
-            SeedTraining(row.seed, os.path.relpath(row.folder, folder), row.values, row.run.result["epochs"])
+            _SeedTraining(row.seed, os.path.relpath(row.folder, folder), row.values, row.run.result["epochs"])
             for row in rows
         ),
     )
@@ -338,7 +338,7 @@ def _say_texts(comparison: Comparison) -> Comparison:
     return replace(comparison, words=comparison.words.replace("question", "text"), effect=effect)
 
 
-def _verdict(tried: Sequence[OptimizerRuns], comparisons: Sequence[Comparison], seeds: int) -> str:
+def _verdict(tried: Sequence[_OptimizerRuns], comparisons: Sequence[Comparison], seeds: int) -> str:
     """Which comes first, and which it is shown to be better than."""
     best = max(tried, key=lambda one: one.values["accuracy"].mean or 0.0)
     over: dict[bool, list[str]] = {True: [], False: []}

@@ -62,7 +62,7 @@ class Params:
 
 
 @dataclass(frozen=True)
-class Space:
+class _Space:
     """What is tried: these batch sizes, and everything between the lowest and the highest rate and number of epochs."""
 
     batch_size: tuple[int, ...]
@@ -122,10 +122,10 @@ class SearchPlan:
     trials: int = _TRIALS
     minutes: float = 0.0
 
-    def space(self) -> Space:
+    def space(self) -> _Space:
         """The space around the given settings, which are the first trial."""
         given = self.asked.settings
-        return Space(
+        return _Space(
             tuple(sorted({*_BATCHES, given.batch_size})),
             (given.rate / _BELOW, given.rate * _ABOVE),
             (min(_FEWEST_EPOCHS, given.epochs), given.epochs),
@@ -302,7 +302,7 @@ class _RatedTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchResult:
+class _SearchResult:
     """The result of a search."""
 
     kind: str = "search"
@@ -312,7 +312,7 @@ class SearchResult:
     finished: str
     seconds: float
     budget: dict[str, int | float | str | None]
-    space: Space
+    space: _Space
     tried: str
     optimizer: str
     trials: list[_RatedTrial]
@@ -388,11 +388,11 @@ def verdict(trials: Sequence[Trial], dev: Score, test: Score | None) -> list[str
     return said
 
 
-def judge(plan: SearchPlan, trials: Sequence[Trial], kept: Result, tables: Tables) -> SearchResult:
+def judge(plan: SearchPlan, trials: Sequence[Trial], kept: Result, tables: Tables) -> _SearchResult:
     """Judge the trials; `kept` is the result of the best settings, trained once more."""
     best, dev = best_of(trials), Score.of(kept["dev"])
     test = Score.of(kept["test"]) if kept["test"] else None
-    return SearchResult(
+    return _SearchResult(
         title=f"{short_name(plan.asked.model)} on {tables.train.source}: which settings?",
         command=plan.asked.command,
         finished=date.today().isoformat(),

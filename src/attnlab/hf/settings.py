@@ -11,7 +11,7 @@ from attnlab.config import MOST, build, from_text, require, require_seed, settin
 BAG_OF_WORDS = "bag-of-words"  # instead of an encoder
 
 Optimizer = Literal["adamw", "sgd", "adagrad", "muon"]
-Batching = Literal["grouped", "random", "fixed"]
+_Batching = Literal["grouped", "random", "fixed"]
 
 # SGD's steps shrink with the gradient and Adagrad's with time, so that both need a larger rate to move as far as AdamW. Muon's
 # update of a matrix is as long as AdamW's at about thirty times its rate, at a width of 768.
@@ -27,7 +27,7 @@ class FineTuning:
     batch_size: int = setting(64, "texts per batch")
     epochs: int = setting(10, "passes over the training table; the best is kept")
     max_length: int = setting(512, "maximum tokens per text; longer texts are truncated")
-    batching: Batching = setting("grouped", "batches: grouped (by length), random or fixed")
+    batching: _Batching = setting("grouped", "batches: grouped (by length), random or fixed")
     weight_decay: float = setting(0.0, "weight decay of matrices")
     warmup: float = setting(0.0, "share of the steps in which the rate rises from zero")
     seed: int = setting(0, "seed of new weights, dropout and order")
