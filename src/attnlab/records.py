@@ -17,7 +17,7 @@ def optional() -> Any:
 
 
 def flat(default: Any = MISSING) -> Any:
-    """Declare a record whose fields JSON holds beside those of its owner; None has none."""
+    """Declare a record whose fields are merged into those of its owner in JSON; None has none."""
     return field(default=default, metadata={"flat": True})
 
 

@@ -146,7 +146,7 @@ def test_questions_asked_in_training_are_not_called_new(whole: Whole, tmp_path: 
 def test_questions_about_strangers_are_counted_and_long_answers_cut(whole: Whole, tmp_path: Path) -> None:
     strange = tmp_path / "strange.tsv"
     strange.write_text("Where was Zaphod Beeblebrox born?\tBetelgeuse\n")
-    assert "note: 1 of 37 questions name nobody" in examined(whole, tmp_path / "study", strange)[1]
+    assert "note: 1 of 37 questions name no person" in examined(whole, tmp_path / "study", strange)[1]
     assert recall.short("x" * 31) == "x" * 29 + "…"
     assert recall.short("x" * 30) == "x" * 30
 

@@ -178,7 +178,7 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> _RecallResult:
     unknown_names = sum(not corpora.documents_about(corpus, item.question) for item in (*facts, *exam))
     if unknown_names:
         console.print(
-            f"note: {unknown_names:,} of {len(facts) + len(exam):,} questions name nobody that a document is about"
+            f"note: {unknown_names:,} of {len(facts) + len(exam):,} questions name no person that a document is about"
         )
     runs = _train_all(plan, lessons, folder, console)
     began = time.perf_counter()
@@ -293,9 +293,9 @@ def split_facts(
     """
     if not held_out:
         return facts, ()
-    whom = [tuple(corpora.documents_about(corpus, item.question)) or item.question for item in facts]
-    times = Counter(whom)
-    single = [place for place, one in enumerate(whom) if times[one] == 1]
+    subjects = [tuple(corpora.documents_about(corpus, item.question)) or item.question for item in facts]
+    times = Counter(subjects)
+    single = [place for place, one in enumerate(subjects) if times[one] == 1]
     kept = {single[pick] for pick in np.random.default_rng(seed).permutation(len(single))[:held_out].tolist()}
     first, second = (
         tuple(item for place, item in enumerate(facts) if (place in kept) == side) for side in (False, True)

@@ -34,7 +34,7 @@ from attnlab.trust.verdict import UNSEEN
 
 _GROUPS = ("known", "withheld", "invented")
 _STRANGERS = 0.3  # invented names per document in an epoch
-_RISKS = (0.05, 0.1, 0.2)  # the report shows a rule for each, beside the one asked for
+_RISKS = (0.05, 0.1, 0.2)  # the report shows a rule for each, in addition to the one asked for
 BINS = 20  # of the histogram
 _MOST_POINTS = 200  # of the curve
 _SHOWN = 4  # answers per group in the report
@@ -261,8 +261,8 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> _TrustResult:
     final = train(plan, folder / "finetune", "finetune", corpus, facts, console, pretrained)
     began = time.perf_counter()
     calibrated = trust.calibrate(final, asked["calibration"])
-    told = (*asked["facts"], *asked["calibration"], *asked["known"])
-    measured = measure(trust.Oracle(final), {name: asked[name] for name in _GROUPS}, told, plan.max_risk)
+    read_about = (*asked["facts"], *asked["calibration"], *asked["known"])
+    measured = measure(trust.Oracle(final), {name: asked[name] for name in _GROUPS}, read_about, plan.max_risk)
     lines = plan.data.corpus(corpus).lines
     runs = {"pretrain": pretrained, "finetune": final}
     training = sum(one.result["seconds"] for one in runs.values())
@@ -383,7 +383,7 @@ def _examples(asked: Asked, answered: Sequence[bool]) -> list[_Example]:
 
 
 def separation(known: Asked, other: Asked) -> list[_Separation]:
-    """How well known names are told from others, by the confidence and by two other scores."""
+    """How well known names are separated from others, by the confidence and by two other scores."""
     scores = {
         "confidence": (known.confidence, other.confidence),
         "entropy": ([-one for one in known.entropy], [-one for one in other.entropy]),
@@ -402,13 +402,13 @@ def curve(known: Asked) -> _Curve:
     return _Curve(threshold, coverage, risk, whole.area, whole.best, whole.excess, whole.risk_of_all)
 
 
-def fallback(withheld: Asked, index: Index, told: Sequence[Question]) -> _Fallback | None:
+def fallback(withheld: Asked, index: Index, read_about: Sequence[Question]) -> _Fallback | None:
     """How often an unknown name is answered like the most similar known name, against a random known name.
 
-    `told` are questions about names that were read.
+    `read_about` are questions about names that were read.
     """
     gold: dict[str, set[str]] = {}
-    for item in told:
+    for item in read_about:
         for name in headings_in(item.question, index, index.longest)[:1]:
             gold.setdefault(name, set()).add((item.answer or "").strip())
     having = Counter(answer for answers in gold.values() for answer in answers)
@@ -427,7 +427,7 @@ def fallback(withheld: Asked, index: Index, told: Sequence[Question]) -> _Fallba
 
 
 def measure(
-    oracle: Oracle, groups: Mapping[str, Sequence[Question]], told: Sequence[Question], max_risk: float
+    oracle: Oracle, groups: Mapping[str, Sequence[Question]], read_about: Sequence[Question], max_risk: float
 ) -> _Measured:
     """Measure known, withheld and invented names; a group may be empty."""
     rule = oracle.rule(max_risk)
@@ -443,7 +443,9 @@ def measure(
         reliability=_Reliability(
             stats.calibration(known.before, known.right), stats.calibration(known.confidence, known.right)
         ),
-        fallback=fallback(asked["withheld"], oracle.index, told) if oracle.index and "withheld" in asked else None,
+        fallback=fallback(asked["withheld"], oracle.index, read_about)
+        if oracle.index and "withheld" in asked
+        else None,
     )
 
 

@@ -1,7 +1,7 @@
 """Why does reading help? How much of what a model has read it can be asked for, by how often and in how many forms it read it.
 
 A model reads about everybody, is fine-tuned on questions about some people, and is examined on questions about the others:
-what it answers there it can know from reading only. Every person is told in one sentence form or in several, and whatever
+what it answers there it can know from reading only. Every person is described in one sentence form or in several, and whatever
 the number of forms, models with equal exposures have met every person equally often. They are compared with a model that
 has read nothing, and with models that read one form in short views with questions among them (the task `recall`).
 
@@ -161,10 +161,10 @@ def _distinct_numbers(name: str, numbers: Sequence[int]) -> tuple[int, ...]:
 
 
 def _checked_world(world: str, forms: int) -> str:
-    """The people that the study is about: built in, since only they can be told in several forms."""
+    """The people that the study is about: built in, since only they can be described in several forms."""
     if not re.fullmatch("people(:[0-9]+)?", world):
         raise UserError(
-            f"study why tells the built-in people in several forms: --corpus people, or people:300 for fewer, not {world}"
+            f"study why describes the built-in people in several forms: --corpus people, or people:300 for fewer, not {world}"
         )
     corpora.is_built_in(f"{world}:x{forms}")  # refuses too many forms
     return world
@@ -510,7 +510,7 @@ def explain(cells: _Cells, comparisons: Sequence[CellComparison], world: WorldSu
 
 
 def _stored(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list[str]:
-    """What is known by heart beside what can be asked for."""
+    """What is known by heart, compared with what can be asked for."""
     found: list[str] = []
     for name in [pairs["views"].b, *([pairs["reading"].a] if "reading" in pairs else [])]:
         one = cells[name]

@@ -2,7 +2,7 @@
 
     python -m attnlab.studies.compare.job FOLDER SPECIMEN SEED PARENT
 
-Figures go to measured.json, and what the tests need per sentence or question to CSV files beside it.
+Figures go to measured.json, and what the tests need per sentence or question to CSV files next to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from attnlab.word_split import split_words
 _SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
 _DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
 _READ_TWICE = 200  # texts that are also read word by word
-_TYPICAL = 500  # texts whose mean length stands for all
+_TYPICAL = 500  # texts whose mean length is used
 
 Files = dict[str, bytes]
 

@@ -456,7 +456,7 @@ def difference(a: str, b: str, column: Figure, records: Records) -> Difference:
 
 
 def explain(specimens: Sequence[Judged], text_quality: Quality | None) -> list[_Explanation]:
-    """What the leaks are worth, beside the first specimen."""
+    """What the leaks are worth, compared with the first specimen."""
     return [_explain_leak(one, specimens[0], text_quality) for one in specimens if one.leaks]
 
 

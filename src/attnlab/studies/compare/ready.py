@@ -13,7 +13,7 @@ from attnlab.studies.compare.plan import Data, Plan, make_plan
 
 @dataclass(frozen=True)
 class _Ready:
-    """A predefined comparison; `given` are settings beside those of the task."""
+    """A predefined comparison; `given` are settings in addition to those of the task."""
 
     title: str
     question: str

@@ -69,7 +69,7 @@ _OF_ALL = (
         True,
         "mean of the last twentieth of the steps, with dropout on",
     ),
-    Figure("seconds", "training time", "time", "seconds", True, "wall time of training, beside the other jobs"),
+    Figure("seconds", "training time", "time", "seconds", True, "wall time of training, while other jobs run"),
     Figure("tokens_per_second", "tokens per second", "tokens/s", "rate", False, "in training, without padding"),
     Figure(
         "peak_memory",
@@ -221,7 +221,7 @@ def refuse_differences(plan: Plan, records: Records) -> None:
             )
             if found:
                 raise UserError(
-                    f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(found))} beside {plan.varied},"
+                    f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(found))} besides {plan.varied},"
                     " so their effects could not be separated: remove the wrong run and resume, or start a new comparison"
                 )
 

@@ -29,7 +29,7 @@ _MECHANISM = "model.mechanism"
 _OPTIONS = "model.options"
 _NOT_VARIED = frozenset({"preset", "seed"})  # settings that may differ within a specimen
 _OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
-_TAKEN = ("measured", "logs")  # folders of a comparison beside those of its specimens
+_TAKEN = ("measured", "logs")  # folders of a comparison that are not specimens
 
 
 @dataclass(frozen=True)
