@@ -120,7 +120,7 @@ def test_errors_on_the_screen_and_in_files(tmp_path: Path, capsys: pytest.Captur
     measured = ("--error", "--draws", "2", "--std", "0.5")
     assert call("mechanisms", "show", "linformer", *measured, "--out", tmp_path / "found") == 0
     out = capsys.readouterr().out
-    assert "the mean errs by" in out
+    assert "the error of the mean is" in out
     assert "untrained" in out
     assert "Singular values" in out
     names = {path.name for path in (tmp_path / "found").iterdir()}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnlab.listing import Entry
     from attnlab.studies.compare import Plan
 
-_REPORTED = ("study", "classifier")  # kinds whose result is a report of its own
+_REPORTED = ("study", "classifier")  # kinds whose result is a whole report
 
 _runs_app = App(
     name="runs", help="List runs and studies, find them by any setting, show or delete them.", group=COMPARE
@@ -65,7 +65,7 @@ def compare(
 
     machine.require_single_process("a comparison")
     if difference is not None and not plan:
-        raise UserError("--difference goes with --plan: add --plan, or leave it out")
+        raise UserError("--difference needs --plan: add --plan, or leave it out")
     made = comparing.make_plan(
         specimens,
         task=task,

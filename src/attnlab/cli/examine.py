@@ -222,7 +222,7 @@ def generate(
     *,
     n: Annotated[opt.Whole, about("Number of texts.")] = 5,
     temperature: Annotated[float, about("Sampling temperature; 0 takes the likeliest token.")] = 0.8,
-    top_k: Annotated[opt.Whole, about("Sample from the likeliest tokens only, so many; 0: from all.")] = 0,
+    top_k: Annotated[opt.Whole, about("Number of likeliest tokens to sample from; 0: all.")] = 0,
     seed: opt.Seed = 0,
     max_new_tokens: Annotated[opt.Whole, about("Maximum new tokens per text.")] = 100,
     trust_code: opt.TrustCode = False,

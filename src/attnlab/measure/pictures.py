@@ -1,4 +1,4 @@
-"""Pictures of measurements as PNG and SVG: errors and patterns beside exact attention, time and memory over the length.
+"""Pictures of measurements as PNG and SVG: errors and patterns against exact attention, time and memory over the length.
 
 Matplotlib without pyplot, so that no global state is touched; it is imported only when something is drawn.
 """
@@ -218,7 +218,7 @@ def _draw_work(ax: Axes, found: Errors, sample: str) -> None:
 
 
 def _draw_bars(ax: Axes, found: Errors, what: What, sample: str) -> None:
-    """One panel of a mechanism without a knob: its error beside that of the mean and of the nearest of its rank."""
+    """One panel of a mechanism without a knob: its error, that of the mean, and that of the nearest of its rank."""
     rows = [(found.name, found.find(what, sample, form)[0]) for form in found.forms]
     rows += [("the mean", found.find(what, sample, MEAN)[0])]
     rows += [(f"best\nof rank {row.value}", row) for row in found.find(what, sample, BEST)]
@@ -266,7 +266,7 @@ def _spectrum_picture(found: Spectrum) -> Figure:
 
 
 def pattern_files(entry: Entry) -> dict[str, bytes]:
-    """The patterns of a mechanism beside the exact one."""
+    """The patterns of a mechanism, next to the exact one."""
     return picture_files("pattern", _pattern_picture(entry))
 
 
@@ -292,14 +292,14 @@ def _toy_source(tokens: int = 64, causal: bool = True) -> Source:
 @torch.no_grad()
 @chance("alone", 0, 0)  # leaves torch's random numbers as they were
 def _pattern_picture(entry: Entry, seed: int = 0) -> Figure:
-    """The exact pattern of a toy text, and beside it every form of a mechanism at some values of its knobs."""
+    """The exact pattern of a toy text, and every form of a mechanism at some values of its knobs."""
     source = _toy_source(causal=entry.causal)
     drawn = source.draw(0)
     exact = ops.attention_pattern(drawn.q, drawn.k, source.mask)[0, 0]
     lines = _pattern_lines(settings_until_exact(entry, source, seed))
     columns = 1 + max(len(line) for line in lines)
     size = (max(4.6, 2.1 * columns), 1.0 + 2.3 * len(lines))
-    figure, axes = _blank(len(lines), columns, *size, f"{entry.name} beside exact attention")
+    figure, axes = _blank(len(lines), columns, *size, f"{entry.name} against exact attention")
     for line, settings in zip(axes, lines, strict=True):
         _draw_pattern(line[0], exact, "exact")
         for ax in line[1 + len(settings) :]:

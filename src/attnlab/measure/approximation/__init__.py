@@ -101,7 +101,7 @@ def document(found: Findings) -> Document:
 
 
 def _meanings(errors: Errors) -> Iterator[str]:
-    limits = "a causal form is not held to it" if errors.causal else "no rows or features come nearer to the pattern"
+    limits = "a causal form may be nearer" if errors.causal else "no rows or features are nearer to the pattern"
     meanings = {
         BEST: f"the nearest pattern of that rank, by singular values; {limits}",
         PROJECTED: "the exact pattern through as many random rows, P·RᵀR, on which Linformer's theorem rests",
@@ -150,7 +150,7 @@ def _verdict(errors: Errors, sample: str) -> str:
     rows = [row for form in errors.forms for row in errors.find("output", sample, form)]
     best = min(rows, key=lambda row: row.median)
     nearer = [row for row in rows if row.median < _CLEARLY * mean and (row.work or 0) < 1]
-    start = f"{sample}: the mean errs by {_number(mean)}, the best here by {_number(best.median)}"
+    start = f"{sample}: the error of the mean is {_number(mean)}, the best here {_number(best.median)}"
     if len(rows) > 1:
         start += f" ({_named(best)})"
     if not nearer:
@@ -182,9 +182,9 @@ def _spectrum_section(found: Spectrum, theorem: bool) -> Section:
 def _kernel_section(kernel: Sequence[KernelRow]) -> Section:
     words = (
         f"One weight exp(query·key), estimated with {kernel[0].features} features: its typical relative error by the closed"
-        " form (for iid directions) and as measured, the features that an error of 10 % takes, the share of estimates below"
-        " zero, and of rows whose weights sum to less than zero. Where measured lies far below the closed form,"
-        " the error comes from features so rare that they were never drawn."
+        " form (for iid directions) and as measured, the features needed for an error of 10 %, the share of estimates"
+        " below zero, and of rows whose weights sum to less than zero. Where the measured error is far below the closed"
+        " form, the error comes from features so rare that they were never drawn."
     )
     titles = ("closed form", "measured", "for 10 %", "below 0", "lost rows")
     tables = []

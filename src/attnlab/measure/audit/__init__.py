@@ -156,7 +156,7 @@ class Report:
 
     @property
     def faults(self) -> dict[str, str]:
-        """The faults in words, by check."""
+        """Descriptions of the faults, by check."""
         found = {check.name: check.says for check in self.failing}
         if self.defect and not self.failing:
             found["declared"] = f"declares a defect that it does not have: {self.defect}"
@@ -226,7 +226,7 @@ def beyond_rounding(check: Question, limit: float, subject: Subject, lengths: Se
         return found
     try:
         return check(subject.in_double(), lengths)
-    except Exception:  # made for float32 only: then the first answer stands
+    except Exception:  # made for float32 only: the first answer counts
         return found
 
 
@@ -362,7 +362,7 @@ def audit_any(
 
 
 def document(reports: Sequence[Report]) -> Document:
-    """Several audits as a report: the table, and below it the faults in words."""
+    """Several audits as a report: the table, and descriptions of the faults below it."""
     columns = [Column(title, number=False) for title in ("name", *_COLUMNS, "verdict")]
     sections = [Section("Checks", [Table("Checks", "", columns, [_row(report) for report in reports])])]
     explained = [facts for facts in map(_explanation, reports) if facts is not None]

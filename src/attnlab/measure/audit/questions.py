@@ -258,7 +258,7 @@ def batch(subject: Subject, lengths: Sequence[int]) -> Finding:
 
 
 def _batch_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
-    """The first text beside others, beside larger ones, beside padded ones, and alone."""
+    """The first text in a batch with others, with larger ones, with padded ones, and alone."""
     x = subject.draw(3, setting.tokens, seed=setting.seed)
     others = torch.arange(3)[:, None].expand(3, setting.tokens) > 0
     with subject.mode(setting.training):

@@ -2,7 +2,7 @@
 
 Attention itself is what torch's `scaled_dot_product_attention` does: queries, keys and values are given, the averages and
 the gradients of all three (and of what else the mechanism learns there) are computed. Mechanisms built on `Attention` are
-timed so, and a ratio to SDPA is fair. A mechanism with a `forward` of its own, or a user's module, is timed whole, from
+timed this way, and a ratio to SDPA is fair. A mechanism with a `forward` of its own, or a user's module, is timed whole, from
 residual stream to residual stream with its projections, and its baseline is a whole `dot`.
 
 All cases of a length get the same tensors, laid out as in a model: tokens before heads.
@@ -131,7 +131,7 @@ def _takes_queries(module: nn.Module) -> bool:
 
 
 def _has_two_paths(module: nn.Module) -> bool:
-    """Whether there is a fast path beside the reference."""
+    """Whether it has a fast path as well as the reference."""
     if isinstance(module, Attention) and _takes_queries(module):
         return type(module).fast is not Attention.fast or type(module).dispatch is not Attention.dispatch
     return isinstance(getattr(module, "hook_pattern", None), Tap)

@@ -60,7 +60,7 @@ class _Request:
 
 
 def measurable() -> bool:
-    """Whether this system tells a process its peak: Linux does."""
+    """Whether this system reports the peak of a process: Linux does."""
     return STATUS.exists() and _MARK.exists() and hasattr(os, "fork")
 
 
