@@ -33,9 +33,9 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: setup-run
-	$(BIN)/attnlab mechanisms --markdown > docs/.mechanisms.md
-	mv docs/.mechanisms.md docs/mechanisms.md
+docs: setup
+	$(BIN)/attnlab mechanisms --markdown > docs/.new.md && mv docs/.new.md docs/mechanisms.md
+	$(BIN)/python tools/api.py > docs/.new.md && mv docs/.new.md docs/api.md
 
 bench-peers:
 	$(PYTHON) benchmarks/mechanisms.py

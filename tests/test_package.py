@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -103,6 +104,42 @@ def test_the_architectures_tree_names_every_module() -> None:
     names |= {f"{path.name}/" for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
     listed = set(re.findall(r"^  ([a-z_]+(?:\.py|/))\s", text, flags=re.MULTILINE))
     assert listed == names
+
+
+def test_the_walks_name_at_most_eight_files_and_what_is_in_them() -> None:
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text(encoding="utf-8").split("## Three walks")[1].split("\n## ")[0]
+    walks = text.split("\n### ")[1:]
+    assert len(walks) == 3
+    for walk in walks:
+        steps = re.findall(r"^\d\. `([a-z0-9_/]+\.py)`, `([A-Za-z_.]+)`", walk, flags=re.MULTILINE)
+        assert 6 <= len(steps) == len(re.findall(r"^\d\. ", walk, flags=re.MULTILINE)) <= 8
+        for file, name in steps:
+            source = (ROOT / "src/attnlab" / file).read_text(encoding="utf-8")
+            for part in name.split("."):
+                assert re.search(rf"(def|class) {part}\b", source), f"{file}: {name}"
+
+
+def test_the_page_of_the_python_api_is_up_to_date() -> None:
+    """`make docs` writes it."""
+    written = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    assert written == runpy.run_path(str(ROOT / "tools/api.py"))["page"]()
+    named = re.findall(r"^- `([A-Za-z_]+)[(`].*", written, flags=re.MULTILINE)
+    assert len(named) > 150
+
+
+def test_the_documents_use_public_names_only() -> None:
+    public = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    listed = {
+        module: set(re.findall(r"^- `([A-Za-z_]+)", names, flags=re.MULTILINE))
+        for module, names in re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", public, flags=re.MULTILINE | re.DOTALL)
+    }
+    for page in PAGES:
+        if page.name in ("LOG.md", "CHANGELOG.md", "ARCHITECTURE.md"):
+            continue
+        text = page.read_text(encoding="utf-8")
+        for module, names in re.findall(r"^from (attnlab[\w.]*) import ([\w, ]+)", text, flags=re.MULTILINE):
+            for name in names.split(", "):
+                assert name in listed.get(module, ()) or f"{module}.{name}" in listed, f"{page.name}: {module}.{name}"
 
 
 def test_the_changelog_knows_the_version() -> None:
