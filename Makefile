@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 # Tests of tiny models are fastest with one thread each; training chooses its own.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: run quick test test-slow faults check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
+SLOWER := faults hf kernels measure studies trust corpora/test_index.py design/test_noisy_keys.py design/test_verdicts.py \
+	test_cli.py test_evaluate.py test_malformed.py test_package.py test_reader.py test_resume.py test_train.py test_training_rules.py test_usercode.py test_bench_words.py
+
+.PHONY: run quick test test-fast test-slow faults check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
 run: setup-run
 	$(BIN)/attnlab run
 
@@ -15,6 +18,10 @@ quick: setup-run
 
 test: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadgroup -q
+
+# For the inner loop, under a minute: without training, studies, measurements, transformers and faults.
+test-fast: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadgroup -q $(SLOWER:%=--ignore=tests/%)
 
 test-slow: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m slow
