@@ -125,11 +125,6 @@ class AnswerDistribution:
         return self.table[:, :-1]
 
     @property
-    def outside(self) -> _Numbers:
-        """The probability per question that the answer is none of the known ones."""
-        return np.exp(self.table[:, -1])
-
-    @property
     def likeliest(self) -> NDArray[np.int64]:
         """The column of the most likely answer per question; the first one in a tie."""
         return self.logp.argmax(axis=1)
@@ -181,13 +176,6 @@ class AnswerDistribution:
         It is the total variation: the probability that would have to move.
         """
         return np.asarray(np.abs(np.exp(self.table) - (self.others() if prior is None else prior)).sum(axis=1) / 2)
-
-    def divergence(self, prior: _Numbers | None = None) -> _Numbers:
-        """Return the Kullback-Leibler divergence per question from the prior, in nats: the information in the name."""
-        from scipy.special import rel_entr
-
-        expected = self.others() if prior is None else prior
-        return np.asarray(rel_entr(np.exp(self.table), expected).sum(axis=1))
 
 
 def answer_distribution(

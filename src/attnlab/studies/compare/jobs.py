@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,18 +35,25 @@ class _Job:
     log: Path
     process: subprocess.Popen[bytes]
     began: float
+    bar: TaskID = TaskID(0)
 
     @property
     def label(self) -> str:
         """Its name in messages."""
         return f"{self.name}, seed {self.seed}"
 
-    def progress(self) -> tuple[float, float | None]:
-        """The share that is done, and the loss."""
+    def progress(self) -> tuple[float, str]:
+        """The share that is done, and the state."""
         last = last_step(self.run / "metrics.jsonl")
         if not last:  # the first of two stages
             last = last_step(self.run.with_name(f"{self.run.name}-pretrain") / "metrics.jsonl")
-        return last.get("progress", 0.0), last.get("loss")
+        state = f"loss {last['loss']:.3f}" if last.get("loss") else "starting"
+        return last.get("progress", 0.0), "measuring" if (self.run / "result.json").is_file() else state
+
+    def outcome(self) -> str:
+        """Time and loss of a finished run."""
+        loss = read_json(self.run / "result.json")["final_loss"]
+        return f"{time.monotonic() - self.began:.0f} s, final loss {loss:.3f}"
 
     def failure(self) -> str:
         """Why it ended: the signal, or the last line that it wrote."""
@@ -92,22 +98,29 @@ def train_all(plan: Plan, folder: Path, console: Console) -> None:
             console,
             f"{total - len(waiting)} of {total} runs are done; {plan.jobs} run at a time, one line each when done",
         )
-    with _screen(console) as show:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, refresh_per_second=4, disable=not console.is_terminal) as bars:
         try:
             while waiting or running:
                 while waiting and len(running) < plan.jobs:
-                    running.append(start(plan, folder, *waiting.pop(0)))
+                    job = start(plan, folder, *waiting.pop(0))
+                    job.bar = bars.add_task(job.label, total=1.0, state="starting")
+                    running.append(job)
                 time.sleep(PAUSE)
                 for job in [one for one in running if one.process.poll() is not None]:
                     running.remove(job)
+                    bars.remove_task(job.bar)
                     if job.process.returncode == _INTERRUPTED:
                         raise Interrupted(job.failure())
                     if job.process.returncode != 0:
                         failed.append(job)
                         say(console, f"{job.label} failed: {job.failure()}")
                     else:
-                        show.done(job, total - len(waiting) - len(running) - len(failed), total)
-                show.update(running)
+                        number = total - len(waiting) - len(running) - len(failed)
+                        say(console, f"{number} of {total}: {job.label} done in {job.outcome()}")
+                for job in () if bars.disable else running:
+                    share, state = job.progress()
+                    bars.update(job.bar, completed=share, state=state)
         finally:
             _stop(running)
     if failed:
@@ -128,56 +141,3 @@ def _stop(running: Sequence[_Job]) -> None:
             job.process.wait(max(0.1, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             job.process.kill()
-
-
-class _Lines:
-    """Shows finished jobs as lines."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-
-    def update(self, running: Sequence[_Job]) -> None:
-        """Show the progress of the jobs."""
-
-    def done(self, job: _Job, number: int, total: int) -> None:
-        """Report a finished job."""
-        loss = read_json(job.run / "result.json")["final_loss"]
-        say(
-            self.console,
-            f"{number} of {total}: {job.label} done in {time.monotonic() - job.began:.0f} s, final loss {loss:.3f}",
-        )
-
-
-class _Bars(_Lines):
-    """Shows a bar per job."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__(progress.console)
-        self.progress = progress
-        self.bars: dict[str, TaskID] = {}
-
-    def update(self, running: Sequence[_Job]) -> None:
-        """Move the bars."""
-        for job in running:
-            share, loss = job.progress()
-            if job.label not in self.bars:
-                self.bars[job.label] = self.progress.add_task(job.label, total=1.0, said="")
-            said = "measuring" if (job.run / "result.json").is_file() else f"loss {loss:.3f}" if loss else "starting"
-            self.progress.update(self.bars[job.label], completed=share, said=said)
-
-    def done(self, job: _Job, number: int, total: int) -> None:
-        """Replace a bar by its line."""
-        if job.label in self.bars:
-            self.progress.remove_task(self.bars.pop(job.label))
-        super().done(job, number, total)
-
-
-@contextmanager
-def _screen(console: Console) -> Iterator[_Lines]:
-    """_Bars in a terminal, lines elsewhere."""
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        yield _Bars(progress)
