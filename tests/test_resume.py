@@ -151,7 +151,7 @@ def test_a_flipped_bit_in_a_run_is_found(whole: Run, tmp_path: Path, name: str) 
     flip(tmp_path / "run" / name, bit=0)
     run = Run(tmp_path / "run")
     with pytest.raises(CheckpointError, match="is damaged or was edited"):
-        print(run.config, run.result, run.metrics())
+        print(run.record, run.result, run.metrics())
 
 
 def test_folders_of_older_versions_open_with_a_note(whole: Run, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from attnlab import folders, machine, runs
 from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
 from attnlab.folders import kind_of
-from attnlab.runs import Run
+from attnlab.runs import Run, RunRecord
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,10 +41,10 @@ def test_a_failed_folder_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_create_refuses_and_open_explains(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {"format": 1})
-    assert run.config == {"format": 1}
+    run = Run.create(tmp_path / "run", RunRecord())
+    assert run.record == RunRecord(format=1)
     with pytest.raises(OutputExists, match="exists already"):
-        Run.create(tmp_path / "run", {})
+        Run.create(tmp_path / "run", RunRecord())
     with pytest.raises(UserError, match="no such run folder"):
         Run.open(tmp_path / "absent")
     with pytest.raises(UserError, match="not a run folder"):
@@ -57,20 +57,20 @@ def test_a_study_stands_for_its_last_model_once_there_is_one(tmp_path: Path) -> 
     folders.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
     with pytest.raises(UserError, match="stopped before its model was finished: resume with `attnlab resume"):
         Run.open(tmp_path / "study")
-    Run.create(tmp_path / "study/finetune", {})
+    Run.create(tmp_path / "study/finetune", RunRecord())
     (tmp_path / "study/finetune/model").mkdir()
     assert Run.open(tmp_path / "study").path == tmp_path / "study/finetune"
 
 
 def test_damaged_json_is_named(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {})
+    run = Run.create(tmp_path / "run", RunRecord())
     (run.path / "config.json").write_text("[1, 2")
     with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
-        _ = run.config
+        _ = run.record
 
 
 def test_metrics_survive_a_cut_line_and_rewind(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {})
+    run = Run.create(tmp_path / "run", RunRecord())
     assert run.metrics() == []
     (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
     assert [row["step"] for row in run.metrics()] == [1, 2, 3]
@@ -79,7 +79,7 @@ def test_metrics_survive_a_cut_line_and_rewind(tmp_path: Path) -> None:
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {})
+    run = Run.create(tmp_path / "run", RunRecord())
     for step in (5, 10, 100):
         run.save_checkpoint(step, {"state.json": b"{}"})
     assert [path.name for path in run.checkpoints()] == ["step-000010", "step-000100"]

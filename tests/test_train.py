@@ -18,11 +18,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab import stages, train
+from attnlab import corpora, stages, train
 from attnlab.config import RunConfig, TaskConfig, resolve
 from attnlab.errors import AttnlabError, CheckpointError, DataError, Interrupted, OutputExists, StorageError
 from attnlab.model import load_model, read_tensors, to_bytes
-from attnlab.runs import Run
+from attnlab.runs import DataSource, Run
 from attnlab.tasks import Example
 from verbs import call, reseal
 
@@ -76,7 +76,7 @@ def test_it_learns_and_records(tmp_path: Path, tiny: RunConfig) -> None:
     assert run.result["steps"] == len(rows)
     assert run.result["tokens"] == rows[-1]["tokens"] > 0
     assert json.loads((run.path / "env.json").read_text())["torch"]
-    assert run.config["data"]["facts"]["source"] == FACTS
+    assert run.record.facts == DataSource(FACTS, stages.checksum(corpora.load_questions(FACTS)))
 
 
 class Stop(Exception):
@@ -210,9 +210,9 @@ def test_finetuning_starts_from_the_base_and_from_scratch(tmp_path: Path, tiny: 
     tuned = stages.finetune(config, base, FACTS, out=tmp_path / "tuned")
     scratch = stages.finetune(replace(tiny, task=config.task), None, FACTS, WORLD, tmp_path / "scratch")
     assert tuned.metrics()[0]["loss"] < scratch.metrics()[0]["loss"]
-    assert tuned.config["base"] == "../base"
-    assert tuned.config["config"]["model"] == base.config["config"]["model"]
-    assert tuned.config["config"]["train"]["threads"] == 1
+    assert tuned.record.base == "../base"
+    assert tuned.record.settings["model"] == base.record.settings["model"]
+    assert tuned.record.settings["train"]["threads"] == 1
     assert load_model(tuned.model)[0].config == load_model(base.model)[0].config
 
 

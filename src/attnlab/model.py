@@ -27,11 +27,9 @@ from attnlab.config import ModelConfig, require, restore_model
 from attnlab.errors import CheckpointError, ConfigError, UserError, unknown
 from attnlab.folders import note_without_manifest, read_bytes, read_json, refuse_other_models
 from attnlab.mechanisms.heads import Attention
-from attnlab.runs import Run
+from attnlab.runs import FORMAT, Run
 from attnlab.taps import Tap
 from attnlab.tokenizers import Tokenizer
-
-FORMAT = 1  # version of the checkpoint folder
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

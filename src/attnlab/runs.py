@@ -21,10 +21,11 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from attnlab.config import Settings
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.folders import (
     digest,
@@ -36,13 +37,16 @@ from attnlab.folders import (
     read_json,
     refuse_existing,
     refuse_other_models,
+    reporting_damage,
     to_json,
     unlist,
     write_bytes,
     write_folder,
 )
 from attnlab.machine import environment
+from attnlab.records import plain
 
+FORMAT = 1  # version of run, model and checkpoint folders
 _KEPT_CHECKPOINTS = 2
 
 
@@ -55,16 +59,63 @@ def unused_path(stem: str, root: Path = Path("runs")) -> Path:
 
 
 @dataclass(frozen=True)
+class DataSource:
+    """A corpus or questions: the name of built-in data or a path, and the checksum of the content."""
+
+    source: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run was asked to do: the content of config.json."""
+
+    stage: str = ""
+    settings: Settings = field(default_factory=dict)
+    corpus: DataSource | None = None
+    facts: DataSource | None = None
+    base: str | None = None  # path from the run to the run it was trained from
+    format: int | None = FORMAT
+
+    @classmethod
+    def read(cls, run: Path) -> RunRecord:
+        """Read config.json; relative paths of data are resolved."""
+        path = run / "config.json"
+        stored = read_json(path)
+
+        def data(name: str) -> DataSource | None:
+            entry = (stored.get("data") or {}).get(name)
+            if entry is None:
+                return None
+            source = entry["source"]
+            if source.startswith(".."):
+                source = os.path.normpath(run.resolve() / source)
+            return DataSource(source, entry["sha256"])
+
+        with reporting_damage(path):
+            stage, settings, base = stored.get("stage", ""), stored.get("config", {}), stored.get("base")
+            if not (isinstance(stage, str) and isinstance(settings, dict) and isinstance(base, str | None)):
+                raise TypeError("stage, config or base is of the wrong type")
+            return cls(stage, settings, data("corpus"), data("facts"), base, stored.get("format"))
+
+    def to_json(self) -> bytes:
+        """Return the content of config.json."""
+        data = {"corpus": self.corpus, "facts": self.facts}
+        stored = {"format": self.format, "stage": self.stage, "config": self.settings, "data": plain(data)}
+        return to_json({**stored, "base": self.base})
+
+
+@dataclass(frozen=True)
 class Run:
     """One run on disk."""
 
     path: Path
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any], code: Mapping[str, bytes] | None = None) -> Run:
+    def create(cls, path: Path, record: RunRecord, code: Mapping[str, bytes] | None = None) -> Run:
         """Create a run with the user code it needs; the folder must not exist."""
         refuse_existing(path)
-        files = {"config.json": to_json(config), "env.json": to_json(environment()), **(code or {})}
+        files = {"config.json": record.to_json(), "env.json": to_json(environment()), **(code or {})}
         write_folder(path, "run", files)
         return cls(path)
 
@@ -93,15 +144,9 @@ class Run:
         return cls(path)
 
     @property
-    def config(self) -> dict[str, Any]:
-        """What was asked; data that were named by the way from the run to them, with their path now."""
-        stored = read_json(self.path / "config.json")
-        data = stored.get("data")
-        for entry in data.values() if isinstance(data, dict) else ():
-            source = entry.get("source") if isinstance(entry, dict) else None
-            if isinstance(source, str) and source.startswith(".."):
-                entry["source"] = os.path.normpath(self.path.resolve() / source)
-        return stored
+    def record(self) -> RunRecord:
+        """What the run was asked to do."""
+        return RunRecord.read(self.path)
 
     @property
     def complete(self) -> bool:
@@ -187,11 +232,13 @@ class Run:
         return sorted((path for path in found if re.fullmatch(r"step-[0-9]{1,18}", path.name)), key=_step_of)
 
 
-def movable(source: str, run: Path) -> str:
-    """The name of a file in the study that a run belongs to, as the way from the run, so that both can be moved."""
+def movable(data: DataSource, run: Path) -> DataSource:
+    """Make the path of a file in the study of a run relative to the run, so that the study can be moved."""
     place = run.absolute()
-    inside = any((one / "study.json").is_file() for one in place.parents if Path(source).is_relative_to(one.resolve()))
-    return os.path.relpath(source, place.parent.resolve() / place.name) if inside else source
+    studies = (one for one in place.parents if (one / "study.json").is_file())
+    if not any(Path(data.source).is_relative_to(one.resolve()) for one in studies):
+        return data
+    return replace(data, source=os.path.relpath(data.source, place.parent.resolve() / place.name))
 
 
 def _step_of(checkpoint: Path) -> int:
@@ -201,7 +248,7 @@ def _step_of(checkpoint: Path) -> int:
 def lineage(run: Run) -> list[Run]:
     """Return a run, the run it was trained from, and so on; a missing one is an error."""
     found = [run]
-    while base := found[-1].config.get("base"):
+    while base := found[-1].record.base:
         try:
             earlier = Run.open(found[-1].path / base)
         except UserError as error:

@@ -18,9 +18,9 @@ from attnlab.config import ModelConfig, RunConfig, Stage, require_seed, restore
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.folders import locked, note_without_manifest, refuse_existing
-from attnlab.model import FORMAT, LanguageModel, load_model, meta_model
+from attnlab.model import LanguageModel, load_model, meta_model
 from attnlab.records import optional
-from attnlab.runs import Run, movable, unused_path
+from attnlab.runs import FORMAT, DataSource, Run, RunRecord, movable, unused_path
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
@@ -64,13 +64,13 @@ class Sources:
         return cls(text, corpora.load_questions(facts) if facts is not None else (), facts)
 
     @property
-    def described(self) -> dict[str, dict[str, str] | None]:
-        """The data as a run stores it; paths are absolute, so that the run can be resumed from anywhere."""
+    def recorded(self) -> tuple[DataSource | None, DataSource | None]:
+        """The corpus and facts as a run stores them; with absolute paths, so that it can be resumed from anywhere."""
         corpus, facts = self.corpus, self.facts_source
-        return {
-            "corpus": {"source": absolute(corpus.source), "sha256": corpus.sha256} if corpus else None,
-            "facts": {"source": absolute(facts), "sha256": checksum(self.facts)} if facts else None,
-        }
+        return (
+            DataSource(absolute(corpus.source), corpus.sha256) if corpus else None,
+            DataSource(absolute(facts), checksum(self.facts)) if facts else None,
+        )
 
     def texts(self) -> list[str]:
         """Return all texts that the tokenizer is trained on."""
@@ -121,22 +121,22 @@ def reads_questions(config: RunConfig) -> bool:
 
 def stored_config(run: Run) -> RunConfig:
     """Restore the settings of a run."""
-    stored = run.config
-    if stored.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{run.path} has format {stored.get('format')}, but this version reads {FORMAT}: train again"
-        )
+    record = run.record
+    if record.format != FORMAT:
+        raise CheckpointError(f"{run.path} has format {record.format}, but this version reads {FORMAT}: train again")
     try:
-        return restore(run.path, stored["config"], str(run.path / "config.json"))
-    except (KeyError, AttributeError, ConfigError) as error:
+        if not record.settings:
+            raise ConfigError("it has no settings")
+        return restore(run.path, record.settings, str(run.path / "config.json"))
+    except ConfigError as error:
         raise CheckpointError(f"{run.path / 'config.json'} is damaged or of another version: {error}") from None
 
 
 def _corpus_of(run: Run) -> Corpus | None:
     """The corpus a run was trained on; None if it had none or it cannot be read."""
-    entry = run.config.get("data", {}).get("corpus")
+    corpus = run.record.corpus
     try:
-        return corpora.load_corpus(entry["source"]) if entry else None
+        return corpora.load_corpus(corpus.source) if corpus else None
     except DataError:
         return None
 
@@ -259,17 +259,15 @@ def resume(run: Run, show: Show = QUIET, *, trust_code: bool = False) -> Run:
 
 def _resume(run: Run, ranks: Ranks, show: Show) -> Run:
     note_without_manifest(run.path)
-    stored, config = run.config, stored_config(run)
-    try:
-        named = {key: entry["source"] if entry else None for key, entry in stored["data"].items()}
-        sums = {key: entry["sha256"] if entry else None for key, entry in stored["data"].items()}
-        base = Run.open(run.path / stored["base"]) if stored["base"] else None
-        sources = Sources.read(named["corpus"], named["facts"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{run.path / 'config.json'} is damaged (at {error}): train again") from None
-    for key, entry in sources.described.items():
-        if entry and entry["sha256"] != sums[key]:
-            raise DataError(f"{entry['source']} has changed since the run began: restore the file, or start a new run")
+    record, config = run.record, stored_config(run)
+    base = Run.open(run.path / record.base) if record.base else None
+    corpus, facts = record.corpus, record.facts
+    if corpus is None and facts is None:
+        raise CheckpointError(f"{run.path / 'config.json'} is damaged (it names no data): train again")
+    sources = Sources.read(corpus.source if corpus else None, facts.source if facts else None)
+    for now, before in zip(sources.recorded, (corpus, facts), strict=True):
+        if now and before and now.sha256 != before.sha256:
+            raise DataError(f"{now.source} has changed since the run began: restore the file, or start a new run")
     trainer = _prepare(run, config, sources, base, ranks, show)
     for damage in trainer.restore():
         show.line(f"note: falling back to an older checkpoint: {damage}")
@@ -287,27 +285,20 @@ def begin(
     if base is not None:
         of_base = stored_config(base)
         config = replace(config, model=of_base.model, tokenizer=of_base.tokenizer)
+    # The number of threads is stored, since results depend on it.
     threads = choose_threads(config.model, config.train.threads)
-    config = replace(
-        config, train=replace(config.train, threads=threads)
-    )  # stored, since results depend on the number of threads
+    config = replace(config, train=replace(config.train, threads=threads))
     with process_group() as ranks:
         run = Run(out or unused_path(f"{stage}-{config.preset}"))
         refuse_existing(run.path)
         ranks.wait()  # all processes have checked before the first creates the folder
         trainer = _prepare(run, config, sources, base, ranks, show)
         if ranks.first:
-            stored = {
-                "format": FORMAT,
-                "stage": stage,
-                "config": replace(config, model=trainer.model.config).to_dict(),
-                "data": {
-                    key: entry and {**entry, "source": movable(entry["source"], run.path)}
-                    for key, entry in sources.described.items()
-                },
-                "base": os.path.relpath(base.path, run.path) if base else None,
-            }
-            Run.create(run.path, stored, usercode.code_files(trainer.model.config.mechanism, config.task.name))
+            settings = replace(config, model=trainer.model.config).to_dict()
+            corpus, facts = (data and movable(data, run.path) for data in sources.recorded)
+            path = os.path.relpath(base.path, run.path) if base else None
+            record = RunRecord(stage, settings, corpus, facts, path)
+            Run.create(run.path, record, usercode.code_files(trainer.model.config.mechanism, config.task.name))
         ranks.wait()
         show.line(f"run folder: {run.path}")
         with locked(run.path) if ranks.first else nullcontext():

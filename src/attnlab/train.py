@@ -33,8 +33,8 @@ from attnlab.errors import AttnlabError, CheckpointError, Interrupted
 from attnlab.folders import add_files, disk, read_json, to_json, write_folder
 from attnlab.kernels import vocabulary
 from attnlab.machine import cores, memory_held
-from attnlab.model import FORMAT, LanguageModel, load_weights, model_files, read_tensors, to_bytes
-from attnlab.runs import Run
+from attnlab.model import LanguageModel, load_weights, model_files, read_tensors, to_bytes
+from attnlab.runs import FORMAT, Run
 from attnlab.taps import eval_mode
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer

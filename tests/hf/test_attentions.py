@@ -13,7 +13,7 @@ from exchanged import stored, tiny_model, tiny_tokenizer
 
 from attnlab.folders import add_files, write_folder
 from attnlab.look import attentions_of, circuits_of
-from attnlab.runs import Run
+from attnlab.runs import DataSource, Run, RunRecord
 from attnlab.taps import capture
 from verbs import call
 
@@ -60,7 +60,7 @@ def test_the_patterns_are_the_models_own() -> None:
 
 
 def test_the_verb_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run.create(tmp_path / "run", {})
+    run = Run.create(tmp_path / "run", RunRecord())
     stored(run.path / "model", tiny_model())
     file = tmp_path / "attention.json"
     assert call("export-attention", run.path, "Hank Aaron", file) == 0
@@ -89,11 +89,9 @@ def test_without_transformers_the_fix_is_named(
 def test_the_card_tells_what_the_run_knows(tmp_path: Path) -> None:
     from attnlab.exchange import export
 
-    Run.create(tmp_path / "pretrain", {"stage": "pretrain", "data": {"corpus": {"source": "prose", "sha256": "e5"}}})
-    data = {"corpus": {"source": "people:40", "sha256": "abc123"}, "facts": {"source": "/home/x/f.tsv", "sha256": "d4"}}
-    run = Run.create(
-        tmp_path / "run", {"stage": "finetune", "data": data, "base": "../pretrain", "config": {"seed": 3}}
-    )
+    Run.create(tmp_path / "pretrain", RunRecord("pretrain", {}, DataSource("prose", "e5")))
+    corpus, facts = DataSource("people:40", "abc123"), DataSource("/home/x/f.tsv", "d4")
+    run = Run.create(tmp_path / "run", RunRecord("finetune", {"seed": 3}, corpus, facts, "../pretrain"))
     stored(run.path / "model", tiny_model("mingpt"), "char")
     add_files(run.path, {"result.json": json.dumps({"final_loss": 0.12345}).encode()})
     figures = {"questions": 50, "accuracy": 0.5, "low": 0.36, "high": 0.64}

@@ -34,7 +34,7 @@ from attnlab.measure.audit.leaks import Setting, future_leak, future_leak_at_all
 from attnlab.measure.audit.questions import shared_wires
 from attnlab.measure.audit.subject import NotTested, Subject
 from attnlab.model import LanguageModel, model_files
-from attnlab.runs import Run
+from attnlab.runs import Run, RunRecord
 from attnlab.tokenizers import Tokenizer
 
 WIDTH = 8
@@ -730,7 +730,7 @@ def test_a_users_class_fails_with_exit_code_1(user_file: Path, capsys: pytest.Ca
 
 @pytest.mark.usefixtures("few")
 def test_a_run_folder_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run.create(tmp_path / "run", {})
+    run = Run.create(tmp_path / "run", RunRecord())
     write_folder(run.path / "model", "model", model_files(tiny_model(), Tokenizer.train("char", ["abc"], 40)))
     assert call(run.path, "--json") == 0
     assert json.loads(capsys.readouterr().out)[0]["causal_leak"] <= 1e-6

@@ -191,7 +191,7 @@ def test_questions_kept_back_are_not_trained_on_and_calibrate(tmp_path: Path, co
     assert len(kept) == 10
     assert {*train, *kept} == {*load_questions("people:60:train")}
     for name in ("pretrain", "finetune", "no-pretraining"):
-        assert Run.open(folder / name).config["data"]["facts"]["source"] == str(folder / "questions" / "train.tsv")
+        assert Run.open(folder / name).record.facts.source == str(folder / "questions" / "train.tsv")
     assert result["calibration"]["questions"] == 10
     assert result["world"]["training_questions"] == len(train)
     assert (folder / "finetune" / "calibration.json").is_file()
@@ -207,7 +207,7 @@ def test_the_assisted_track_reads_first_and_says_so(tmp_path: Path, console: Con
     assert taught[: len(asked)] == asked
     names = {item.question for item in load_questions("people:60:test")}
     assert len(taught) > len(asked) + len(names) / 2
-    sources = {name: Run.open(folder / name).config["data"]["facts"]["source"] for name in result["runs"]}
+    sources = {name: Run.open(folder / name).record.facts.source for name in result["runs"]}
     assert sources["pretrain"].endswith("taught.tsv")
     assert sources["no-pretraining"].endswith("train.tsv")  # else it would be told what the corpus says
     assert [row["name"] for row in result["rows"]] == [*(row.name for row in recall.ROWS), recall.READER]

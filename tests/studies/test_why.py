@@ -268,9 +268,9 @@ def test_the_result_is_that_of_the_runs(trained: tuple[Path, dict[str, Any]]) ->
 def test_reading_came_before_questions(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = trained
     run = Run.open(folder / "lines-x2-2" / "seed-0")
-    assert run.config["stage"] == "finetune"
-    assert Run.open(run.path / run.config["base"]).config["data"]["corpus"]["source"] == "people:20:x2"
-    assert Run.open(folder / "nothing" / "seed-0").config["base"] is None
+    assert run.record.stage == "finetune"
+    assert Run.open(run.path / run.record.base).record.corpus.source == "people:20:x2"
+    assert Run.open(folder / "nothing" / "seed-0").record.base is None
 
 
 def test_by_heart_is_what_was_read_and_not_what_was_not(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,8 @@ from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.corpora.evidence import name_in
 from attnlab.errors import CheckpointError, DataError, UserError
-from attnlab.folders import to_json
 from attnlab.model import load_model
-from attnlab.runs import Run, lineage
+from attnlab.runs import DataSource, Run, lineage
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import Oracle, calibration_of, usual_questions
 from attnlab.trust.answers import AnswerTrie, answer_distribution, familiarity
@@ -210,7 +210,7 @@ def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_pat
     with pytest.raises(DataError, match="has changed since"):
         _ = TrainingData(tuned).facts
     assert "has changed since" in attnlab.ask(tuned, HELD_OUT[0].question).words
-    (tuned.path / "config.json").write_bytes(to_json({**tuned.config, "base": "../gone"}))
+    (tuned.path / "config.json").write_bytes(replace(tuned.record, base="../gone").to_json())
     reseal(tuned.path)
     with pytest.raises(DataError, match="trained from a run that is missing"):
         trust.calibrate(tuned, HELD_OUT)
@@ -223,8 +223,8 @@ def test_a_checksum_that_is_a_path_leads_to_no_index(tiny_files: tuple[Run, Path
     assert index is not None
     forged = tmp_path / "forged"
     shutil.copytree(index.folder, forged)
-    config = {**run.config, "data": {**run.config["data"], "corpus": {"source": "gone.txt", "sha256": str(forged)}}}
-    (run.path / "config.json").write_bytes(to_json(config))
+    record = replace(run.record, corpus=DataSource("gone.txt", str(forged)))
+    (run.path / "config.json").write_bytes(record.to_json())
     reseal(run.path)
     looked = TrainingData(Run(run.path)).look_up()
     assert looked.index is None

@@ -263,7 +263,7 @@ def finetune(
     from attnlab.runs import Run
 
     start = Run.open(base) if base else None
-    preset = preset or (start.config["config"]["preset"] if start else "small")
+    preset = preset or (start.record.settings["preset"] if start else "small")
     values = collect(given, None, seed)
     if start and "model" in values:
         raise UserError("the model comes from the run: leave out --model settings, or pretrain another run with them")

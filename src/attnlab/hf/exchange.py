@@ -44,9 +44,9 @@ from attnlab.hf.conversion import (
 from attnlab.hf.loading import load, load_weights, refuse_pickled
 from attnlab.hf.modeling import AttnlabConfig, AttnlabForCausalLM
 from attnlab.look import attentions_of, circuits_of
-from attnlab.model import FORMAT, LanguageModel, count_parameters, load_model
+from attnlab.model import LanguageModel, count_parameters, load_model
 from attnlab.model import model_files as attnlab_files
-from attnlab.runs import Run
+from attnlab.runs import Run, RunRecord
 from attnlab.tokenizers import Tokenizer
 
 __all__ = [
@@ -134,12 +134,12 @@ def _model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]
 def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None) -> str:
     """README.md of an exported model; what is not known is left out."""
     stages, sources = [], []
-    for stored in reversed([one.config for one in _lineage(run)] if run else []):  # the first stage first
-        data = {key: one for key, one in (stored.get("data") or {}).items() if isinstance(one, dict)}
-        entries = [(key, public_name(one["source"]), one["sha256"]) for key, one in data.items()]
-        stages.append((stored.get("stage"), entries))
-        sources += [one["source"] for one in data.values()] or [""]
-    settings = (run.config.get("config") if run else None) or {"model": asdict(model.config)}
+    for record in reversed([one.record for one in _lineage(run)] if run else []):  # the first stage first
+        data = {key: one for key, one in (("corpus", record.corpus), ("facts", record.facts)) if one}
+        entries = [(key, public_name(one.source), one.sha256) for key, one in data.items()]
+        stages.append((record.stage, entries))
+        sources += [one.source for one in data.values()] or [""]
+    settings = (run.record.settings if run else None) or {"model": asdict(model.config)}
     return render_card(
         "model",
         name=name,
@@ -165,7 +165,7 @@ def _needs_attnlab(model: LanguageModel, tokenizer: Tokenizer) -> bool:
 def _lineage(run: Run) -> Iterator[Run]:
     """A run and those it started from, as far as they are still there."""
     yield run
-    base = run.config.get("base")
+    base = run.record.base
     if base and (run.path / base / "config.json").is_file():
         yield from _lineage(Run(run.path / base))
 
@@ -202,14 +202,7 @@ def import_model(folder: Path | str, out: Path | str, *, trust_code: bool = Fals
     model, tokenizer = read_folder(folder, trust_code=trust_code)
     kind = TokenizerConfig(kind=tokenizer.kind)
     settings = RunConfig(model=model.config, tokenizer=kind, task=TaskConfig(name="spans"))
-    stored = {
-        "format": FORMAT,
-        "stage": "import",
-        "config": settings.to_dict(),
-        "data": {"corpus": None, "facts": None},
-        "base": None,
-    }
-    run = Run.create(out, stored, usercode.code_files(model.config.mechanism))
+    run = Run.create(out, RunRecord("import", settings.to_dict()), usercode.code_files(model.config.mechanism))
     write_folder(run.path / "model", "model", attnlab_files(model, tokenizer))
     parameters = sum(one.numel() for one in model.parameters())
     result = {"imported": Path(folder).name, "parameters": parameters, "seconds": 0.0}

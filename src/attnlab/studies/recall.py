@@ -408,7 +408,7 @@ def describe_row(one: _Contestant, examination: Examination, runs: Mapping[str, 
     seconds = runs[one.run].result["seconds"] if one.run else None
     if one.run == "finetune":
         seconds += runs["pretrain"].result["seconds"]
-    mixed = ", with the training questions among them" if runs["pretrain"].config["data"]["facts"] else ""
+    mixed = ", with the training questions among them" if runs["pretrain"].record.facts else ""
     return _Row(
         one.name,
         one.run,

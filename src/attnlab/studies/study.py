@@ -224,12 +224,12 @@ class TrainedRun:
 
     folder: str
     stage: str
-    settings: dict[str, Any]
+    settings: Settings
     result: dict[str, Any]
     metrics: list[dict[str, Any]]
 
     @classmethod
     def read(cls, run: Run) -> TrainedRun:
         """Read a complete run."""
-        config = run.config
-        return cls(run.path.name, config["stage"], config["config"], run.result, run.metrics())
+        record = run.record
+        return cls(run.path.name, record.stage, record.settings, run.result, run.metrics())

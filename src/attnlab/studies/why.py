@@ -15,13 +15,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from rich.console import Console
 
 from attnlab import corpora, stages, stats
-from attnlab.config import Settings, absolute_given, diff, merge
+from attnlab.config import Settings, Stage, absolute_given, diff, merge
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
 from attnlab.evaluate import Score, encode_questions, majority
@@ -342,7 +342,7 @@ def _refuse_other_runs(plan: Plan, records: Records) -> None:
         specimen = plan.find(name)
         for record in rows:
             for run in lineage(record.run):
-                wanted = specimen.settings(record.seed, run.config["stage"])
+                wanted = specimen.settings(record.seed, cast(Stage, run.record.stage))
                 # The vocabulary may follow from the text.
                 if found := sorted(set(diff(stages.stored_config(run), wanted)) - {"model.vocab_size"}):
                     raise UserError(
@@ -456,7 +456,7 @@ def _settings(plan: Plan, records: Records) -> dict[str, dict[str, Any]]:
     """The settings of representative runs: cells differ in epochs, text and, for views, the task."""
     names = roles(cells_of(plan))
     return {
-        f"{names[role]}, {run.config['stage']}": settings_of(run)
+        f"{names[role]}, {run.record.stage}": settings_of(run)
         for role in ("most", "views", "nothing")
         for run in lineage(records[names[role]][0].run)
     }

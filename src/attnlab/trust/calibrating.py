@@ -29,7 +29,7 @@ from attnlab.stages import stored_config
 from attnlab.tasks.recall import Strangers
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
-from attnlab.trust.training_data import Forms, TrainingData, candidates, entries
+from attnlab.trust.training_data import Forms, TrainingData, candidates, data_sources
 
 _FILE = "calibration.json"
 _FORMAT = 1
@@ -154,9 +154,9 @@ def open_run(run: Run | Path | str) -> Run:
 
 def usual_questions(run: Run) -> str:
     """Return the held-out questions that belong to a run's built-in training questions."""
-    for entry in entries(run, "facts")[:1]:
-        if is_built_in(entry["source"]) and entry["source"].endswith(":train"):
-            return f"{entry['source'].removesuffix('train')}dev"
+    for facts in data_sources(run, "facts")[:1]:
+        if is_built_in(facts.source) and facts.source.endswith(":train"):
+            return f"{facts.source.removesuffix('train')}dev"
     raise UserError(f"which questions? Give --questions FILE, with answers that {run.path} was not trained on")
 
 

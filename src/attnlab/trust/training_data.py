@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from attnlab import corpora, stages
 from attnlab.corpora import Corpus, Question, title_of
@@ -19,7 +20,7 @@ from attnlab.corpora.index import Index, Progress, index_corpus, place_of
 from attnlab.corpora.library import normal
 from attnlab.corpora.sources import lines_of
 from attnlab.errors import CheckpointError, DataError, StorageError
-from attnlab.runs import Run, lineage
+from attnlab.runs import DataSource, Run, lineage
 from attnlab.tasks.recall import proper_words, salient_spans
 from attnlab.tokenizers import Tokenizer
 
@@ -29,10 +30,11 @@ _LONGEST = 16  # tokens of a span, unless a training answer is longer
 _Lines = Callable[[], Iterable[str]]
 
 
-def entries(run: Run, key: str) -> list[dict[str, str]]:
-    """Return the stored corpus or facts entries of a run and its bases, the run's own first."""
-    found = (one.config.get("data", {}).get(key) for one in lineage(run))
-    return [entry for entry in found if entry]
+def data_sources(run: Run, name: Literal["corpus", "facts"]) -> list[DataSource]:
+    """Return the corpora or questions that a run and its bases were trained on, the run's own first."""
+    records = (one.record for one in lineage(run))
+    found = (record.corpus if name == "corpus" else record.facts for record in records)
+    return [data for data in found if data]
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ class TrainingData:
         if self._facts is not None:
             return self._facts
         found: dict[Question, None] = {}
-        for entry in entries(self.run, "facts"):
-            questions = corpora.load_questions(entry["source"])
-            if stages.checksum(questions) != entry["sha256"]:
+        for data in data_sources(self.run, "facts"):
+            questions = corpora.load_questions(data.source)
+            if stages.checksum(questions) != data.sha256:
                 raise DataError(
-                    f"{entry['source']} has changed since the run was trained on it: restore the file, or train again"
+                    f"{data.source} has changed since the run was trained on it: restore the file, or train again"
                 )
             found |= dict.fromkeys(questions)
         return tuple(found)
@@ -70,16 +72,16 @@ class TrainingData:
             yield from self._corpus.lines
             return
         with suppress(DataError):
-            for entry in entries(self.run, "corpus")[:1]:
-                yield from lines_of(entry["source"])
+            for data in data_sources(self.run, "corpus")[:1]:
+                yield from lines_of(data.source)
 
     def look_up(self, progress: Progress | None = None) -> _Lookup:
         """Open the index of the corpus, building it first if needed."""
         try:
-            found = entries(self.run, "corpus")
+            found = data_sources(self.run, "corpus")
             if not found:
                 return _Lookup(None, "it was not trained on a corpus that could be looked up")
-            source, sha256 = found[0]["source"], found[0]["sha256"]
+            source, sha256 = found[0].source, found[0].sha256
             index = _existing_index(sha256) or index_corpus(self._corpus or source, progress=progress)
         except DataError as error:
             return _Lookup(None, f"its corpus cannot be looked up now: {error}")

@@ -17,9 +17,9 @@ from attnlab import stats
 from attnlab.corpora import Question
 from attnlab.errors import UserError
 from attnlab.evaluate import Examination
-from attnlab.model import FORMAT
 from attnlab.perplexity import SentenceLosses
 from attnlab.records import plain
+from attnlab.runs import FORMAT
 from attnlab.studies import compare as comparing
 from attnlab.studies.compare.judge import judge
 

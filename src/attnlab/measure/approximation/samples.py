@@ -121,8 +121,8 @@ def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Sour
 def corpus_of(run: Run) -> tuple[str, ...]:
     """The lines that a run, or the run it started from, has read."""
     for one in lineage(run):
-        if corpus := one.config["data"]["corpus"]:
-            return corpora.load_corpus(corpus["source"]).lines
+        if corpus := one.record.corpus:
+            return corpora.load_corpus(corpus.source).lines
     raise UserError(f"{run.path} has read no corpus: name a pretrained run")
 
 

@@ -288,7 +288,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
 
 def settings_of(run: Run) -> dict[str, Any]:
     """The settings of a run without its seed."""
-    return {key: value for key, value in run.config["config"].items() if key != "seed"}
+    return {key: value for key, value in run.record.settings.items() if key != "seed"}
 
 
 def _describe_data(plan: Plan) -> _DataSummary:

@@ -205,9 +205,9 @@ def _plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> P
         )
     specimens, varied, seeds, runs = from_runs(names)
     first = Run.open(names[0])
-    task, read = stages.stored_config(first).task.name, first.config["data"]
-    sources = {key: entry["source"] if entry else None for key, entry in read.items()}
-    words, corpus = task == "words", sources["corpus"] or ""
+    task, record = stages.stored_config(first).task.name, first.record
+    words, corpus = task == "words", record.corpus.source if record.corpus else ""
+    facts = record.facts.source if record.facts else None
     held_out = data.dev if words else data.exam
     if words:
         refuse_other_text(varied)
@@ -223,7 +223,7 @@ def _plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> P
         "runs": runs,
         "title": _default_title(specimens, task),
     }
-    fields |= {"dev": held_out} if words else {"facts": sources["facts"], "exam": held_out}
+    fields |= {"dev": held_out} if words else {"facts": facts, "exam": held_out}
     return Plan(specimens, varied, seeds, **fields | more)
 
 

@@ -199,7 +199,7 @@ def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
 
 def whole_result(run: Run) -> dict[str, Any]:
     """The result of a run, including the time and tokens of the runs that it started from."""
-    result, base = run.result, run.config["base"]
+    result, base = run.result, run.record.base
     if base:
         before = whole_result(Run.open(run.path / base))
         seconds, tokens = (result[key] + before[key] for key in ("seconds", "tokens"))
@@ -228,7 +228,7 @@ def refuse_differences(plan: Plan, records: Records) -> None:
 
 def _differences(one: Sequence[Run], other: Sequence[Run]) -> set[str]:
     """In what two runs and the runs they started from differ: settings, stages, data."""
-    if [run.config["stage"] for run in one] != [run.config["stage"] for run in other]:
+    if [run.record.stage for run in one] != [run.record.stage for run in other]:
         return {"stage"}
     found: set[str] = set()
     for left, right in zip(one, other, strict=True):
@@ -250,7 +250,7 @@ def _misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set
 
 def _checksums(run: Run) -> list[str | None]:
     """The checksums of the data that a run was trained on."""
-    return [entry["sha256"] if entry else None for entry in run.config["data"].values()]
+    return [data.sha256 if data else None for data in (run.record.corpus, run.record.facts)]
 
 
 def notes_on(records: Records) -> list[str]:
