@@ -306,7 +306,7 @@ def test_every_row_tells_the_time_of_its_own_run() -> None:
         for name, seconds in (("pretrain", 100.0), ("finetune", 20.0), ("no-pretraining", 3.0))
     }
     rows = [recall.describe_row(row, Examination(EXAM, ("York", "York")), spent) for row in recall.ROWS]
-    assert {row.name: row.seconds for row in rows} == {
+    assert {row.contestant.name: row.seconds for row in rows} == {
         "pretrained + fine-tuned": 120.0,  # it had to be pretrained first
         "pretrained only": 100.0,
         "no pretraining": 3.0,

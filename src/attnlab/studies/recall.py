@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import get_args
@@ -102,15 +102,22 @@ def check(plan: Plan) -> None:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Contestant:
+    """A model or baseline: its name, its run if any, and its description in the report."""
+
     name: str
     run: str | None
     note: str
     subject: str
-    role: str
-    kind: str
-    seconds: float | None
-    score: Score = flat()
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class _Row:
+    contestant: _Contestant = flat()
+    kind: str = ""
+    seconds: float | None = None
+    score: Score | None = flat(None)
 
 
 @dataclass(frozen=True)
@@ -329,17 +336,6 @@ def _prepare(plan: Plan, folder: Path) -> _Lessons:
 # The examination
 
 
-@dataclass(frozen=True)
-class _Contestant:
-    """A model or baseline: its name, its run if any, and its description in the report."""
-
-    name: str
-    run: str | None
-    note: str
-    subject: str
-    role: str = ""
-
-
 MAIN, READER = "pretrained + fine-tuned", "own reader, open book"
 ROWS = (
     _Contestant(MAIN, "finetune", "read every document, then answered the training questions", "the pretrained model"),
@@ -409,16 +405,9 @@ def describe_row(one: _Contestant, examination: Examination, runs: Mapping[str, 
     if one.run == "finetune":
         seconds += runs["pretrain"].result["seconds"]
     mixed = ", with the training questions among them" if runs["pretrain"].record.facts else ""
-    return _Row(
-        one.name,
-        one.run,
-        one.note.replace("{mixed}", mixed),
-        one.subject.replace("{commonest}", short(score.commonest_prediction)),
-        one.role,
-        "model" if one.run else "baseline",
-        seconds,
-        score,
-    )
+    subject = one.subject.replace("{commonest}", short(score.commonest_prediction))
+    shown = replace(one, note=one.note.replace("{mixed}", mixed), subject=subject)
+    return _Row(shown, "model" if one.run else "baseline", seconds, score)
 
 
 def short(answer: str) -> str:
