@@ -302,7 +302,7 @@ def test_every_row_shows_the_answers_of_its_own_run(runs: dict[str, Run]) -> Non
 
 def test_every_row_tells_the_time_of_its_own_run() -> None:
     spent: Any = {
-        name: SimpleNamespace(result={"seconds": seconds}, config={"data": {"facts": None}})
+        name: SimpleNamespace(result={"seconds": seconds}, record=SimpleNamespace(facts=None))
         for name, seconds in (("pretrain", 100.0), ("finetune", 20.0), ("no-pretraining", 3.0))
     }
     rows = [recall.describe_row(row, Examination(EXAM, ("York", "York")), spent) for row in recall.ROWS]
