@@ -1,6 +1,6 @@
 """attnlab: an attention laboratory.
 
-The names below are the library's door; each is imported when it is first used, so that `import attnlab` is instant.
+The public names are imported when first used, so that `import attnlab` is fast.
 """
 
 from importlib import import_module

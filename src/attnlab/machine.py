@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from attnlab import __version__
 from attnlab.errors import StorageError, UserError
@@ -56,7 +55,7 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def environment() -> dict[str, Any]:
+def environment() -> dict[str, str | int]:
     """Return the machine and the versions that matter for a result; nothing that identifies a person."""
     packages = ("torch", "numpy", "tokenizers", "safetensors")
     return {

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 from attnlab import usercode
-from attnlab.config import convert, describe_type, from_text
+from attnlab.config import Settings, convert, describe_type, from_text
 from attnlab.errors import USER_MODULE, ConfigError, unknown
 from attnlab.terminal import line_of_user
 
@@ -140,7 +140,7 @@ class Entry:
         open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
         return name in parameters or (open_ended and name in _SHARED)
 
-    def make(self, sizes: tuple[int, int, int], options: Mapping[str, Any] | None = None, **shared: Any) -> Any:
+    def make(self, sizes: tuple[int, int, int], options: Settings | None = None, **shared: Any) -> Any:
         """Build a mechanism of size (n_embd, n_head, block_size) with its options and the `shared` arguments it accepts."""
         arguments = {name: value for name, value in shared.items() if self.accepts(name)} | self.check(options or {})
         try:
@@ -157,7 +157,7 @@ class Entry:
             raise ConfigError(f"{self.name} must build an nn.Module, not {type(module).__name__}")
         return module
 
-    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def check(self, options: Settings) -> dict[str, Any]:
         """Check and convert options, or raise an error with the closest names."""
         if not options:
             return {}  # a class whose annotations cannot be read can still be built

@@ -106,6 +106,14 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
+class MetricsMark:
+    """The length and sha256 of metrics.jsonl when a checkpoint was written."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Run:
     """One run on disk."""
 
@@ -189,22 +197,22 @@ class Run:
             rows.append(row)
         return rows
 
-    def metrics_mark(self) -> dict[str, Any]:
+    def metrics_mark(self) -> MetricsMark:
         """Flush the metrics and return the length and sha256 of the file, for a checkpoint."""
         with disk(self.path), (self.path / "metrics.jsonl").open("rb") as stream:
             os.fsync(stream.fileno())
             content = stream.read()
-        return {"bytes": len(content), "sha256": digest(content)}
+        return MetricsMark(len(content), digest(content))
 
-    def rewind_metrics(self, step: int = 0, mark: Mapping[str, Any] | None = None) -> None:
+    def rewind_metrics(self, step: int = 0, mark: MetricsMark | None = None) -> None:
         """Drop metrics recorded after a step; `mark` comes from its checkpoint, and is None in older ones."""
         path = self.path / "metrics.jsonl"
         if mark is None:
             kept = [row for row in self.metrics() if row["step"] <= step] if step else []
             content = "".join(json.dumps(row) + "\n" for row in kept).encode()
         else:
-            content = path.read_bytes()[: mark["bytes"]] if path.is_file() else b""
-            if digest(content) != mark["sha256"]:
+            content = path.read_bytes()[: mark.bytes] if path.is_file() else b""
+            if digest(content) != mark.sha256:
                 raise CheckpointError(
                     f"{path} is damaged before step {step}: restore it from a copy; or, to train from the beginning, remove"
                     " it together with the folder checkpoints"

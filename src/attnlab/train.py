@@ -18,9 +18,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -30,11 +30,11 @@ from torch.nn.parallel import DistributedDataParallel
 from attnlab import ops, optim
 from attnlab.config import ModelConfig, RunConfig, TrainConfig
 from attnlab.errors import AttnlabError, CheckpointError, Interrupted
-from attnlab.folders import add_files, disk, read_json, to_json, write_folder
+from attnlab.folders import add_files, disk, read_json, reporting_damage, to_json, write_folder
 from attnlab.kernels import vocabulary
 from attnlab.machine import cores, memory_held
 from attnlab.model import LanguageModel, load_weights, model_files, read_tensors, to_bytes
-from attnlab.runs import FORMAT, Run
+from attnlab.runs import FORMAT, MetricsMark, Run
 from attnlab.taps import eval_mode
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
@@ -212,7 +212,7 @@ class Trainer:
             files["optimizer.safetensors"] = to_bytes(optim.state_tensors(self.optimizers))
             files["rng.safetensors"] = to_bytes(states)
             counters = {key: getattr(self, key) for key in self._COUNTERS}
-            state = {"format": FORMAT, **counters, "metrics": self.run.metrics_mark()}
+            state = {"format": FORMAT, **counters, "metrics": asdict(self.run.metrics_mark())}
             files["state.json"] = json.dumps(state).encode()
             self.run.save_checkpoint(self.step, files)
         self.ranks.wait()
@@ -249,13 +249,15 @@ class Trainer:
             self.run.rewind_metrics()
         return damaged
 
-    def _restore(self, folder: Path) -> dict[str, Any] | None:
+    def _restore(self, folder: Path) -> MetricsMark | None:
         """Restore a checkpoint; return its mark of the metrics file, None in older ones."""
         state = read_json(folder / "state.json")
         if state.get("format") != FORMAT:
             raise CheckpointError(
                 f"{folder} has checkpoint format {state.get('format')}, but this version reads {FORMAT}"
             )
+        with reporting_damage(folder / "state.json"):
+            mark = MetricsMark(**state["metrics"]) if state.get("metrics") else None
         for key in self._COUNTERS:
             if not isinstance(state.get(key), int | float):
                 raise CheckpointError(f"{folder / 'state.json'} has no number '{key}': the checkpoint is damaged")
@@ -263,7 +265,7 @@ class Trainer:
         load_weights(self.model, read_tensors(folder / "model.safetensors"), folder)
         optim.load_state(self.optimizers, read_tensors(folder / "optimizer.safetensors"))
         self._restore_generator(folder / "rng.safetensors")
-        return state.get("metrics")
+        return mark
 
     def _restore_generator(self, path: Path) -> None:
         """Restore torch's generator; a process that did not exist before keeps its own."""

@@ -122,7 +122,7 @@ def _header_order(pair: _Pair) -> Column | None:
 
 @dataclass(frozen=True)
 class _Raw:
-    """A file of two columns, before they are told apart."""
+    """A file of two columns, before it is known which holds the labels."""
 
     source: str
     pairs: tuple[_Pair, ...]
