@@ -11,6 +11,7 @@ import pytest
 
 import attnlab
 from attnlab import __version__
+from attnlab.folders import kind_of
 from verbs import call
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
@@ -85,6 +86,23 @@ def test_corpus_export_writes_the_users_formats(here: Path, capsys: pytest.Captu
     assert call("corpus", "export", "out", "--corpus", "people:60") == 0
     assert (here / "out/train.tsv").read_text().split("\n")[0].count("\t") == 1
     fails(capsys, 2, "already holds", "corpus", "export", "out", "--corpus", "people:60")
+
+
+def test_corpus_export_writes_a_manifest_and_never_claims_a_folder_of_the_user(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("corpus", "export", "runs/data", "--corpus", "people:60") == 0
+    assert kind_of(here / "runs/data") == "corpus"
+    for name, taken in (("runs/mine", "notes.txt"), ("runs/other", "manifest.json")):
+        (here / name).mkdir()
+        (here / name / taken).write_text("mine")
+        assert call("corpus", "export", name, "--corpus", "people:60") == 0
+        assert (here / name / taken).read_text() == "mine"
+        assert (here / name / "corpus.txt").read_bytes() == (here / "runs/data/corpus.txt").read_bytes()
+    fails(capsys, 2, "it also holds notes.txt", "runs", "delete", "mine", "--yes")
+    fails(capsys, 2, "runs/other is", "runs", "delete", "other", "--yes")
+    assert call("runs", "delete", "data", "--yes") == 0
+    assert not (here / "runs/data").exists()
 
 
 def test_settings_lists_meanings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import attnlab
 from attnlab import cli, listing
 from attnlab.errors import StorageError, UserError
-from attnlab.folders import locked, write_json
+from attnlab.folders import locked, write_folder, write_json
 from attnlab.runs import Run
 from verbs import call, change, reseal
 
@@ -266,6 +267,36 @@ def test_show_for_programs(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert sizes["model/"] > 10_000
     change(here / "runs/whole", preset="vanished")
     assert listed(capsys, "show", "whole")["differences"] is None  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        *(("approximation", "mechanisms show"), ("bench", "bench"), ("corpus", "corpus export"), ("look", "look")),
+        *(("evaluation", "evaluate"), ("export", "export"), ("report", "report"), ("tensorboard", "runs export")),
+    ],
+)
+def test_outputs_are_known_by_their_manifest(
+    here: Path, capsys: pytest.CaptureFixture[str], kind: str, command: str
+) -> None:
+    write_folder(here / "runs/made", kind, {"config.json": b"{}", "deep/file.txt": b""})
+    (entry,) = listed(capsys, "--filter", "name=made")
+    assert (entry["kind"], entry["what"], entry["state"]) == ("output", command, "complete")
+    assert call("report", "made") == 2
+    assert f"made is the output of `attnlab {command}`" in capsys.readouterr().err
+    (here / "runs/made/mine.txt").write_text("mine")
+    fails(capsys, "it also holds mine.txt", "delete", "made", "--yes")
+    (here / "runs/made/mine.txt").unlink()
+    assert call("runs", "delete", "made", "--yes") == 0
+    assert not (here / "runs/made").exists()
+
+
+def test_every_kind_of_folder_that_attnlab_writes_is_known_to_the_listing() -> None:
+    source = "".join(path.read_text() for path in Path(listing.__file__).parent.rglob("*.py"))
+    calls = r"(?:write_folder|write_manifest)\((?:[^,()]|\([^()]*\))+, \"([a-z]+)\"|Manifest\.of\(\"([a-z]+)\""
+    written = {one or other for one, other in re.findall(calls, source)}
+    assert {"run", "study", "bench", "model", "corpus"} <= written
+    assert written == {"run", "study", "classifier", "encoder", *listing._OUTPUTS, *listing._PARTS}
 
 
 def everything(folder: Path) -> set[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from attnlab.config import RunConfig, flatten, resolve
 from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, unknown
-from attnlab.folders import MANIFEST, is_locked, is_written, kind_of, parse_json, read_json
+from attnlab.folders import MANIFEST, Manifest, is_locked, is_written, kind_of, parse_json, read_json
 from attnlab.usercode import split_names
 
 _OURS = ("run", "study", "classifier", "encoder", "output")  # kinds written by attnlab, which may be deleted
@@ -27,7 +27,18 @@ _COLUMNS = (
     *("progress", "tokens", "seconds", "loss", "accuracy", "note"),
 )
 _OF_RUNS = ("preset", "mechanism", "task", "seed")  # columns that a study takes from its runs
-_REPORT = re.compile(r"report\.(html|md|json|tex)|report-[a-z0-9-]+\.csv|" + re.escape(MANIFEST))  # files of a report
+_OUTPUTS = {  # kinds in manifests: the command that writes such a folder, and what it is
+    "approximation": ("mechanisms show", "patterns and errors of a mechanism"),
+    "bench": ("bench", "a benchmark"),
+    "corpus": ("corpus export", "built-in data"),
+    "evaluation": ("evaluate", "an evaluation"),
+    "export": ("export", "a model for transformers"),
+    "look": ("look", "attention weights"),
+    "report": ("report", "a report"),
+    "tensorboard": ("runs export", "curves for TensorBoard"),
+}
+_PARTS = ("checkpoint", "measurement", "model", "questions", "training", "trials")  # kinds inside runs and studies
+_REPORT = re.compile(r"report\.(html|md|json|tex)|report-[a-z0-9-]+\.csv")  # files of a report without a manifest
 _DEPTH = 3  # folders between a study and its runs
 _TAIL = 4096  # bytes at the end of metrics.jsonl that are sure to hold the last step
 
@@ -94,14 +105,18 @@ def read(path: Path) -> Entry:
     if path.is_symlink():
         return Entry(path, "link", "link", "", _changed(path), note=f"a link to {path.readlink()}")
     try:
-        if (path / "study.json").is_file():
-            return _read_study(path)
         kind = kind_of(path)
+        if kind == "study":
+            return _read_study(path)
         if kind in ("classifier", "encoder"):
             return _read_transformer(path, kind)
-        if (path / "config.json").is_file():
+        if kind in _OUTPUTS:
+            return _read_output(path, kind)
+        if kind in _PARTS:
+            return Entry(path, "foreign", "not a run", "", _changed(path), note=f"a {kind}, part of a run or study")
+        if kind == "run" or (path / "config.json").is_file():
             return _read_run(path)
-        return _read_output(path)
+        return _read_output(path, _older_output(path))
     except (AttnlabError, OSError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error).split(": ")[0]
         return Entry(path, "damaged", "damaged", "", _changed(path), note=str(said))
@@ -207,18 +222,38 @@ def _read_transformer(path: Path, kind: str) -> Entry:
     )
 
 
-def _read_output(path: Path) -> Entry:
-    """Read the output of a command that examines or reports runs; anything else is foreign."""
+def _read_output(path: Path, kind: str) -> Entry:
+    """Read the output of a command that examines or reports; it may hold nothing but what attnlab wrote."""
+    manifest = Manifest.read(path) if kind else None
+    written = {MANIFEST, *(name.split("/")[0] for name in manifest.files)} if manifest else set()
+    others = sorted(one.name for one in path.iterdir() if one.name not in written) if manifest else []
+    if not kind or others:
+        note = f"it also holds {others[0]}" if others else "it has no config.json and no study.json"
+        return Entry(path, "foreign", "not a run", "", _changed(path), note=note)
+    result = _read_result(path) or {}
+    command, note = _OUTPUTS[kind]
+    source = _text(result.get("run"))
+    return Entry(
+        path,
+        "output",
+        command,
+        "complete",  # such folders are written in one step
+        _changed(*path.iterdir()),
+        loss=as_number(result.get("loss")),
+        accuracy=as_number(result.get("accuracy")),
+        note=f"of {source}" if source else note,
+    )
+
+
+def _older_output(path: Path) -> str:
+    """The kind of an output without a manifest, from its files; empty for anything else."""
     inside = {one.name for one in path.iterdir()}
     if inside and all(map(_REPORT.fullmatch, inside)):
-        return Entry(path, "output", "report", "complete", _changed(*(path / name for name in inside)), note="a report")
+        return "report"
     result = _read_result(path) or {}
-    command = "look" if (path / "look.html").is_file() else "evaluate" if result.keys() & {"exam", "probes"} else ""
-    if not command or not isinstance(result.get("run"), str):
-        return Entry(path, "foreign", "not a run", "", _changed(path), note="it has no config.json and no study.json")
-    loss, accuracy = as_number(result.get("loss")), as_number(result.get("accuracy"))
-    when, note = _changed(path / "result.json"), f"of {result['run']}"
-    return Entry(path, "output", command, "complete", when, loss=loss, accuracy=accuracy, note=note)
+    if not isinstance(result.get("run"), str):
+        return ""
+    return "look" if "look.html" in inside else "evaluation" if result.keys() & {"exam", "probes"} else ""
 
 
 def _read_result(path: Path) -> dict[str, object] | None:

@@ -267,6 +267,8 @@ def _chosen(names: tuple[str, ...]) -> list[Entry]:
             entry = listing.read(entry.path.resolve())
         if entry.kind == "encoder":
             raise UserError(f"{name} is an encoder, which has no curves to show: see {entry.path / 'README.md'}")
+        if entry.kind == "output":
+            raise UserError(f"{name} is the output of `attnlab {entry.what}`, which already holds its report")
         if entry.kind not in ("run", *_REPORTED):
             raise UserError(f"{name} is neither a run nor a study ({entry.note or entry.what}): see `attnlab runs`")
         entries.append(entry)

@@ -23,7 +23,8 @@ from pathlib import Path
 from attnlab.corpora import people, prose
 from attnlab.corpora.files import Question, documents, read_questions
 from attnlab.corpora.library import Corpus
-from attnlab.errors import DataError, OutputExists, StorageError, unknown
+from attnlab.errors import DataError, OutputExists, unknown
+from attnlab.folders import MANIFEST, Manifest, write_bytes, write_folder
 
 _BUILT_IN = ("people", "prose")
 _PARTS = ("train", "dev", "test")
@@ -148,12 +149,14 @@ def _write_texts(folder: Path, texts: Mapping[str, Sequence[str]]) -> tuple[Path
     taken = [name for name in texts if (folder / name).exists()]
     if taken:
         raise OutputExists(f"{folder} already holds {', '.join(taken)}; name a new folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, lines in texts.items():
-            (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error.strerror}); choose another folder") from None
+    files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
+    if folder.exists():
+        if not (folder / MANIFEST).exists():  # a folder of the user keeps its own
+            files[MANIFEST] = Manifest.of("corpus", files).to_bytes()
+        for name, content in files.items():
+            write_bytes(folder / name, content)
+    else:
+        write_folder(folder, "corpus", files)
     return tuple(folder / name for name in texts)
 
 
