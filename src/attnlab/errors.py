@@ -78,8 +78,6 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     options = sorted(choices)
     alike = {option: difflib.SequenceMatcher(None, name, option).ratio() for option in options}
     best = max(alike.values(), default=0.0)
-    near = [option for option in sorted(options, key=lambda one: -alike[one]) if alike[option] >= max(0.5, best - 0.1)][
-        :3
-    ]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(options)}"
+    near = [option for option in sorted(options, key=lambda one: -alike[one]) if alike[option] >= max(0.5, best - 0.1)]
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else f"choose from {', '.join(options)}"
     return f"unknown {kind} '{name}': {hint}"

@@ -381,7 +381,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """A JSON object, unchecked; empty where there is none that can be read."""
+    """Read a JSON object without checking it; return {} if that is impossible."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError):
@@ -390,7 +390,7 @@ def peek(path: Path) -> dict[str, Any]:
 
 
 def kind_of(folder: Path) -> str:
-    """What a folder is: what its manifest says, else what its files show; empty for anything else."""
+    """Return the kind of a folder from its manifest, else from its files; "" for an unknown folder."""
     try:
         manifest = Manifest.read(folder)
     except CheckpointError:
@@ -399,7 +399,7 @@ def kind_of(folder: Path) -> str:
 
 
 def _kind_by_files(folder: Path) -> str:
-    """The kind of a folder from before there were manifests."""
+    """The kind of a folder without a manifest, as older versions wrote them."""
     config, result = peek(folder / "config.json"), peek(folder / "result.json")
     if (folder / "study.json").is_file():
         return "study"
@@ -412,11 +412,8 @@ def _kind_by_files(folder: Path) -> str:
 
 def refuse_other_models(folder: Path) -> None:
     """Refuse a folder whose model is one of transformers, and say what to do with it."""
-    kind, architecture, named = (
-        kind_of(folder),
-        peek(folder / "config.json").get("model_type"),
-        shlex.quote(str(folder)),
-    )
+    kind, architecture = kind_of(folder), peek(folder / "config.json").get("model_type")
+    named = shlex.quote(str(folder))
     if kind == "classifier" and not (folder / "model" / "config.json").is_file():
         raise UserError(
             f"{folder} is a bag-of-words classifier, not a run: `attnlab runs show {named}` shows its results,"

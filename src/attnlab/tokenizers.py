@@ -157,11 +157,7 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
 def _no_symbols(words: list[str]) -> list[str]:
     """Replace special symbols in a user's text."""
-    return (
-        words
-        if not any(word in WORD_SYMBOLS for word in words)
-        else [UNKNOWN if word in WORD_SYMBOLS else word for word in words]
-    )
+    return [UNKNOWN if word in WORD_SYMBOLS else word for word in words]
 
 
 def _kind(backend: tokenizers.Tokenizer) -> Kind:

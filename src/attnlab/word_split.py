@@ -55,10 +55,8 @@ def split_words(text: str) -> list[str]:
     text = text.translate(_TYPOGRAPHY)
     found: list[str] = []
     for match in _TOKEN.finditer(text):
-        if match["stop"]:
-            found += (
-                [match["word"] + "."] if _is_abbreviation(match["word"], text[match.end() :]) else [match["word"], "."]
-            )
+        if match["stop"] and not _is_abbreviation(match["word"], text[match.end() :]):
+            found += [match["word"], "."]
         else:
             found.append(match.group())
     return found
