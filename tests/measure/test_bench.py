@@ -203,7 +203,7 @@ def test_the_json_has_times_ratios_memory_and_reasons() -> None:
 
 
 def test_the_picture_is_written_as_png_and_svg() -> None:
-    files = pictures.picture_files("bench", pictures.bench_picture(made_up()))
+    files = pictures.cost_files(made_up())
     assert files["bench.png"].startswith(b"\x89PNG")
     assert b"<svg" in files["bench.svg"]
 

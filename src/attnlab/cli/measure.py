@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,8 +21,6 @@ from attnlab.errors import UserError
 from attnlab.terminal import printable
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from attnlab.measure.bench import BenchResult, ReachResult
 
 _LARGE = 2**28  # parameters; FLOPs of a larger model are counted only if a length is given
@@ -120,7 +118,6 @@ def bench(
     """
     from attnlab.folders import refuse_existing
     from attnlab.machine import require_single_process
-    from attnlab.measure import pictures
     from attnlab.measure.bench import timing
     from attnlab.measure.bench.cases import Case, choose_cases
 
@@ -133,13 +130,11 @@ def bench(
     if reach is None:
         tokens = timing.read_lengths(lengths)
         cases, refused = choose_cases(names, like, references)
-        result = timing.measure(cases, tokens, limits, refused, _show_progress)
-        _deliver("bench", result, lambda: pictures.bench_picture(result), out, json)
+        _deliver(timing.measure(cases, tokens, limits, refused, _show_progress), out, json)
     else:
         budgets = timing.read_budgets(reach)
         cases, _ = choose_cases(names, like, references=False)
-        found = timing.reach(cases, budgets, limits, _show_progress)
-        _deliver("reach", found, lambda: pictures.reach_picture(found), out, json)
+        _deliver(timing.reach(cases, budgets, limits, _show_progress), out, json)
 
 
 def _show_progress(what: str) -> None:
@@ -149,23 +144,23 @@ def _show_progress(what: str) -> None:
     sys.stderr.flush()
 
 
-def _deliver(
-    stem: str, result: BenchResult | ReachResult, draw: Callable[[], Figure], out: Path | None, json: bool
-) -> None:
+def _deliver(result: BenchResult | ReachResult, out: Path | None, json: bool) -> None:
     """Print a benchmark, and write it to a folder if asked."""
     from attnlab.folders import to_json, write_folder
-    from attnlab.measure.pictures import picture_files
+    from attnlab.measure.pictures import cost_files
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_markdown
 
     _show_progress("")
+    document = result.document()
     if out is not None:
-        texts = {f"{stem}.json": to_json(result.to_dict()), f"{stem}.md": as_markdown(result.document()).encode()}
-        write_folder(out, "bench", texts | picture_files(stem, draw()))
+        texts = {"json": to_json(result.to_dict()), "md": as_markdown(document).encode()}
+        files = {f"{document.kind}.{kind}": content for kind, content in texts.items()}
+        write_folder(out, "bench", files | cost_files(result))
     if json:
         show_json({**result.to_dict(), "out": None if out is None else str(out)})
         return
-    show_all(result.document(), console)
+    show_all(document, console)
     if out is not None:
         say(f"written: {out}")
 

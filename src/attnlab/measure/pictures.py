@@ -113,7 +113,7 @@ def _draw(ax: Axes, lines: Sequence[_Line], x_label: str, *, log_x: bool, log_y:
     ax.set_xlabel(x_label, fontsize=9)
 
 
-def picture_files(name: str, figure: Figure) -> dict[str, bytes]:
+def _picture_files(name: str, figure: Figure) -> dict[str, bytes]:
     """A figure as PNG and as SVG."""
     import matplotlib as mpl
 
@@ -131,8 +131,8 @@ def picture_files(name: str, figure: Figure) -> dict[str, bytes]:
 
 def error_files(found: Findings) -> dict[str, bytes]:
     """The pictures of errors and, where there are any, of singular values."""
-    files = picture_files("error", _error_picture(found.errors))
-    return files | (picture_files("spectrum", _spectrum_picture(found.spectrum)) if found.spectrum else {})
+    files = _picture_files("error", _error_picture(found.errors))
+    return files | (_picture_files("spectrum", _spectrum_picture(found.spectrum)) if found.spectrum else {})
 
 
 def _error_picture(found: Errors) -> Figure:
@@ -267,7 +267,7 @@ def _spectrum_picture(found: Spectrum) -> Figure:
 
 def pattern_files(entry: Entry) -> dict[str, bytes]:
     """The patterns of a mechanism, next to the exact one."""
-    return picture_files("pattern", _pattern_picture(entry))
+    return _picture_files("pattern", _pattern_picture(entry))
 
 
 def _toy_source(tokens: int = 64, causal: bool = True) -> Source:
@@ -339,7 +339,14 @@ def _draw_pattern(ax: Axes, pattern: Tensor, title: str) -> None:
 # Time and memory over the length. A line that ends early was skipped from there on.
 
 
-def bench_picture(result: BenchResult) -> Figure:
+def cost_files(result: BenchResult | ReachResult) -> dict[str, bytes]:
+    """The picture of a benchmark."""
+    if isinstance(result, BenchResult):
+        return _picture_files("bench", _bench_picture(result))
+    return _picture_files("reach", _reach_picture(result))
+
+
+def _bench_picture(result: BenchResult) -> Figure:
     """Time on the left, peak memory on the right if it was measured."""
     runs = {row.label: row.points for row in result.rows}
     measured = any(point.bytes for points in runs.values() for point in points)
@@ -351,7 +358,7 @@ def bench_picture(result: BenchResult) -> Figure:
     return figure
 
 
-def reach_picture(result: ReachResult) -> Figure:
+def _reach_picture(result: ReachResult) -> Figure:
     """One panel per budget: the cost of every length, the budget as a line, and where each case meets it."""
     figure, axes = _cost_panels(len(result.reaches), len(result.runs), result.headline)
     for ax, one in zip(axes, result.reaches, strict=True):
