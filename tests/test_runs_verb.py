@@ -248,7 +248,8 @@ def test_show(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Different from preset small" in text
     assert "model.n_embd" in text
     assert "instead of 256" in text
-    assert "checkpoints/" in text or "model/" in text
+    assert "model/" in text
+    assert "metrics.jsonl" in text
     assert call("runs", "show", "runs/halved") == 0
     assert "resume it with: attnlab resume runs/halved" in capsys.readouterr().out
     for name in ("study-1", "damaged", "pictures", "linked", "empty"):

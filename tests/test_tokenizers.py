@@ -33,7 +33,7 @@ def test_special_symbols_are_kept_apart_from_text() -> None:
         assert tokenizer.mask not in tokenizer.encode("born?")
         assert tokenizer.decode([*tokenizer.encode("born?"), tokenizer.mask, *tokenizer.encode("in")]) == "born?⁇in"
         assert tokenizer.pad not in tokenizer.encode("a □ b")
-        assert tokenizer.decode(BPE.encode("a ⁇ b")) == "a ? b" or tokenizer is CHAR
+    assert BPE.decode(BPE.encode("a ⁇ b")) == "a ? b"
 
 
 def test_a_character_never_seen_is_hidden() -> None:

@@ -95,7 +95,7 @@ class ModelConfig:
     @property
     def mechanisms(self) -> tuple[str, ...]:
         """The names of the attention mechanisms, repeated over the layers."""
-        return tuple(name.strip() for name in self.mechanism.split(","))
+        return tuple(usercode.split_names(self.mechanism))
 
     @property
     def dropout_of_attention(self) -> float:

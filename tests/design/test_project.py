@@ -68,9 +68,12 @@ def test_solved_only_within_the_tolerance():
     a = rng.normal(size=3)
     cases = [([[0.3333333333333333, 0.6666666666666666, 1]], [[1, 2, 3]]), ([a], [3 * a, [0, 0, 1]])]
     cases += [([[1, 0, 0]], [[1, gap, 0]]) for gap in 10.0 ** -np.arange(3, 17)]
+    solved = 0
     for keep, forget in cases:
         result = project(keep, forget)
+        solved += result.status == "solved"
         assert result.status != "solved" or miss(result, np.array(keep), np.array(forget)) <= result.bound <= 1e-6
+    assert 0 < solved < len(cases)
 
 
 def test_the_angle_is_not_read_off_a_wrong_matrix():

@@ -141,8 +141,11 @@ def test_what_is_absent_is_left_out(comparison: Result) -> None:
 
 @pytest.mark.parametrize("key", [*OPTIONAL, "question", "comparisons", "verdict", "order", "settings", "jobs"])
 def test_any_optional_part_may_be_null(comparison: Result, key: str) -> None:
+    whole = as_html(document(comparison))
     comparison[key] = None
-    as_html(document(comparison))
+    page = as_html(document(comparison))
+    assert "dot" in page
+    assert len(page) < len(whole)
 
 
 def test_one_seed_has_no_intervals_and_says_so() -> None:

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 _REPORTED = ("study", "classifier")  # kinds whose result is a whole report
 
 _runs_app = App(
-    name="runs", help="List runs and studies, find them by any setting, show or delete them.", group=COMPARE
+    name="runs",
+    help="""List runs and studies, find them by any setting, show or delete them.
+
+--filter takes any column and any setting, by its dotted name or the last part of it:
+mechanism=dot, 'train.lr>=0.001', name=recall-*, state!=complete.""",
+    group=COMPARE,
 )
 app.command(_runs_app)
 
@@ -121,11 +126,7 @@ def runs(
     all: Annotated[bool, about("Also list the runs inside studies.")] = False,
     json: Annotated[opt.Json, about("Print JSON, with all settings.")] = False,
 ) -> None:
-    """List runs and studies, the newest last.
-
-    --filter takes any column and any setting, by its dotted name or the last part of it:
-    mechanism=dot, 'train.lr>=0.001', name=recall-*, state!=complete.
-    """
+    """List runs and studies, the newest last."""
     from attnlab import listing
     from attnlab.report.runs import table_of
 

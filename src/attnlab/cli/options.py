@@ -54,7 +54,7 @@ Mechanism = Annotated[str, about("Attention mechanism; short for --model.mechani
 Seed = Annotated[Whole, Parameter(validator=_refuse_seed), about("Seed of all random choices.")]
 Seeds = Annotated[str, about("Number of runs of each, or their seeds, such as 3,4,5."), default("3")]
 Jobs = Annotated[Whole, about("Runs at a time; 1 gives undisturbed times."), default("one per core")]
-Quick = Annotated[bool, about("Use less data: the same study in a few minutes.")]
+Quick = Annotated[bool, about("Use less data, for a first look.")]
 MaxRisk = Annotated[float, about("Largest share of answers that may be wrong.")]
 AsQuestion = Annotated[bool, about("Ask the text as a question, as in training.")]
 Json = Annotated[bool, about("Print JSON.")]

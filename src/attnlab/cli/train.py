@@ -109,7 +109,8 @@ def recall(
 ) -> None:
     """Test what a small model remembers of what it read.
 
-    Without files: of the built-in people.
+    Without files: of the built-in people. Settings given as options are those of pretraining; a file
+    given by --config may hold tables [finetune.train] and [scratch.train] for the other trainings.
     """
     from attnlab import corpora
     from attnlab.studies.recall import Plan, begin

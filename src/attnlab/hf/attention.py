@@ -264,10 +264,9 @@ def _build_layer(choice: _Choice, module: nn.Module, query: Tensor, causal: bool
         raise UserError(f"{choice.name} sees the future, and this model must not: choose a causal mechanism")
     if not causal and not entry.accepts("causal"):
         raise UserError(f"{choice.name} is causal only, and this encoder is bidirectional: use it in a causal model")
-    offered = {"causal": causal} if entry.accepts("causal") else {}
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(getattr(module, "layer_idx", None) or 0)
-        layer = entry.build(heads * width, heads, _block_size(choice, module), **offered, **choice.options)
+        layer = entry.make((heads * width, heads, _block_size(choice, module)), choice.options, causal=causal)
     if not isinstance(layer, Attention):
         raise UserError(f"{choice.name} is not an attnlab Attention, and does not accept queries, keys and values")
     if layer.heads.kv_heads != heads:

@@ -560,8 +560,8 @@ def _for_your_corpus(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list
     assert lines.reading is not None
     tokens, others = views.reading.tokens, lines.reading.tokens
     words = (
-        "Most texts state a fact once. Views get round that: the title of a document alone, or with a little of the text,"
-        " must bring back one of its names or places, and training questions are among the views from the start. They"
+        "Most texts state a fact once. Views avoid this: given the title of a document, alone or with some of its text,"
+        " the model must produce one of its names or places. Training questions are among the views from the start. They"
         f" took {percent(tokens / others)} of the tokens that whole lines took ({count(tokens)} against {count(others)})."
     )
     if many.cell.forms > 1 and many.right.compared(views.right) > 0:
