@@ -8,7 +8,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "resolve": "attnlab.config",
     "load_corpus": "attnlab.corpora",
     "load_questions": "attnlab.corpora",
@@ -37,13 +37,13 @@ _HOMES = {
     "audit_module": "attnlab.measure.audit",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'attnlab' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

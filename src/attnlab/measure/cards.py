@@ -243,13 +243,14 @@ def list_document(some: Sequence[Entry]) -> Document:
 
 _INTRODUCTION = f"""# The mechanisms
 
-Generated from the cards by `make docs`; do not edit. `attnlab mechanisms show NAME` prints a card;
-with `--error` it measures the distance from exact attention, and with `--out DIR` it draws pictures.
+Generated from the cards by `make docs`; do not edit. `attnlab mechanisms show NAME` prints a card.
+With `--error` it measures the distance from exact attention, and with `--out DIR` it draws
+pictures.
 
 Time is that of the paper, in tokens n, width d, and the mechanism's own sizes. Memory is measured:
-how what training retains of a text grows from {_SHORT:,} to {_LONG:,} tokens. Cache and parameters are those
-of one layer of width {_N_EMBD} with {_N_HEAD} heads, made for {_BLOCK} tokens; the cache is what generation retains
-of such a text."""
+how the memory that training keeps per text grows from {_SHORT:,} to {_LONG:,} tokens. Cache and
+parameters are those of one layer of width {_N_EMBD} with {_N_HEAD} heads, made for {_BLOCK} tokens;
+the cache is what generation keeps of such a text."""
 
 
 def page() -> str:
