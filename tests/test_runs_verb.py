@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 
 import attnlab
 from attnlab import cli, listing
-from attnlab.errors import StorageError, UserError
-from attnlab.folders import locked, write_folder, write_json
+from attnlab.errors import AttnlabWarning, StorageError, UserError
+from attnlab.folders import locked, write_folder, write_json, write_manifest
 from attnlab.runs import Run
 from verbs import call, change, reseal
 
@@ -59,6 +60,7 @@ def here(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     change(runs / "study-1/again/finetune", model__mechanism="gqa", seed=8)
     write_json(runs / "study-1/study.json", {"study": "recall", "plan": {"preset": "small"}})
     write_json(runs / "study-1/result.json", {"study": "recall", "rows": [{"accuracy": 0.5}], "seconds": 12.5})
+    write_manifest(runs / "study-1", "study")
     shutil.copytree(trained, runs / "damaged")
     (runs / "damaged/config.json").write_text('{"format": 1, "sta')
     (runs / "pictures").mkdir()
@@ -255,6 +257,22 @@ def test_show(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("study-1", "damaged", "pictures", "linked", "empty"):
         assert call("runs", "show", name) == 0
     fails(capsys, "did you mean whole", "show", "whle")
+
+
+@pytest.mark.parametrize("command", [("runs", "show"), ("report",)])
+@pytest.mark.parametrize("name", ["whole", "study-1"])
+def test_a_folder_without_a_manifest_opens_with_a_note(
+    here: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], name: str
+) -> None:
+    (here / "runs" / name / "manifest.json").unlink()
+    if name == "study-1":
+        (here / "runs/study-1/result.json").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", AttnlabWarning)
+        assert call(*command, name) == 0
+    error = capsys.readouterr().err
+    assert f"runs/{name} has no manifest.json" in error
+    assert error.count("\n") == 1
 
 
 def test_show_for_programs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,16 @@ from typing import Any
 
 from attnlab.config import RunConfig, flatten, resolve
 from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, unknown
-from attnlab.folders import MANIFEST, Manifest, is_locked, is_written, kind_of, parse_json, read_json
+from attnlab.folders import (
+    MANIFEST,
+    Manifest,
+    is_locked,
+    is_written,
+    kind_of,
+    note_without_manifest,
+    parse_json,
+    read_json,
+)
 from attnlab.usercode import split_names
 
 _OURS = ("run", "study", "classifier", "encoder", "output")  # kinds written by attnlab, which may be deleted
@@ -458,6 +467,8 @@ class Details:
 def details(entry: Entry) -> Details:
     """Read everything about one entry."""
     is_run = entry.kind == "run"
+    if entry.kind in _OURS:
+        note_without_manifest(entry.path)
     return Details(
         entry,
         read_json(entry.path / "config.json") if is_run else {},

@@ -14,7 +14,7 @@ from comparisons import make_comparison
 from reading import Reader, read
 
 from attnlab import listing
-from attnlab.folders import write_json
+from attnlab.folders import write_json, write_manifest
 from attnlab.report import FORMATS, write_report
 from attnlab.report.runs import NO_CLAIM, differing
 from verbs import call, change, reseal
@@ -110,6 +110,7 @@ def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.
     study.mkdir()
     write_json(study / "result.json", result)
     write_json(study / "study.json", {"study": "compare", "plan": {"preset": "nano-words"}})
+    write_manifest(study, "study")
     assert call("report", "compare-1", "--format", "html") == 0
     assert capsys.readouterr().out.strip() == f"report: {Path('runs/compare-1/report.html')}"
     assert "which is better at words?" in page(study)[0].text
@@ -124,6 +125,7 @@ def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.
     found |= {path.name: path.read_bytes() for path in Path("all").iterdir()}
     assert found == whole
     (study / "result.json").write_text(json.dumps({"specimens": []}))
+    write_manifest(study, "study")
     assert call("report", "compare-1") == 1
     assert "result.json is damaged, or of another version" in capsys.readouterr().err
 
@@ -132,11 +134,13 @@ def test_a_study_that_was_stopped_shows_its_runs(here: Path, capsys: pytest.Capt
     study = here / "study-1"
     shutil.copytree(here / "whole", study / "pretrain")
     write_json(study / "study.json", {"study": "recall", "plan": {"preset": "small"}})
+    write_manifest(study, "study")
     assert call("report", "study-1", "whole") == 0
     found, _ = page(here / "report-1")
     assert "The study study-1 is not finished: attnlab resume runs/study-1" in found.text
     assert "2 runs side by side" in found.text
     write_json(study / "result.json", {"study": "recall", "seconds": 1})
+    write_manifest(study, "study")
     assert call("report", "study-1") == 2
     assert "holds no result" in capsys.readouterr().err
 
@@ -170,6 +174,7 @@ def test_mistakes_end_in_one_line(
     (here / "damaged/config.json").write_text("{")
     (here / "unborn").mkdir()
     write_json(here / "unborn/study.json", {"study": "recall", "plan": {}})
+    write_manifest(here / "unborn", "study")
     before = sorted(path.name for path in here.iterdir())
     assert call("report", *arguments) == 2
     error = capsys.readouterr().err

@@ -15,8 +15,8 @@ from rich.console import Console
 from attnlab import stages, studies, train
 from attnlab.config import preset_names
 from attnlab.corpora import Question, export, load_corpus, load_questions, sources
-from attnlab.errors import CheckpointError, DataError, Interrupted, OutputExists, UserError
-from attnlab.folders import write_json
+from attnlab.errors import AttnlabWarning, CheckpointError, DataError, Interrupted, OutputExists, UserError
+from attnlab.folders import write_json, write_manifest
 from attnlab.reader import Reader
 from attnlab.records import plain
 from attnlab.runs import Run
@@ -57,6 +57,7 @@ def examined(whole: Whole, folder: Path, exam: Path | str) -> tuple[dict[str, An
     plan = replace(PLAN, exam=str(exam))
     stored = {"study": "recall", "plan": plain(plan), "fingerprints": recall.STUDY.fingerprints(plan)}
     write_json(folder / "study.json", stored)
+    write_manifest(folder, "study")
     return studies.resume(folder, console), console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -84,6 +85,11 @@ def test_the_whole_story(whole: Whole, console: Console) -> None:
     before = (folder / "report.html").read_bytes()
     assert studies.resume(folder, console) == json.loads((folder / "result.json").read_text())
     assert (folder / "report.html").read_bytes() == before
+    manifest = (folder / "manifest.json").read_bytes()
+    (folder / "manifest.json").unlink()
+    with pytest.warns(AttnlabWarning, match=r"study has no manifest\.json"):
+        studies.resume(folder, console)
+    (folder / "manifest.json").write_bytes(manifest)
     trained = sum(one["result"]["seconds"] for one in result["runs"].values())
     assert result["seconds"] >= trained
     assert Run.open(folder).path == folder / "finetune"

@@ -260,6 +260,7 @@ def report(
 def _chosen(names: tuple[str, ...]) -> list[Entry]:
     """The runs and studies of these names; refuses anything else, and damaged ones."""
     from attnlab import listing
+    from attnlab.folders import note_without_manifest
 
     entries = []
     for name in dict.fromkeys(names):
@@ -272,6 +273,7 @@ def _chosen(names: tuple[str, ...]) -> list[Entry]:
             raise UserError(f"{name} is the output of `attnlab {entry.what}`, which already holds its report")
         if entry.kind not in ("run", *_REPORTED):
             raise UserError(f"{name} is neither a run nor a study ({entry.note or entry.what}): see `attnlab runs`")
+        note_without_manifest(entry.path)
         entries.append(entry)
     return entries
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from attnlab import usercode
 from attnlab.config import code_named_in
 from attnlab.errors import UserError, unknown
-from attnlab.folders import read_json, reporting_damage
+from attnlab.folders import note_without_manifest, read_json, reporting_damage
 from attnlab.studies.study import Result, Study
 
 _COMPARISONS = ("compare", "additive-vs-dot", "shared-projections", "masking", "efficient")
@@ -41,6 +41,7 @@ def resume(folder: Path, console: Console, *, trust_code: bool = False) -> Resul
         stored = read_json(folder / "study.json")
         study, plan = find(stored["study"]), stored["plan"]
         named = code_named_in(plan)
+    note_without_manifest(folder)
     with usercode.trusting(trust_code):
         usercode.require_named(named)
         return study.resume(folder, plan, console)
