@@ -193,7 +193,7 @@ def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -
             store_training(
                 tmp_path / name / f"seed-{seed}", plan.settings(name, seed), scored(100 * place + seed, share)
             )
-    return plan, plain(judge(plan, tmp_path, plan.tables()))
+    return plan, plain(judge(plan, tmp_path))
 
 
 def test_holm_over_all_pairs(tmp_path: Path, files: Path) -> None:
@@ -225,7 +225,7 @@ def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
     store_training(
         tmp_path / "sgd" / "seed-1", plan.settings("sgd", 1), replace(lost, dev=replace(lost.dev, loss=float("nan")))
     )
-    result = plain(judge(plan, tmp_path, plan.tables()))
+    result = plain(judge(plan, tmp_path))
     assert any(one.startswith("sgd diverged with 1 seed of 2:") for one in result["verdict"])
     assert "loss" not in result["specimens"][0]["values"]
 

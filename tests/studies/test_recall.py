@@ -42,7 +42,7 @@ def console() -> Any:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder and the result of the study."""
     folder = tmp_path_factory.mktemp("recall") / "study"
-    return folder, recall.begin(PLAN, folder, Console(quiet=True))
+    return folder, recall.STUDY.begin(PLAN, folder, Console(quiet=True))
 
 
 Whole = tuple[Path, dict[str, Any]]
@@ -81,7 +81,7 @@ def test_the_whole_story(whole: Whole, console: Console) -> None:
     assert "pretrained + fine-tuned" in page
     assert "quick run" in page.lower()
     with pytest.raises(OutputExists):
-        recall.begin(PLAN, folder, console)
+        recall.STUDY.begin(PLAN, folder, console)
     before = (folder / "report.html").read_bytes()
     assert studies.resume(folder, console) == json.loads((folder / "result.json").read_text())
     assert (folder / "report.html").read_bytes() == before
@@ -93,6 +93,19 @@ def test_the_whole_story(whole: Whole, console: Console) -> None:
     trained = sum(one["result"]["seconds"] for one in result["runs"].values())
     assert result["seconds"] >= trained
     assert Run.open(folder).path == folder / "finetune"
+
+
+def test_judging_needs_the_folder_only(
+    whole: Whole, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(*_: Any) -> None:
+        raise AssertionError("judging must not train")
+
+    monkeypatch.setattr(train.Trainer, "fit", fit)
+    folder = shutil.copytree(whole[0], tmp_path / "study")
+    again = plain(recall.STUDY.judge(PLAN, folder, console))
+    assert {**again, "seconds": 0} == {**whole[1], "seconds": 0}
+    assert recall.STUDY.document(again).title == whole[1]["title"]
 
 
 def test_a_study_that_was_killed_goes_on_to_the_same_result(
@@ -111,7 +124,7 @@ def test_a_study_that_was_killed_goes_on_to_the_same_result(
     with monkeypatch.context() as patched:
         patched.setattr(train.Trainer, "checkpoint", kill_after_saving)
         with pytest.raises(Kill):
-            recall.begin(PLAN, tmp_path / "killed", console)
+            recall.STUDY.begin(PLAN, tmp_path / "killed", console)
     assert Run.open(tmp_path / "killed/no-pretraining").complete
     assert not Run.open(tmp_path / "killed/pretrain").complete
     again = studies.resume(tmp_path / "killed", console)
@@ -139,7 +152,7 @@ def test_a_stop_during_the_examination_says_how_to_go_on(
     with monkeypatch.context() as patched:
         patched.setattr(recall, "examine_all", interrupt)
         with pytest.raises(Interrupted, match=f"attnlab resume {tmp_path / 'study'}"):
-            recall.begin(PLAN, tmp_path / "study", console)
+            recall.STUDY.begin(PLAN, tmp_path / "study", console)
     assert studies.resume(tmp_path / "study", console)["rows"]
 
 
@@ -161,9 +174,9 @@ def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, console: Con
     with pytest.raises(DataError, match="has no answer"):
         blind = tmp_path / "blind.tsv"
         blind.write_text("Where was Hank Aaron born?\n")
-        recall.begin(recall.Plan("people:60", str(blind), "people:60:test"), tmp_path / "study", console)
+        recall.STUDY.begin(recall.Plan("people:60", str(blind), "people:60:test"), tmp_path / "study", console)
     with pytest.raises(DataError):
-        recall.begin(recall.Plan("people:60", "absent.tsv", "people:60:test"), tmp_path / "study", console)
+        recall.STUDY.begin(recall.Plan("people:60", "absent.tsv", "people:60:test"), tmp_path / "study", console)
     with pytest.raises(UserError, match="did you mean recall"):
         studies.find("recal")
     assert not (tmp_path / "study").exists()
@@ -183,7 +196,7 @@ def test_stages_get_their_own_settings() -> None:
 def test_the_quick_world_is_remembered(tmp_path: Path, console: Console) -> None:
     """Pretraining is worth it: far above the same model without, which is near the majority answer."""
     plan = recall.Plan("people:300", "people:300:train", "people:300:test", preset="quick", quick=True)
-    rows = {row["name"]: row for row in recall.begin(plan, tmp_path / "study", console)["rows"]}
+    rows = {row["name"]: row for row in recall.STUDY.begin(plan, tmp_path / "study", console)["rows"]}
     assert rows[recall.MAIN]["low"] > rows["no pretraining"]["high"]
     assert rows[recall.MAIN]["accuracy"] > 0.5
     assert abs(rows["no pretraining"]["accuracy"] - rows["majority answer"]["accuracy"]) < 0.1
@@ -192,7 +205,7 @@ def test_the_quick_world_is_remembered(tmp_path: Path, console: Console) -> None
 def test_questions_kept_back_are_not_trained_on_and_calibrate(tmp_path: Path, console: Console) -> None:
     plan = replace(PLAN, held_out=10)
     folder = tmp_path / "study"
-    result = recall.begin(plan, folder, console)
+    result = recall.STUDY.begin(plan, folder, console)
     train, kept = (load_questions(folder / "questions" / name) for name in ("train.tsv", "held-out.tsv"))
     assert len(kept) == 10
     assert {*train, *kept} == {*load_questions("people:60:train")}
@@ -207,7 +220,7 @@ def test_questions_kept_back_are_not_trained_on_and_calibrate(tmp_path: Path, co
 
 def test_the_assisted_track_reads_first_and_says_so(tmp_path: Path, console: Console) -> None:
     folder = tmp_path / "study"
-    result = recall.begin(replace(PLAN, track="assisted"), folder, console)
+    result = recall.STUDY.begin(replace(PLAN, track="assisted"), folder, console)
     assert result["track"] == "assisted"
     asked, taught = (load_questions(folder / "questions" / name) for name in ("train.tsv", "taught.tsv"))
     assert taught[: len(asked)] == asked
@@ -225,11 +238,11 @@ def test_the_assisted_track_reads_first_and_says_so(tmp_path: Path, console: Con
 
 def test_unknown_tracks_and_too_many_kept_back_are_named(tmp_path: Path, console: Console) -> None:
     with pytest.raises(UserError, match="did you mean assisted"):
-        recall.begin(replace(PLAN, track="asisted"), tmp_path / "study", console)
+        recall.STUDY.begin(replace(PLAN, track="asisted"), tmp_path / "study", console)
     with pytest.raises(UserError, match="keep back 0 to 18 of the 36"):
-        recall.begin(replace(PLAN, held_out=30), tmp_path / "study", console)
+        recall.STUDY.begin(replace(PLAN, held_out=30), tmp_path / "study", console)
     with pytest.raises(UserError, match="for the pure track"):
-        recall.begin(replace(PLAN, track="assisted", held_out=3), tmp_path / "study", console)
+        recall.STUDY.begin(replace(PLAN, track="assisted", held_out=3), tmp_path / "study", console)
     assert not (tmp_path / "study").exists()
 
 
@@ -246,7 +259,7 @@ def test_nobody_is_kept_back_who_is_asked_about_again() -> None:
 
 def test_too_few_to_calibrate_with_cost_a_note_only(tmp_path: Path) -> None:
     with (tmp_path / "screen").open("w") as screen:
-        result = recall.begin(replace(PLAN, held_out=2), tmp_path / "study", Console(file=screen, width=200))
+        result = recall.STUDY.begin(replace(PLAN, held_out=2), tmp_path / "study", Console(file=screen, width=200))
     assert result["calibration"] is None
     assert "not calibrated" in (tmp_path / "screen").read_text()
     assert (tmp_path / "study" / "predictions.txt").is_file()
@@ -267,7 +280,7 @@ def test_a_study_is_resumed_only_as_it_was_begun(
     with monkeypatch.context() as patched:
         patched.setattr(train.Trainer, "fit", kill)
         with pytest.raises(Kill):
-            recall.begin(replace(PLAN, exam=str(exam)), tmp_path / "study", console)
+            recall.STUDY.begin(replace(PLAN, exam=str(exam)), tmp_path / "study", console)
     stored = tmp_path / "study/study.json"
     text = stored.read_text()
     stored.write_text(text.replace("people:60:train", "people:60:dev"))
@@ -288,14 +301,14 @@ def small_plan(preset: str) -> recall.Plan:
 
 @pytest.mark.parametrize("preset", sorted({*preset_names()} - {"nano-words"}))
 def test_every_preset_runs_through_the_study(preset: str, tmp_path: Path, console: Console) -> None:
-    result = recall.begin(small_plan(preset), tmp_path / "study", console)
+    result = recall.STUDY.begin(small_plan(preset), tmp_path / "study", console)
     assert (tmp_path / "study" / "report.html").is_file()
     assert (result["attention"] is None) == (preset == "mingpt-perceiver")  # its layers weigh latents, not tokens
 
 
 def test_a_preset_of_words_is_refused_before_training(tmp_path: Path, console: Console) -> None:
     with pytest.raises(UserError, match=r"^[^\n]+$"):
-        recall.begin(small_plan("nano-words"), tmp_path / "study", console)
+        recall.STUDY.begin(small_plan("nano-words"), tmp_path / "study", console)
     assert not (tmp_path / "study").exists()
 
 
@@ -323,7 +336,7 @@ def test_the_corpus_is_read_once_and_each_tokenizer_learned_once(
     count(Reader, "train", lambda *_: "reader")
     held_out = 10 if track == "pure" else 0
     plan = replace(PLAN, **files, exam=str(tmp_path / "test.tsv"), track=track, held_out=held_out)
-    result = recall.begin(plan, tmp_path / "study", console)
+    result = recall.STUDY.begin(plan, tmp_path / "study", console)
     assert (result["calibration"] is None) == (track == "assisted")
     # In the assisted track, the model without pretraining must not see what the reader wrote.
     expected = {"tokenizer": 1} if track == "pure" else {"tokenizer": 2, "reader": 1}

@@ -51,7 +51,7 @@ def test_the_whole_story_stopped_and_gone_on_with(
     with monkeypatch.context() as patched:
         patched.setattr(trust, "measure", interrupt)
         with pytest.raises(Interrupted, match=f"attnlab resume {folder}"):
-            trust.begin(PLAN, folder, console)
+            trust.STUDY.begin(PLAN, folder, console)
     result = studies.resume(folder, console)
     assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))
     groups = {one["name"]: one for one in result["groups"]}
@@ -77,7 +77,7 @@ def test_the_whole_story_stopped_and_gone_on_with(
         assert "What the guarantee covers, and what it does not" in shown
         assert "never seen" in shown
     with pytest.raises(OutputExists):
-        trust.begin(PLAN, folder, console)
+        trust.STUDY.begin(PLAN, folder, console)
 
 
 def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, console: Console) -> None:
@@ -89,9 +89,9 @@ def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, console: Con
         (trust.Plan("people:120", "people:120:train", None, str(blind)), "no questions are left"),
     ):
         with pytest.raises(DataError, match=message):
-            trust.begin(wrong, tmp_path / "study", console)
+            trust.STUDY.begin(wrong, tmp_path / "study", console)
     with pytest.raises(UserError, match="--max-risk"):
-        trust.begin(trust.Plan(max_risk=1.5), tmp_path / "study", console)
+        trust.STUDY.begin(trust.Plan(max_risk=1.5), tmp_path / "study", console)
     assert not (tmp_path / "study").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from attnlab.corpora.library import Corpus
 from attnlab.errors import AttnlabError, Interrupted, UserError
 from attnlab.folders import read_json
 from attnlab.model import load_model
-from attnlab.records import plain
+from attnlab.records import plain, restored
 from attnlab.report import write_report
 from attnlab.runs import Run
 from attnlab.studies import why
@@ -95,7 +96,7 @@ def test_whole_lines_are_read_without_questions_and_views_as_the_preset_has_them
 
 def test_a_plan_comes_back_from_its_folder() -> None:
     plan = why.make_plan(**ASKED)
-    assert Plan.stored(plain(plan)) == plan
+    assert restored(Plan, plain(plan)) == plan
 
 
 @pytest.mark.parametrize(
@@ -227,10 +228,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(why, "train_all", stopped)
-        with pytest.raises(Interrupted, match="attnlab resume"):
-            why.begin(plan, folder, quiet())
+    with pytest.raises(Interrupted, match="attnlab resume"):
+        replace(why.STUDY, train=stopped).begin(plan, folder, quiet())
     (folder / "logs").mkdir()
     real, saved = train.Trainer.checkpoint, []
 

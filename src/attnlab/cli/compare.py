@@ -91,7 +91,7 @@ def compare(
         _tell_plan(made, difference, json)
         return
 
-    result = comparing.begin(made, out or runs.unused_path("compare"), errors if json else console)
+    result = comparing.STUDY.begin(made, out or runs.unused_path("compare"), errors if json else console)
     if json:
         show_json(result)
 

@@ -96,7 +96,7 @@ def classify(
         )
     first, second, third = (str(path) if path else None for path in (train, dev, test))
     asked = Request(model, settings, first, second, third, column, parse_names(labels), typed_command())
-    tables = asked.tables()
+    tables = asked.tables
     study = _make_study(asked, optimizers, seeds, search, trials, minutes)
     target, shown = out or unused_path(study[0] if study else "classify"), errors if json else console
     if not explain_batch:
@@ -143,12 +143,12 @@ def _make_study(
     if search:
         from attnlab.hf import search as searching
 
-        return "search", partial(searching.begin, searching.make_plan(asked, trials, minutes))
+        return "search", partial(searching.STUDY.begin, searching.make_plan(asked, trials, minutes))
     if optimizers is None:
         return None
     from attnlab.hf import optimizers as comparing
 
-    return "optimizers", partial(comparing.begin, comparing.make_plan(asked, optimizers, read_seeds(seeds)))
+    return "optimizers", partial(comparing.STUDY.begin, comparing.make_plan(asked, optimizers, read_seeds(seeds)))
 
 
 @encoder_app.command(name="pretrain")

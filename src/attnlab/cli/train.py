@@ -113,7 +113,7 @@ def recall(
     given by --config may hold tables [finetune.train] and [scratch.train] for the other trainings.
     """
     from attnlab import corpora
-    from attnlab.studies.recall import Plan, begin
+    from attnlab.studies.recall import STUDY, Plan
 
     if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
         raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
@@ -125,7 +125,7 @@ def recall(
         plan = Plan(corpus=world, facts=f"{world}:train", exam=f"{world}:test", held_out=held_out or 0)
         plan = replace(plan, calibration=f"{world}:dev")
     plan = model.complete(replace(plan, track=track), "small" if corpus is None else "recall")
-    begin(plan, _target("recall", model.out), console)
+    STUDY.begin(plan, _target("recall", model.out), console)
 
 
 _run_app.command(recall)
@@ -145,7 +145,7 @@ def trust(
     Some documents are withheld from it, and it is asked about invented names.
     Without --exam, two fifths of the questions in --facts are set aside to calibrate and to test.
     """
-    from attnlab.studies.trust import Plan, begin
+    from attnlab.studies.trust import STUDY, Plan
 
     if (corpus is None) != (facts is None) or (corpus is None and exam is not None):
         raise UserError("--corpus and --facts go together: give both, or none for the built-in people")
@@ -156,7 +156,7 @@ def trust(
         plan = Plan(corpus=world, facts=f"{world}:train", calibration=f"{world}:dev", known=f"{world}:test")
         plan = replace(plan, withheld=60 if model.quick else 200)
     plan = model.complete(replace(plan, max_risk=max_risk), "recall")
-    begin(plan, _target("trust", model.out), console)
+    STUDY.begin(plan, _target("trust", model.out), console)
 
 
 @_run_app.command
@@ -177,7 +177,7 @@ def why(
         exposures=read_numbers(exposures, "exposures"),
         **models.options(mechanism),
     )
-    why.begin(plan, _target("why", models.out), console)
+    why.STUDY.begin(plan, _target("why", models.out), console)
 
 
 def _add_comparison(name: str, text: str) -> None:
@@ -219,7 +219,7 @@ def _compare(study: str, data: tuple[str | None, ...], models: _SeveralModels) -
     from attnlab.studies.compare.ready import ready_plan
 
     folder = _target(study, models.out)
-    compare.begin(ready_plan(study, compare.Data(*data), **models.options()), folder, console)
+    compare.STUDY.begin(ready_plan(study, compare.Data(*data), **models.options()), folder, console)
 
 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)

@@ -388,8 +388,9 @@ class Request:
         model = str(folder.resolve()) if folder.is_dir() else self.model
         return replace(self, model=model, train=train, dev=dev, test=test)
 
+    @cached_property
     def tables(self) -> Tables:
-        """The tables, read and checked."""
+        """The tables, read once and checked."""
         if self.train and self.dev:
             return read_tables(self.train, self.dev, self.test, self.column, self.names)
         return built_in_tables()
@@ -399,7 +400,7 @@ class Request:
         if self.model == BAG_OF_WORDS:
             raise UserError(f"{BAG_OF_WORDS} {why_no_bag}: name an encoder, or leave the option out")
         need_extra(*packages)
-        load_encoder(self.model, self.tables().labels)
+        load_encoder(self.model, self.tables.labels)
 
     def fingerprints(self, tables: Tables) -> dict[str, str]:
         """Checksums of the tables, and of the model if it is a folder; models of the hub are not checked."""

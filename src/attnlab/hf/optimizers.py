@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from pathlib import Path
 
 import torch
@@ -24,8 +23,9 @@ from attnlab.hf.classify import Figures, Outcome, Request, fine_tune, short_name
 from attnlab.hf.settings import RATES, FineTuning
 from attnlab.machine import environment
 from attnlab.progress import display, say
-from attnlab.records import flat, plain, restored
+from attnlab.records import flat, plain
 from attnlab.report import strict
+from attnlab.report.comparison import document
 from attnlab.report.words import duration, percent, plural
 from attnlab.runs import Run
 from attnlab.studies.compare import Plan
@@ -33,9 +33,9 @@ from attnlab.studies.compare.judge import Comparison, Difference, Spread, compar
 from attnlab.studies.compare.plan import seed_numbers
 from attnlab.studies.compare.records import Figure, Record, notes_on
 from attnlab.studies.compare.specimens import Specimen
-from attnlab.studies.study import Result, Study
+from attnlab.studies.study import Study, StudyResult
 
-__all__ = ["STUDY", "OptimizersPlan", "begin", "make_plan"]
+__all__ = ["STUDY", "OptimizersPlan", "make_plan"]
 
 _FIGURES = (
     Figure(
@@ -71,7 +71,7 @@ class OptimizersPlan:
 
     def tables(self) -> Tables:
         """The tables to train and to validate on."""
-        return replace(self.asked.tables(), test=None)
+        return replace(self.asked.tables, test=None)
 
     def settings(self, name: str, seed: int) -> FineTuning:
         """The settings of one training."""
@@ -130,16 +130,9 @@ def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None
     return OptimizersPlan(asked.absolute(), rates, chosen, seed_numbers(seeds))
 
 
-def _run(folder: Path, plan: OptimizersPlan, console: Console) -> Result:
-    tables = plan.tables()
-    _train_all(folder, plan, tables, console)
-    result: Result = strict(plain(judge(plan, folder, tables)))
-    return result
-
-
-def _train_all(folder: Path, plan: OptimizersPlan, tables: Tables, console: Console) -> None:
+def train(plan: OptimizersPlan, folder: Path, console: Console) -> None:
     """Every training that is not finished, one after the other, so that their times can be compared."""
-    order, path = plan.comparison().order(), plan.comparison().path
+    order, path, tables = plan.comparison().order(), plan.comparison().path, plan.tables()
     waiting = [one for one in order if not path(folder, *one).exists()]
     say(
         console,
@@ -236,16 +229,12 @@ class _OptimizerRuns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OptimizersResult:
+class _OptimizersResult(StudyResult):
     """The result, in the form of a comparison."""
 
     kind: str = "comparison"
     study: str = "optimizers"
-    title: str
     question: str
-    command: str
-    finished: str
-    seconds: float
     varied: str = "optimizer, with its learning rate"
     seeds: tuple[int, ...]
     jobs: int = 1
@@ -257,12 +246,12 @@ class _OptimizersResult:
     paired: list[Difference]
     rates: dict[str, dict[str, float | bool]]
     verdict: list[str]
-    environment: dict[str, str | int]
     settings: dict[str, dict[str, str | int | float]]
 
 
-def judge(plan: OptimizersPlan, folder: Path, tables: Tables) -> _OptimizersResult:
+def judge(plan: OptimizersPlan, folder: Path) -> _OptimizersResult:
     """Judge the finished trainings."""
+    tables = plan.tables()
     records = _read_records(plan, folder)
     every = [one for rows in records.values() for one in rows]
     columns = [one for one in _FIGURES if all(one.key in record.values for record in every)]
@@ -274,7 +263,6 @@ def judge(plan: OptimizersPlan, folder: Path, tables: Tables) -> _OptimizersResu
         question=f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
         f" {tables.dev.source}.",
         command=plan.asked.command,
-        finished=date.today().isoformat(),
         seconds=round(sum(one.values["seconds"] for one in every), 1),
         seeds=plan.seeds,
         order=comparison.order(),
@@ -357,10 +345,11 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 STUDY = Study(
-    restore=lambda values: restored(OptimizersPlan, values),
+    plan=OptimizersPlan,
+    name=lambda _: "optimizers",
     check=lambda plan: plan.asked.check("has no optimizer to choose"),
     fingerprints=lambda plan: plan.asked.fingerprints(plan.tables()),
-    judge=_run,
-    name=lambda _: "optimizers",
+    train=train,
+    judge=lambda plan, folder, _: judge(plan, folder),
+    document=document,
 )
-begin = STUDY.begin

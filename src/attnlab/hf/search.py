@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,12 @@ from attnlab.hf.settings import FineTuning
 from attnlab.progress import display, say
 from attnlab.records import flat, plain, restored
 from attnlab.report import strict
+from attnlab.report.classification import search_document
 from attnlab.report.words import duration, interval, percent, plural
 from attnlab.stats import Chosen, chosen_best, proportion_interval
-from attnlab.studies.study import Result, Study
+from attnlab.studies.study import Result, Study, StudyResult
 
-__all__ = ["STUDY", "SearchPlan", "begin", "make_plan"]
+__all__ = ["STUDY", "SearchPlan", "make_plan"]
 
 _TRIALS = 12  # if the user gives neither their number nor a time
 _BATCHES = (16, 32, 64)
@@ -161,27 +161,31 @@ def make_plan(asked: Request, trials: int | None = None, minutes: float | None =
 # Trials
 
 
-def _run(folder: Path, plan: SearchPlan, console: Console) -> Result:
-    """Try what the budget allows, train the best once more, and judge."""
-    tables = plan.asked.tables()
-    trials = _try_all(folder / "trials", plan, replace(tables, test=None), console)
+def train(plan: SearchPlan, folder: Path, console: Console) -> None:
+    """Try what the budget allows, and train the best once more.
+
+    Which settings are tried next, and which are the best, follows from the trials before: they are compared here.
+    """
+    tables = plan.asked.tables
+    trials = _try_all(plan, folder / "trials", replace(tables, test=None), console)
     best = best_of(trials)
     say(console, f"the best is trial {best.number}: trained once more, and kept in {folder / 'best'}")
-    kept = folder / "best" / "result.json"
-    if not is_written(kept):
+    if not is_written(folder / "best" / "result.json"):
         with display("the best settings", console) as show:
             settings = plan.settings(best.params)
             make_classifier(plan.asked.model, tables, settings, folder / "best", show, plan.asked.command)
     add_files(folder, {"trials.tsv": "".join(_table(trials)).encode()})
-    result: Result = strict(plain(judge(plan, trials, read_json(kept), tables)))
-    return result
 
 
-def _try_all(folder: Path, plan: SearchPlan, tables: Tables, console: Console) -> list[Trial]:
+def _read_trials(folder: Path) -> list[Trial]:
+    return [Trial.read(path) for path in sorted(folder.glob("[0-9]*.json")) if is_written(path)]
+
+
+def _try_all(plan: SearchPlan, folder: Path, tables: Tables, console: Console) -> list[Trial]:
     """Every trial that the budget still allows; the tables are without the test table."""
     if not folder.exists():
         write_folder(folder, "trials", {})
-    trials = [Trial.read(path) for path in sorted(folder.glob("[0-9]*.json")) if is_written(path)]
+    trials = _read_trials(folder)
     say(console, f"budget: {plan.budget()}, then the best once more; {len(trials)} trials are done")
     say(console, f"tried: {plan.space()}")
     while not plan.is_spent(trials):
@@ -302,15 +306,11 @@ class _RatedTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SearchResult:
+class _SearchResult(StudyResult):
     """The result of a search."""
 
     kind: str = "search"
     study: str = "search"
-    title: str
-    command: str
-    finished: str
-    seconds: float
     budget: dict[str, int | float | str | None]
     space: _Space
     tried: str
@@ -327,7 +327,6 @@ class _SearchResult:
     warnings: Sequence[str]
     data: dict[str, str | list[str]]
     settings: FineTuning
-    environment: dict[str, str | int]
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -388,14 +387,14 @@ def verdict(trials: Sequence[Trial], dev: Score, test: Score | None) -> list[str
     return said
 
 
-def judge(plan: SearchPlan, trials: Sequence[Trial], kept: Result, tables: Tables) -> _SearchResult:
-    """Judge the trials; `kept` is the result of the best settings, trained once more."""
+def judge(plan: SearchPlan, folder: Path, _console: Console) -> _SearchResult:
+    """Judge the trials, and the best settings trained once more."""
+    tables, trials, kept = plan.asked.tables, _read_trials(folder / "trials"), read_json(folder / "best/result.json")
     best, dev = best_of(trials), Score.of(kept["dev"])
     test = Score.of(kept["test"]) if kept["test"] else None
     return _SearchResult(
         title=f"{short_name(plan.asked.model)} on {tables.train.source}: which settings?",
         command=plan.asked.command,
-        finished=date.today().isoformat(),
         seconds=round(sum(one.seconds for one in trials) + kept["seconds"], 1),
         budget={"trials": plan.trials or None, "minutes": plan.minutes or None, "words": plan.budget()},
         space=plan.space(),
@@ -417,10 +416,11 @@ def judge(plan: SearchPlan, trials: Sequence[Trial], kept: Result, tables: Table
 
 
 STUDY = Study(
-    restore=lambda values: restored(SearchPlan, values),
-    check=lambda plan: plan.asked.check("chooses its strength by itself", (*PACKAGES, "optuna")),
-    fingerprints=lambda plan: plan.asked.fingerprints(plan.asked.tables()),
-    judge=_run,
+    plan=SearchPlan,
     name=lambda _: "search",
+    check=lambda plan: plan.asked.check("chooses its strength by itself", (*PACKAGES, "optuna")),
+    fingerprints=lambda plan: plan.asked.fingerprints(plan.asked.tables),
+    train=train,
+    judge=judge,
+    document=search_document,
 )
-begin = STUDY.begin

@@ -24,7 +24,7 @@ from attnlab.report.html import as_html
 from attnlab.report.parts import Result
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
 
-__all__ = ["FORMATS", "document_of", "show_result", "strict", "write_report"]
+__all__ = ["FORMATS", "document_of", "show_result", "strict", "write_document", "write_report"]
 
 FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that all is there
 _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
@@ -75,8 +75,13 @@ def _files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
 
 def write_report(result: Result, folder: Path, formats: Sequence[str] = ("md", "html")) -> Path:
     """Write the report of a result into a folder; the path of the page, without one that of the only file, or the folder."""
+    return write_document(document_of(result), folder, formats)
+
+
+def write_document(document: Document, folder: Path, formats: Sequence[str] = ("md", "html")) -> Path:
+    """Write a Document into a folder; the path as in `write_report`."""
     # Half a surrogate pair can occur in JSON but not in UTF-8.
-    texts = _files_of(document_of(result), formats)
+    texts = _files_of(document, formats)
     files = {name: text.encode("utf-8", errors="replace") for name, text in texts.items()}
     if folder.exists():
         for name, content in files.items():

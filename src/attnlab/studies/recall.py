@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import get_args
 
@@ -31,9 +31,10 @@ from attnlab.folders import add_files, verify, write_folder
 from attnlab.look import is_over_tokens
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
-from attnlab.records import flat, restored
+from attnlab.records import flat
+from attnlab.report.recall import document
 from attnlab.runs import Run
-from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train
+from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust import CalibrationSummary, calibrate
@@ -170,8 +171,8 @@ class _RecallResult(StudyResult):
     calibration: CalibrationSummary | None
 
 
-def _conclude(folder: Path, plan: Plan, console: Console) -> _RecallResult:
-    """Train what is not trained, and examine everything."""
+def train(plan: Plan, folder: Path, console: Console) -> None:
+    """Start or resume the three models."""
     corpus, exam = plan.data.corpus(plan.corpus), plan.data.questions(plan.exam)
     lessons = _prepare(plan, folder)
     facts, taught = plan.data.questions(lessons.asked), plan.data.questions(lessons.taught)
@@ -187,8 +188,18 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> _RecallResult:
         console.print(
             f"note: {unknown_names:,} of {len(facts) + len(exam):,} questions name no person that a document is about"
         )
-    runs = _train_all(plan, lessons, folder, console)
+    train_stage(plan, folder / "no-pretraining", "scratch", plan.corpus, lessons.asked, console)
+    pretrained = train_stage(plan, folder / "pretrain", "pretrain", plan.corpus, lessons.taught, console)
+    train_stage(plan, folder / "finetune", "finetune", plan.corpus, lessons.taught, console, pretrained)
+
+
+def judge(plan: Plan, folder: Path, console: Console) -> _RecallResult:
+    """Examine the trained models and the baselines, and calibrate the final model."""
     began = time.perf_counter()
+    corpus, exam = plan.data.corpus(plan.corpus), plan.data.questions(plan.exam)
+    lessons = _prepare(plan, folder)
+    facts, taught = plan.data.questions(lessons.asked), plan.data.questions(lessons.taught)
+    runs = {name: Run.open(folder / name) for name in ("pretrain", "finetune", "no-pretraining")}
     examinations = examine_all(runs, corpus, facts, exam)
     if plan.track == "assisted":
         examinations |= _examine_assisted(plan, runs["finetune"], taught, exam)
@@ -211,7 +222,7 @@ def _conclude(folder: Path, plan: Plan, console: Console) -> _RecallResult:
             asked_before=len({item.question for item in facts} & {item.question for item in exam}),
             quick=plan.quick,
             track=plan.track,
-            written_questions=written,
+            written_questions=len(taught) - len(facts),
         ),
         rows=[describe_row(one, examinations[one.name], runs) for one in _CONTESTANTS if one.name in examinations],
         runs={name: TrainedRun.read(one) for name, one in runs.items()},
@@ -235,14 +246,6 @@ def _calibrate(plan: Plan, run: Run, lessons: _Lessons, console: Console) -> Cal
     except UserError as error:
         console.print(f"note: not calibrated: {error}")
         return None
-
-
-def _train_all(plan: Plan, lessons: _Lessons, folder: Path, console: Console) -> dict[str, Run]:
-    """Start or resume the three models."""
-    scratch = train(plan, folder / "no-pretraining", "scratch", plan.corpus, lessons.asked, console)
-    pretrained = train(plan, folder / "pretrain", "pretrain", plan.corpus, lessons.taught, console)
-    final = train(plan, folder / "finetune", "finetune", plan.corpus, lessons.taught, console, pretrained)
-    return {"pretrain": pretrained, "finetune": final, "no-pretraining": scratch}
 
 
 def _pick_answers(examination: Examination, corpus: Corpus) -> _Answers:
@@ -416,14 +419,15 @@ def short(answer: str) -> str:
 
 
 STUDY = Study(
-    partial(restored, Plan),
-    check,
-    lambda plan: (
+    plan=Plan,
+    name=lambda _: "recall",
+    check=check,
+    fingerprints=lambda plan: (
         plan.data.checksums({key: getattr(plan, key) for key in _SOURCES}) | sums_of_files(plan.file, plan.given)
     ),
-    _conclude,
-    lambda _: "recall",
-    _SOURCES,
+    train=train,
+    judge=judge,
+    document=document,
+    sources=_SOURCES,
     example=lambda result: result["answers"]["example"],
 )
-begin = STUDY.begin

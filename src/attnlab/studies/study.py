@@ -33,8 +33,9 @@ from attnlab.folders import (
 )
 from attnlab.machine import environment
 from attnlab.progress import display
-from attnlab.records import plain
-from attnlab.report import show_result, write_report
+from attnlab.records import plain, restored
+from attnlab.report import screen, strict, write_document
+from attnlab.report.document import Document
 from attnlab.runs import Run
 from attnlab.tokenizers import Tokenizer
 
@@ -61,15 +62,17 @@ class StudyResult:
     environment: dict[str, Any] = field(default_factory=environment)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Study(Generic[P]):
-    """One kind of study, as functions of its plan."""
+    """One kind of study: its plan, and what is done with it, in this order."""
 
-    restore: Callable[[Mapping[str, Any]], P]  # a plan from the content of study.json
+    plan: type[P]  # a frozen dataclass, stored in study.json
+    name: Callable[[P], str]
     check: Callable[[P], None]  # raises on errors in settings and data
     fingerprints: Callable[[P], dict[str, str]]  # checksums of what could change before a resume
-    judge: Callable[[Path, P, Console], Any]  # trains what is not trained yet; returns a record of the results
-    name: Callable[[P], str]
+    train: Callable[[P, Path, Console], None]  # starts or resumes what is not trained yet
+    judge: Callable[[P, Path, Console], StudyResult]  # measures and judges what is trained
+    document: Callable[[Result], Document]  # the report of a result
     sources: tuple[str, ...] = ()  # fields of the plan that name data
     files: Callable[[P], dict[str, bytes]] = lambda _plan: {}  # stored beside study.json
     example: Callable[[Result], str] = lambda _result: ""  # a question to ask the model of the study
@@ -86,7 +89,7 @@ class Study(Generic[P]):
     def resume(self, folder: Path, stored: Mapping[str, Any], console: Console) -> Result:
         """Resume a study from the plan stored in its folder."""
         with reporting_damage(folder / "study.json"):
-            plan = self.restore(stored)
+            plan = restored(self.plan, stored)
         return self._run(folder, plan, console)
 
     def _run(self, folder: Path, plan: P, console: Console) -> Result:
@@ -97,7 +100,7 @@ class Study(Generic[P]):
         except (Interrupted, KeyboardInterrupt):
             command = f"attnlab resume {shlex.quote(str(folder))}"
             raise Interrupted(f"stopped; everything is saved. Resume with: {command}") from None
-        show_result(result, console)
+        screen.show(self.document(result), console)
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
         if question := self.example(result):
             console.print(f"ask it: attnlab ask {shlex.quote(str(folder))} {shlex.quote(question)}", soft_wrap=True)
@@ -107,8 +110,9 @@ class Study(Generic[P]):
         if is_written(folder / "result.json"):
             return read_json(folder / "result.json")
         refuse_changes(read_json(folder / "study.json").get("fingerprints", {}), self.fingerprints(plan))
-        result: Result = plain(self.judge(folder, plan, console))
-        write_report(result, folder)
+        self.train(plan, folder, console)
+        result: Result = strict(plain(self.judge(plan, folder, console)))
+        write_document(self.document(result), folder)
         add_files(folder, {"result.json": to_json(result)})
         return result
 
@@ -210,7 +214,7 @@ class Training:
         return resolve(self.preset, stage, Path(self.file) if self.file else None, given)
 
 
-def train(
+def train_stage(
     plan: Training, path: Path, stage: Stage, corpus: str, facts: str, console: Console, base: Run | None = None
 ) -> Run:
     """Train one stage of a study, with a progress bar."""

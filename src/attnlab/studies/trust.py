@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,10 @@ from attnlab.corpora.library import headings_in
 from attnlab.errors import DataError, UserError
 from attnlab.evaluate import encode_questions
 from attnlab.folders import verify
-from attnlab.records import flat, restored
-from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train
+from attnlab.records import flat
+from attnlab.report.trust import document
+from attnlab.runs import Run
+from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
 from attnlab.studies.trust_world import Pools, World, make_world
 from attnlab.trust import VERDICTS, Oracle
 from attnlab.trust.verdict import UNSEEN
@@ -246,25 +248,36 @@ class _TrustResult(StudyResult):
     runs: dict[str, TrainedRun]
 
 
-def _conclude(folder: Path, plan: Plan, console: Console) -> _TrustResult:
-    """Train what is not trained, calibrate, and ask all groups."""
+def _stored_questions(plan: Plan, folder: Path) -> dict[str, tuple[Question, ...]]:
+    """The questions of the study by use, from the files in its folder."""
     verify(folder)
     named = {name: folder / f"{name}.tsv" for name in ("facts", "calibration", *_GROUPS)}
     # Withheld or invented names may be missing: their file is then empty.
-    asked = {name: plan.data.questions(str(path)) if path.stat().st_size else () for name, path in named.items()}
+    return {name: plan.data.questions(str(path)) if path.stat().st_size else () for name, path in named.items()}
+
+
+def train(plan: Plan, folder: Path, console: Console) -> None:
+    """Start or resume the model that has not read the withheld lines."""
+    asked = _stored_questions(plan, folder)
     console.print(
         f"{len(asked['facts']):,} training questions, {len(asked['calibration']):,} for calibration; asked about:"
         f" {len(asked['known']):,} known names, {len(asked['withheld']):,} withheld, {len(asked['invented']):,} invented"
     )
     corpus, facts = str(folder / "corpus.txt"), str(folder / "facts.tsv")
-    pretrained = train(plan, folder / "pretrain", "pretrain", corpus, facts, console)
-    final = train(plan, folder / "finetune", "finetune", corpus, facts, console, pretrained)
+    pretrained = train_stage(plan, folder / "pretrain", "pretrain", corpus, facts, console)
+    train_stage(plan, folder / "finetune", "finetune", corpus, facts, console, pretrained)
+
+
+def judge(plan: Plan, folder: Path, _console: Console) -> _TrustResult:
+    """Calibrate the trained model, and ask all groups."""
     began = time.perf_counter()
+    asked = _stored_questions(plan, folder)
+    runs = {name: Run.open(folder / name) for name in ("pretrain", "finetune")}
+    final = runs["finetune"]
     calibrated = trust.calibrate(final, asked["calibration"])
     read_about = (*asked["facts"], *asked["calibration"], *asked["known"])
     measured = measure(trust.Oracle(final), {name: asked[name] for name in _GROUPS}, read_about, plan.max_risk)
-    lines = plan.data.corpus(corpus).lines
-    runs = {"pretrain": pretrained, "finetune": final}
+    lines = plan.data.corpus(str(folder / "corpus.txt")).lines
     training = sum(one.result["seconds"] for one in runs.values())
     return _TrustResult(
         command=plan.command,
@@ -450,13 +463,14 @@ def measure(
 
 
 STUDY = Study(
-    partial(restored, Plan),
-    check,
-    lambda plan: sums_of_files(plan.file, plan.given),  # the data are stored with the study
-    _conclude,
-    lambda _: "trust",
-    ("corpus", "facts", "calibration", "known"),
+    plan=Plan,
+    name=lambda _: "trust",
+    check=check,
+    fingerprints=lambda plan: sums_of_files(plan.file, plan.given),  # the data are stored with the study
+    train=train,
+    judge=judge,
+    document=document,
+    sources=("corpus", "facts", "calibration", "known"),
     files=lambda plan: plan.world.files(),
     example=lambda result: result["groups"][0]["examples"][0]["question"],
 )
-begin = STUDY.begin

@@ -28,6 +28,7 @@ from attnlab.evaluate import Score, encode_questions, majority
 from attnlab.machine import cores
 from attnlab.model import LanguageModel, load_model
 from attnlab.records import flat
+from attnlab.report.why import document
 from attnlab.report.words import count, interval, percent, plural
 from attnlab.runs import lineage, unused_path
 from attnlab.studies.compare import Plan
@@ -40,7 +41,7 @@ from attnlab.studies.study import Result, Study, StudyResult
 from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
 
-__all__ = ["STUDY", "begin", "check", "make_plan", "measure"]
+__all__ = ["STUDY", "check", "make_plan", "measure"]
 
 _Way = Literal["nothing", "lines", "views"]
 
@@ -210,7 +211,7 @@ def measure(*, out: Path | str | None = None, console: Console | None = None, **
     """
     said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
     plan = make_plan(**{"command": f"why.measure({said})", **asked})
-    return begin(plan, Path(out) if out else unused_path("why"), console or Console(quiet=True))
+    return STUDY.begin(plan, Path(out) if out else unused_path("why"), console or Console(quiet=True))
 
 
 # From finished runs to a result
@@ -297,11 +298,6 @@ class _WhyResult(StudyResult):
     settings: dict[str, dict[str, Any]]
     verdict: list[str]
     explanation: list[str]
-
-
-def _conclude(folder: Path, plan: Plan, console: Console) -> _WhyResult:
-    train_all(plan, folder, console)
-    return judge(plan, folder)
 
 
 def judge(plan: Plan, folder: Path) -> _WhyResult:
@@ -571,5 +567,12 @@ def _for_your_corpus(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list
     return [words]
 
 
-STUDY = Study(Plan.stored, check, fingerprints, _conclude, lambda _: "why")
-begin = STUDY.begin
+STUDY = Study(
+    plan=Plan,
+    name=lambda _: "why",
+    check=check,
+    fingerprints=fingerprints,
+    train=train_all,
+    judge=lambda plan, folder, _: judge(plan, folder),
+    document=document,
+)

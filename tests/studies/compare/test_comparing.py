@@ -22,7 +22,7 @@ from attnlab.errors import AttnlabError, UserError
 from attnlab.folders import locked, read_json
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
-from attnlab.records import plain
+from attnlab.records import plain, restored
 from attnlab.runs import Run
 from attnlab.studies import compare as comparing
 from attnlab.studies.compare.job import quality, some
@@ -38,7 +38,7 @@ Compared = tuple[Path, dict[str, Any]]
 def copied(compared: Compared, tmp_path: Path) -> tuple[Path, comparing.Plan]:
     folder = tmp_path / "study"
     shutil.copytree(compared[0], folder)
-    return folder, comparing.Plan.stored(read_json(folder / "study.json")["plan"])
+    return folder, restored(comparing.Plan, read_json(folder / "study.json")["plan"])
 
 
 def test_the_leaking_one_is_found_and_its_gain_not_believed(compared: Compared) -> None:
@@ -75,7 +75,7 @@ def test_figures_are_those_of_the_runs(compared: Compared) -> None:
 
 def test_tests_are_those_of_stats_with_holm(compared: Compared) -> None:
     folder, result = compared
-    plan = comparing.Plan.stored(read_json(folder / "study.json")["plan"])
+    plan = restored(comparing.Plan, read_json(folder / "study.json")["plan"])
     records = read_records(plan, folder)
     losses = {
         name: [SentenceLosses.from_csv((row.folder / "dev.csv").read_text()) for row in rows]

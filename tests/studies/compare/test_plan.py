@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.errors import ConfigError, UserError
-from attnlab.records import plain
+from attnlab.records import plain, restored
 from attnlab.studies.compare import Data, Plan, advise, check, make_plan
 from attnlab.studies.compare.plan import fingerprints, seen_before
 from attnlab.studies.study import refuse_changes
@@ -155,7 +155,7 @@ def test_what_is_learned_is_not_measured(tmp_path: Path) -> None:
 
 def test_a_plan_survives_being_stored() -> None:
     plan = make_plan(["dot", "additive"], task="words", seeds=[4, 7])
-    assert Plan.stored(plain(plan)) == plan
+    assert restored(Plan, plain(plan)) == plan
 
 
 def test_pairs_with_the_first_or_with_all() -> None:

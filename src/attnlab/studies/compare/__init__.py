@@ -20,13 +20,16 @@ from attnlab.folders import add_files, is_written, read_json, to_json
 from attnlab.measure import audit
 from attnlab.model import load_model
 from attnlab.progress import say
+from attnlab.report.comparison import document
 from attnlab.runs import Run, unused_path
 from attnlab.studies.compare.jobs import train_all
-from attnlab.studies.compare.judge import ComparisonResult, judge
+from attnlab.studies.compare.judge import judge
 from attnlab.studies.compare.plan import Data, Plan, advise, check, fingerprints, make_plan, small_model
 from attnlab.studies.study import Result, Study
 
-__all__ = ["STUDY", "Data", "Plan", "advise", "begin", "check", "compare", "make_plan"]
+__all__ = ["STUDY", "Data", "Plan", "advise", "check", "compare", "make_plan"]
+
+_AUDITS = "audits.json"
 
 
 def compare(*specimens: str, out: Path | str | None = None, console: Console | None = None, **asked: Any) -> Result:
@@ -38,20 +41,17 @@ def compare(*specimens: str, out: Path | str | None = None, console: Console | N
     named = {key: value for key, value in asdict(data).items() if value} | asked
     said = [*map(repr, specimens), *(f"{key}={value!r}" for key, value in named.items())]
     plan = make_plan(specimens, data=data, **{"command": f"attnlab.compare({', '.join(said)})", **asked})
-    return begin(plan, Path(out) if out else unused_path("compare"), console or Console(quiet=True))
+    return STUDY.begin(plan, Path(out) if out else unused_path("compare"), console or Console(quiet=True))
 
 
-def _conclude(folder: Path, plan: Plan, console: Console) -> ComparisonResult:
-    audits = _audit_all(folder, plan, console)
+def _train(plan: Plan, folder: Path, console: Console) -> None:
+    if not is_written(folder / _AUDITS):
+        _audit_all(plan, folder, console)
     train_all(plan, folder, console)
-    return judge(plan, folder, audits)
 
 
-def _audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
-    """Audit every specimen's model before training, once."""
-    path = folder / "audits.json"
-    if is_written(path):
-        return read_json(path)
+def _audit_all(plan: Plan, folder: Path, console: Console) -> None:
+    """Audit every specimen's model, before training."""
     found = {}
     for specimen in plan.specimens:
         if plan.runs:
@@ -65,9 +65,16 @@ def _audit_all(folder: Path, plan: Plan, console: Console) -> dict[str, Any]:
         for reason in reasons.get(report.verdict, ()):
             words += f"; {reason}"
         say(console, f"audit of {specimen.name}: {words}")
-    add_files(folder, {path.name: to_json(found)})
-    return found
+    add_files(folder, {_AUDITS: to_json(found)})
 
 
-STUDY = Study(Plan.stored, check, fingerprints, _conclude, lambda plan: plan.study, ("corpus", "dev", "facts", "exam"))
-begin = STUDY.begin
+STUDY = Study(
+    plan=Plan,
+    name=lambda plan: plan.study,
+    check=check,
+    fingerprints=fingerprints,
+    train=_train,
+    judge=lambda plan, folder, _: judge(plan, folder, read_json(folder / _AUDITS)),
+    document=document,
+    sources=("corpus", "dev", "facts", "exam"),
+)

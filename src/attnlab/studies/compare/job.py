@@ -26,7 +26,7 @@ from attnlab.folders import is_written, locked, read_json, to_json, write_folder
 from attnlab.machine import end_with_parent
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
-from attnlab.records import plain
+from attnlab.records import plain, restored
 from attnlab.runs import Run
 from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
 from attnlab.studies.compare.records import Measured, OnText, Quality, Readings
@@ -46,7 +46,7 @@ Files = dict[str, bytes]
 def work(folder: Path, name: str, seed: int) -> None:
     """Train and measure a run, as far as that is not done."""
     study = read_json(folder / "study.json")
-    plan = Plan.stored(study["plan"])
+    plan = restored(Plan, study["plan"])
     refuse_changes(study.get("fingerprints", {}), fingerprints(plan))
     target = plan.measured(folder, name, seed)
     if target.exists() and not is_written(plan.path(folder, name, seed) / "result.json"):
@@ -189,7 +189,7 @@ def main(arguments: list[str]) -> int:
     if os.getppid() != parent:
         return 130  # the parent ended before it could be watched
     try:
-        plan = Plan.stored(read_json(folder / "study.json")["plan"])
+        plan = restored(Plan, read_json(folder / "study.json")["plan"])
         with locked(folder / "logs", f"{plan.find(name).folder}-seed-{seed}.lock"):
             work(folder, name, seed)
     except AttnlabError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +15,9 @@ from attnlab import corpora, stages, stats, usercode
 from attnlab.config import Settings, Stage, load_preset, merge, overlay, require_seed, shortened
 from attnlab.errors import UserError, unknown
 from attnlab.evaluate import encode_questions
-from attnlab.folders import reporting_damage
 from attnlab.machine import cores
 from attnlab.model import LanguageModel
 from attnlab.perplexity import PROBES
-from attnlab.records import restored
 from attnlab.runs import Run
 from attnlab.studies.compare.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
 from attnlab.studies.study import Datasets, sums_of_files
@@ -55,12 +53,6 @@ class Plan:
     quick: bool = False
     theirs: tuple[dict[str, Any], ...] = ()  # published figures of the same experiment
     runs: dict[str, str] = field(default_factory=dict)  # finished runs to compare as they are, by specimen/seed
-
-    @classmethod
-    @reporting_damage(Path("study.json"))
-    def stored(cls, values: Mapping[str, Any]) -> Plan:
-        """Restore a plan from study.json."""
-        return restored(cls, values)
 
     @cached_property
     def data(self) -> Datasets:
