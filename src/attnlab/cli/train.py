@@ -15,6 +15,7 @@ from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, re
 from attnlab.config import RunConfig, flatten, load_preset, preset_names, resolve
 from attnlab.errors import UserError
 from attnlab.machine import is_main_process
+from attnlab.studies.ready import READY
 
 if TYPE_CHECKING:
     from attnlab.runs import Run
@@ -33,12 +34,6 @@ given by --config may hold tables [finetune.train] and [scratch.train] for the o
     help_epilogue=SETTINGS_HINT,
 )
 app.command(_run_app)
-
-_COMPARISONS = {
-    "additive-vs-dot": "Compare additive with dot-product attention on sentences.",
-    "shared-projections": "Compare shared projections of queries, keys and values with separate ones.",
-    "masking": "Test a mask of zeros after the softmax: its gain is a leak.",
-}
 
 
 @Parameter(name="*")
@@ -191,19 +186,19 @@ def _add_comparison(name: str, text: str) -> None:
     _run_app.command(compare_on_sentences, name=name, help=text)
 
 
-for _name, _text in _COMPARISONS.items():
-    _add_comparison(_name, _text)
+for _name, _ready in READY.items():
+    if _ready.task == "words":
+        _add_comparison(_name, _ready.help)
 
 
-@_run_app.command
-def efficient(
+@_run_app.command(name="efficient", help=READY["efficient"].help)
+def _efficient(
     *,
     corpus: opt.Corpus | None = None,
     facts: opt.Facts | None = None,
     exam: opt.Exam | None = None,
     models: _SeveralModels = _SEVERAL,
 ) -> None:
-    """Compare what every mechanism remembers, with its time and memory."""
     _compare("efficient", (corpus, None, facts, exam), models)
 
 
@@ -216,7 +211,7 @@ def _target(study: str, out: Path | None) -> Path:
 
 def _compare(study: str, data: tuple[str | None, ...], models: _SeveralModels) -> None:
     from attnlab.studies import compare
-    from attnlab.studies.compare.ready import ready_plan
+    from attnlab.studies.ready import ready_plan
 
     folder = _target(study, models.out)
     compare.STUDY.begin(ready_plan(study, compare.Data(*data), **models.options()), folder, console)

@@ -2,7 +2,8 @@
 
 study      what all studies have in common
 recall, trust, why                studies that train models of their own
-compare    specimens that differ in one thing; ready comparisons
+compare    specimens that differ in one thing
+ready      predefined comparisons
 
 The studies of fine-tuning (optimizers, search) are in attnlab.hf.
 """
@@ -11,20 +12,22 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from attnlab import usercode
 from attnlab.config import code_named_in
 from attnlab.errors import UserError, unknown
 from attnlab.folders import note_without_manifest, read_json, reporting_damage
-from attnlab.studies.study import Result, Study
+from attnlab.studies.ready import READY
 
-_COMPARISONS = ("compare", "additive-vs-dot", "shared-projections", "masking", "efficient")
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from attnlab.studies.study import Result, Study
+
 MODULES = {name: f"attnlab.studies.{name}" for name in ("recall", "trust", "why")}
 MODULES |= {name: f"attnlab.hf.{name}" for name in ("optimizers", "search")}
-MODULES |= dict.fromkeys(_COMPARISONS, "attnlab.studies.compare")
+MODULES |= dict.fromkeys(("compare", *READY), "attnlab.studies.compare")
 
 
 def find(name: str) -> Study[Any]:

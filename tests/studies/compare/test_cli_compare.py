@@ -9,7 +9,8 @@ import pytest
 
 from attnlab import corpora
 from attnlab.folders import read_json
-from attnlab.studies.compare import Data, ready
+from attnlab.studies import MODULES, ready
+from attnlab.studies.compare import Data
 from verbs import call
 
 TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "--model.block_size", "64"]
@@ -67,6 +68,13 @@ def test_mistakes_end_in_one_line(arguments: list[str], says: str, capsys: pytes
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ready.READY)
+def test_a_ready_comparison_is_a_command_and_a_study(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", name, "--help") == 0
+    assert ready.READY[name].help in " ".join(capsys.readouterr().out.split())
+    assert MODULES[name] == MODULES["compare"]
 
 
 def test_efficient_takes_every_sound_mechanism() -> None:

@@ -1,6 +1,6 @@
 """Compare mechanisms, or any one setting, so that the result can be cited.
 
-    plan      specimens that differ in one thing, seeds, data (specimens; ready: predefined comparisons)
+    plan      specimens that differ in one thing, seeds, data (specimens)
     jobs      the runs, several at a time, each trained and measured in its own process (job)
     records   finished runs with their figures; those that do not belong together are refused
     judge     intervals, tests, Holm's correction, and verdicts in words

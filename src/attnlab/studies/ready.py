@@ -1,27 +1,32 @@
-"""Predefined comparisons: the questions of the course reports, with seeds and tests."""
+"""Predefined comparisons: the questions of the course reports, with seeds and tests.
+
+The command line reads their names and help at start-up: modules that need torch are imported where they are used.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnlab import corpora, registry
 from attnlab.config import Settings, merge
 from attnlab.errors import UserError
-from attnlab.studies.compare.plan import Data, Plan, make_plan
+
+if TYPE_CHECKING:
+    from attnlab.studies.compare.plan import Data, Plan
 
 
 @dataclass(frozen=True)
 class _Ready:
     """A predefined comparison; `given` are settings in addition to those of the task."""
 
+    help: str
     title: str
     question: str
     specimens: tuple[str, ...]
     task: str
     given: Settings = field(default_factory=dict)
     preset: str | None = None
-    data: Data = Data()
+    world: str | None = None  # built-in people, unless they are those of the task
 
 
 # The training of the course reports: sentences padded to 100 tokens, in batches of 32 drawn with replacement.
@@ -47,18 +52,21 @@ PUBLISHED = {
 
 READY = {
     "additive-vs-dot": _Ready(
+        "Compare additive with dot-product attention on sentences.",
         "Additive or dot-product attention?",
         "Does a score W2 tanh(W1 [q; k]) learn more from the same sentences than a product of queries and keys?",
         ("dot", "additive"),
         "words",
     ),
     "shared-projections": _Ready(
+        "Compare shared projections of queries, keys and values with separate ones.",
         "Must queries, keys and values differ?",
         "What does a model lose if queries and keys, or queries, keys and values, share one projection?",
         ("dot", "shared_qk", "shared_qkv"),
         "words",
     ),
     "masking": _Ready(
+        "Test a mask of zeros after the softmax: its gain is a leak.",
         "Zeros after the softmax, or minus infinity before it?",
         "The course reports found a lower perplexity if later words get weight zero after the softmax. Is it better?",
         ("dot", "zero_mask"),
@@ -66,18 +74,21 @@ READY = {
         _AS_REPORTED,
     ),
     "efficient": _Ready(
+        "Compare what every mechanism remembers, with its time and memory.",
         "What does an efficient attention cost in memory of facts?",
         "Which mechanisms remember what they read as well as dot-product attention, and at what cost in time and memory?",
         (),
         "recall",
         preset="quick",
-        data=Data("people:1000", None, "people:1000:train", "people:1000:dev"),
+        world="people:1000",
     ),
 }
 
 
 def sound_mechanisms() -> tuple[str, ...]:
     """All mechanisms except those that are wrong on purpose and their controls; dot first."""
+    from attnlab import registry
+
     entries = [registry.find("mechanism", name) for name in registry.names("mechanism")]
     defects = {one.name for one in entries if one.defect}
     kept = [one.name for one in entries if not any(one.name.startswith(wrong) for wrong in defects)]
@@ -86,6 +97,8 @@ def sound_mechanisms() -> tuple[str, ...]:
 
 def _published(study: _Ready, data: Data) -> tuple[dict[str, Any], ...]:
     """Published figures of a study's mechanisms, if the corpus is the one they were measured on."""
+    from attnlab import corpora
+
     if data.corpus is None or corpora.load_corpus(data.corpus).sha256 != NEWS:
         return ()
     source = "course reports, one run each"
@@ -97,17 +110,20 @@ def _published(study: _Ready, data: Data) -> tuple[dict[str, Any], ...]:
 
 def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, **asked: Any) -> Plan:
     """The plan of a predefined comparison with the user's changes; `asked` as in make_plan."""
+    from attnlab.studies.compare.plan import Data, make_plan
+
     one = READY[name]
     if "mechanism" in given.get("model", {}):
         raise UserError(f"study {name} chooses its mechanisms: compare others with `attnlab compare`")
     changed = bool(given or asked.get("preset") or asked.get("config"))
     own = data != Data()
+    usual = Data(one.world, None, f"{one.world}:train", f"{one.world}:dev") if one.world else Data()
     asked["preset"] = asked.get("preset") or one.preset
     return make_plan(
         one.specimens or sound_mechanisms(),
         task=one.task,
         given=merge(one.given, given),
-        data=data if own or quick else one.data,
+        data=data if own or quick else usual,
         quick=quick,
         study=name,
         title=one.title,
