@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from attnlab import usercode
-from attnlab.errors import ConfigError, unknown
+from attnlab.errors import ConfigError, cut, unknown
 
 Settings = Mapping[str, Any]  # nested tables of settings as TOML, JSON or the command line give them, not yet checked
 LARGEST = 2**31 - 1  # largest integer setting, seeds included: numpy takes no larger seeds
@@ -262,8 +262,7 @@ def shortened(value: Any) -> str:
     """Format a value for a message."""
     if isinstance(value, int) and abs(value) > LARGEST:
         return f"a number of {value.bit_length()} bits"
-    shown = repr(value)
-    return shown if len(shown) <= 200 else f"{shown[:200]}..."
+    return cut(repr(value), 200)
 
 
 def build(cls: type[Any], values: Settings, prefix: str = "", where: str = "settings") -> Any:

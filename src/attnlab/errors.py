@@ -73,6 +73,11 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
+def cut(text: str, most: int) -> str:
+    """Cut a text to some number of characters for a message."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     """Return the message for an unknown name, with the closest valid names."""
     options = sorted(choices)

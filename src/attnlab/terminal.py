@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from attnlab import __version__
-from attnlab.errors import UNEXPECTED, USER_MODULE
+from attnlab.errors import UNEXPECTED, USER_MODULE, cut
 
 # C0 without tab and newline, DEL and C1, Unicode's line separators and direction controls, surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -49,8 +49,7 @@ def unexpected(error: BaseException) -> tuple[str, int]:
 
     For an error in a user's mechanism or task, the line names the place in the user's code.
     """
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    said = said if len(said) < 300 else f"{said[:300]}..."
+    said = cut(" ".join(f"{type(error).__name__}: {error}".split()), 300)
     place = _save_traceback("".join(traceback.format_exception(error))) or "no file, since none could be written"
     if theirs := line_of_user(error):
         return f"{theirs}: {said}; the whole traceback is in {place}", 1

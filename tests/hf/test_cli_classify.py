@@ -152,7 +152,7 @@ def test_what_is_shown_before_training(
     assert "good (in the files: pos)" in shown
     texts = [line.split("\t")[1] for line in (files / "train.tsv").read_text().splitlines() if line.startswith("pos")]
     assert "good:\n" + "".join(f"  {text}\n" for text in texts[:3]) in shown
-    assert "the commonest label gives 50.0 %" in shown
+    assert "the most common label gives 50.0 %" in shown
 
 
 def test_the_baseline(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,8 +25,8 @@ from reading import Reader, read
 from rich.console import Console
 
 import attnlab.report
-from attnlab.errors import StorageError
-from attnlab.report import FORMATS, document_of, look, screen, write_report
+from attnlab.errors import CheckpointError, StorageError
+from attnlab.report import FORMATS, document_of, look, screen, upgrade, write_report
 from attnlab.report.document import Cell, Document, Table, as_json
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
@@ -204,7 +204,11 @@ def test_every_table_is_the_same_in_every_form(kind: str) -> None:
             brackets = [" ".join(filter(None, (one.text, one.under and f"({one.under})"))) for one in cells]
             brackets[0] += f" **({mark})**" if mark else ""
             assert [" ".join(one.split()) for one in brackets] in rows
-            own = [place for place, title in enumerate(heading) if not title.endswith(", below") and title != "mark"]
+            own = [
+                place
+                for place, title in enumerate(heading)
+                if not title.endswith(", note") and title not in ("Note", "mark")
+            ]
             for place, column, cell in zip(own, table.columns, cells, strict=True):
                 if column.number and re.fullmatch(r"[^a-z]*\d[^a-z]*|[\d.]+ [a-zA-Z]+", cell.text):
                     assert float(line[place]) == cell.value
@@ -307,7 +311,11 @@ def test_results_of_older_versions_say_nothing_of_their_kind() -> None:
     for name, make in RESULTS.items():
         result = make()
         assert result.pop("kind") == name
-        assert document_of(result) == document(name)
+        assert document_of(upgrade(result)) == document(name)
+    with pytest.raises(CheckpointError, match="kind 'recalled' has no report here"):
+        document_of({**make_recall(20), "kind": "recalled"})
+    with pytest.raises(CheckpointError, match="kind '' has no report here"):
+        document_of(upgrade({"seconds": 1}))
 
 
 def test_numbers_that_json_does_not_know_are_null() -> None:

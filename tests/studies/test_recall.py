@@ -19,6 +19,7 @@ from attnlab.errors import AttnlabWarning, CheckpointError, DataError, Interrupt
 from attnlab.folders import write_json, write_manifest
 from attnlab.reader import Reader
 from attnlab.records import plain
+from attnlab.report.words import short_answer
 from attnlab.runs import Run
 from attnlab.studies import recall
 from attnlab.studies.recall import split_facts
@@ -166,8 +167,8 @@ def test_questions_about_strangers_are_counted_and_long_answers_cut(whole: Whole
     strange = tmp_path / "strange.tsv"
     strange.write_text("Where was Zaphod Beeblebrox born?\tBetelgeuse\n")
     assert "note: 1 of 37 questions name no person" in examined(whole, tmp_path / "study", strange)[1]
-    assert recall.short("x" * 31) == "x" * 29 + "…"
-    assert recall.short("x" * 30) == "x" * 30
+    assert short_answer("x" * 31) == "x" * 29 + "…"
+    assert short_answer("x" * 30) == "x" * 30
 
 
 def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, console: Console) -> None:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from attnlab import __version__
 from attnlab.config import LARGEST
-from attnlab.errors import AttnlabError, AttnlabWarning, UserError, unknown
+from attnlab.errors import AttnlabError, AttnlabWarning, UserError, cut, unknown
 from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
@@ -203,7 +203,6 @@ def _options(command: App) -> set[str]:
 def _fail(message: str, code: int) -> None:
     """Print one line on standard error and exit."""
     if is_main_process():
-        short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
-        line = printable(short).replace("\n", "\\n")
+        line = printable(cut(message, _LONGEST)).replace("\n", "\\n")
         sys.stderr.write(f"attnlab: {line}\n")
     sys.exit(code)

@@ -232,11 +232,11 @@ def report(
     *runs: Annotated[str, about("One study, comparison or classification, or runs: folders, or names in ./runs.")],
     out: Annotated[opt.Out | None, default("the study, or runs/report-N")] = None,
     format: Annotated[Literal["html", "md", "json", "csv", "latex", "all"], about("Format to write.")] = "all",
-    json: Annotated[opt.Json, about("Print JSON and write nothing.")] = False,
+    json: Annotated[opt.Json, about("Print result.json and write nothing.")] = False,
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
     from attnlab.folders import read_json, refuse_existing, reporting_damage
-    from attnlab.report import FORMATS, strict, write_report
+    from attnlab.report import FORMATS, strict, upgrade, write_report
     from attnlab.runs import unused_path
 
     if not runs:
@@ -253,7 +253,7 @@ def report(
         refuse_existing(out)
     folder = out or (entries[0].path if whole else unused_path("report"))
     with reporting_damage(entries[0].path / "result.json"):
-        path = write_report(result, folder, FORMATS if format == "all" else (format,))
+        path = write_report(upgrade(result), folder, FORMATS if format == "all" else (format,))
     say(f"report: {path}")
 
 

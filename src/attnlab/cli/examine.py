@@ -55,7 +55,7 @@ def evaluate(
         return
     say(
         examination.sentence(),
-        f"commonest answer: {summary['commonest_prediction']} ({100 * summary['commonest_share']:.1f} %)",
+        f"most common answer: {summary['commonest_prediction']} ({100 * summary['commonest_share']:.1f} %)",
         f"predictions: {target / 'predictions.txt'}",
     )
 

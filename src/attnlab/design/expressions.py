@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.design.exact import decimal
-from attnlab.errors import UserError, unknown
+from attnlab.errors import UserError, cut, unknown
 
 Exact = NDArray[Any]  # of Fractions
 
@@ -146,5 +146,4 @@ def _index(node: ast.expr) -> Any:
 
 
 def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
+    return cut(" ".join(text.split()), 60)

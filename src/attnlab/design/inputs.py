@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from attnlab.design.attention import Given, Problem, Scale
 from attnlab.design.exact import Reading, Rows, binary, decimal, dot, rationals
-from attnlab.errors import DataError, UserError
+from attnlab.errors import DataError, UserError, cut
 
 FILES = (".csv", ".npy", ".json", ".txt", ".tsv")
 LARGEST = 1e100
@@ -127,7 +127,7 @@ def shown(text: object, most: int = 60) -> str:
     """Any input as one short line, for a message."""
     line = str(text)[: most + 1].strip()
     line = line if line.isprintable() else ascii(line)[1:-1]
-    return line if len(line) <= most else line[: most - 3] + "..."
+    return cut(line, most)
 
 
 def matrix(data: Data, what: str, *, free_rows: bool = False) -> Rows:

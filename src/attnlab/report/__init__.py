@@ -7,7 +7,8 @@
     charts               drawing
     inspection           what classify prints of its data
 
-Plain data in, files out: a report knows nothing about models, tensors or how a result was obtained.
+Results are plain data: a report knows nothing about models or tensors. Only `runs` reads run folders itself, because runs
+side by side have no stored result.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from attnlab.errors import CheckpointError
 from attnlab.folders import write_bytes, write_folder
 from attnlab.report import classification, comparison, recall, runs, screen, trust, why
 from attnlab.report.document import Document, as_json, strict
@@ -24,7 +26,7 @@ from attnlab.report.html import as_html
 from attnlab.report.parts import Result
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
 
-__all__ = ["FORMATS", "document_of", "show_result", "strict", "write_document", "write_report"]
+__all__ = ["FORMATS", "document_of", "show_result", "strict", "upgrade", "write_document", "write_report"]
 
 FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that all is there
 _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
@@ -36,7 +38,7 @@ _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
     "trust": trust.document,
     "why": why.document,
 }
-# Results of older versions do not say their kind; these keys are in no other.
+# Results of older versions do not say their kind; the first of these keys that one has shows it.
 _OLDER = {
     "space": "search",
     "best_epoch": "classification",
@@ -44,13 +46,22 @@ _OLDER = {
     "groups": "trust",
     "differs": "runs",
     "cells": "why",
+    "rows": "recall",
 }
+
+
+def upgrade(result: Result) -> Result:
+    """A stored result with its kind, which older versions did not write."""
+    older = (kind for key, kind in _OLDER.items() if key in result)
+    return result if "kind" in result else {**result, "kind": next(older, "")}
 
 
 def document_of(result: Result) -> Document:
     """The Document of a result."""
-    guessed = next((kind for key, kind in _OLDER.items() if key in result), "recall")
-    return _DOCUMENTS[result.get("kind", guessed)](result)
+    kind = result["kind"]
+    if kind not in _DOCUMENTS:
+        raise CheckpointError(f"a result of the kind {kind!r} has no report here: use the version that wrote it")
+    return _DOCUMENTS[kind](result)
 
 
 def show_result(result: Result, console: Console) -> None:

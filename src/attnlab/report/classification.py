@@ -62,7 +62,7 @@ def _outcome(result: Result) -> str:
         f" (95 % interval {interval(one['low'], one['high'])})."
     )
     epoch = f"Epoch {result['best_epoch']} of {len(result['epochs'])} was kept, the best on validation. "
-    guess = f"always predicting the commonest label gives {percent(one['commonest'])}."
+    guess = f"always predicting the most common label gives {percent(one['commonest'])}."
     clear = one["low"] > one["commonest"]
     beside = capital(guess) if clear else f"That is not clearly more than guessing: {guess}"
     return f"{said} {epoch if result['best_epoch'] else ''}{beside}"
@@ -89,7 +89,7 @@ def _accuracy_table(result: Result) -> Table:
         "95 % interval",
         "Right",
         Column("Loss", note="cross-entropy in nats"),
-        Column("Commonest label", note="the accuracy of always predicting it"),
+        Column("Most common label", note="the accuracy of always predicting it"),
     )
     chosen = "the best epoch was chosen on validation, so that figure is slightly optimistic"
     once = "the test table was measured once, after everything was chosen"

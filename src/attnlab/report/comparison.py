@@ -95,6 +95,10 @@ def _mark(one: Result) -> str:
     return _LEAKS if one.get("leaks") else ""
 
 
+def _row(name: Cell, cells: Sequence[Cell], mark: str = "") -> Row:
+    return Row(name, cells, mark, "leaks" if mark else "")
+
+
 def _titled(one: Result) -> str:
     return f"{one['name']} ({_LEAKS})" if one.get("leaks") else str(one["name"])
 
@@ -109,7 +113,7 @@ def _specimens_table(
     specimens: Sequence[Result],
     cells: Callable[[Result], Sequence[Cell]],
 ) -> Table:
-    rows = [Row(Cell(one["name"]), cells(one), _mark(one)) for one in specimens]
+    rows = [_row(Cell(one["name"]), cells(one), _mark(one)) for one in specimens]
     return Table(title, caption, columns("Specimen", *titles), rows)
 
 
@@ -163,7 +167,7 @@ def _seeds_table(result: Result) -> Table:
     """Every run; counts are the same for all seeds and left out."""
     figures = [item for item in _figures(result) if item.kind != "count"]
     rows = [
-        Row(
+        _row(
             Cell(one["name"]),
             [
                 Cell(str(run["seed"]), run["seed"]),
@@ -190,7 +194,7 @@ def _published_table(result: Result) -> Table | None:
             ratio = mean / value if mean is not None and value else None
             cells = [Cell(item.title), cell(value, item.kind), _mean_cell(mine, item.kind)]
             cells += [cell(ratio, "ratio"), Cell(one.get("source") or "")]
-            rows.append(Row(Cell(one["name"]), cells, _mark(own)))
+            rows.append(_row(Cell(one["name"]), cells, _mark(own)))
     titles = (text_column("Figure"), "Published", "Ours", "Ours over theirs", text_column("Source"))
     caption = "Published figures beside ours."
     return Table("Published figures", caption, columns("Specimen", *titles), rows) if rows else None
@@ -245,7 +249,7 @@ def _tests_table(result: Result) -> Table | None:
         shown = ("yes" if one.get("shown") else "no") + ("" if one.get("believed", True) else ", invalid")
         cells = [Cell(item.title), _effect_cell(one, item.kind)]
         cells += [*(cell(one.get(key), "p") for key in tested), Cell(shown)]
-        rows.append(Row(Cell(_pair_title(one)), cells, _pair_mark(one, leaks)))
+        rows.append(_row(Cell(_pair_title(one)), cells, _pair_mark(one, leaks)))
     titles = columns(
         "Compared",
         text_column("Figure"),
@@ -268,7 +272,7 @@ def _tests_by_seed_table(result: Result) -> Table | None:
             cells = [Cell(item.title), Cell(str(line["seed"]), line["seed"])]
             cells += [cell(line.get("a"), item.kind), cell(line.get("b"), item.kind)]
             cells.append(Cell(signed(line.get("difference"), item.kind), line.get("difference")))
-            rows.append(Row(Cell(f"{one['a']} minus {one['b']}"), cells, _pair_mark(one, leaks)))
+            rows.append(_row(Cell(f"{one['a']} minus {one['b']}"), cells, _pair_mark(one, leaks)))
     titles = columns("Compared", text_column("Figure"), "Seed", "First", "Second", "First minus second")
     return Table("Comparisons by seed", "What was compared, by seed.", titles, rows) if rows else None
 
@@ -279,7 +283,7 @@ def _differences_table(result: Result) -> Table | None:
     for one in result.get("paired") or ():
         item = _figure_named(result, one["figure"])
         cells = [Cell(item.title), _difference_cell(one, item.kind), cell(one.get("ratio"), "ratio")]
-        rows.append(Row(Cell(f"{one['a']} minus {one['b']}"), cells, _pair_mark(one, leaks)))
+        rows.append(_row(Cell(f"{one['a']} minus {one['b']}"), cells, _pair_mark(one, leaks)))
     caption = "All other figures, by seed: described, not tested, and not corrected."
     titles = columns("Compared", text_column("Figure"), "Difference", "Ratio")
     return Table("Differences by seed", caption, titles, rows) if rows else None
@@ -379,7 +383,7 @@ def _quality_table(result: Result) -> Table | None:
     if result.get("text_quality"):
         wrote.append(("the text itself", result["text_quality"], ""))
     rows = [
-        Row(Cell(name), [cell(quality.get(key), kind) for key, _, kind in _SAMPLE_FIGURES], mark)
+        _row(Cell(name), [cell(quality.get(key), kind) for key, _, kind in _SAMPLE_FIGURES], mark)
         for name, quality, mark in wrote
     ]
     titles = columns("Written by", *(title for _, title, _ in _SAMPLE_FIGURES))

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 # Tables
 
+RowTone = Literal["", "leaks", "stopped", "good", "baseline"]
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -51,12 +53,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A name and the cells after it; `tone` is its style: leaks, stopped, good or baseline."""
+    """A name and the cells after it; `tone` is the style of the row or of its mark."""
 
     name: Cell
     cells: Sequence[Cell]
     mark: str = ""
-    tone: str = "leaks"
+    tone: RowTone = ""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from attnlab.report.parts import (
     text_column,
     training_blocks,
 )
-from attnlab.report.words import NOTHING, capital, count, interval, percent, plural, visible
+from attnlab.report.words import NOTHING, capital, count, interval, percent, plural, short_answer, visible
 
 _RISK = 0.1  # of wrong answers, for which the guarantee is shown
 _CUE = "⁇"  # the symbol after which an answer is written
@@ -97,7 +97,7 @@ def _unscored(row: Result, world: Result) -> str:
     usual = row.get("commonest_prediction") or "nothing"
     return capital(
         f"{_subject(row)} predicts answers to {_asked(world, row['questions'])}; the exam has no answers to compare with,"
-        f" so nothing is scored. Its commonest prediction is {usual} ({percent(row['commonest_share'])})."
+        f" so nothing is scored. Its most common prediction is {usual} ({percent(row['commonest_share'])})."
     )
 
 
@@ -295,8 +295,7 @@ def _results_table(rows: Sequence[Result]) -> Table:
     scored = any("accuracy" in row for row in rows)
 
     def cells(row: Result) -> list[Cell]:
-        said = row["commonest_prediction"] or "(nothing)"
-        said = said if len(said) <= 30 else said[:29] + "…"
+        said = short_answer(row["commonest_prediction"]) or "(nothing)"
         usual = Cell(f"{said}, {100 * row['commonest_share']:.0f} %", row["commonest_share"])
         time = cell(row["seconds"], "seconds")
         if not scored:
@@ -308,7 +307,7 @@ def _results_table(rows: Sequence[Result]) -> Table:
 
     titles = ("Accuracy", "95 % interval", "Correct") if scored else ("Predictions",)
     scores = [Column(title, minor=title == "Correct") for title in titles]
-    shown = columns("Who answers", *scores, text_column("Commonest answer"), "Training")
+    shown = columns("Model", *scores, text_column("Most common answer"), "Training")
     caption = "Predictions only: the exam has no answers to compare with."
     if scored:
         caption = (

@@ -23,16 +23,26 @@ from attnlab.folders import read_json, refuse_existing, reporting_damage, write_
 from attnlab.listing import Details, Entry, as_number, as_table, last_epoch
 from attnlab.machine import environment
 from attnlab.report.classification import PARTS
-from attnlab.report.document import Block, Cell, Chart, Column, Document, Facts, Notice, Row, Section, Table, section
+from attnlab.report.document import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Facts,
+    Notice,
+    Row,
+    RowTone,
+    Section,
+    Table,
+    section,
+)
 from attnlab.report.document import Text as Paragraphs
 from attnlab.report.parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
 from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain, plural, sized
 from attnlab.runs import Run
 
-NO_CLAIM = (
-    "The runs are shown as they are: whether they differ by more than chance is not tested;"
-    " attnlab compare makes runs that can be tested."
-)
+NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
 _ALONE = "One run: how much another seed would change its numbers is not known."
 _FIGURES = (
     ("loss", "Loss", "loss", "mean over the last twentieth of the steps"),
@@ -132,7 +142,7 @@ def differing(settings: Sequence[Result]) -> list[str]:
     return [name for name in names if any(not same(one.get(name), settings[0].get(name)) for one in settings)]
 
 
-def _mark(run: Result) -> tuple[str, str]:
+def _mark(run: Result) -> tuple[str, RowTone]:
     """The mark of a run, and its tone."""
     if run["defect"]:
         return _DEFECT, "leaks"

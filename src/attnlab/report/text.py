@@ -197,7 +197,7 @@ def as_csv(one: Table) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     titles = [
-        [_field(column.title), *([f"{_field(column.title)}, below"] if more else [])]
+        [_field(column.title), *(["Note" if column is columns[0] else f"{_field(column.title)}, note"] if more else [])]
         for column, more in zip(columns, below, strict=True)
     ]
     writer.writerow([*chain(*titles), *(["mark"] if marked else [])])

@@ -131,7 +131,7 @@ def _facts_of(result: Result) -> list[tuple[str, str]]:
         ("Training questions", count(world["training_questions"])),
         ("Exam", world["exam"]),
         ("Exam questions", count(world["exam_questions"])),
-        ("Commonest training answer", f"{usual['commonest_prediction']}, right {percent(usual['accuracy'])}"),
+        ("Most common training answer", f"{usual['commonest_prediction']}, right {percent(usual['accuracy'])}"),
         ("Seeds", ", ".join(map(str, result["seeds"]))),
     ]
 

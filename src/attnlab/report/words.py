@@ -26,6 +26,11 @@ def count(number: float) -> str:
     return f"{round(number):,}"
 
 
+def short_answer(answer: str) -> str:
+    """An answer cut to 30 characters for a table; an untrained model may write very long ones."""
+    return answer if len(answer) <= 30 else answer[:29] + "…"
+
+
 def plural(number: int, noun: str) -> str:
     """A count with its noun."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"

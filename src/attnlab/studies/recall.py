@@ -33,6 +33,7 @@ from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
 from attnlab.records import flat
 from attnlab.report.recall import document
+from attnlab.report.words import short_answer
 from attnlab.runs import Run
 from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
 from attnlab.taps import capture
@@ -408,14 +409,9 @@ def describe_row(one: _Contestant, examination: Examination, runs: Mapping[str, 
     if one.run == "finetune":
         seconds += runs["pretrain"].result["seconds"]
     mixed = ", with the training questions among them" if runs["pretrain"].record.facts else ""
-    subject = one.subject.replace("{commonest}", short(score.commonest_prediction))
+    subject = one.subject.replace("{commonest}", short_answer(score.commonest_prediction))
     shown = replace(one, note=one.note.replace("{mixed}", mixed), subject=subject)
     return _Row(shown, "model" if one.run else "baseline", seconds, score)
-
-
-def short(answer: str) -> str:
-    """Shorten an answer for a table; an untrained model may write very long ones."""
-    return answer if len(answer) <= 30 else answer[:29] + "…"
 
 
 STUDY = Study(
