@@ -11,7 +11,7 @@ import pytest
 
 import attnlab
 from attnlab import __version__
-from attnlab.folders import kind_of
+from attnlab.listing import kind_of
 from verbs import call
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]

@@ -9,7 +9,7 @@ import pytest
 
 from attnlab import folders, machine, runs
 from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
-from attnlab.folders import kind_of
+from attnlab.listing import kind_of
 from attnlab.runs import Run, RunRecord
 
 

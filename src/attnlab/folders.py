@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -302,6 +301,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def peek(path: Path) -> dict[str, Any]:
+    """Read a JSON object without checking it; return {} if that is impossible."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 @contextmanager
 def reporting_damage(path: Path) -> Iterator[None]:
     """Report a stored file as damaged if its content cannot be used."""
@@ -375,60 +383,3 @@ def is_locked(folder: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-# Kinds
-
-
-def peek(path: Path) -> dict[str, Any]:
-    """Read a JSON object without checking it; return {} if that is impossible."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def kind_of(folder: Path) -> str:
-    """Return the kind of a folder from its manifest, else from its files; "" for an unknown folder."""
-    try:
-        manifest = Manifest.read(folder)
-    except CheckpointError:
-        manifest = None
-    return manifest.kind if manifest is not None else _kind_by_files(folder)
-
-
-def _kind_by_files(folder: Path) -> str:
-    """The kind of a folder without a manifest, as older versions wrote them."""
-    config, result = peek(folder / "config.json"), peek(folder / "result.json")
-    if (folder / "study.json").is_file():
-        return "study"
-    if (folder / "predictions.tsv").is_file() and {"best_epoch", "labels", "dev"} <= result.keys():
-        return "classifier"
-    if "model_type" in config and {"history", "unigram", "validation_targets"} <= result.keys():
-        return "encoder"
-    return "run" if "stage" in config else ""
-
-
-def refuse_other_models(folder: Path) -> None:
-    """Refuse a folder whose model is one of transformers, and say what to do with it."""
-    kind, architecture = kind_of(folder), peek(folder / "config.json").get("model_type")
-    named = shlex.quote(str(folder))
-    if kind == "classifier" and not (folder / "model" / "config.json").is_file():
-        raise UserError(
-            f"{folder} is a bag-of-words classifier, not a run: `attnlab runs show {named}` shows its results,"
-            " and attnlab classify evaluates it on other texts with --test"
-        )
-    if kind == "classifier":
-        load = f"AutoModelForSequenceClassification.from_pretrained({str(folder / 'model')!r})"
-        raise UserError(f"{folder} is a transformers classifier already: load it with {load}")
-    if architecture in ("gpt2", "attnlab"):
-        raise UserError(
-            f"{folder} is a transformers model already: to convert it to a run, use `attnlab import {named} runs/NAME`"
-        )
-    if isinstance(architecture, str):
-        what = "an encoder" if kind == "encoder" else f"a model ({architecture})"
-        raise UserError(
-            f"{folder} is {what} of transformers already: load it with AutoModel.from_pretrained({str(folder)!r}), or"
-            f" fine-tune it: attnlab classify --model {named}"
-        )

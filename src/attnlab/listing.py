@@ -1,4 +1,4 @@
-"""The folders under runs/: list them, find them by name or by any setting, show one in full, delete.
+"""The folders under runs/: tell their kinds, list them, find them by name or by any setting, show one in full, delete.
 
 Every folder becomes an `Entry`, whatever its state: complete, stopped, damaged, or not written by attnlab.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.config import RunConfig, flatten, resolve
-from attnlab.errors import AttnlabError, ConfigError, StorageError, UserError, unknown
+from attnlab.errors import AttnlabError, CheckpointError, ConfigError, StorageError, UserError, unknown
 from attnlab.folders import (
     MANIFEST,
     Manifest,
     is_locked,
     is_written,
-    kind_of,
     note_without_manifest,
     parse_json,
+    peek,
     read_json,
 )
 from attnlab.usercode import split_names
@@ -93,6 +94,75 @@ class Entry:
         when = datetime.fromtimestamp(self.when, UTC).isoformat(timespec="seconds")
         inside = {"runs": [one.plain() for one in self.runs]} if self.kind == "study" else {}
         return {"path": str(self.path), **self.columns(), "when": when, "settings": dict(self.settings), **inside}
+
+
+# Kinds
+
+
+def kind_of(folder: Path) -> str:
+    """Return the kind of a folder from its manifest, else from its files; "" for an unknown folder."""
+    try:
+        manifest = Manifest.read(folder)
+    except CheckpointError:
+        manifest = None
+    return manifest.kind if manifest is not None else _kind_by_files(folder)
+
+
+def _kind_by_files(folder: Path) -> str:
+    """The kind of a folder without a manifest, as older versions wrote them."""
+    config, result = peek(folder / "config.json"), peek(folder / "result.json")
+    if (folder / "study.json").is_file():
+        return "study"
+    if (folder / "predictions.tsv").is_file() and {"best_epoch", "labels", "dev"} <= result.keys():
+        return "classifier"
+    if "model_type" in config and {"history", "unigram", "validation_targets"} <= result.keys():
+        return "encoder"
+    return "run" if "stage" in config else ""
+
+
+def refuse_other_models(folder: Path) -> None:
+    """Refuse a folder whose model is one of transformers, and say what to do with it."""
+    kind, architecture = kind_of(folder), peek(folder / "config.json").get("model_type")
+    named = shlex.quote(str(folder))
+    if kind == "classifier" and not (folder / "model" / "config.json").is_file():
+        raise UserError(
+            f"{folder} is a bag-of-words classifier, not a run: `attnlab runs show {named}` shows its results,"
+            " and attnlab classify evaluates it on other texts with --test"
+        )
+    if kind == "classifier":
+        load = f"AutoModelForSequenceClassification.from_pretrained({str(folder / 'model')!r})"
+        raise UserError(f"{folder} is a transformers classifier already: load it with {load}")
+    if architecture in ("gpt2", "attnlab"):
+        raise UserError(
+            f"{folder} is a transformers model already: to convert it to a run, use `attnlab import {named} runs/NAME`"
+        )
+    if isinstance(architecture, str):
+        what = "an encoder" if kind == "encoder" else f"a model ({architecture})"
+        raise UserError(
+            f"{folder} is {what} of transformers already: load it with AutoModel.from_pretrained({str(folder)!r}), or"
+            f" fine-tune it: attnlab classify --model {named}"
+        )
+
+
+def run_folder(path: Path) -> Path:
+    """Return the folder of a run, or of the fine-tuned model of a study; anything else is refused with advice."""
+    if kind_of(path) == "study":
+        several = sorted(one.parent for one in path.glob("*/seed-*/config.json"))
+        if several or "specimens" in read_json(path / "study.json").get("plan", {}):
+            example = several[0] if several else path / "SPECIMEN" / "seed-0"
+            raise UserError(f"{path} is a comparison of several runs: name one of them, such as {example}")
+        refuse_other_models(path / "best")
+        if not (path / "finetune" / "model").is_dir():
+            if is_written(path / "result.json"):
+                raise UserError(f"{path} is a finished study, not a run: see `attnlab runs show {path}`")
+            raise UserError(f"{path} was stopped before its model was finished: resume with `attnlab resume {path}`")
+        path = path / "finetune"
+    if not path.is_dir():
+        raise UserError(f"{path}: no such run folder; `attnlab runs` shows those of this folder")
+    refuse_other_models(path)
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path} is not a run folder: it has no config.json")
+    return path
 
 
 # Reading folders

@@ -25,7 +25,8 @@ from torch.nn import functional as F
 from attnlab import registry, usercode
 from attnlab.config import ModelConfig, require, restore_model
 from attnlab.errors import CheckpointError, ConfigError, UserError, unknown
-from attnlab.folders import note_without_manifest, read_bytes, read_json, refuse_other_models
+from attnlab.folders import note_without_manifest, read_bytes, read_json
+from attnlab.listing import refuse_other_models
 from attnlab.mechanisms.heads import Attention
 from attnlab.runs import FORMAT, Run
 from attnlab.taps import Tap

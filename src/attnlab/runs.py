@@ -36,13 +36,13 @@ from attnlab.folders import (
     read_bytes,
     read_json,
     refuse_existing,
-    refuse_other_models,
     reporting_damage,
     to_json,
     unlist,
     write_bytes,
     write_folder,
 )
+from attnlab.listing import run_folder
 from attnlab.machine import environment
 from attnlab.records import plain
 
@@ -129,27 +129,8 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
-        """Open an existing run."""
-        path = Path(path)
-        if (path / "study.json").is_file():
-            several = sorted(one.parent for one in path.glob("*/seed-*/config.json"))
-            if several or "specimens" in read_json(path / "study.json").get("plan", {}):
-                example = several[0] if several else path / "SPECIMEN" / "seed-0"
-                raise UserError(f"{path} is a comparison of several runs: name one of them, such as {example}")
-            refuse_other_models(path / "best")
-            if not (path / "finetune" / "model").is_dir():
-                if is_written(path / "result.json"):
-                    raise UserError(f"{path} is a finished study, not a run: see `attnlab runs show {path}`")
-                raise UserError(
-                    f"{path} was stopped before its model was finished: resume with `attnlab resume {path}`"
-                )
-            path = path / "finetune"
-        if not path.is_dir():
-            raise UserError(f"{path}: no such run folder; `attnlab runs` shows those of this folder")
-        refuse_other_models(path)
-        if not (path / "config.json").is_file():
-            raise UserError(f"{path} is not a run folder: it has no config.json")
-        return cls(path)
+        """Open an existing run, or the fine-tuned model of a study."""
+        return cls(run_folder(Path(path)))
 
     @property
     def record(self) -> RunRecord:
