@@ -25,6 +25,7 @@ from attnlab.studies import recall
 from attnlab.studies.recall import split_facts
 from attnlab.tokenizers import Tokenizer
 from attnlab.trust.training_data import TrainingData
+from verbs import call
 
 GIVEN: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
@@ -314,12 +315,13 @@ def test_a_preset_of_words_is_refused_before_training(tmp_path: Path, console: C
 
 
 @pytest.mark.parametrize("track", ["pure", "assisted"])
-def test_the_corpus_is_read_once_and_each_tokenizer_learned_once(
-    track: str, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+def test_corpus_and_questions_are_read_once_and_each_tokenizer_learned_once(
+    track: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
     export("people:60", tmp_path)
-    files = {key: str(tmp_path / name) for key, name in (("corpus", "corpus.txt"), ("facts", "train.tsv"))}
+    names = {"corpus": "corpus.txt", "facts": "train.tsv", "exam": "test.tsv"}
+    files = {use: tmp_path / name for use, name in names.items()}
     counted: Counter[str] = Counter()
 
     def count(owner: Any, name: str, key: Callable[..., str]) -> None:
@@ -335,10 +337,13 @@ def test_the_corpus_is_read_once_and_each_tokenizer_learned_once(
         count(sources, name, lambda path: Path(path).name)
     count(Tokenizer, "train", lambda *_: "tokenizer")
     count(Reader, "train", lambda *_: "reader")
-    held_out = 10 if track == "pure" else 0
-    plan = replace(PLAN, **files, exam=str(tmp_path / "test.tsv"), track=track, held_out=held_out)
-    result = recall.STUDY.begin(plan, tmp_path / "study", console)
-    assert (result["calibration"] is None) == (track == "assisted")
+    options = [f"--{table}.{name}={value}" for table in GIVEN for name, value in GIVEN[table].items()]
+    named = [f"--{use}={path}" for use, path in files.items()]
+    out = tmp_path / "study"
+    assert call("run", "recall", *named, "--track", track, "--preset", "quick", "--out", out, *options) == 0
+    kept = out / "questions" / "held-out.tsv"  # a tenth, unless --held-out says otherwise
+    held_out = len(files["facts"].read_text().splitlines()) // 10 if track == "pure" else 0
+    assert (kept.read_text().count("\n") if kept.exists() else 0) == held_out
     # In the assisted track, the model without pretraining must not see what the reader wrote.
     expected = {"tokenizer": 1} if track == "pure" else {"tokenizer": 2, "reader": 1}
     stored = {"held-out.tsv": 1} if track == "pure" else {"taught.tsv": 1}

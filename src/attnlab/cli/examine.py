@@ -116,13 +116,12 @@ def ask(
 
     After `attnlab calibrate` it answers only if the risk is at most --max-risk.
     """
-    if not question.strip():
-        raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
     at_least_one("top", top)
-    if not 0 < max_risk < 1:
-        raise UserError(f"--max-risk must lie between 0 and 1, such as 0.1, not {max_risk:g}")
-    from attnlab.trust import Oracle
+    from attnlab.stats.checks import check_level
+    from attnlab.trust.asking import Oracle, checked_question
 
+    question = checked_question(question)
+    check_level(max_risk, "--max-risk")
     with indexing() as progress:
         oracle = Oracle(folder, progress, trust_code=trust_code)
     answer = oracle.answer(question, max_risk, top)

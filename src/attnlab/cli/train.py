@@ -107,14 +107,11 @@ def recall(
     Without files: of the built-in people. Settings given as options are those of pretraining; a file
     given by --config may hold tables [finetune.train] and [scratch.train] for the other trainings.
     """
-    from attnlab import corpora
     from attnlab.studies.recall import STUDY, Plan
+    from attnlab.studies.study import all_or_none
 
-    if (corpus is None) != (facts is None) or (corpus is None) != (exam is None):
-        raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
-    if corpus is not None and facts is not None and exam is not None:
-        tenth = 0 if track == "assisted" else len(corpora.load_questions(facts)) // 10
-        plan = Plan(corpus=corpus, facts=facts, exam=exam, held_out=tenth if held_out is None else held_out)
+    if files := all_or_none(corpus, facts, exam):
+        plan = Plan(*files, held_out=held_out)
     else:
         world = "people:300" if model.quick else "people"
         plan = Plan(corpus=world, facts=f"{world}:train", exam=f"{world}:test", held_out=held_out or 0)

@@ -63,8 +63,15 @@ class Plan(Training):
     command: str = "attnlab run"
     quick: bool = False
     track: str = "pure"
-    held_out: int = 0  # training questions kept for calibration
+    held_out: int | None = 0  # training questions kept for calibration; None for the usual number
     calibration: str | None = None  # or other questions for it
+
+    @property
+    def kept(self) -> int:
+        """The number of training questions kept for calibration: usually a tenth, in the assisted track none."""
+        if self.held_out is None:
+            return 0 if self.track == "assisted" else len(self.data.questions(self.facts)) // 10
+        return self.held_out
 
     @property
     def seed(self) -> int:
@@ -82,18 +89,18 @@ def check(plan: Plan) -> None:
     if plan.track not in _TRACKS:
         raise UserError(unknown("track", plan.track, _TRACKS))
     corpus, facts = plan.data.corpus(plan.corpus), plan.data.questions(plan.facts)
-    if not 0 <= plan.held_out <= len(facts) // 2:
+    if not 0 <= plan.kept <= len(facts) // 2:
         raise UserError(
-            f"--held-out {plan.held_out}: keep back 0 to {len(facts) // 2:,} of the {len(facts):,} training questions"
+            f"--held-out {plan.kept}: keep back 0 to {len(facts) // 2:,} of the {len(facts):,} training questions"
         )
     if plan.track == "assisted":
-        if plan.held_out:
+        if plan.kept:
             raise UserError(
                 "--held-out is for the pure track: the reader's questions about held-out people are trained on"
             )
         _ = plan.reader
     config = plan.settings("pretrain")
-    sources = plan.data.made(corpus, split_facts(corpus, facts, plan.held_out, plan.seed)[0])
+    sources = plan.data.made(corpus, split_facts(corpus, facts, plan.kept, plan.seed)[0])
     tokenizer = stages.learn_tokenizer(config, sources)
     for stage in get_args(Stage):
         stages.check_settings(plan.settings(stage), sources, tokenizer)
@@ -181,7 +188,7 @@ def train(plan: Plan, folder: Path, console: Console) -> None:
     console.print(
         f"{len(corpus.lines):,} documents, {len(facts):,} training questions,"
         + (f" {written:,} more written by a reader," if written else "")
-        + (f" {plan.held_out:,} held out for calibration," if plan.held_out else "")
+        + (f" {plan.kept:,} held out for calibration," if plan.kept else "")
         + f" {len(exam):,} exam questions"
     )
     unknown_names = sum(not corpora.documents_about(corpus, item.question) for item in (*facts, *exam))
@@ -317,13 +324,13 @@ def split_facts(
 def _prepare(plan: Plan, folder: Path) -> _Lessons:
     """The questions of the study, stored in its folder unless they are the user's own files."""
     assisted = plan.track == "assisted"
-    if not plan.held_out and not assisted:
+    if not plan.kept and not assisted:
         return _Lessons(plan.facts, plan.facts, plan.calibration)
     target = folder / _FOLDER
     if not target.exists():
         corpus, facts = plan.data.corpus(plan.corpus), plan.data.questions(plan.facts)
-        asked, kept = split_facts(corpus, facts, plan.held_out, plan.seed)
-        files = {_TRAIN: asked, **({_HELD_OUT: kept} if plan.held_out else {})}
+        asked, kept = split_facts(corpus, facts, plan.kept, plan.seed)
+        files = {_TRAIN: asked, **({_HELD_OUT: kept} if plan.kept else {})}
         if assisted:
             # If the reader is unsure, the document mostly does not tell, and the model guesses better than the reader.
             files[_TAUGHT] = (*asked, *(one.question for one in plan.reader.write(at_least=_SURE)))
@@ -333,7 +340,7 @@ def _prepare(plan: Plan, folder: Path) -> _Lessons:
     return _Lessons(
         str(target / _TRAIN),
         str(target / (_TAUGHT if assisted else _TRAIN)),
-        str(target / _HELD_OUT) if plan.held_out else plan.calibration,
+        str(target / _HELD_OUT) if plan.kept else plan.calibration,
     )
 
 

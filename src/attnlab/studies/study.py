@@ -173,6 +173,15 @@ class Datasets:
         return stages.Sources(corpus, facts, source, self._tokenizers)
 
 
+def all_or_none(corpus: str | None, facts: str | None, exam: str | None) -> tuple[str, str, str] | None:
+    """The data that a user names; naming a part of it is an error."""
+    if corpus is not None and facts is not None and exam is not None:
+        return corpus, facts, exam
+    if corpus is None and facts is None and exam is None:
+        return None
+    raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
+
+
 # Studies that train models
 
 

@@ -23,7 +23,7 @@ from attnlab.corpora import Corpus, Question
 from attnlab.corpora.evidence import name_in
 from attnlab.corpora.index import Index
 from attnlab.corpora.library import headings_in
-from attnlab.errors import DataError, UserError
+from attnlab.errors import DataError
 from attnlab.evaluate import encode_questions
 from attnlab.folders import verify
 from attnlab.records import flat
@@ -84,8 +84,7 @@ class Plan(Training):
 
 def check(plan: Plan) -> None:
     """Find errors before training: settings, data, questions that are too long or have no answers."""
-    if not 0 < plan.max_risk < 1:
-        raise UserError(f"--max-risk must lie between 0 and 1, such as 0.1, not {plan.max_risk:g}")
+    stats.checks.check_level(plan.max_risk, "--max-risk")
     world = plan.world
     sources = plan.data.made(Corpus(plan.corpus, world.lines), world.facts)
     config = plan.settings("pretrain")

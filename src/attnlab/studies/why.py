@@ -25,7 +25,6 @@ from attnlab.config import Settings, Stage, absolute_given, diff, merge
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
 from attnlab.evaluate import Score, encode_questions, majority
-from attnlab.machine import cores
 from attnlab.model import LanguageModel, load_model
 from attnlab.records import flat
 from attnlab.report.why import document
@@ -34,7 +33,7 @@ from attnlab.runs import lineage, unused_path
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import compare_answers, settings_of
-from attnlab.studies.compare.plan import fingerprints, seed_numbers, try_once
+from attnlab.studies.compare.plan import fingerprints, job_count, seed_numbers, try_once
 from attnlab.studies.compare.records import Record, Records, notes_on, read_records, whole_result
 from attnlab.studies.compare.specimens import Specimen
 from attnlab.studies.study import Result, Study, StudyResult
@@ -131,8 +130,6 @@ def make_plan(
     world = _checked_world(world or (_QUICK_WORLD if quick else _WORLD), max(forms))
     if 1 not in forms:
         raise UserError("--forms must hold 1, with which several forms are compared, such as --forms 1,4")
-    if jobs < 0:
-        raise UserError(f"--jobs must be at least 1, or 0 for one per core, not {jobs}")
     _refuse_chosen(given or {})
     file = str(config.resolve()) if config else None
     base = Specimen("", preset or _PRESET, file, absolute_given(given or {})).with_default("train", "threads", 1)
@@ -146,7 +143,7 @@ def make_plan(
         corpus=world,
         facts=f"{world}:train",
         exam=f"{world}:test",
-        jobs=jobs or max(1, min(cores() // threads, len(specimens) * len(numbers))),
+        jobs=job_count(jobs, threads, len(specimens) * len(numbers)),
         study="why",
         title=_TITLE,
         question=_QUESTION,

@@ -124,9 +124,7 @@ class Oracle:
 
     def answer(self, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
         """Answer one question, or abstain."""
-        question = " ".join(question.split())
-        if not question:
-            raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
+        question = checked_question(question)
         stats.checks.check_count(top, "top")
         rule, asked = self.rule(max_risk), self.distribution([question])
         distance = float(asked.distance(np.array(self.calibration.prior))[0]) if self.calibration else None
@@ -177,6 +175,14 @@ class Oracle:
             "Not calibrated: its probabilities guarantee nothing. Calibrate it once, with questions that it was not"
             f" trained on: attnlab calibrate {shlex.quote(str(self.run.path))} --questions FILE"
         )
+
+
+def checked_question(text: str) -> str:
+    """A question on one line; an empty one is an error."""
+    question = " ".join(text.split())
+    if not question:
+        raise UserError("the question is empty: write one, such as 'Where was Hank Aaron born?'")
+    return question
 
 
 def _in_words(said: str, probability: float, judged: Judgement, max_risk: float, note: str) -> str:

@@ -20,7 +20,7 @@ from attnlab.model import LanguageModel
 from attnlab.perplexity import PROBES
 from attnlab.runs import Run
 from attnlab.studies.compare.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
-from attnlab.studies.study import Datasets, sums_of_files
+from attnlab.studies.study import Datasets, all_or_none, sums_of_files
 
 _PRESETS = {"words": "nano-words", "spans": "mingpt"}  # default per task; others: small
 _PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the corpus that nano-words is made for
@@ -115,11 +115,12 @@ class Data:
             return self if self.corpus else Data("prose:train", "prose:dev")
         if self.dev:
             raise UserError(f"task {task} is examined with questions: give --exam instead of --dev")
-        named = [self.corpus, self.facts, self.exam]
-        if None in named and any(named):
-            raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
         world = "people:300" if quick else "people"
-        return self if self.corpus else Data(world, None, f"{world}:train", f"{world}:dev")
+        return (
+            self
+            if all_or_none(self.corpus, self.facts, self.exam)
+            else Data(world, None, f"{world}:train", f"{world}:dev")
+        )
 
 
 def make_plan(
@@ -142,8 +143,6 @@ def make_plan(
     for name in more:
         if name not in _MORE:
             raise UserError(unknown("argument", name, (*_MORE, *inspect.signature(make_plan).parameters)))
-    if jobs < 0:
-        raise UserError(f"--jobs must be at least 1, or 0 for one per core, not {jobs}")
     if any(map(is_run, names)):
         asked = {"task": task, "vary": vary, "preset": preset, "config": config, "seeds": seeds, "quick": quick}
         _refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
@@ -164,9 +163,17 @@ def make_plan(
         specimens = tuple(one.with_default("train", "epochs", epochs) for one in specimens)
     threads = max(one.settings(0).train.threads or 1 for one in specimens)
     numbers = seed_numbers(seeds)
-    jobs = jobs or max(1, min(cores() // threads, len(specimens) * len(numbers)))
-    fields = {**asdict(data), "jobs": jobs, "quick": quick, "title": _default_title(specimens, task), **more}
+    at_a_time = job_count(jobs, threads, len(specimens) * len(numbers))
+    fields = {**asdict(data), "jobs": at_a_time, "quick": quick, "title": _default_title(specimens, task), **more}
     return Plan(specimens, varied, numbers, **fields)
+
+
+def job_count(asked: int, threads: int = 1, runs: int | None = None) -> int:
+    """How many runs are trained at a time; 0 asks for as many as there are cores for."""
+    if asked < 0:
+        raise UserError(f"--jobs must be at least 1, or 0 for one per core, not {asked}")
+    most = cores() // threads
+    return asked or max(1, most if runs is None else min(most, runs))
 
 
 def seed_numbers(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -211,7 +218,7 @@ def _plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> P
         held_out = f"{corpus.removesuffix(':train')}:dev"
     fields: dict[str, Any] = {
         "corpus": corpus,
-        "jobs": jobs or cores(),
+        "jobs": job_count(jobs),
         "runs": runs,
         "title": _default_title(specimens, task),
     }
