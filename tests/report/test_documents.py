@@ -318,6 +318,19 @@ def test_results_of_older_versions_say_nothing_of_their_kind() -> None:
         document_of(upgrade({"seconds": 1}))
 
 
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_row_has_the_tone_of_a_leak_only_if_it_is_marked(name: str) -> None:
+    rows = [row for table in document(name).tables() for row in table.rows]
+    assert not [row for row in rows if row.tone == "leaks" and not row.mark]
+    assert not [row for row in rows if row.mark and not row.tone]
+
+
+def test_second_lines_have_columns_of_their_own_in_csv() -> None:
+    heading = as_csv(document("recall").tables()[0]).split("\n")[0].split(",")
+    assert heading[:2] == ["Model", "Note"]
+    assert "Most common answer" in heading
+
+
 def test_numbers_that_json_does_not_know_are_null() -> None:
     odd = replace(document("runs").tables()[0].rows[0], cells=[Cell("NaN", math.nan), Cell("∞", math.inf)])
     made = replace(document("runs"), sections=[])
