@@ -110,6 +110,12 @@ def test_judging_needs_the_folder_only(
     assert recall.STUDY.document(again).title == whole[1]["title"]
 
 
+def test_a_result_without_a_verdict_has_the_same_report(whole: Whole) -> None:
+    older = {key: value for key, value in whole[1].items() if key != "verdict"}
+    assert recall.STUDY.document(older) == recall.STUDY.document(whole[1])
+    assert whole[1]["verdict"] == [*recall.STUDY.document(older).lead]
+
+
 def test_a_study_that_was_killed_goes_on_to_the_same_result(
     whole: Whole, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

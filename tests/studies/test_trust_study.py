@@ -54,6 +54,9 @@ def test_the_whole_story_stopped_and_gone_on_with(
             trust.STUDY.begin(PLAN, folder, console)
     result = studies.resume(folder, console)
     assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))
+    older = {key: value for key, value in result.items() if key != "verdict"}
+    assert trust.STUDY.document(older) == trust.STUDY.document(result)
+    assert result["verdict"] == [*trust.STUDY.document(older).lead]
     groups = {one["name"]: one for one in result["groups"]}
     assert list(groups) == ["known", "withheld", "invented"]
     for name, one in groups.items():

@@ -371,7 +371,7 @@ def document(result: Result) -> Document:
     return report_of(
         "recall",
         result,
-        [outcome(rows, world)],
+        result.get("verdict") or [outcome(rows, world)],  # older results do not hold it
         [
             *section("Results", _accuracy_chart(rows), _results_table(rows)),
             *section("Training", *training_blocks(runs)),

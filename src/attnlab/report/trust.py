@@ -321,7 +321,7 @@ def document(result: Result) -> Document:
     return report_of(
         "trust",
         result,
-        [outcome(result)],
+        result.get("verdict") or [outcome(result)],  # older results do not hold it
         [
             *section("Results", histogram_chart(result), summary_table(result)),
             *section("Known or not", _separation_table(result) if result["separation"] else None),

@@ -31,8 +31,8 @@ from attnlab.folders import add_files, verify, write_folder
 from attnlab.look import is_over_tokens
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
-from attnlab.records import flat
-from attnlab.report.recall import document
+from attnlab.records import flat, plain
+from attnlab.report.recall import document, outcome
 from attnlab.report.words import short_answer
 from attnlab.runs import Run
 from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
@@ -177,6 +177,7 @@ class _RecallResult(StudyResult):
     answers: _Answers
     attention: _Attention | None
     calibration: CalibrationSummary | None
+    verdict: list[str]
 
 
 def train(plan: Plan, folder: Path, console: Console) -> None:
@@ -216,27 +217,30 @@ def judge(plan: Plan, folder: Path, console: Console) -> _RecallResult:
     calibrated = _calibrate(plan, runs["finetune"], lessons, console)
     attention = _look(*load_model(runs["finetune"].model), main)
     training = sum(one.result["seconds"] for one in runs.values())
+    world = _WorldSummary(
+        corpus=Path(plan.corpus).name,
+        documents=len(corpus.lines),
+        characters=sum(len(line) + 1 for line in corpus.lines),
+        training_questions=len(facts),
+        exam=Path(plan.exam).name,
+        exam_questions=len(exam),
+        asked_before=len({item.question for item in facts} & {item.question for item in exam}),
+        quick=plan.quick,
+        track=plan.track,
+        written_questions=len(taught) - len(facts),
+    )
+    rows = [describe_row(one, examinations[one.name], runs) for one in _CONTESTANTS if one.name in examinations]
     return _RecallResult(
         track=plan.track,
         title=_TRACKS[plan.track],
         command=plan.command,
-        world=_WorldSummary(
-            corpus=Path(plan.corpus).name,
-            documents=len(corpus.lines),
-            characters=sum(len(line) + 1 for line in corpus.lines),
-            training_questions=len(facts),
-            exam=Path(plan.exam).name,
-            exam_questions=len(exam),
-            asked_before=len({item.question for item in facts} & {item.question for item in exam}),
-            quick=plan.quick,
-            track=plan.track,
-            written_questions=len(taught) - len(facts),
-        ),
-        rows=[describe_row(one, examinations[one.name], runs) for one in _CONTESTANTS if one.name in examinations],
+        world=world,
+        rows=rows,
         runs={name: TrainedRun.read(one) for name, one in runs.items()},
         answers=_pick_answers(main, corpus),
         attention=attention,
         calibration=calibrated,
+        verdict=[outcome(plain(rows), plain(world))],
         seconds=round(training + time.perf_counter() - began, 1),
     )
 

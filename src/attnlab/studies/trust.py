@@ -26,8 +26,8 @@ from attnlab.corpora.library import headings_in
 from attnlab.errors import DataError
 from attnlab.evaluate import encode_questions
 from attnlab.folders import verify
-from attnlab.records import flat
-from attnlab.report.trust import document
+from attnlab.records import flat, plain
+from attnlab.report.trust import document, outcome
 from attnlab.runs import Run
 from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
 from attnlab.studies.trust_world import Pools, World, make_world
@@ -245,6 +245,7 @@ class _TrustResult(StudyResult):
     measured: _Measured = flat()
     calibration: trust.CalibrationSummary
     runs: dict[str, TrainedRun]
+    verdict: list[str]
 
 
 def _stored_questions(plan: Plan, folder: Path) -> dict[str, tuple[Question, ...]]:
@@ -292,6 +293,7 @@ def judge(plan: Plan, folder: Path, _console: Console) -> _TrustResult:
         measured=measured,
         calibration=calibrated.summary(_RISKS),
         runs={name: TrainedRun.read(one) for name, one in runs.items()},
+        verdict=[outcome({**plain(measured), "max_risk": plan.max_risk})],
         seconds=round(training + time.perf_counter() - began, 1),
     )
 
@@ -321,8 +323,8 @@ def _ask_all(name: str, oracle: Oracle, questions: Sequence[Question], max_risk:
     """Ask a group of questions."""
     assert oracle.calibration is not None
     texts = [item.question for item in questions]
-    plain = oracle.plain(texts)
-    asked = oracle.calibrated(texts, plain)
+    uncalibrated = oracle.plain(texts)
+    asked = oracle.calibrated(texts, uncalibrated)
     distance = asked.distance(np.array(oracle.calibration.prior))
     said = [answer for answer, _ in asked.best()]
     judged = [
@@ -333,7 +335,7 @@ def _ask_all(name: str, oracle: Oracle, questions: Sequence[Question], max_risk:
         name=name,
         questions=tuple(questions),
         said=tuple(said),
-        before=tuple(plain.confidence.tolist()),
+        before=tuple(uncalibrated.confidence.tolist()),
         confidence=tuple(asked.confidence.tolist()),
         entropy=tuple(asked.entropy().tolist()),
         distance=tuple(distance.tolist()),
