@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.hf.bag import Bag
+from attnlab.report import document_of
 from attnlab.stats import proportion_interval
 from verbs import call
 
@@ -140,6 +141,12 @@ def test_the_page_has_it_all(done: Path, result: dict) -> None:
     assert "Labels on test" in page
     assert "95 % interval" in text
     assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_result_without_a_verdict_has_the_same_report(result: dict) -> None:
+    older = {key: value for key, value in result.items() if key != "verdict"}
+    assert document_of(older) == document_of(result)
+    assert result["verdict"] == [*document_of(older).lead]
 
 
 def test_what_is_shown_before_training(

@@ -24,7 +24,7 @@ from attnlab.hf.loading import PACKAGES, load_encoder, locate, need_extra
 from attnlab.hf.settings import BAG_OF_WORDS, FineTuning
 from attnlab.machine import environment
 from attnlab.records import flat, plain
-from attnlab.report import strict, write_report
+from attnlab.report import classification, strict, write_report
 from attnlab.stages import QUIET, Show, silent
 from attnlab.stats import proportion_interval
 from attnlab.studies.study import Result
@@ -262,10 +262,11 @@ class _Classification:
     command: str
     finished: str
     environment: dict[str, str | int]
+    verdict: list[str] = field(default_factory=list)
 
 
 def _judge(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, command: str) -> _Classification:
-    return _Classification(
+    judged = _Classification(
         title=f"{short_name(model)} on {tables.train.source}",
         model=model,
         name=short_name(model),
@@ -279,6 +280,7 @@ def _judge(model: str, tables: Tables, settings: FineTuning, outcome: Outcome, c
         finished=time.strftime("%Y-%m-%d %H:%M"),
         environment={**environment(), **versions()},
     )
+    return replace(judged, verdict=[classification.outcome(plain(judged))])
 
 
 def describe_tables(tables: Tables) -> _TablesSummary:

@@ -54,7 +54,8 @@ def _warnings(result: Result) -> list[Notice]:
 # One classification
 
 
-def _outcome(result: Result) -> str:
+def outcome(result: Result) -> str:
+    """The main result, in a few sentences."""
     part = "test" if result["test"] else "dev"
     one = result[part]
     said = (
@@ -266,7 +267,7 @@ def document(result: Result) -> Document:
     return report_of(
         "classification",
         result,
-        [_outcome(result)],
+        result.get("verdict") or [outcome(result)],  # older results do not hold it
         [
             *section("Results", _accuracy_table(result)),
             *section("Training", *_curve_charts(result), _epochs_table(result), _strength_chart(result)),
