@@ -148,7 +148,7 @@ def test_mechanisms_are_tiled_over_layers_and_unknown_ones_refused() -> None:
     assert len(model.blocks) == 3
     with pytest.raises(ConfigError, match="did you mean dot"):
         meta_model(ModelConfig(mechanism="dott"))
-    with pytest.raises(ConfigError, match="which model.mechanism does not use"):
+    with pytest.raises(ConfigError, match="but model.mechanism uses only dot"):
         meta_model(ModelConfig(options={"sliding": {"window": 3}}))
 
 

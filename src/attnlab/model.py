@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from attnlab import registry, usercode
 from attnlab.config import ModelConfig, require, restore_model
-from attnlab.errors import CheckpointError, ConfigError, UserError, unknown
+from attnlab.errors import CheckpointError, ConfigError, UserError
 from attnlab.folders import note_without_manifest, read_bytes, read_json
 from attnlab.listing import refuse_other_models
 from attnlab.mechanisms.heads import Attention
@@ -53,7 +53,9 @@ def make_attention(config: ModelConfig, layer: int) -> nn.Module:
     used = [entry.short_name for entry in entries]
     for name in config.options:
         if name not in used:
-            raise ConfigError(unknown("mechanism in model.options, which model.mechanism does not use,", name, used))
+            raise ConfigError(
+                f"model.options.{name} is given, but model.mechanism uses only {', '.join(used)}: correct one"
+            )
     entry = entries[layer % len(entries)]
     if config.bottleneck and layer in (0, config.n_layer - 1) and entry.name != "dot":
         raise ConfigError(f"with a bottleneck the first and last layers must be 'dot', not '{entry.name}'")

@@ -119,7 +119,7 @@ def corpus_find(
     for line in lines:
         say(line.text)
     if not lines:
-        say(f"no line is about exactly '{name}'" + ("; the most similar names:" if nearest else ", nor like it"))
+        say(f"no line is about '{name}'" + ("; the most similar names:" if nearest else " or a similar name"))
     for one in nearest:
         say(f"{100 * one.similarity:5.0f} %  {one.name}")
 

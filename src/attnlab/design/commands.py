@@ -301,7 +301,7 @@ def check(
             console.print(Text.assemble(f"  {o.name:<{wide}}  ", verdict, points))
             console.print(Padding(Text(o.message, style="dim" if o.passed else ""), (0, 0, 0, wide + 4)))
         for reading in sorted({o.reading for o in marks.outcomes if o.reading}):
-            console.print(Text(f"Read: {reading}.", style="dim"))
+            console.print(Text(f"This reads the {reading}.", style="dim"))
         console.print(f"{marks.points:g} of {marks.most:g} points")
     if not marks.passed:
         raise SystemExit(1)

@@ -64,7 +64,7 @@ class Result:
     def __post_init__(self) -> None:
         """Name the reading in the statement and in the certificate."""
         if self.reading is not None:
-            said = f"Read: {self.reading}."
+            said = f"This reads the {self.reading}."
             if not self.statement.endswith(said):
                 object.__setattr__(self, "statement", f"{self.statement} {said}")
             if self.certificate is not None:

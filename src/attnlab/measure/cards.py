@@ -56,7 +56,7 @@ class MechanismCard:
         if not options:
             return command
         first = next((one for one in options if one.name in self.entry.knobs), options[0])
-        return f"{command} --model.options.{self.entry.name}.{first.name} {_example(self.entry, first)}"
+        return f"{command} --model.options.{self.entry.short_name}.{first.name} {_example(self.entry, first)}"
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""

@@ -116,7 +116,7 @@ def _gradient_at(subject: Subject, setting: Setting, by_position: bool) -> Findi
         return Finding(0.0, "", (0.0,) if by_position else ())
     shares = gradient_leak(subject, setting, asked)
     row = int(shares.argmax())
-    says = f"a share {shares.max():.2g} of the gradient of output {asked[row]} lies on later tokens ({setting})"
+    says = f"{100 * shares.max():.2g} % of the gradient of output {asked[row]} falls on later tokens ({setting})"
     sizes = [0.0] * setting.tokens
     for position, share in zip(asked, shares.tolist(), strict=True):
         sizes[position] = share
@@ -220,9 +220,8 @@ def _padding_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
     if setting.norm == 1 and setting.tokens <= RULER:
         with suppress(NotTested):
             share = _padding_gradient(subject, setting, hidden)
-            yield Finding(
-                share, f"a share {share:.2g} of the gradient lies on hidden tokens ({_CONVENTION}; {setting})"
-            )
+            words = f"{100 * share:.2g} % of the gradient falls on hidden tokens"
+            yield Finding(share, f"{words} ({_CONVENTION}; {setting})")
 
 
 def _padding_leak(subject: Subject, setting: Setting, hidden: Tensor) -> Tensor:

@@ -213,7 +213,7 @@ def measure(
                 admitted[case] = trials.admit(case, tokens)
                 if not admitted[case].skipped:
                     steps[case] = prepare(case.at(tokens), inputs)
-            tell(f"{tokens:,} tokens: time of {len(steps)} in turns")
+            tell(f"{tokens:,} tokens: timing {len(steps)} in turn")
             times = take_turns(steps, limits.rounds, limits.threads)
             for case, point in admitted.items():
                 taken = times.get(case, [])
