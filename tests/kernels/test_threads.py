@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.kernels.threads import in_parts
+from attnlab.kernels import in_parts
 
 
 @given(count=st.integers(0, 40), threads=st.integers(1, 6))
@@ -32,7 +32,7 @@ def test_a_failure_of_any_part_is_raised() -> None:
 
 FORKED = """
 import os, signal
-from attnlab.kernels.threads import in_parts
+from attnlab.kernels import in_parts
 
 def work(begin, end):
     return end - begin

@@ -28,8 +28,7 @@ from attnlab.corpora.labelled import cell_of, text_column
 from attnlab.corpora.sources import licences_of, lines_of, public_name
 from attnlab.errors import DataError, Interrupted, UserError
 from attnlab.folders import folders_above, refuse_existing, to_json, write_folder
-from attnlab.hf.cards import render_card
-from attnlab.hf.loading import load, load_weights, locate, need_extra, quietly, require_reachable
+from attnlab.hf.loading import load, load_weights, locate, need_extra, quietly, render_card, require_reachable
 from attnlab.hf.settings import EncoderConfig
 from attnlab.machine import environment, require_single_process
 from attnlab.stages import QUIET, Show

@@ -31,7 +31,6 @@ except ImportError:
 
 from attnlab.folders import add_files, read_json, refuse_existing, reporting_damage, to_json, write_folder
 from attnlab.hf.attention import equip, register, register_all
-from attnlab.hf.cards import render_card
 from attnlab.hf.conversion import (
     AttnlabWordTokenizer,
     from_gpt2,
@@ -41,7 +40,7 @@ from attnlab.hf.conversion import (
     tokenizer_files,
     tokenizer_from,
 )
-from attnlab.hf.loading import load, load_weights, refuse_pickled
+from attnlab.hf.loading import load, load_weights, refuse_pickled, render_card
 from attnlab.hf.modeling import AttnlabConfig, AttnlabForCausalLM
 from attnlab.look import attentions_of, circuits_of
 from attnlab.model import LanguageModel, count_parameters, load_model

@@ -19,6 +19,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from attnlab.errors import AttnlabError, CheckpointError, DataError, UserError
 from attnlab.folders import peek, verify
 
@@ -324,3 +326,15 @@ def longest_text_of(name: str, tokenizer: PreTrainedTokenizerBase) -> int:
     config = load("AutoConfig", locate(name), name)
     with torch.device("meta"):
         return longest_text(models.from_config(config), tokenizer)
+
+
+def render_card(template: str, **facts: object) -> str:
+    """A model card as Markdown, from the template `model` or `encoder` in cards/."""
+    environment = Environment(
+        loader=PackageLoader("attnlab.hf", "cards"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(f"{template}.md.j2").render(facts)

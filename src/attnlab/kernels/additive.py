@@ -15,10 +15,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnlab.kernels import build
+from attnlab.kernels import build, in_parts
 from attnlab.kernels.additive_plain import BACKWARD, FORWARD, PlainAdditive, flops
 from attnlab.kernels.counting import counted_as
-from attnlab.kernels.threads import in_parts
 
 ALONE = 2**20  # sums; for a smaller problem a second thread only costs time
 

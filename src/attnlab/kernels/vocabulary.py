@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnlab.kernels import build
+from attnlab.kernels import build, in_parts
 from attnlab.kernels.counting import counted_as
-from attnlab.kernels.threads import in_parts
 from attnlab.ops import fill
 
 LARGE = 4096  # words; for smaller vocabularies it does not pay
