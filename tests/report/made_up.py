@@ -218,6 +218,11 @@ def make_cell(way: str, forms: int, exposures: int, right: int) -> Result:
     return cell | read | {"seconds": 31.5, "commonest": "York", "commonest_share": 0.1}
 
 
+def make_tested(difference: float, p: float) -> Result:
+    ends = {"difference": difference, "low": difference - 0.1, "high": difference + 0.1, "level": 0.975}
+    return ends | {"p": p / 2, "adjusted": p, "shown": p < 0.05, "tests": 2, "test": "for new seeds and new questions"}
+
+
 def make_why() -> Result:
     cells = [make_cell("nothing", 0, 0, 6), make_cell("views", 1, 40, 150)]
     cells += [make_cell("lines", forms, times, 5 * forms * times) for forms in (1, 2) for times in (4, 20)]
@@ -233,6 +238,19 @@ def make_why() -> Result:
         "world": {"people": 500, "training_questions": 300, "exam": "people:500:test", "exam_questions": 300},
         "majority": {"commonest_prediction": "York", "accuracy": 0.02},
         "cells": cells,
+        "comparisons": [
+            {"asked": "forms", "a": "lines-x2-20", "b": "lines-x1-20", **make_tested(1 / 3, 0.0004)},
+            {"asked": "views", "a": "views-x1-40", "b": "lines-x1-20", **make_tested(1 / 6, 0.06)},
+        ],
+        "stored": [
+            {
+                "name": "lines-x2-20",
+                "people": 300,
+                "seeds": 2,
+                **make_tested(0.0, 1.0),
+                "equivalence": {"margin": 0.05, "low": -0.02, "high": 0.03, "p": 0.004, "alpha": 0.05},
+            }
+        ],
         "notes": ["2 runs went on after a stop."],
         "verdict": ["Reading more helps: 66.7 % against 13.3 %.", "Forms help: 66.7 % against 33.3 %."],
         "explanation": ["A fact told in one form is learned by heart.", "Told in several, it can be asked for."],

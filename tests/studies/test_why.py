@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
-from attnlab import stages, studies, train
+from attnlab import stages, stats, studies, train
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus
 from attnlab.corpora.library import Corpus
@@ -22,19 +23,24 @@ from attnlab.runs import Run
 from attnlab.studies import why
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.job import work
+from attnlab.studies.compare.records import Record
 from attnlab.studies.study import refuse_changes
 from attnlab.studies.why import (
+    MARGIN,
     PAIRS,
     READ_LINES,
     Cell,
     CellComparison,
     CellResult,
+    Effect,
     Reading,
     Share,
     WorldSummary,
     beginnings,
     by_heart,
     cells_of,
+    compare_all,
+    compare_stored,
     explain,
     grid,
     judge,
@@ -143,8 +149,155 @@ def test_without_spread_the_interval_is_that_of_the_questions() -> None:
 
 def test_beginnings_end_before_the_answer() -> None:
     lines = ("Ann Lee. Lee was born in York .", "Bob Roy. Roy never says where .")
-    asked = (Question("Where was Ann Lee born?", "York"), Question("Where was Bob Roy born?", "Bonn"))
-    assert beginnings(Corpus("here", lines), asked) == [("Ann Lee. Lee was born in", "York")]
+    asked = (Question("Where was Bob Roy born?", "Bonn"), Question("Where was Ann Lee born?", "York"))
+    assert beginnings(Corpus("here", lines), asked) == {1: ("Ann Lee. Lee was born in", "York")}
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What the tests need of a run: its answers."""
+
+    right: list[bool]
+
+    def answers(self) -> list[bool]:
+        return self.right
+
+
+Table = list[list[bool]]
+SEVEN = grid((1, 4), (8, 64))
+
+
+def row(*runs: tuple[int, bool]) -> list[bool]:
+    """So many answers that are right, then so many that are wrong, and so on."""
+    return [value for number, value in runs for _ in range(number)]
+
+
+def compared(usual: list[bool], **other: list[bool]) -> dict[str, CellComparison]:
+    """The study with one seed, in which all cells answer as usual, except those with these roles."""
+    names = roles(SEVEN)
+    right = {one.name: usual for one in SEVEN} | {names[role]: answers for role, answers in other.items()}
+    records = {name: [cast(Record, Answered(answers))] for name, answers in right.items()}
+    return {one.asked: one for one in compare_all(SEVEN, records)}
+
+
+def overlap(a: list[bool], b: list[bool]) -> bool:
+    one, other = share([a]), share([b])
+    return one.low <= other.high and other.low <= one.high
+
+
+def test_a_paired_difference_is_shown_although_the_intervals_of_the_shares_overlap() -> None:
+    less, more = row((27, True), (33, False)), row((37, True), (23, False))
+    assert overlap(more, less)
+    found = compared(less, most=more)
+    assert {asked: one.effect.sign for asked, one in found.items()} == {
+        "reading": 1,
+        "forms": 1,
+        "views": 0,
+        "exposures": 1,
+        "wordings": 1,
+    }
+    assert compared(more, most=less)["forms"].effect.sign == -1
+
+
+def test_intervals_apart_are_not_a_difference_if_the_adjusted_test_shows_none() -> None:
+    usual, views = row((2, True), (12, True), (26, False)), row((2, True), (12, False), (26, True))
+    assert not overlap(usual, views)
+    one = compared(usual, views=views)["views"].effect
+    assert one.p is not None
+    assert one.p < 0.05 < (one.adjusted or 0)
+    assert not one.shown
+
+
+def test_intervals_are_adjusted_for_as_many_tests_as_p() -> None:
+    usual, most = row((20, True), (30, False)), row((30, True), (20, False))
+    one = compared(usual, most=most)["forms"].effect
+    alone = stats.mcnemar(most, usual, alpha=0.01)
+    assert (one.tests, one.level) == (5, 0.99)
+    assert (one.low, one.high) == (alone.low, alone.high)
+    assert one.adjusted == pytest.approx(5 * alone.p)
+
+
+def test_with_one_form_and_one_number_of_exposures_two_pairs_are_tested() -> None:
+    cells = grid((1,), (8,))
+    found = compare_all(cells, {one.name: [cast(Record, Answered(row((9, True))))] for one in cells})
+    assert [(one.asked, one.effect.tests) for one in found] == [("reading", 2), ("views", 2)]
+
+
+def said_of(hearts: Table, asked: Table) -> str:
+    """The paragraph on what one cell has stored."""
+    made = Cell("lines", 1, 64)
+    result = CellResult(made.name, made, share(asked), reading=Reading(1000, 1.0, share(hearts)))
+    stored = compare_stored({made.name: (hearts, asked)})
+    effect = Effect(0.0, -0.1, 0.1, 1.0, "")
+    pairs = [CellComparison("views", made.name, made.name, effect)]
+    return explain({made.name: result}, pairs, stored, WORLD)[0]
+
+
+WORLD = WorldSummary(100, 60, "people:100:test", 25)
+SAME = "What is stored can be asked for"
+MORE = "So it has stored more than a question reaches"
+NEITHER = "Neither a difference nor equivalence within 5 points is shown"
+
+
+def test_equal_shares_of_few_people_do_not_show_that_what_is_stored_can_be_asked_for() -> None:
+    few, many = row((16, True), (4, False)), row((320, True), (80, False))
+    assert f"{NEITHER}: the difference is 0.0 points (95 % interval −" in said_of([few], [few])
+    words = said_of([many], [many])
+    assert f"{SAME}: the two shares differ by less than 5.0 points (two one-sided tests: 90 % interval −" in words
+    assert words.endswith("These tests hold for this one model.")
+    assert "this one model" not in said_of([many, many, many], [many, many, many])
+
+
+def test_a_few_points_among_many_people_are_more_and_less_than_the_margin() -> None:
+    hearts, asked = row((1800, True), (200, False)), row((1760, True), (240, False))
+    words = said_of([hearts], [asked])
+    assert f"{MORE}: the difference is +2.0 points (95 % interval +" in words
+    assert "But the two shares differ by less than 5.0 points" in words
+
+
+def test_more_is_stored_than_asked_for_if_the_people_show_it() -> None:
+    every, half = row((60, True)), row((30, True), (30, False))
+    assert f"{MORE}: the difference is +50.0 points" in said_of([every] * 3, [half] * 3)
+    # Two seeds that disagree show nothing about a third.
+    assert NEITHER in said_of([every] * 2, [every, half])
+    assert "Asked, it knows more than by heart: the difference is −50.0 points" in said_of([half], [every])
+
+
+def test_nothing_stored_and_nothing_answered_is_not_something_that_can_be_asked_for() -> None:
+    none = row((400, False))
+    words = said_of([none], [none])
+    assert SAME not in words
+    assert "The two shares differ by less than 5.0 points" in words
+
+
+def test_people_are_compared_and_not_shares() -> None:
+    """Equal shares of other people leave a wider interval than those of the same people."""
+    first, last = row((50, True), (50, False)), row((50, False), (50, True))
+    same, other = (compare_stored({"one": ([first], [asked])})[0].equivalence for asked in (first, last))
+    assert same is not None
+    assert other is not None
+    assert same.shown
+    assert not other.shown
+
+
+def test_a_true_difference_of_the_margin_seldom_passes_as_equivalent() -> None:
+    """The exact chance that an exam of 75 people shows equivalence, by the number of those who differ."""
+    from scipy.stats import binom
+
+    def passes(differ: int) -> bool:
+        tables = [row((75, True))], [row((differ, False), (75 - differ, True))]
+        same = compare_stored({"one": tables, "most": tables})[0].equivalence
+        return same is not None and same.shown
+
+    assert 0 < sum(binom.pmf(differ, 75, MARGIN) for differ in range(76) if passes(differ)) < 0.025
+
+
+def test_what_is_stored_is_tested_at_a_level_for_all_cells_together() -> None:
+    hearts, asked = row((40, True)), row((34, True), (6, False))
+    alone, both = (compare_stored(dict.fromkeys(names, ([hearts], [asked]))) for names in (("one",), ("one", "most")))
+    assert [one.effect.level for one in both] == [0.975, 0.975]
+    assert both[0].effect.adjusted == pytest.approx(2 * (alone[0].effect.adjusted or 0))
+    assert (both[0].effect.low or 0) < (alone[0].effect.low or 0)
 
 
 def cell(way: Any, forms: int, exposures: int, right: float, heart: float | None = None) -> CellResult:
@@ -156,33 +309,41 @@ def cell(way: Any, forms: int, exposures: int, right: float, heart: float | None
     return CellResult(made.name, made, scored(right), reading=None if way == "nothing" else reading)
 
 
-Said = tuple[dict[str, CellResult], list[CellComparison], WorldSummary]
+def effect(difference: float, p: float, wide: float = 0.05) -> Effect:
+    return Effect(difference, difference - wide, difference + wide, p / 5, "", 5, 0.99, p, p < 0.05)
 
 
-def made_up(one: float, many: float, views: float, heart: float = 0.9) -> Said:
+Said = tuple[dict[str, CellResult], list[CellComparison]]
+
+
+def made_up(one: float, many: float, views: float, not_shown: Sequence[str] = ()) -> Said:
+    """Cells with these shares, and pairs whose differences are shown, except the ones named."""
     every = [
         cell("nothing", 1, 0, 0.05),
         cell("lines", 1, 8, 0.05, 0.5),
         cell("lines", 4, 8, 0.1, 0.5),
         cell("views", 1, 8, 0.2, 0.5),
-        cell("lines", 1, 64, one, heart),
-        cell("lines", 4, 64, many, heart),
+        cell("lines", 1, 64, one, 0.9),
+        cell("lines", 4, 64, many, 0.9),
         cell("views", 1, 64, views, 0.5),
     ]
     cells, names = {each.name: each for each in every}, roles([each.cell for each in every])
     pairs = []
     for asked, (a, b) in PAIRS.items():
         left, right = cells[names[a]], cells[names[b]]
-        apart = left.right.compared(right.right)
-        pairs.append(CellComparison(asked, left.name, right.name, apart, 0.0, None, None, None, ""))
-    return cells, pairs, WorldSummary(100, 60, "people:100:test", 25)
+        difference = left.right.accuracy - right.right.accuracy
+        pairs.append(
+            CellComparison(asked, left.name, right.name, effect(difference, 0.06 if asked in not_shown else 0.01))
+        )
+    return cells, pairs
 
 
-def test_what_lies_apart_is_claimed() -> None:
-    said = verdict(*made_up(one=0.2, many=0.8, views=0.7), 2)
+def test_what_is_shown_is_claimed() -> None:
+    said = verdict(*made_up(one=0.2, many=0.8, views=0.7), WORLD, 2)
     assert said[0] == (
         "Reading helps: a model that met everybody 64 times in 4 forms answers 80.0 % (75.0 to 85.0 %) of the questions"
-        " correctly, one that read nothing 5.0 % (0.0 to 10.0 %)."
+        " correctly, one that read nothing 5.0 % (0.0 to 10.0 %); the difference is +75.0 points (99 % interval +70.0 to"
+        " +80.0 points; p = 0.01 after Holm over 5 tests)."
     )
     assert said[1].startswith("Several forms help: ")
     assert said[2].startswith(
@@ -194,26 +355,27 @@ def test_what_lies_apart_is_claimed() -> None:
     )
 
 
-def test_what_overlaps_is_not_claimed_and_what_hurts_is_said() -> None:
-    said = verdict(*made_up(one=0.5, many=0.55, views=0.3), 2)
-    assert said[1].startswith("Whether several forms help cannot be told here: ")
-    assert said[1].endswith("; the intervals overlap.")
+def test_what_is_not_shown_is_not_claimed_and_what_hurts_is_said() -> None:
+    said = verdict(*made_up(one=0.5, many=0.9, views=0.3, not_shown=["forms"]), WORLD, 2)
+    assert said[1].startswith("Whether several forms help is not shown: ")
+    assert said[1].endswith("+40.0 points (99 % interval +35.0 to +45.0 points; p = 0.06 after Holm over 5 tests).")
     assert said[2].startswith("Views hurt here: ")
 
 
-def test_stored_and_asked_for_are_told_apart() -> None:
-    words = explain(*made_up(one=0.2, many=0.88, views=0.7))
-    assert words[0].startswith(
-        "A model that met everybody 64 times in one form knows 90.0 % (85.0 to 95.0 %) of the places"
-    )
-    assert words[0].endswith("So it has stored more than a question reaches.")
-    assert words[1].endswith("What is stored can be asked for, as far as these intervals tell.")
-    assert "the direction is the same here" in words[2]
-    assert "25.0 % of the tokens" in words[3]
-    assert "Other wordings help still more" in words[3]
-    unsure = explain(*made_up(one=0.5, many=0.5, views=0.5))
-    assert "too small to see it" in unsure[2]
-    assert not any("Views get round that" in one for one in unsure)
+def test_a_claim_whose_interval_touches_zero_says_so() -> None:
+    assert "−1.0 to +9.0 points, which touches zero; p = 0.04" in str(effect(0.04, 0.04))
+    assert "touches" not in str(effect(0.04, 0.06))
+
+
+def test_explanations_follow_from_the_tests() -> None:
+    shown = explain(*made_up(one=0.2, many=0.88, views=0.7), [], WORLD)
+    assert shown[0].endswith("; the direction is the same here.")
+    assert "25.0 % of the tokens" in shown[1]
+    assert "Other wordings help still more, if you have them: the difference is +18.0 points" in shown[1]
+    unsure = explain(*made_up(one=0.2, many=0.88, views=0.7, not_shown=["forms", "wordings"]), [], WORLD)
+    assert "; here no difference is shown: the difference is +68.0 points" in unsure[0]
+    assert "Whether other wordings help still more is not shown: the difference is +18.0 points" in unsure[1]
+    assert len(explain(*made_up(one=0.2, many=0.88, views=0.7, not_shown=["views"]), [], WORLD)) == len(shown) - 1
 
 
 # One small study, trained in this process
@@ -261,7 +423,8 @@ def test_the_result_is_that_of_the_runs(trained: tuple[Path, dict[str, Any]]) ->
     tokens = {one["name"]: one["tokens"] for one in result["cells"] if one["way"] != "nothing"}
     assert tokens["lines-x2-2"] == pytest.approx(tokens["lines-x1-2"], rel=0.1)
     assert tokens["views-x1-2"] < tokens["lines-x1-2"] / 2
-    assert [one["asked"] for one in result["comparisons"]] == ["reading", "forms", "views"]
+    assert [one["asked"] for one in result["comparisons"]] == ["reading", "forms", "views", "wordings"]
+    assert [(one["name"], one["people"]) for one in result["stored"]] == [("lines-x1-2", 5), ("lines-x2-2", 5)]
 
 
 def test_reading_came_before_questions(trained: tuple[Path, dict[str, Any]]) -> None:
@@ -292,6 +455,25 @@ def test_the_page_shows_every_number(trained: tuple[Path, dict[str, Any]], tmp_p
         assert sentence in text
     write_report(result, tmp_path, ("md", "json", "html"))
     assert (tmp_path / "report.html").read_text() == page
+
+
+def test_the_page_shows_the_tests(trained: tuple[Path, dict[str, Any]]) -> None:
+    text = (trained[0] / "report.md").read_text()
+    for words in ("lines-x2-2 minus nothing", "lines-x1-2: by heart minus asked", "p after Holm", "98.8 %: "):
+        assert words in text
+
+
+def test_results_from_before_the_tests_were_stored_still_have_a_page(
+    trained: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    new = ("tests", "level", "adjusted", "shown")
+    old = {key: value for key, value in trained[1].items() if key != "stored"}
+    old["comparisons"] = [
+        {key: value for key, value in one.items() if key not in new} | {"apart": 0} for one in old["comparisons"]
+    ]
+    for one in (old, {key: value for key, value in old.items() if key != "comparisons"}):
+        write_report(one, tmp_path, ("md", "json", "html"))
+        assert "What was read" in (tmp_path / "report.md").read_text()
 
 
 def test_a_run_of_another_cell_is_refused(trained: tuple[Path, dict[str, Any]]) -> None:

@@ -19,8 +19,18 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.parts import Result, accuracy_cell, accuracy_mark, cell, columns, lines, report_of, reproduce
-from attnlab.report.words import NOTHING, capital, count, percent, plural
+from attnlab.report.parts import (
+    Result,
+    accuracy_cell,
+    accuracy_mark,
+    cell,
+    columns,
+    lines,
+    report_of,
+    reproduce,
+    text_column,
+)
+from attnlab.report.words import NOTHING, capital, chance, count, percent, plural, signed, span
 
 _QUICK = Notice("A quick run.", "Few people and forms, one seed: the same study with wide intervals.")
 
@@ -124,6 +134,38 @@ def _reading_table(result: Result) -> Table:
     return Table("What was read", caption, titles, rows)
 
 
+def _tests_table(result: Result) -> Table | None:
+    """The tested pairs, and what is known by heart against what is known when asked."""
+    pairs = [(f"{one['a']} minus {one['b']}", one) for one in result.get("comparisons") or ()]
+    pairs += [(f"{one['name']}: by heart minus asked", one) for one in result.get("stored") or ()]
+    rows = []
+    for name, one in pairs:
+        ends = span(one.get("low"), one.get("high"), "share", sign=True)
+        between = f"{100 * one.get('level', 0.95):.3g} %: {ends}" if ends else ""
+        shown = {True: "yes", False: "no"}.get(one.get("shown"), NOTHING)
+        tested = [cell(one.get(key), "p") for key in ("p", "adjusted")]
+        difference = Cell(signed(one["difference"], "share"), one["difference"], between)
+        rows.append(Row(Cell(name), [difference, *tested, Cell(shown), _equivalence_cell(one.get("equivalence"))]))
+    titles = columns(
+        "Compared",
+        Column("Difference", note="of right answers; below, the interval, adjusted for the number of tests"),
+        "p",
+        Column("p after Holm", note="over the pairs of cells, and over the cells tested for what is stored"),
+        text_column("Difference shown"),
+        Column("Equivalence", note="p of two one-sided tests, and their interval"),
+    )
+    tests = dict.fromkeys(one["test"] for _, one in pairs if one.get("test"))
+    return Table("Tests", f"The tests hold {'; '.join(tests)}.", titles, rows) if rows else None
+
+
+def _equivalence_cell(same: Result | None) -> Cell:
+    if same is None:
+        return Cell(NOTHING, "")
+    shown = "shown" if same["p"] < same["alpha"] else "not shown"
+    ends = f"{100 - 200 * same['alpha']:.3g} %: {span(same['low'], same['high'], 'share', sign=True)}"
+    return Cell(f"{shown} within {100 * same['margin']:.3g} points, p {chance(same['p'])}", same["p"], ends)
+
+
 def _facts_of(result: Result) -> list[tuple[str, str]]:
     world, usual = result["world"], result["majority"]
     return [
@@ -144,7 +186,7 @@ def document(result: Result) -> Document:
         [*result["verdict"], *result.get("notes", ())],
         [
             *section("Results", _exposures_chart(result), _forms_chart(result), _grid_table(result)),
-            *section("What it means", Text(result["explanation"])),
+            *section("What it means", Text(result["explanation"]), _tests_table(result)),
             *section("What was read", _reading_table(result)),
             reproduce(result, Facts("Data", _facts_of(result)), result["settings"]),
         ],

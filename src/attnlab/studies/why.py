@@ -5,6 +5,9 @@ what it answers there it can know from reading only. Every person is described i
 the number of forms, models with equal exposures have met every person equally often. They are compared with a model that
 has read nothing, and with models that read one form in short views with questions among them (the task `recall`).
 
+Each question of the study is a pair of cells, tested on the same questions and seeds, with Holm's correction. What is known
+by heart and what can be asked for are compared person by person, by a test of a difference and one of equivalence.
+
 Every cell of the grid is a specimen of a comparison: its runs are trained, stopped and resumed in the same way.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -28,11 +31,11 @@ from attnlab.evaluate import Score, encode_questions, majority
 from attnlab.model import LanguageModel, load_model
 from attnlab.records import flat
 from attnlab.report.why import document
-from attnlab.report.words import count, interval, percent, plural
+from attnlab.report.words import capital, count, interval, percent, plural, signed, span
 from attnlab.runs import lineage, unused_path
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.jobs import train_all
-from attnlab.studies.compare.judge import compare_answers, settings_of
+from attnlab.studies.compare.judge import Testing, compare_answers, settings_of
 from attnlab.studies.compare.plan import fingerprints, job_count, seed_numbers, try_once
 from attnlab.studies.compare.records import Record, Records, notes_on, read_records, whole_result
 from attnlab.studies.compare.specimens import Specimen
@@ -43,6 +46,7 @@ from attnlab.tokenizers import Tokenizer
 __all__ = ["STUDY", "check", "make_plan", "measure"]
 
 _Way = Literal["nothing", "lines", "views"]
+_Table = Sequence[Sequence[bool]]  # seeds x people
 
 _TITLE = "Why does reading help?"
 _QUESTION = (
@@ -55,6 +59,8 @@ _WORLD, _FORMS, _EXPOSURES = "people:300", (1, 2, 4, 8), (8, 24, 48)
 _QUICK_WORLD, _QUICK_FORMS, _QUICK_EXPOSURES, _QUICK_SEEDS = "people:200", (1, 8), (48,), 1
 READ_LINES = {"task": {"name": "recall", "options": {"views": 0, "lines": 1.0, "questions": 0.0}}}
 _CHOSEN = {"train": ("epochs",), "task": ("name", "options")}  # settings that the study itself chooses
+_ALPHA = 0.05  # chance of any false claim among tests that are made together
+MARGIN = 0.05  # shares of places known by heart and when asked that differ by less count as the same
 
 
 # The plan
@@ -83,11 +89,11 @@ class Cell:
     def specimen(self, world: str, base: Specimen) -> Specimen:
         """The cell as settings, text and stages: an epoch of F forms meets everybody F times."""
         if self.way == "nothing":
-            return Specimen(self.name, base.preset, base.file, base.given, world, ("scratch",))
+            return Specimen(self.name, base.preset, base.file, base.given, world, steps=("scratch",))
         reading = READ_LINES if self.way == "lines" else {}
         given = merge(base.given, merge(reading, {"train": {"epochs": self.exposures / self.forms}}))
         corpus = f"{world}:x{self.forms}" if self.forms > 1 else world
-        return Specimen(self.name, base.preset, base.file, given, corpus, ("pretrain", "finetune"))
+        return Specimen(self.name, base.preset, base.file, given, corpus, steps=("pretrain", "finetune"))
 
     def __str__(self) -> str:
         """How a model has read, in words."""
@@ -227,10 +233,6 @@ class Share:
         """The share in words."""
         return f"{percent(self.accuracy)} ({interval(self.low, self.high)})"
 
-    def compared(self, other: Share) -> int:
-        """1 if it lies above the other, -1 if below, 0 if the intervals overlap."""
-        return int(self.low > other.high) - int(self.high < other.low)
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -255,18 +257,55 @@ class CellResult:
 
 
 @dataclass(frozen=True)
-class CellComparison:
-    """The answer to one question of the study: a pair of cells, and whether their intervals lie apart."""
+class Effect:
+    """A tested difference of two shares; the interval is adjusted for the number of tests, as p is by Holm."""
 
-    asked: str
-    a: str
-    b: str
-    apart: int
     difference: float
     low: float | None
     high: float | None
     p: float | None
     test: str
+    tests: int = 1
+    level: float = 1 - _ALPHA  # of the interval
+    adjusted: float | None = None
+    shown: bool = False
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if a difference is shown, by its direction; 0 if none is shown."""
+        return int(self.shown) * (1 if self.difference > 0 else -1)
+
+    def __str__(self) -> str:
+        """The difference in words."""
+        ends = span(self.low, self.high, "share", sign=True)
+        between = f"{100 * self.level:.3g} % interval {ends}" if ends else "no interval, for lack of spread"
+        if self.low is not None and self.high is not None and self.shown and self.low <= 0 <= self.high:
+            between += ", which touches zero"
+        p = "no test possible" if self.adjusted is None else stats.p_in_words(self.adjusted, _ALPHA)
+        if self.adjusted is not None and self.tests > 1:
+            p += f" after Holm over {self.tests} tests"
+        return f"the difference is {signed(self.difference, 'share')} ({between}; {p})"
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """The answer to one question of the study: a tested pair of cells."""
+
+    asked: str
+    a: str
+    b: str
+    effect: Effect = flat()
+
+
+@dataclass(frozen=True)
+class StoredComparison:
+    """Places known by heart minus places known when asked, of the same people and seeds, in one cell."""
+
+    name: str
+    people: int
+    seeds: int
+    effect: Effect = flat()
+    equivalence: stats.Equivalence | None = None
 
 
 @dataclass(frozen=True)
@@ -291,6 +330,7 @@ class _WhyResult(StudyResult):
     majority: Score
     cells: list[CellResult]
     comparisons: list[CellComparison]
+    stored: list[StoredComparison]
     notes: list[str]
     settings: dict[str, dict[str, Any]]
     verdict: list[str]
@@ -306,10 +346,13 @@ def judge(plan: Plan, folder: Path) -> _WhyResult:
     _refuse_other_runs(plan, records)
     corpus, facts, exam = plan.data.corpus(plan.corpus), plan.data.questions(plan.facts), plan.data.questions(plan.exam)
     begun = beginnings(corpus, exam)
-    cells = {cell.name: _describe(cell, records[cell.name], begun) for cell in cells_of(plan)}
+    hearts = {cell.name: _hearts(records[cell.name], begun) for cell in cells_of(plan) if cell.way != "nothing"}
+    cells = {cell.name: _describe(cell, records[cell.name], hearts.get(cell.name)) for cell in cells_of(plan)}
     every = [record for rows in records.values() for record in rows]
     world = WorldSummary(len(corpus.lines), len(facts), plan.exam, len(exam))
-    comparisons = _compare_all(cells, records)
+    comparisons = compare_all(cells_of(plan), records)
+    told = _explained(roles(cells_of(plan))) if begun else []
+    stored = compare_stored({name: (hearts[name], _asked(records[name], begun)) for name in told})
     return _WhyResult(
         title=plan.title,
         question=plan.question,
@@ -322,10 +365,11 @@ def judge(plan: Plan, folder: Path) -> _WhyResult:
         majority=majority(facts, exam).score(),
         cells=list(cells.values()),
         comparisons=comparisons,
+        stored=stored,
         notes=notes_on(records),
         settings=_settings(plan, records),
         verdict=verdict(cells, comparisons, world, len(plan.seeds)),
-        explanation=explain(cells, comparisons, world),
+        explanation=explain(cells, comparisons, stored, world),
     )
 
 
@@ -344,15 +388,25 @@ def _refuse_other_runs(plan: Plan, records: Records) -> None:
                     )
 
 
-def _describe(cell: Cell, rows: Sequence[Record], begun: Sequence[tuple[str, str]]) -> CellResult:
+def _hearts(rows: Sequence[Record], begun: Mapping[int, tuple[str, str]]) -> _Table:
+    """What the models of a cell know by heart before they are fine-tuned: seeds x people."""
+    return [by_heart(*load_model(lineage(row.run)[-1].model), list(begun.values())) if begun else [] for row in rows]
+
+
+def _asked(rows: Sequence[Record], begun: Mapping[int, tuple[str, str]]) -> _Table:
+    """What they know when asked, of the same people."""
+    return [[right for at, right in enumerate(row.answers()) if at in begun] for row in rows]
+
+
+def _describe(cell: Cell, rows: Sequence[Record], hearts: _Table | None) -> CellResult:
     scores = [record.measured.answers for record in rows if record.measured.answers]
     reading = None
-    if cell.way != "nothing":
+    if hearts is not None:
         read = [lineage(record.run)[-1] for record in rows]
         reading = Reading(
             tokens=round(statistics.fmean(run.result["tokens"] for run in read)),
             loss=statistics.fmean(run.result["final_loss"] for run in read),
-            by_heart=share([by_heart(*load_model(run.model), begun) for run in read]) if begun else None,
+            by_heart=share(hearts) if hearts[0] else None,
         )
     return CellResult(
         cell.name,
@@ -378,15 +432,15 @@ def share(right: Sequence[Sequence[bool]]) -> Share:
     return Share(found.mean, max(0.0, low), min(1.0, high), each)
 
 
-def beginnings(corpus: Corpus, exam: Sequence[Question]) -> list[tuple[str, str]]:
-    """For everybody in the exam whose line names the answer: the line up to the answer, and the answer."""
-    found = []
-    for item in exam:
+def beginnings(corpus: Corpus, exam: Sequence[Question]) -> dict[int, tuple[str, str]]:
+    """For every question of the exam whose line names the answer: the line up to the answer, and the answer."""
+    found = {}
+    for at, item in enumerate(exam):
         for number in corpora.documents_about(corpus, item.question)[:1]:
             line, title = corpus.lines[number], corpus.titles[number]
             place = line.find(item.answer or "", len(title))
             if item.answer and place > 0:
-                found.append((line[:place].rstrip(), item.answer))
+                found[at] = (line[:place].rstrip(), item.answer)
     return found
 
 
@@ -414,6 +468,7 @@ PAIRS = {
     "forms": ("most", "one"),
     "views": ("views", "one"),
     "exposures": ("most", "least"),
+    "wordings": ("most", "views"),
 }
 
 
@@ -430,19 +485,62 @@ def roles(cells: Sequence[Cell]) -> dict[str, str]:
     }
 
 
-def _compare_all(cells: Mapping[str, CellResult], records: Records) -> list[CellComparison]:
-    """The questions of the study, each as a pair of cells; a difference is claimed only if their intervals lie apart."""
-    names = roles([one.cell for one in cells.values()])
-    found = []
-    for asked, pair in PAIRS.items():
-        a, b = (names[role] for role in pair)
-        if a != b:
-            tested = compare_answers(records[a], records[b])
-            apart = cells[a].right.compared(cells[b].right)
-            found.append(
-                CellComparison(asked, a, b, apart, tested.difference, tested.low, tested.high, tested.p, tested.test)
-            )
-    return found
+def _explained(names: Mapping[str, str]) -> list[str]:
+    """The cells of which it is told what they have stored: one form, and most forms if there are several."""
+    return list(dict.fromkeys((names["one"], names["most"])))
+
+
+def compare_all(cells: Sequence[Cell], records: Records) -> list[CellComparison]:
+    """Test the questions of the study, each as a pair of cells, with Holm's correction over all of them."""
+    names = roles(cells)
+    pairs = {asked: (names[a], names[b]) for asked, (a, b) in PAIRS.items() if names[a] != names[b]}
+    if names["most"] == names["one"]:
+        del pairs["wordings"]  # there are no other wordings: it is the question of views
+    how = Testing(alpha=_ALPHA / len(pairs))
+    tested = [compare_answers(records[a], records[b], how) for a, b in pairs.values()]
+    effects = _together([Effect(one.difference, one.low, one.high, one.p, one.test) for one in tested])
+    return [CellComparison(asked, *pair, one) for (asked, pair), one in zip(pairs.items(), effects, strict=True)]
+
+
+def compare_stored(tables: Mapping[str, tuple[_Table, _Table]]) -> list[StoredComparison]:
+    """Test cells for a difference between what is known by heart and when asked, and for equivalence within MARGIN.
+
+    Tables are seeds x people. The two claims about a cell share its alpha: where one is false, the other is true, or is made
+    even less often.
+    """
+    tested = [_test_stored(*both, _ALPHA / len(tables)) for both in tables.values()]
+    effects = _together([effect for effect, _ in tested])
+    return [
+        StoredComparison(name, len(hearts[0]), len(hearts), effect, same)
+        for (name, (hearts, _)), effect, (_, same) in zip(tables.items(), effects, tested, strict=True)
+    ]
+
+
+def _test_stored(hearts: _Table, asked: _Table, alpha: float) -> tuple[Effect, stats.Equivalence | None]:
+    """Both tests of one cell, on a table with two people more, who differ in opposite directions.
+
+    Without them (Bonett and Price 2012) intervals are too narrow where few people differ, as in every test of equivalence.
+    """
+    rows = [[int(a) - int(b) for a, b in zip(*pair, strict=True)] for pair in zip(hearts, asked, strict=True)]
+    found = stats.crossed([[1, -1, *row] for row in rows], alpha)
+    test = "for new people, with this one seed" if len(rows) == 1 else "for new seeds and new people"
+    difference = statistics.fmean(statistics.fmean(row) for row in rows)
+    return Effect(difference, found.low, found.high, found.p, test), found.within(MARGIN, alpha)
+
+
+def _together(effects: Sequence[Effect]) -> list[Effect]:
+    """Effects whose intervals have been adjusted for their number, with p after Holm; one without p counts as a test."""
+    number, adjusted = len(effects), stats.holm([1.0 if one.p is None else one.p for one in effects])
+    return [
+        replace(
+            one,
+            tests=number,
+            level=1 - _ALPHA / number,
+            adjusted=None if one.p is None else p,
+            shown=one.p is not None and p < _ALPHA,
+        )
+        for one, p in zip(effects, adjusted, strict=True)
+    ]
 
 
 def _settings(plan: Plan, records: Records) -> dict[str, dict[str, Any]]:
@@ -461,12 +559,12 @@ _Cells = Mapping[str, CellResult]
 _PAPER = "Allen-Zhu and Li (arXiv:2309.14316)"
 # For every question: how the sentence begins if the answer is yes, unknown, no.
 _OPENINGS = {
-    "reading": ("Reading helps", "Whether reading helps cannot be told here", "Reading hurts here"),
-    "forms": ("Several forms help", "Whether several forms help cannot be told here", "Several forms hurt here"),
-    "views": ("Views help", "Whether views help cannot be told here", "Views hurt here"),
+    "reading": ("Reading helps", "Whether reading helps is not shown", "Reading hurts here"),
+    "forms": ("Several forms help", "Whether several forms help is not shown", "Several forms hurt here"),
+    "views": ("Views help", "Whether views help is not shown", "Views hurt here"),
     "exposures": (
         "Reading more often helps",
-        "Whether reading more often helps cannot be told here",
+        "Whether reading more often helps is not shown",
         "Reading more often hurts here",
     ),
 }
@@ -475,23 +573,25 @@ _OPENINGS = {
 def _sentence(comparison: CellComparison, cells: _Cells) -> str:
     """The answer to one question of the study."""
     yes, unknown, no = _OPENINGS[comparison.asked]
-    opening = {1: yes, 0: unknown, -1: no}[comparison.apart]
+    opening = {1: yes, 0: unknown, -1: no}[comparison.effect.sign]
     a, b = cells[comparison.a], cells[comparison.b]
     words = f"{opening}: a model {a.cell} answers {a.right} of the questions correctly, one {b.cell} {b.right}"
-    return f"{words}." if comparison.apart else f"{words}; the intervals overlap."
+    return f"{words}; {comparison.effect}."
 
 
 def verdict(cells: _Cells, comparisons: Sequence[CellComparison], world: WorldSummary, seeds: int) -> list[str]:
     """The answers to the questions of the study; the last sentence says who was asked what."""
     intro = (
         f"{plural(world.exam_questions, 'question')} about people that the model had read about but was never asked"
-        f" about; {plural(seeds, 'model')} of each kind; in brackets 95 % intervals for new"
-        f" {'questions' if seeds == 1 else 'models and questions'}."
+        f" about; {plural(seeds, 'model')} of each kind; intervals and tests are for new"
+        f" {'questions, with these models' if seeds == 1 else 'models and questions'}, intervals of shares at 95 %."
     )
-    return [*(_sentence(one, cells) for one in comparisons), intro]
+    return [*(_sentence(one, cells) for one in comparisons if one.asked in _OPENINGS), intro]
 
 
-def explain(cells: _Cells, comparisons: Sequence[CellComparison], world: WorldSummary) -> list[str]:
+def explain(
+    cells: _Cells, comparisons: Sequence[CellComparison], stored: Sequence[StoredComparison], world: WorldSummary
+) -> list[str]:
     """What the results mean, as paragraphs."""
     pairs = {one.asked: one for one in comparisons}
     limits = (
@@ -499,27 +599,35 @@ def explain(cells: _Cells, comparisons: Sequence[CellComparison], world: WorldSu
         " whole, or one view; forms are drawn anew for every person, and each number of forms has a tokenizer learned from"
         " its own text. The settings of the preset were tried on questions about other people (the dev part) only."
     )
-    return [*_stored(cells, pairs), _why(pairs), *_for_your_corpus(cells, pairs), limits]
+    return [*(_stored(cells[one.name], one) for one in stored), _why(pairs), *_for_your_corpus(cells, pairs), limits]
 
 
-def _stored(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list[str]:
+def _stored(one: CellResult, tested: StoredComparison) -> str:
     """What is known by heart, compared with what can be asked for."""
-    found: list[str] = []
-    for name in [pairs["views"].b, *([pairs["reading"].a] if "reading" in pairs else [])]:
-        one = cells[name]
-        heart = one.reading.by_heart if one.reading else None
-        if heart is None or (found and one.cell.forms == 1):
-            continue
-        words = (
-            f"A model {one.cell} knows {heart} of the places by heart: given the line of a person in the exam up to the"
-            f" place, it continues with the place. Asked, it knows {one.right}."
+    heart, effect = one.reading.by_heart if one.reading else None, tested.effect
+    assert heart is not None
+    words = (
+        f"A model {one.cell} knows {heart} of the places by heart: given the line of a person in the exam up to the"
+        f" place, it continues with the place. Asked, it knows {one.right}."
+    )
+    same, proof = tested.equivalence, ""
+    if same is not None and same.shown:
+        proof = (
+            f"the two shares differ by less than {signed(same.margin, 'share').lstrip('+')} (two one-sided tests:"
+            f" {100 - 200 * same.alpha:.3g} % interval {span(same.low, same.high, 'share', sign=True)};"
+            f" {stats.p_in_words(same.p, same.alpha)}, at level {same.alpha:.2g})"
         )
-        if heart.compared(one.right) > 0:
-            words += " So it has stored more than a question reaches."
-        elif heart.compared(one.right) == 0:
-            words += " What is stored can be asked for, as far as these intervals tell."
-        found.append(words)
-    return found
+    if effect.sign:
+        claim = (
+            "So it has stored more than a question reaches" if effect.sign > 0 else "Asked, it knows more than by heart"
+        )
+        words += f" {claim}: {effect}." + (f" But {proof}." if proof else "")
+    elif proof:
+        # Two small shares are the same too, but then hardly anything is stored.
+        words += f" What is stored can be asked for: {proof}." if heart.low > MARGIN else f" {capital(proof)}."
+    else:
+        words += f" Neither a difference nor equivalence within {100 * MARGIN:.0f} points is shown: {effect}."
+    return f"{words} These tests hold for this one model." if tested.seeds == 1 else words
 
 
 def _why(pairs: Mapping[str, CellComparison]) -> str:
@@ -535,19 +643,20 @@ def _why(pairs: Mapping[str, CellComparison]) -> str:
     theirs = (
         f"{_PAPER} found about 10 % with one form and about 96 % with several, on larger models and invented people"
     )
+    effect = pairs["forms"].effect
     here = {
-        1: f"{theirs}; the direction is the same here.",
-        0: f"{theirs}; this study is too small to see it, or there is nothing to see at this size.",
-        -1: f"{theirs}; here it is the other way round.",
+        1: "the direction is the same here",
+        0: f"here no difference is shown: {effect}",
+        -1: "here it is the other way round",
     }
-    return f"{reason} {here[pairs['forms'].apart]}"
+    return f"{reason} {theirs}; {here[effect.sign]}."
 
 
 def _for_your_corpus(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list[str]:
     """What follows for a text that states every fact once."""
     pair = pairs["views"]
-    views, lines, many = cells[pair.a], cells[pair.b], cells[pairs["reading"].a]
-    if pair.apart != 1:
+    views, lines = cells[pair.a], cells[pair.b]
+    if pair.effect.sign != 1:
         return []
     assert views.reading is not None
     assert lines.reading is not None
@@ -557,10 +666,14 @@ def _for_your_corpus(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list
         " the model must produce one of its names or places. Training questions are among the views from the start. They"
         f" took {percent(tokens / others)} of the tokens that whole lines took ({count(tokens)} against {count(others)})."
     )
-    if many.cell.forms > 1 and many.right.compared(views.right) > 0:
-        words += " Other wordings help still more, if you have them."
-    elif many.cell.forms > 1 and many.right.compared(views.right) < 0:
-        words += f" They do more than whole lines in {many.cell.forms} forms."
+    if "wordings" in pairs:
+        other = pairs["wordings"]
+        opening = {
+            1: "Other wordings help still more, if you have them",
+            0: "Whether other wordings help still more is not shown",
+            -1: f"They do more than whole lines in {cells[other.a].cell.forms} forms",
+        }[other.effect.sign]
+        words += f" {opening}: {other.effect}."
     return [words]
 
 
