@@ -154,8 +154,13 @@ class TrainConfig:
     checkpoint_every: int = setting(200, "steps between checkpoints")
     checkpoint_minutes: float = setting(2.0, "maximum minutes between checkpoints")
     threads: int = setting(0, "CPU threads per process; 0: chosen by model size")
+    order_seed: int = setting(-1, "seed of the order and choice of examples; -1: the seed of the run")
 
     def __post_init__(self) -> None:
+        require(
+            -1 <= self.order_seed <= LARGEST,
+            f"train.order_seed must lie between -1 and {LARGEST}, not {shortened(self.order_seed)}",
+        )
         for name in ("epochs", "tokens_per_batch", "lr", "muon_lr", "checkpoint_every", "checkpoint_minutes"):
             require(getattr(self, name) > 0, f"train.{name} must be above 0, not {getattr(self, name)}")
         require(self.threads <= 1024, f"train.threads must be at most 1024, not {self.threads}")

@@ -194,7 +194,7 @@ class Trainer:
     ) -> None:
         self.run, self.model, self.tokenizer, self.task, self.ranks = run, model, tokenizer, task, ranks
         self.settings: TrainConfig = config.train
-        self.seed = config.seed
+        self.order_seed = config.seed if self.settings.order_seed < 0 else self.settings.order_seed
         self.optimizers = optim.make_optimizers(model, self.settings)
         self.step = self.epoch = self.position = self.tokens = 0
         self.seconds = 0.0
@@ -347,7 +347,7 @@ class Trainer:
         """Yield the remaining batches with their progress and epoch."""
         epochs = self.settings.epochs
         while self.epoch < epochs:
-            rng = np.random.default_rng([self.seed, self.epoch])
+            rng = np.random.default_rng([self.order_seed, self.epoch])
             examples = self.task.examples(rng)
             batches = self.group(examples, rng)
             for position in range(self.position, len(batches)):

@@ -15,7 +15,7 @@ def test_the_sentence_that_was_asked_for() -> None:
     said = stats.in_words(stats.two_proportions(83, 500, 94, 500))
     assert said.startswith(
         "no difference shown: 16.6 vs 18.8 % of 500, p = 0.36 unpaired;"
-        " about 4,700 questions each would be needed for 80 % power"
+        " about 4,700 questions each would be needed for 80 % power if the true difference is the one observed"
     )
     assert said.endswith(". Differences above 7.0 points are excluded (95 % interval -6.9 to 2.5)")
 
@@ -44,17 +44,37 @@ def test_the_same_questions() -> None:
     said = stats.in_words(stats.mcnemar(a, b), "dot", "gqa")
     assert said.startswith(
         "no difference shown: 16.6 vs 18.8 % of the same 500, p = 0.099 paired (exact McNemar, 13 right with dot only,"
-        " 24 with gqa only); about 1,200 questions would be needed for 80 % power."
+        " 24 with gqa only); about 1,200 questions would be needed for 80 % power if the true difference is the one observed."
     )
     never = stats.in_words(stats.mcnemar(a, a))
     assert "needed" not in never
     assert "Differences above 0.8 points are excluded" in never
 
 
-def test_a_margin_is_met_or_it_is_not() -> None:
-    result = stats.two_proportions(83, 500, 94, 500)
-    assert "Differences of 8 points and more are excluded" in stats.in_words(result, margin=8)
-    assert "Differences of 5 points and more are not excluded, so this is no proof" in stats.in_words(result, margin=5)
+def test_equivalence_is_a_test_of_its_own() -> None:
+    rng = np.random.default_rng(3)
+    same = rng.random(2000) < 0.5
+    other = np.where(rng.random(2000) < 0.02, ~same, same)
+    said = stats.in_words(stats.mcnemar(same, other, margin=0.02), "dot", "gqa")
+    assert said.startswith("no difference shown: ")
+    assert re.search(r"\. Equivalent within 2.0 points: two one-sided tests, p < 0.001, 90 % interval -?\d\.\d to", said)
+    assert "excluded" not in said
+    strict = stats.in_words(stats.mcnemar(same, other, margin=0.002), "dot", "gqa")
+    assert "Equivalence within 0.2 points is not shown: two one-sided tests, p = " in strict
+    several = stats.mcnemar(same, other, alpha=0.05 / 3, margin=0.02)
+    said = stats.in_words(several, adjusted=1.0, comparisons=3)
+    assert "which must be below 0.017 for this many comparisons, 96.7 % interval" in said
+
+
+def test_what_is_excluded_is_adjusted_like_the_p_beside_it() -> None:
+    rng = np.random.default_rng(4)
+    a, b = rng.random((2, 3, 300)) < 0.5
+    alone, adjusted = stats.seeds_by_questions(a, b), stats.seeds_by_questions(a, b, alpha=0.01)
+    assert alone.both.low is not None
+    assert adjusted.both.low is not None
+    assert adjusted.both.low < alone.both.low
+    said = stats.in_words(adjusted, adjusted=0.9, comparisons=5)
+    assert f"(99 % interval {100 * adjusted.both.low:.1f} to " in said
 
 
 def test_seeds() -> None:
@@ -131,7 +151,5 @@ def test_requests_that_make_no_sense() -> None:
         stats.in_words(result, adjusted=0.1)
     with pytest.raises(UserError, match="adjusted p belongs to several comparisons"):
         stats.in_words(result, comparisons=3)
-    with pytest.raises(UserError, match="margin must be above 0"):
-        stats.in_words(result, margin=0)
     with pytest.raises(TypeError, match="no words for a float"):
         stats.in_words(0.5)  # type: ignore[arg-type]

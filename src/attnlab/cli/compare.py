@@ -52,9 +52,22 @@ def compare(
     mechanism: Annotated[opt.Mechanism | None, about("Attention mechanism of all, for --vary.")] = None,
     jobs: opt.Jobs = 0,
     all_pairs: Annotated[bool, about("Test every pair, not only each against the first.")] = False,
+    margin: Annotated[float | None, about("Test equivalence: 0.01 is one point, or 1 % of the perplexity.")] = None,
+    tune: Annotated[
+        list[str] | None, about("Setting to tune for each by itself, such as train.lr=0.001,0.002; repeatable.")
+    ] = None,
+    tune_on: Annotated[
+        str | None, about("Data to choose tuned settings on."), default("a third of the held-out data")
+    ] = None,
+    tune_seeds: Annotated[opt.Whole, about("Runs per trial of tuning.")] = 1,
+    variance: Annotated[bool, about("Also measure where the variation between runs comes from.")] = False,
+    hypothesis: Annotated[str, about("What you expect, stored before training."), default("a difference")] = "",
     quick: opt.Quick = False,
     plan: Annotated[bool, about("Train nothing: say what this comparison can find.")] = False,
-    difference: Annotated[float | None, about("With --plan: difference to find; 0.02 is two points.")] = None,
+    pilot: Annotated[str | None, about("With --plan: finished comparison that shows how much seeds vary.")] = None,
+    difference: Annotated[
+        float | None, about("With --pilot: difference to find; 0.02 is two points, or 2 % of the perplexity.")
+    ] = None,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
     given: opt.Settings = NONE,
@@ -69,8 +82,8 @@ def compare(
     from attnlab.studies import compare as comparing
 
     machine.require_single_process("a comparison")
-    if difference is not None and not plan:
-        raise UserError("--difference needs --plan: add --plan, or leave it out")
+    if not plan and (difference is not None or pilot):
+        raise UserError(f"--{'pilot' if pilot else 'difference'} needs --plan: add --plan, or leave it out")
     made = comparing.make_plan(
         specimens,
         task=task,
@@ -83,12 +96,18 @@ def compare(
         jobs=jobs,
         quick=quick,
         all_pairs=all_pairs,
+        tune=tune or (),
+        tune_on=tune_on,
+        tune_seeds=tune_seeds,
+        margin=margin,
+        hypothesis=hypothesis,
+        variance=variance,
         trust_code=trust_code,
         command=typed_command(),
-        **({"probes": tuple(probe)} if probe else {}),
+        **(dict[str, Any](probes=tuple(probe)) if probe else {}),
     )
     if plan:
-        _tell_plan(made, difference, json)
+        _tell_plan(made, pilot, difference, json)
         return
 
     result = comparing.STUDY.begin(made, out or runs.unused_path("compare"), errors if json else console)
@@ -96,23 +115,28 @@ def compare(
         show_json(result)
 
 
-def _tell_plan(made: Plan, difference: float | None, json: bool) -> None:
+def _tell_plan(made: Plan, pilot: str | None, difference: float | None, json: bool) -> None:
+    from attnlab.records import plain
+    from attnlab.report.screen import as_rich
     from attnlab.studies import compare as comparing
 
     comparing.check(made)
-    lines = comparing.advise(made, difference)
+    advice = comparing.advise(made, pilot, difference)
     names = [one.name for one in made.specimens]
     if json:
-        show_json(
-            {"specimens": names, "varied": made.varied, "order": made.order(), "jobs": made.jobs, "advice": lines}
-        )
+        known = {"specimens": names, "varied": made.varied, "order": made.order(), "jobs": made.jobs}
+        show_json({**known, **plain(advice)})
         return
     runs = ", ".join(f"{name} {seed}" for name, seed in made.order())
     say(
         f"{', '.join(names)} differ in {made.varied} only",
         f"{len(made.order())} runs, {made.jobs} at a time: {runs}",
-        *(f"- {line}" for line in lines),
+        *(f"- {line}" for line in advice.lines),
     )
+    if advice.outlooks:
+        table = advice.table()
+        say(f"- {table.caption}")
+        console.print(as_rich(table, console.width)[0])
 
 
 @_runs_app.default

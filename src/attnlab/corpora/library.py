@@ -87,10 +87,11 @@ def fingerprint(lines: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents of one line each, and where they came from."""
+    """Documents of one line each, or sentences that share a document, and where they came from."""
 
     source: str
     lines: tuple[str, ...]
+    documents: tuple[int, ...] | None = None  # a number that lines of one text share; None: every line is one
 
     @cached_property
     def sha256(self) -> str:

@@ -162,18 +162,23 @@ def bare(sentence: str) -> str:
 
 def sentences_of(helps: Iterable[str]) -> tuple[str, ...]:
     """Return the English sentences of help texts, each once, in order."""
-    found: dict[str, str] = {}
-    for text in helps:
+    return tuple(sentence for sentence, _ in _numbered_sentences(helps))
+
+
+def _numbered_sentences(helps: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """The English sentences of help texts, each once, with the number of the text that it comes from."""
+    found: dict[str, tuple[str, int]] = {}
+    for number, text in enumerate(helps):
         for paragraph in _paragraphs(text):
             for sentence in split_sentences(_without_markup(paragraph)):
                 if _is_english(sentence):
-                    found.setdefault(bare(sentence), sentence)
+                    found.setdefault(bare(sentence), (sentence, number))
     return tuple(found.values())
 
 
 @cache
-def _sentences() -> tuple[str, ...]:
-    return sentences_of(_help_texts())
+def _sentences() -> tuple[tuple[str, int], ...]:
+    return _numbered_sentences(_help_texts())
 
 
 def part_of(text: str) -> str:
@@ -184,10 +189,19 @@ def part_of(text: str) -> str:
 
 def load_prose(n: int | None = None, part: str | None = None) -> tuple[str, ...]:
     """Return all sentences or the first n; of these, all or those of one part."""
+    return tuple(sentence for sentence, _ in _chosen(n, part))
+
+
+def documents_of(n: int | None = None, part: str | None = None) -> tuple[int, ...]:
+    """Return for every sentence of load_prose the number of the help text that it comes from."""
+    return tuple(number for _, number in _chosen(n, part))
+
+
+def _chosen(n: int | None, part: str | None) -> list[tuple[str, int]]:
     found = _sentences()
     if n is not None and not 1 <= n <= len(found):
         raise DataError(f"there are {len(found)} sentences to choose from, not {n}: ask for 1 to {len(found)}")
-    chosen = tuple(one for one in found[:n] if part is None or part_of(one) == part)
+    chosen = [one for one in found[:n] if part is None or part_of(one[0]) == part]
     if not chosen:
         raise DataError(f"none of {n} sentences is in the part {part}: ask for more" if found else _NO_TEXT)
     return chosen

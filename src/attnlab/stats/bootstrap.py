@@ -10,7 +10,7 @@ drawn and scored on the questions not drawn (Tsamardinos, Greasidou and Borbouda
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,10 @@ _CHOICES_AT_ONCE = 100  # of them held in memory together
 
 @dataclass(frozen=True)
 class Bootstrapped:
-    """A figure with its 95 % interval over resampled items, and p for the hypothesis that it is 0; None where n = 1."""
+    """A figure with its interval of level 1 - alpha over resampled items, and p for the hypothesis that it is 0.
+
+    Interval and p are None where n = 1.
+    """
 
     items: int
     resamples: int
@@ -60,52 +63,92 @@ def resampled_sums(table: Numbers, resamples: int, seed: int) -> Numbers:
     return sums
 
 
-def _bca(seen: float, drawn: Numbers, left_out: Numbers, rounding: float) -> tuple[float, float, float]:
-    """The BCa interval of 95 % and the p value of 0, from draws and from leaving out one item at a time.
+class Bca:
+    """The bootstrap distribution of a figure, corrected for bias and skew, from draws and from leaving out one item at a time.
 
-    P is the level at which the interval would just reach 0, so that p < 0.05 and an interval without 0 agree. Values that
-    differ by less than `rounding` count as equal.
+    Values that differ by less than `rounding` count as equal.
     """
-    import numpy as np
-    from scipy.stats import norm
 
-    def share_below(value: float) -> float:
-        equal = np.abs(drawn - value) <= rounding
-        below = float(((drawn < value) & ~equal).mean())
-        return min(max(below + float(equal.mean()) / 2, edge), 1 - edge)
+    def __init__(self, table: Numbers, statistic: _Statistic, draws: Numbers, rounding: float) -> None:
+        import numpy as np
+        from scipy.stats import norm
 
-    edge = 1 / (len(drawn) + 1)
-    bias = float(norm.ppf(share_below(seen)))
-    deviation = left_out.mean() - left_out
-    skew, largest = 0.0, float(np.abs(deviation).max())
-    if largest > rounding:
-        deviation = deviation / largest  # cubes of large perplexities overflow
-        skew = float((deviation**3).sum()) / (6 * float((deviation**2).sum()) ** 1.5)
-    ends = bias + norm.ppf([0.025, 0.975])
-    low, high = np.quantile(drawn, np.asarray(norm.cdf(bias + ends / (1 - skew * ends))))
-    step = float(norm.ppf(share_below(0.0))) - bias
-    stretched = step / (1 + skew * step) if 1 + skew * step > 0 else math.inf  # there is no level beyond the pole
-    p = 2 * float(norm.sf(abs(stretched - bias)))
-    return float(low), float(high), min(1.0, max(p, 2 * edge))
+        whole = table.sum(axis=0, keepdims=True)
+        self.value, self.drawn, self.rounding = float(statistic(whole)[0]), statistic(draws), rounding
+        self.edge = 1 / (len(draws) + 1)
+        self.bias = float(norm.ppf(self._share_below(self.value)))
+        left_out = statistic(whole - table)
+        deviation = left_out.mean() - left_out
+        self.skew, largest = 0.0, float(np.abs(deviation).max())
+        if largest > rounding:
+            deviation = deviation / largest  # cubes of large perplexities overflow
+            self.skew = float((deviation**3).sum()) / (6 * float((deviation**2).sum()) ** 1.5)
+
+    def _share_below(self, value: float) -> float:
+        """The share of draws below a value, equal ones counting by half."""
+        import numpy as np
+
+        equal = np.abs(self.drawn - value) <= self.rounding
+        below = float(((self.drawn < value) & ~equal).mean())
+        return min(max(below + float(equal.mean()) / 2, self.edge), 1 - self.edge)
+
+    def interval(self, alpha: float) -> tuple[float, float]:
+        """The interval of level 1 - alpha."""
+        import numpy as np
+        from scipy.stats import norm
+
+        ends = self.bias + norm.ppf([alpha / 2, 1 - alpha / 2])
+        low, high = np.quantile(self.drawn, np.asarray(norm.cdf(self.bias + ends / (1 - self.skew * ends))))
+        return float(low), float(high)
+
+    def above(self, value: float) -> float:
+        """P of the one-sided test of the claim that the true figure is above a value.
+
+        It is the level at which the interval would just reach the value, so that p and interval agree.
+        """
+        from scipy.stats import norm
+
+        step = float(norm.ppf(self._share_below(value))) - self.bias
+        # There is no level beyond the pole.
+        stretched = step / (1 + self.skew * step) if 1 + self.skew * step > 0 else math.copysign(math.inf, step)
+        return float(norm.cdf(stretched - self.bias))
+
+    def p(self, value: float = 0.0) -> float:
+        """P of the two-sided test of the hypothesis that the true figure is a value."""
+        above = self.above(value)
+        return min(1.0, max(2 * min(above, 1 - above), 2 * self.edge))
 
 
-def bootstrapped(table: Numbers, statistic: _Statistic, draws: Numbers, rounding: float) -> Bootstrapped:
+def bootstrapped(
+    table: Numbers, statistic: _Statistic, draws: Numbers, rounding: float, alpha: float = 0.05
+) -> Bootstrapped:
     """A function of column sums with its interval; `draws` are sums over resampled rows."""
-    items, whole = len(table), table.sum(axis=0, keepdims=True)
-    seen = float(statistic(whole)[0])
-    if items == 1:
-        return Bootstrapped(1, 0, seen, None, None, None)
-    low, high, p = _bca(seen, statistic(draws), statistic(whole - table), rounding)
-    return Bootstrapped(items, len(draws), seen, low, high, p)
+    if len(table) == 1:
+        return Bootstrapped(1, 0, float(statistic(table)[0]), None, None, None)
+    found = Bca(table, statistic, draws, rounding)
+    return Bootstrapped(len(table), len(draws), found.value, *found.interval(alpha), found.p())
 
 
-def bootstrap_mean(values: ArrayLike, resamples: int = 10_000, seed: int = 0) -> Bootstrapped:
-    """The mean of one value per item, with its interval over items and p for the hypothesis that it is 0."""
+def summed(table: Numbers, clusters: Sequence[int] | None) -> Numbers:
+    """The rows of a table, summed by cluster where clusters are given."""
+    import numpy as np
+
+    if clusters is None:
+        return table
+    require(len(clusters) == len(table), f"there must be one cluster per item: {len(table):,}, not {len(clusters):,}")
+    _, number = np.unique(np.asarray(clusters), return_inverse=True)
+    return np.column_stack([np.bincount(number, weights=column) for column in table.T])
+
+
+def bootstrap_mean(
+    values: ArrayLike, resamples: int = 10_000, seed: int = 0, clusters: Sequence[int] | None = None
+) -> Bootstrapped:
+    """The mean of one value per item, with its interval over items (or clusters) and p for the hypothesis that it is 0."""
     import numpy as np
 
     found = numbers(values, "the values")
     check_count(resamples, "resamples", 100)
-    table = np.column_stack([found, np.ones(len(found))])
+    table = summed(np.column_stack([found, np.ones(len(found))]), clusters)
     draws = resampled_sums(table, resamples, seed)
     return bootstrapped(table, lambda sums: sums[:, 0] / sums[:, 1], draws, 1e-12 * float(np.abs(found).max()))
 

@@ -33,7 +33,7 @@ def numbers(values: ArrayLike, what: str, dimensions: tuple[int, ...] = (1,)) ->
     if len(broken):
         raise UserError(
             f"{what} must be finite, but {len(broken):,} of {found.size:,} values are not, the first at position"
-            f" {broken[0] + 1:,}: leave out what diverged"
+            f" {broken[0] + 1:,}: count a run that diverged as failed, or train all runs again with a lower learning rate"
         )
     return found
 

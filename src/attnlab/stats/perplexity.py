@@ -8,12 +8,13 @@ sentences.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from attnlab.stats.bootstrap import bootstrapped, resampled_sums
+from attnlab.stats.bootstrap import Bca, bootstrapped, resampled_sums, summed
 from attnlab.stats.checks import check_count, numbers, paired_values, require
-from attnlab.stats.means import Crossed, Paired, crossed, paired
+from attnlab.stats.means import Crossed, Equivalence, Paired, crossed, paired
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -48,6 +49,8 @@ class Perplexities:
     resamples: int
     over_seeds: Paired | None
     both: Crossed | None
+    alpha: float = 0.05  # intervals have level 1 - alpha
+    equivalence: Equivalence | None = None  # of the logarithm of the ratio
 
 
 def paired_bootstrap(
@@ -57,11 +60,16 @@ def paired_bootstrap(
     statistic: Perplexity = "token_perplexity",
     resamples: int = 10_000,
     seed: int = 0,
+    *,
+    alpha: float = 0.05,
+    margin: float | None = None,
+    clusters: Sequence[int] | None = None,
 ) -> Perplexities:
     """Compare the perplexities of two models from the mean loss of every sentence, or of several seeds, one row each.
 
     `weights` are the numbers of tokens per sentence. Token perplexity weighs sentences by them, or equally without them;
-    sentence perplexity always weighs sentences equally.
+    sentence perplexity always weighs sentences equally. `margin` is a relative difference: 0.01 asks whether the ratio lies
+    within 1 %. `clusters` are numbers that the sentences of one document share.
     """
     import numpy as np
 
@@ -81,11 +89,20 @@ def paired_bootstrap(
         require(len(sizes) == sentences, f"there must be one weight per sentence: {sentences:,}, not {len(sizes):,}")
         require(bool((sizes > 0).all()), "the weights must be above 0: leave out sentences without tokens")
     parts = _Parts(np.concatenate([first, second]), sizes, statistic == "sentence_perplexity")
-    draws = resampled_sums(parts.table, resamples, seed) if sentences > 1 else parts.table
+    table = summed(parts.table, clusters)
+    draws = resampled_sums(table, resamples, seed) if len(table) > 1 else table
     logs = parts.logs(parts.table.sum(axis=0, keepdims=True))[0]
     a, b = math.exp(logs[:seeds].mean()), math.exp(logs[seeds:].mean())
-    ratio = bootstrapped(parts.table, parts.log_ratio, draws, 1e-12 * float(abs(logs).max()))
-    difference = bootstrapped(parts.table, parts.difference, draws, 1e-12 * max(a, b))
+    rounding = 1e-12 * float(abs(logs).max())
+    ratio = bootstrapped(table, parts.log_ratio, draws, rounding, alpha)
+    difference = bootstrapped(table, parts.difference, draws, 1e-12 * max(a, b), alpha)
+    both = crossed(parts.shares_of_log_ratio(), alpha, clusters) if seeds > 1 else None
+    same: Equivalence | None = None
+    if margin is not None and both is not None:
+        same = both.within(math.log1p(margin), alpha)
+    elif margin is not None and len(table) > 1:
+        found, limit = Bca(table, parts.log_ratio, draws, rounding), math.log1p(margin)
+        same = Equivalence(limit, *found.interval(2 * alpha), max(found.above(-limit), 1 - found.above(limit)), alpha)
     return Perplexities(
         statistic=statistic,
         seeds=seeds,
@@ -101,8 +118,18 @@ def paired_bootstrap(
         p=ratio.p,
         resamples=ratio.resamples,
         over_seeds=paired(logs[:seeds], logs[seeds:]) if seeds > 1 else None,
-        both=crossed(parts.shares_of_log_ratio()) if seeds > 1 else None,
+        both=both,
+        alpha=alpha,
+        equivalence=same,
     )
+
+
+def log_ratio_table(losses_a: ArrayLike, losses_b: ArrayLike, weights: ArrayLike) -> Numbers:
+    """What each sentence adds to the logarithm of the ratio of two token perplexities: seeds x sentences."""
+    import numpy as np
+
+    first, second = paired_values(losses_a, losses_b, "the losses", (2,))
+    return _Parts(np.concatenate([first, second]), numbers(weights, "the weights"), False).shares_of_log_ratio()
 
 
 def exp_or_none(value: float | None) -> float | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnlab.stats.checks import check_count, paired_answers, require
+from attnlab.stats.means import Equivalence
 from attnlab.stats.planning import questions_to_find
 
 if TYPE_CHECKING:
@@ -104,15 +105,17 @@ class McNemar:
     p_mid: float
     h: float
     questions_needed: int | None  # for 80 % power if the observed rates are the true ones; None: no difference observed
+    alpha: float = 0.05  # the interval has level 1 - alpha
+    equivalence: Equivalence | None = None
 
 
-def mcnemar(right_a: ArrayLike, right_b: ArrayLike) -> McNemar:
+def mcnemar(right_a: ArrayLike, right_b: ArrayLike, alpha: float = 0.05, margin: float | None = None) -> McNemar:
     """Exact match compared question by question: only those that one model alone got right can tell the two apart.
 
     The exact test asks how often a fair coin falls as unevenly as these; the interval is Tango's (1998) score interval,
-    which is valid for few disagreements, even for none.
+    which is valid for few disagreements, even for none. The test of equivalence uses the same score.
     """
-    from scipy.stats import binom, binomtest
+    from scipy.stats import binom, binomtest, norm
 
     first, second = paired_answers(right_a, right_b)
     questions = len(first)
@@ -122,29 +125,38 @@ def mcnemar(right_a: ArrayLike, right_b: ArrayLike) -> McNemar:
     seen = float(binom.pmf(only_a, disagreed, 0.5)) if disagreed else 0.0
     p_mid = p - (seen / 2 if only_a == only_b else seen)  # both tails include the observed count, unless they share it
     a, b = (both + only_a) / questions, (both + only_b) / questions
-    low, high = paired_share_interval(only_a, only_b, questions)
+    low, high = paired_share_interval(only_a, only_b, questions, alpha)
     needed = questions_to_find(a, b, disagreed / questions)
     counts = (questions, both, only_a, only_b, questions - both - disagreed)
     difference = (only_a - only_b) / questions
-    return McNemar(*counts, a, b, difference, low, high, p, p_mid, _effect_h(a, b), needed)
+    same = None
+    if margin is not None:
+        ends = (_tango_score(only_a, only_b, questions, -margin), -_tango_score(only_a, only_b, questions, margin))
+        p_same = float(norm.sf(min(ends)))
+        same = Equivalence(margin, *paired_share_interval(only_a, only_b, questions, 2 * alpha), p_same, alpha)
+    return McNemar(*counts, a, b, difference, low, high, p, p_mid, _effect_h(a, b), needed, alpha, same)
 
 
-def paired_share_interval(only_a: int, only_b: int, questions: int) -> tuple[float, float]:
-    """The 95 % interval of the difference of two shares on the same questions (Tango 1998, Statistics in Medicine 17)."""
+def _tango_score(only_a: int, only_b: int, questions: int, difference: float) -> float:
+    """The distance from a supposed true difference to the observed one, in standard errors (Tango 1998)."""
+    # The maximum-likelihood share of 'only B' under the supposed difference.
+    linear = -only_a - only_b + (2 * questions - only_a + only_b) * difference
+    root = math.sqrt(max(0.0, linear**2 + 8 * questions * only_b * difference * (1 - difference)))
+    share = (root - linear) / (4 * questions)
+    variance = max(0.0, questions * (2 * share + difference * (1 - difference)))
+    distance = only_a - only_b - questions * difference
+    return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance)
+
+
+def paired_share_interval(only_a: int, only_b: int, questions: int, alpha: float = 0.05) -> tuple[float, float]:
+    """The interval of the difference of two shares on the same questions (Tango 1998, Statistics in Medicine 17)."""
     from scipy.optimize import brentq
     from scipy.stats import norm
 
-    z, seen = float(norm.ppf(0.975)), (only_a - only_b) / questions
+    z, seen = float(norm.ppf(1 - alpha / 2)), (only_a - only_b) / questions
 
     def score(difference: float) -> float:
-        """The distance from the observed to a supposed true difference, in standard errors."""
-        # The maximum-likelihood share of 'only B' under the supposed difference.
-        linear = -only_a - only_b + (2 * questions - only_a + only_b) * difference
-        root = math.sqrt(max(0.0, linear**2 + 8 * questions * only_b * difference * (1 - difference)))
-        share = (root - linear) / (4 * questions)
-        variance = max(0.0, questions * (2 * share + difference * (1 - difference)))
-        distance = only_a - only_b - questions * difference
-        return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance)
+        return _tango_score(only_a, only_b, questions, difference)
 
     edge, low, high = 1e-12, -1.0, 1.0
     if seen > -1 + edge and score(-1 + edge) > z:

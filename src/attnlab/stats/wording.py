@@ -1,23 +1,26 @@
 """A comparison in one or two sentences, made from its numbers.
 
 The words claim no more than the test: a difference is shown or not shown, never absent. Where none is shown, the sentence
-states what the interval excludes. Every verdict comes with its p.
+states what the interval excludes; "equivalent" takes a test of its own. Every verdict comes with its p, and an interval
+beside a p that is adjusted for several comparisons is adjusted too.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 from attnlab.stats.checks import check_level, require
-from attnlab.stats.means import Paired, SeedsByQuestions
+from attnlab.stats.means import Equivalence, Paired, SeedsByQuestions
 from attnlab.stats.perplexity import Perplexities
 from attnlab.stats.planning import about, count_of
 from attnlab.stats.shares import McNemar, TwoProportions
 
 _Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities | Paired
 _Interval = tuple[float, float] | None
+_IF_TRUE = "for 80 % power if the true difference is the one observed"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class _Finding:
     how: str  # the test behind p
     needed: str = ""  # what it would take to find the difference
     note: str = ""  # why there is no p
+    alpha: float = 0.05  # of the interval
+    same: Equivalence | None = None  # in the unit of the sentence
 
 
 def in_words(
@@ -52,57 +57,81 @@ def in_words(
     *,
     adjusted: float | None = None,
     comparisons: int = 1,
-    margin: float | None = None,
+    looks: int = 1,
     alpha: float = 0.05,
     measure: str = "value",
     lower_is_better: bool = False,
 ) -> str:
     """The sentences that a comparison allows.
 
-    `adjusted` is its p after Holm over this number of `comparisons`. `margin` is a difference too small to matter, in the
-    unit of the sentence (points, % of perplexity, or that of the values). `measure` and `lower_is_better` describe paired
-    values; for right answers and perplexities they are known.
+    `adjusted` is its p after Holm over this number of `comparisons`, times the number of `looks` at the results. `measure`
+    and `lower_is_better` describe paired values; for right answers and perplexities they are known.
     """
     check_level(alpha, "alpha")
-    require((adjusted is None) == (comparisons == 1), "an adjusted p belongs to several comparisons: give both")
-    require(margin is None or margin > 0, f"a margin must be above 0, not {margin}")
+    several = comparisons > 1 or looks > 1
+    require((adjusted is None) != several, "an adjusted p belongs to several comparisons or looks: give both")
     found = _finding(result, _Names(a, b, measure, lower_is_better))
     if found.p is None:
         reason = found.note or "one value on each side"
         return f"no test possible: {found.figures} ({reason}); run more to generalise"
     p = found.p if adjusted is None else adjusted
     said = p_in_words(p, alpha)
-    said += f" {found.how}" if adjusted is None else f" after Holm over {comparisons} comparisons, {found.how}"
+    over = [f"Holm over {comparisons} comparisons"] if comparisons > 1 else []
+    over += [f"correction for {looks} looks"] if looks > 1 else []
+    said += f" after {' and '.join(over)}, {found.how}" if over else f" {found.how}"
     if p < alpha:
         edge = (
             "; at the edge, since the interval touches zero" if found.interval and not _leaves_out_zero(found) else ""
         )
-        return f"{found.gain}, {said}; {found.figures}{edge}"
+        return f"{found.gain}, {said}; {found.figures}{edge}{_equivalent(found)}"
     parts = [f"no difference shown: {found.figures}, {said}"]
     if _leaves_out_zero(found):
         parts.append("its interval excludes zero, but its test does not")
     if found.needed:
         parts.append(found.needed)
-    return "; ".join(parts) + _excluded(found, margin)
+    return "; ".join(parts) + (_equivalent(found) or _excluded(found))
 
 
 def _leaves_out_zero(found: _Finding) -> bool:
     return found.interval is not None and not found.interval[0] <= 0 <= found.interval[1]
 
 
-def _excluded(found: _Finding, margin: float | None) -> str:
+def _excluded(found: _Finding) -> str:
     """The sentence on the differences that the interval excludes."""
     if found.interval is None:
         return ""
-    reach = max(map(abs, found.interval))
-    ends = " to ".join(f"{end:.{found.decimals}f}" for end in found.interval)
-    unit = f" {found.unit}" if found.unit else ""
-    if margin is None:
-        scale = 10**found.decimals
-        rounded = math.ceil(reach * scale - 1e-9) / scale  # up: excluded differences lie outside the interval
-        return f". Differences above {rounded:.{found.decimals}f}{unit} are excluded (95 % interval {ends})"
-    verdict = "are excluded" if reach < margin else "are not excluded, so this is no proof that both are equal"
-    return f". Differences of {margin:g}{unit} and more {verdict} (95 % interval {ends})"
+    scale = 10**found.decimals
+    reach = (
+        math.ceil(max(map(abs, found.interval)) * scale - 1e-9) / scale
+    )  # up: excluded ones lie outside the interval
+    level = _level(1 - found.alpha)
+    return f". Differences above {_sized(reach, found)} are excluded ({level} interval {_ends(found.interval, found.decimals)})"
+
+
+def _equivalent(found: _Finding) -> str:
+    """The sentence on the test of equivalence, if there was one."""
+    if found.same is None:
+        return ""
+    same = found.same
+    claim = f"Equivalent within {_sized(same.margin, found)}" if same.shown else None
+    claim = claim or f"Equivalence within {_sized(same.margin, found)} is not shown"
+    below = "" if same.alpha == 0.05 else f", which must be below {same.alpha:.2g} for this many comparisons"
+    interval = f"{_level(1 - 2 * same.alpha)} interval {_ends((same.low, same.high), found.decimals)}"
+    return f". {claim}: two one-sided tests, {p_in_words(same.p, same.alpha)}{below}, {interval}"
+
+
+def _sized(size: float, found: _Finding) -> str:
+    """A size with its unit, with more decimals only where rounding would change it."""
+    decimals = next((n for n in range(found.decimals, 6) if math.isclose(round(size, n), size, abs_tol=1e-9)), 6)
+    return f"{size:.{decimals}f} {found.unit}".rstrip()
+
+
+def _ends(interval: tuple[float, float], decimals: int) -> str:
+    return " to ".join(f"{end:.{decimals}f}" for end in interval)
+
+
+def _level(level: float) -> str:
+    return f"{100 * level:.3g} %"
 
 
 def p_in_words(p: float, alpha: float = 0.05) -> str:
@@ -139,7 +168,7 @@ def _(result: TwoProportions, names: _Names) -> _Finding:
     if result.asked_a != result.asked_b:
         figures = f"{100 * result.a:.1f} % of {result.asked_a:,} vs {100 * result.b:.1f} % of {result.asked_b:,}"
     need = result.questions_needed
-    needed = f"{about(need)} questions each would be needed for 80 % power" if need else ""
+    needed = f"{about(need)} questions each would be needed {_IF_TRUE}" if need else ""
     interval = _interval_of(result.low, result.high)
     return _in_points(names, figures, result.difference, interval, result.p, "unpaired", needed)
 
@@ -149,8 +178,10 @@ def _(result: McNemar, names: _Names) -> _Finding:
     figures = f"{100 * result.a:.1f} vs {100 * result.b:.1f} % of the same {result.questions:,}"
     how = f"paired (exact McNemar, {result.only_a:,} right with {names.a} only, {result.only_b:,} with {names.b} only)"
     need = result.questions_needed
-    needed = f"{about(need)} questions would be needed for 80 % power" if need else ""
-    return _in_points(names, figures, result.difference, _interval_of(result.low, result.high), result.p, how, needed)
+    needed = f"{about(need)} questions would be needed {_IF_TRUE}" if need else ""
+    interval = _interval_of(result.low, result.high)
+    found = _in_points(names, figures, result.difference, interval, result.p, how, needed)
+    return replace(found, alpha=result.alpha, same=_scaled(result.equivalence, lambda share: 100 * share))
 
 
 @_finding.register
@@ -159,7 +190,15 @@ def _(result: SeedsByQuestions, names: _Names) -> _Finding:
     figures = f"{100 * result.a:.1f} vs {100 * result.b:.1f} % of {counts}"
     how = "for new questions, with this one seed" if result.seeds == 1 else "for new seeds and new questions"
     both = result.both
-    return _in_points(names, figures, result.difference, _interval_of(both.low, both.high), both.p, how)
+    found = _in_points(names, figures, result.difference, _interval_of(both.low, both.high), both.p, how)
+    return replace(found, alpha=both.alpha, same=_scaled(result.equivalence, lambda share: 100 * share))
+
+
+def _scaled(same: Equivalence | None, scale: Callable[[float], float]) -> Equivalence | None:
+    """A test of equivalence in the unit of the sentence."""
+    if same is None:
+        return None
+    return replace(same, margin=scale(same.margin), low=scale(same.low), high=scale(same.high))
 
 
 def _in_points(
@@ -191,7 +230,9 @@ def _(result: Perplexities, names: _Names) -> _Finding:
     if ratio > 1:  # the gain of the better side, relative to the other
         winner, ratio, less = names.b, 1 / ratio, (1 / interval[1], 1 / interval[0]) if interval else None
     lower = _by_how_much(100 * (1 - ratio), (100 * (1 - less[1]), 100 * (1 - less[0])) if less else None, 1, " %")
-    return _Finding(figures, f"{winner} better, its {kind} lower by {lower}", percent, "%", 1, p, how)
+    same = _scaled(result.equivalence, lambda log: 100 * math.expm1(log))
+    gain = f"{winner} better, its {kind} lower by {lower}"
+    return _Finding(figures, gain, percent, "%", 1, p, how, alpha=result.alpha, same=same)
 
 
 @_finding.register

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import pytest
 
+from attnlab import stats
 from attnlab.studies.compare.judge import Comparison, Gain, Judged, Ratio, Texts, audit_in_words, explain
 from attnlab.studies.compare.records import Quality, Readings
 
@@ -43,8 +45,11 @@ def specimen(
 DOT = specimen("dot", 400.0, 400.0, reference=True)
 
 
-def paragraphs(whole: Ratio, honest: Ratio) -> list[str]:
-    (found,) = explain([DOT, specimen("bad", 200.0, 800.0, leaks=True, gain=Gain(whole, honest))], TEXT)
+def paragraphs(whole: Ratio, honest: Ratio, kept: tuple[float | None, float | None] = (None, None)) -> list[str]:
+    """What is said of a gain of which the share in the interval `kept` is left word by word."""
+    share = math.log(honest.ratio) / math.log(whole.ratio)
+    gain = Gain(whole, honest, stats.RatioOfMeans(share, *kept, 0.05))
+    (found,) = explain([DOT, specimen("bad", 200.0, 800.0, leaks=True, gain=gain)], TEXT)
     return found.paragraphs
 
 
@@ -53,18 +58,29 @@ def compared(words: str, believed: bool) -> str:
 
 
 @pytest.mark.parametrize(
-    ("whole", "honest", "says"),
+    ("whole", "honest", "kept", "says"),
     [
-        (ratio(0.5), ratio(2.0), "The gain is the leak: .* 0.5 times \\(0.45 to 0.55\\) that of dot; .* it is 2 times"),
-        (ratio(0.5), ratio(0.98, p=0.4), "The gain is the leak: "),
-        (ratio(0.5), ratio(0.75), "58 % of the gain is the leak: "),
-        (ratio(0.75), ratio(0.7), "The gain is not the leak: "),
-        (ratio(0.999, p=0.7), ratio(1.01), "bad sees the future, and no gain from it is shown"),
-        (ratio(1.2), ratio(2.0), "bad sees the future, and no gain from it is shown"),
+        (
+            ratio(0.5),
+            ratio(2.0),
+            (-1.2, -0.8),
+            "The gain is the leak: .* 0.5 times \\(0.45 to 0.55\\) that of dot; .* it is 2 times .*"
+            " Word by word 200 % of the gain is gone \\(95 % interval 180 % to 220 %\\)",
+        ),
+        # Not shown to differ from dot word by word is not enough: a third of the gain may be left.
+        (ratio(0.5), ratio(0.98, p=0.4), (-0.3, 0.33), "At least 67 % of the gain is the leak: "),
+        (ratio(0.5), ratio(0.98, p=0.4), (-0.05, 0.09), "The gain is the leak: "),
+        (ratio(0.5), ratio(0.75), (0.3, 0.6), "At least 40 % of the gain is the leak: "),
+        (ratio(0.75), ratio(0.7), (0.9, 1.6), "Whether the gain is the leak is not shown: "),
+        (ratio(0.75), ratio(0.9), (None, None), "How much of the gain is the leak is not shown: "),
+        (ratio(0.999, p=0.7), ratio(1.01), (None, None), "bad sees the future, and no gain from it is shown"),
+        (ratio(1.2), ratio(2.0), (None, None), "bad sees the future, and no gain from it is shown"),
     ],
 )
-def test_the_verdict_follows_from_both_readings(whole: Ratio, honest: Ratio, says: str) -> None:
-    assert re.match(says, paragraphs(whole, honest)[-1])
+def test_the_verdict_follows_from_the_share_that_is_left(
+    whole: Ratio, honest: Ratio, kept: tuple[float | None, float | None], says: str
+) -> None:
+    assert re.match(says, paragraphs(whole, honest, kept)[-1])
 
 
 def test_the_explanation_shows_leak_readings_and_samples() -> None:

@@ -1,7 +1,10 @@
 """Compare mechanisms, or any one setting, so that the result can be cited.
 
     plan      specimens that differ in one thing, seeds, data (specimens)
+    tuning    settings that are tuned for every specimen by itself
+    planning  what a planned comparison would find, from a finished one
     jobs      the runs, several at a time, each trained and measured in its own process (job)
+    variance  where the variation between runs comes from
     records   finished runs with their figures; those that do not belong together are refused
     judge     intervals, tests, Holm's correction, and verdicts in words
 
@@ -10,24 +13,30 @@ Every specimen is audited first.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from attnlab.folders import add_files, is_written, read_json, to_json
+from attnlab.errors import UserError
+from attnlab.folders import add_files, is_written, locked, read_json, to_json, unlist
 from attnlab.measure import audit
 from attnlab.model import load_model
 from attnlab.progress import say
+from attnlab.records import plain, restored
 from attnlab.report.comparison import document
 from attnlab.runs import Run, unused_path
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import judge
-from attnlab.studies.compare.plan import Data, Plan, advise, check, fingerprints, make_plan, small_model
+from attnlab.studies.compare.plan import Data, Plan, check, fingerprints, make_plan, seed_numbers, small_model
+from attnlab.studies.compare.planning import advise
+from attnlab.studies.compare.tuning import tune, with_choice
+from attnlab.studies.compare.variance import train_variance
 from attnlab.studies.study import Result, Study
 
-__all__ = ["STUDY", "Data", "Plan", "advise", "check", "compare", "make_plan"]
+__all__ = ["STUDY", "Data", "Plan", "add_seeds", "advise", "check", "compare", "make_plan"]
 
 _AUDITS = "audits.json"
 
@@ -47,7 +56,31 @@ def compare(*specimens: str, out: Path | str | None = None, console: Console | N
 def _train(plan: Plan, folder: Path, console: Console) -> None:
     if not is_written(folder / _AUDITS):
         _audit_all(plan, folder, console)
-    train_all(plan, folder, console)
+    if plan.tune:
+        tune(plan, folder, console)
+    train_all(with_choice(plan, folder), folder, console)
+    if plan.variance:
+        train_variance(plan, folder, console)
+
+
+def add_seeds(folder: Path, seeds: int | Sequence[int]) -> None:
+    """Add seeds to a finished comparison, so that resuming trains them and judges all; its report counts the looks."""
+    stored = read_json(folder / "study.json")
+    if "specimens" not in stored.get("plan", {}):
+        raise UserError(f"{folder} is not a comparison: seeds can be added to comparisons only")
+    if not is_written(folder / "result.json"):
+        raise UserError(f"{folder} is not finished: resume it first, without --seeds")
+    plan = restored(Plan, stored["plan"])
+    wanted = seed_numbers(seeds)
+    if plan.runs or not set(wanted) > set(plan.seeds):
+        had = ", ".join(map(str, plan.seeds))
+        why = "it compares finished runs" if plan.runs else f"it has seeds {had}: name these and further ones"
+        raise UserError(f"no seeds can be added to {folder}: {why}")
+    both = (*plan.seeds, *(seed for seed in wanted if seed not in plan.seeds))
+    longer = replace(plan, seeds=both, looks=(*plan.looks, plan.seeds))
+    with locked(folder):
+        unlist(folder, "result.json")  # judged again when resumed
+        add_files(folder, {"study.json": to_json({**stored, "plan": plain(longer)})})
 
 
 def _audit_all(plan: Plan, folder: Path, console: Console) -> None:
@@ -76,5 +109,5 @@ STUDY = Study(
     train=_train,
     judge=lambda plan, folder, _: judge(plan, folder, read_json(folder / _AUDITS)),
     document=document,
-    sources=("corpus", "dev", "facts", "exam"),
+    sources=("corpus", "dev", "facts", "exam", "tune_on"),
 )

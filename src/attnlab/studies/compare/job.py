@@ -30,6 +30,7 @@ from attnlab.records import plain, restored
 from attnlab.runs import Run
 from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
 from attnlab.studies.compare.records import Measured, OnText, Quality, Readings
+from attnlab.studies.compare.tuning import with_choice
 from attnlab.studies.study import refuse_changes, run_stage
 from attnlab.terminal import unexpected
 from attnlab.tokenizers import UNKNOWN, Tokenizer
@@ -46,7 +47,7 @@ Files = dict[str, bytes]
 def work(folder: Path, name: str, seed: int) -> None:
     """Train and measure a run, as far as that is not done."""
     study = read_json(folder / "study.json")
-    plan = restored(Plan, study["plan"])
+    plan = with_choice(restored(Plan, study["plan"]), folder)
     refuse_changes(study.get("fingerprints", {}), fingerprints(plan))
     target = plan.measured(folder, name, seed)
     if target.exists() and not is_written(plan.path(folder, name, seed) / "result.json"):
@@ -63,12 +64,12 @@ def _train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
         return Run.open(path)
     specimen = plan.find(name)
     steps = stages_of(specimen, plan)
-    corpus = specimen.corpus or plan.corpus
+    sources = specimen.corpus or plan.corpus, specimen.facts or plan.facts
     run: Run | None = None
     for stage in steps:
         # The run that is measured has the plain name, however many stages precede it.
         place = path if stage == steps[-1] else path.with_name(f"{path.name}-{stage}")
-        run = run_stage(plan.data, specimen.settings(seed, stage), stage, (corpus, plan.facts), place, base=run)
+        run = run_stage(plan.data, specimen.settings(seed, stage), stage, sources, place, base=run)
     assert run is not None
     return run
 
@@ -99,8 +100,7 @@ def _measure(plan: Plan, run: Run, target: Path) -> None:
 
 def _on_questions(plan: Plan, model: LanguageModel, tokenizer: Tokenizer) -> tuple[Score, Files, list[list[int]]]:
     """Exact match per question; and questions with their answers as token ids, to be read twice."""
-    assert plan.exam is not None
-    exam, block = plan.data.questions(plan.exam), model.config.block_size
+    exam, block = plan.questions, model.config.block_size
     examination = examine(model, tokenizer, exam)
     files = {
         "right.csv": "".join(f"{line}\n" for line in ("right", *map(int, examination.right))).encode(),
@@ -121,10 +121,9 @@ def _on_text(
     plan: Plan, run: Run, model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str]
 ) -> tuple[OnText, Files, list[list[int]], int | None]:
     """Losses of sentences trained on and not, probes and samples; and sentences to be read twice, with their width."""
-    assert plan.dev is not None
     reading = stages.reading_options(run)
     longest = min(reading.get("longest") or model.config.block_size, model.config.block_size)
-    dev = plan.data.corpus(plan.dev).lines
+    dev = plan.sentences
     of_dev, of_train = (
         perplexity.sentence_losses(model, tokenizer, part, **reading) for part in (dev, some(lines, len(dev)))
     )

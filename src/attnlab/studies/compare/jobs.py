@@ -89,6 +89,18 @@ def train_all(plan: Plan, folder: Path, console: Console) -> None:
 
     The other runs are finished even if one fails.
     """
+    failed = try_all(plan, folder, console)
+    if failed:
+        first = failed[0]
+        raise AttnlabError(
+            f"{len(failed)} of {len(plan.order())} runs failed, the first {first.label}: {first.failure()} (its output:"
+            f" {first.log}); the others are kept, and `attnlab resume {folder}` tries again. If it diverged, do not leave it"
+            " out: start a new comparison with a lower learning rate, or with --tune"
+        )
+
+
+def try_all(plan: Plan, folder: Path, console: Console) -> list[_Job]:
+    """Train and measure what is not done yet; return the jobs that failed."""
     waiting = [one for one in plan.order() if not _done(plan, folder, *one)]
     total = len(plan.order())
     running: list[_Job] = []
@@ -123,12 +135,7 @@ def train_all(plan: Plan, folder: Path, console: Console) -> None:
                     bars.update(job.bar, completed=share, state=state)
         finally:
             _stop(running)
-    if failed:
-        first = failed[0]
-        raise AttnlabError(
-            f"{len(failed)} of {total} runs failed, the first {first.label}: {first.failure()} (its output: {first.log});"
-            f" the others are kept, and `attnlab resume {folder}` tries again"
-        )
+    return failed
 
 
 def _stop(running: Sequence[_Job]) -> None:

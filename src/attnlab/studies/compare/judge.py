@@ -17,7 +17,7 @@ from attnlab.perplexity import Probe
 from attnlab.records import flat, optional
 from attnlab.runs import Run, lineage
 from attnlab.stats.perplexity import exp_or_none
-from attnlab.studies.compare.plan import Plan, seen_before
+from attnlab.studies.compare.plan import Plan, fingerprints, seen_before
 from attnlab.studies.compare.records import (
     Figure,
     Kind,
@@ -30,11 +30,14 @@ from attnlab.studies.compare.records import (
     read_records,
     refuse_differences,
 )
+from attnlab.studies.compare.tuning import Tuning, choice_of, with_choice
+from attnlab.studies.compare.variance import Sources, sources_of_variance
 from attnlab.studies.study import StudyResult
 
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ALPHA = 0.05
 _CURVE = ("step", "tokens", "loss", "seconds")  # kept per step
+_NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix", "padding")  # checks of the audit that find leaks from the future
 
 Audit = Mapping[str, Any]  # a report of attnlab.measure.audit, as stored
@@ -118,11 +121,15 @@ class Comparison:
     shown: bool = False
     believed: bool = True  # False if one of the two sees the future
     by_seed: tuple[_SeedPair, ...] = ()
+    level: float = 1 - _ALPHA  # of the interval, so that those of all comparisons hold together
+    equivalence: stats.Equivalence | None = optional()  # of the difference, or of the logarithm of the ratio
+    settings: str = ""  # whether settings were tuned, in half a sentence
 
     @property
     def sentence(self) -> str:
         """The comparison as a sentence."""
-        words = f"{self.a} against {self.b}: {self.words}."
+        settings = f", {self.settings}" if self.settings else ""
+        words = f"{self.a} against {self.b}{settings}: {self.words}."
         return words if self.believed else f"{words} This is invalid, since one of the two sees the future."
 
 
@@ -157,10 +164,14 @@ class Texts:
 
 @dataclass(frozen=True)
 class Gain:
-    """The perplexity of a leaking specimen over that of the reference: read whole, and word by word."""
+    """The perplexity of a leaking specimen over that of the reference: read whole, and word by word.
+
+    `kept` is the share of the gain, in logarithms, that is left word by word.
+    """
 
     whole: Ratio
     word_by_word: Ratio
+    kept: stats.RatioOfMeans | None = optional()
 
 
 @dataclass(frozen=True)
@@ -196,6 +207,7 @@ class _DataSummary:
     sentences: int
     dev_sentences: int | None
     questions: int | None
+    clusters: int | None  # documents or people that share them; None: each is alone
     seen_before: int
 
 
@@ -205,6 +217,22 @@ class _Explanation:
 
     title: str
     paragraphs: list[str]
+
+
+@dataclass(frozen=True)
+class _Registration:
+    """What was fixed before training, and what was changed after a result was known."""
+
+    started: str
+    hypothesis: str
+    figure: str
+    pairs: list[tuple[str, str]]
+    alpha: float
+    margin: float | None
+    seeds: tuple[int, ...]  # of the first result
+    looks: int
+    seeds_added: tuple[int, ...]
+    checksums: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,10 +258,14 @@ class ComparisonResult(StudyResult):
     text_quality: Quality | None = optional()
     verdict: list[str]
     explanation: list[_Explanation]
+    registration: _Registration
+    tuning: Tuning | None = optional()
+    variance: list[Sources] | None = optional()
 
 
 def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonResult:
     """Judge the finished runs of a comparison."""
+    plan, tuning = with_choice(plan, folder), choice_of(folder)
     records = read_records(plan, folder)
     refuse_differences(plan, records)
     every = [one for rows in records.values() for one in rows]
@@ -243,7 +275,8 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
         _describe(plan, folder, name, rows, records[reference], columns, audits[name]) for name, rows in records.items()
     ]
     leaking = {one.name for one in specimens if one.leaks}
-    comparisons = compare_all(plan, records, columns[0], leaking)
+    settings = _settings_in_words(plan, tuning)
+    comparisons = compare_all(plan, records, columns[0], leaking, settings)
     data, text_quality = _describe_data(plan), every[0].text.text_quality if plan.words else None
     explanation = explain(specimens, text_quality)
     seen = (
@@ -280,10 +313,65 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
             *(one.paragraphs[-1] for one in explanation),
             *(one.sentence for one in comparisons),
             *([f"{seen} read the figures with that in mind."] if data.seen_before else []),
+            *_notes_on_tuning(tuning),
+            *_notes_on_looks(plan),
             *notes_on(records),
         ],
         explanation=explanation,
+        registration=_registration(plan, columns[0]),
+        tuning=tuning,
+        variance=sources_of_variance(plan, folder) if plan.variance else None,
     )
+
+
+def _registration(plan: Plan, column: Figure) -> _Registration:
+    first = plan.looks[0] if plan.looks else plan.seeds
+    return _Registration(
+        started=plan.started,
+        hypothesis=plan.hypothesis or f"two-sided: the {column.title} of the two sides of a pair differ",
+        figure=column.title,
+        pairs=plan.compared(),
+        alpha=_ALPHA,
+        margin=plan.margin,
+        seeds=first,
+        looks=len(plan.looks) + 1,
+        seeds_added=tuple(seed for seed in plan.seeds if seed not in first),
+        checksums=fingerprints(plan),
+    )
+
+
+def _notes_on_looks(plan: Plan) -> list[str]:
+    if not plan.looks:
+        return []
+    added = ", ".join(str(seed) for seed in plan.seeds if seed not in plan.looks[0])
+    return [
+        f"Seeds {added} were added after a result was known: this is look {len(plan.looks) + 1}. Every p is multiplied by the"
+        " number of looks, which is enough only if that number was planned."
+    ]
+
+
+def _notes_on_tuning(tuning: Tuning | None) -> list[str]:
+    found = tuning.at_edge if tuning else {}
+    failed = sum(one.figure is None for one in tuning.trials) if tuning else 0
+    notes = [
+        f"The best {' and '.join(keys)} of {name} is at the edge of the values tried: try values beyond it."
+        for name, keys in found.items()
+    ]
+    return [*notes, *([f"{failed} of {len(tuning.trials)} tuning runs failed."] if tuning and failed else [])]
+
+
+def _settings_in_words(plan: Plan, tuning: Tuning | None) -> str:
+    """Half a sentence that says whether settings were tuned."""
+    if plan.runs:
+        return ""
+    if tuning is None:
+        return "with the same settings, tuned for neither"
+    names, tried = (
+        " and ".join(one.setting for one in tuning.settings),
+        math.prod(len(one.values) for one in tuning.settings),
+    )
+    what = "sentences" if plan.words else "questions"
+    return f"each with its best {names} of {tried} tried, chosen on {tuning.items:,} other {what}"
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -301,8 +389,9 @@ def _describe_data(plan: Plan) -> _DataSummary:
         facts,
         exam,
         sentences=len(plan.data.corpus(plan.corpus).lines) if plan.corpus else 0,
-        dev_sentences=len(plan.data.corpus(plan.dev).lines) if plan.dev else None,
-        questions=len(plan.data.questions(plan.exam)) if plan.exam else None,
+        dev_sentences=len(plan.sentences) if plan.dev else None,
+        questions=len(plan.questions) if plan.exam else None,
+        clusters=len(set(plan.clusters)) if plan.clusters else None,
         seen_before=seen_before(plan)[0],
     )
 
@@ -357,8 +446,11 @@ def spread_of(each: Sequence[float], kind: Kind) -> Spread:
 
 
 def _gain(leaking: Sequence[Record], reference: Sequence[Record]) -> Gain:
-    whole, apart = (_compare_text(leaking, reference, f"{name}.csv") for name in ("whole", "word_by_word"))
-    return Gain(*(Ratio(one.ratio, one.ratio_low, one.ratio_high, one.p) for one in (whole, apart)))
+    whole, apart = (_compare_text(leaking, reference, Testing(), f"{name}.csv") for name in ("whole", "word_by_word"))
+    gains = [stats.log_ratio_table(*_losses(leaking, reference, f"{name}.csv")) for name in ("word_by_word", "whole")]
+    kept = stats.ratio_of_means(gains[0], gains[1]) if whole.ratio != 1 else None
+    first, second = (Ratio(one.ratio, one.ratio_low, one.ratio_high, one.p) for one in (whole, apart))
+    return Gain(first, second, kept)
 
 
 def _texts(rows: Sequence[Record]) -> Texts:
@@ -375,22 +467,33 @@ def _texts(rows: Sequence[Record]) -> Texts:
 # Tests
 
 
-def compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str]) -> list[Comparison]:
-    """Test every pair, with Holm's correction if there are several."""
-    pairs = plan.compared()
-    test = _compare_text if plan.words else compare_answers
-    tested = [test(records[a], records[b]) for a, b in pairs]
+def compare_all(
+    plan: Plan, records: Records, column: Figure, leaking: set[str], settings: str = ""
+) -> list[Comparison]:
+    """Test every pair; several comparisons are corrected together, p by Holm and intervals by Bonferroni.
+
+    If seeds were added after a result was known, every look counts.
+    """
+    pairs, looks = plan.compared(), len(plan.looks) + 1
     # Answers are written word by word, where there is no future; perplexities of models that see it are invalid.
     believed = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
+    family = max(1, sum(believed)) * looks
+    test = _compare_text if column.kind == "perplexity" else compare_answers
+    levels = [_ALPHA / family if valid else _ALPHA for valid in believed]
+    tested = [
+        test(records[a], records[b], Testing(alpha, plan.margin, plan.clusters))
+        for (a, b), alpha in zip(pairs, levels, strict=True)
+    ]
     known = {at: one.p for at, one in enumerate(tested) if one.p is not None and believed[at]}
     adjusted: dict[int, float] = {}
-    if len(known) > 1:
-        adjusted = dict(zip(known, stats.holm(list(known.values())), strict=True))
+    if family > 1:
+        corrected = (min(1.0, looks * p) for p in stats.holm(list(known.values())))
+        adjusted = dict(zip(known, corrected, strict=True))
     found = []
     for at, ((a, b), one) in enumerate(zip(pairs, tested, strict=True)):
         p = adjusted.get(at, one.p)
         words = stats.in_words(
-            one.details, a, b, adjusted=adjusted.get(at), comparisons=len(known) if at in adjusted else 1
+            one.details, a, b, adjusted=adjusted.get(at), comparisons=len(known) if at in adjusted else 1, looks=looks
         )
         found.append(
             Comparison(
@@ -403,6 +506,9 @@ def compare_all(plan: Plan, records: Records, column: Figure, leaking: set[str])
                 shown=p is not None and p < _ALPHA,
                 believed=believed[at],
                 by_seed=_by_seed(records[a], records[b], column),
+                level=1 - levels[at],
+                equivalence=one.details.equivalence,
+                settings=settings,
             )
         )
     return found
@@ -417,13 +523,30 @@ def _by_seed(a: Sequence[Record], b: Sequence[Record], column: Figure) -> tuple[
     return tuple(rows)
 
 
-def _compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv") -> _TextEffect:
-    """Compare token perplexities of the same sentences: for new seeds and sentences; for one seed, new sentences."""
+@dataclass(frozen=True)
+class Testing:
+    """How pairs are tested: the level of the intervals, the margin of equivalence, and items that belong together."""
+
+    alpha: float = _ALPHA
+    margin: float | None = None
+    clusters: tuple[int, ...] | None = None  # None: every item by itself
+
+
+def _losses(
+    a: Sequence[Record], b: Sequence[Record], name: str
+) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]], tuple[int, ...]]:
+    """The losses of both sides, one row per seed, and the tokens per sentence."""
     first, second = ([record.losses(name) for record in side] for side in (a, b))
     if len({(one.tokens, one.unknown) for one in (*first, *second)}) > 1:
         raise UserError("the runs were not measured on the same words: their perplexities cannot be compared")
+    return [one.losses for one in first], [one.losses for one in second], first[0].tokens
+
+
+def _compare_text(a: Sequence[Record], b: Sequence[Record], how: Testing, name: str = "dev.csv") -> _TextEffect:
+    """Compare token perplexities of the same sentences: for new seeds and sentences; for one seed, new sentences."""
+    first, second, tokens = _losses(a, b, name)
     found = stats.paired_bootstrap(
-        [one.losses for one in first], [one.losses for one in second], weights=first[0].tokens
+        first, second, weights=tokens, alpha=how.alpha, margin=how.margin, clusters=how.clusters
     )
     low, high, p, test = found.ratio_low, found.ratio_high, found.p, "for new sentences, with this one seed"
     if found.both is not None:
@@ -432,16 +555,19 @@ def _compare_text(a: Sequence[Record], b: Sequence[Record], name: str = "dev.csv
     return _TextEffect(found.ratio, low, high, p, test, found)
 
 
-def compare_answers(a: Sequence[Record], b: Sequence[Record]) -> _AnswerEffect:
-    """Compare answers to the same questions: for new seeds and questions; for one seed, by McNemar's test."""
+def compare_answers(a: Sequence[Record], b: Sequence[Record], how: Testing) -> _AnswerEffect:
+    """Compare answers to the same questions: for new seeds and questions; for one seed, by McNemar's test.
+
+    McNemar's test takes every question by itself: with clusters, one seed is tested over clusters instead.
+    """
     first, second = ([record.answers() for record in side] for side in (a, b))
-    if len(a) == 1:
-        alone = stats.mcnemar(first[0], second[0])
-        test = "for new questions, with this one seed"
+    test = "for new questions, with this one seed"
+    if len(a) == 1 and how.clusters is None:
+        alone = stats.mcnemar(first[0], second[0], how.alpha, how.margin)
         return _AnswerEffect(alone.difference, alone.low, alone.high, alone.p, test, alone)
-    found = stats.seeds_by_questions(first, second)
-    both = found.both
-    return _AnswerEffect(found.difference, both.low, both.high, both.p, "for new seeds and new questions", found)
+    found = stats.seeds_by_questions(first, second, alpha=how.alpha, margin=how.margin, clusters=how.clusters)
+    test = test if len(a) == 1 else "for new seeds and new questions"
+    return _AnswerEffect(found.difference, found.both.low, found.both.high, found.both.p, test, found)
 
 
 def difference(a: str, b: str, column: Figure, records: Records) -> Difference:
@@ -518,19 +644,26 @@ def _shares(quality: Quality) -> str:
 
 
 def _verdict_on(name: str, other: str, gain: Gain) -> str:
-    """Whether the gain of a leaking specimen is its leak: what remains of it without the future."""
-    whole, honest = gain.whole, gain.word_by_word
+    """How much of the gain of a leaking specimen is its leak, as far as the interval of that share tells."""
+    whole, honest, kept = gain.whole, gain.word_by_word, gain.kept
     if not whole.shown or whole.ratio >= 1:
         return f"{name} sees the future, and no gain from it is shown: its token perplexity is {whole} that of {other}."
     readings = (
         f"{name} looks better than {other}, its token perplexity on the texts read twice {whole} that of {other};"
         f" word by word, where there is no future, it is {honest}."
     )
-    if not honest.shown or honest.ratio >= 1:
-        return f"The gain is the leak: {readings}"
-    share = 1 - math.log(honest.ratio) / math.log(whole.ratio)
-    return (
-        f"{100 * share:.0f} % of the gain is the leak: {readings}"
-        if share > 0
-        else f"The gain is not the leak: {readings}"
-    )
+    if kept is None or kept.low is None or kept.high is None:
+        return f"How much of the gain is the leak is not shown: {readings}"
+    least, most = 1 - kept.high, 1 - kept.low
+    share = f"Word by word {_percent(1 - kept.value)} of the gain is gone (95 % interval {_percent(least)} to {_percent(most)})"
+    if least >= _NEARLY_ALL:
+        opening = "The gain is the leak"
+    elif least > 0:
+        opening = f"At least {_percent(least)} of the gain is the leak"
+    else:
+        opening = "Whether the gain is the leak is not shown"
+    return f"{opening}: {readings} {share}."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 
-from attnlab import corpora, stages, stats, usercode
+from attnlab import corpora, stages, usercode
 from attnlab.config import Settings, Stage, load_preset, merge, overlay, require_seed, shortened
+from attnlab.corpora import Question
 from attnlab.errors import UserError, unknown
 from attnlab.evaluate import encode_questions
 from attnlab.machine import cores
 from attnlab.model import LanguageModel
 from attnlab.perplexity import PROBES
 from attnlab.runs import Run
-from attnlab.studies.compare.specimens import Specimen, from_runs, is_run, make_specimens, refuse_other_text
+from attnlab.studies.compare.specimens import (
+    Specimen,
+    from_runs,
+    is_run,
+    make_specimens,
+    read_values,
+    refuse_other_text,
+)
 from attnlab.studies.study import Datasets, all_or_none, sums_of_files
+
+T = TypeVar("T")
 
 _PRESETS = {"words": "nano-words", "spans": "mingpt"}  # default per task; others: small
 _PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the corpus that nano-words is made for
 _QUICK_EPOCHS = 2.0
-_SEEDS = 3
+_SEEDS, _QUICK_SEEDS = 5, 3
 _MOST_SEEDS = 1000
 _FEW_WORDS = 97  # vocabulary of a model that is only tried out
 # Fields of a plan that make_plan passes on.
-_MORE = ("probes", "all_pairs", "study", "title", "question", "command", "theirs")
+_MORE = ("probes", "all_pairs", "study", "title", "question", "command", "theirs", "margin", "hypothesis", "variance")
+_CHOOSING = 3  # one in so many sentences or questions is for choosing tuned settings
+_FEW_DOCUMENTS = 20  # with fewer, sentences are taken one by one
+_TUNING_SEED = 1000  # the first seed of tuning: not one of those that are judged
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A setting that is tuned for every specimen by itself, and the values to try."""
+
+    setting: str
+    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -53,6 +78,15 @@ class Plan:
     quick: bool = False
     theirs: tuple[dict[str, Any], ...] = ()  # published figures of the same experiment
     runs: dict[str, str] = field(default_factory=dict)  # finished runs to compare as they are, by specimen/seed
+    started: str = ""  # date
+    hypothesis: str = ""  # in the user's words
+    margin: float | None = None  # of equivalence: a share of right answers, or of the perplexity
+    looks: tuple[tuple[int, ...], ...] = ()  # the seeds of each earlier result, after which seeds were added
+    tune: tuple[Tuned, ...] = ()
+    tune_seeds: int = 1
+    tune_on: str | None = None  # data for choosing; None: a part of dev or exam
+    part: Literal["all", "choosing", "judging"] = "all"  # of dev or exam
+    variance: bool = False  # whether to split the variance between runs
 
     @cached_property
     def data(self) -> Datasets:
@@ -63,6 +97,47 @@ class Plan:
     def words(self) -> bool:
         """Whether perplexity on text is measured, not answers to questions."""
         return self.exam is None
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """The sentences to measure."""
+        assert self.dev is not None
+        return self._of_part(self.data.corpus(self.dev).lines)
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """The questions to ask."""
+        assert self.exam is not None
+        return self._of_part(self.data.questions(self.exam))
+
+    @cached_property
+    def clusters(self) -> tuple[int, ...] | None:
+        """A number per item that sentences of one document, or questions about one person, share; None: all are alone."""
+        numbers = self._of_part(self._all_clusters)
+        return tuple(numbers) if len(set(numbers)) < len(numbers) else None
+
+    @cached_property
+    def _all_clusters(self) -> list[int]:
+        if self.exam is None:
+            assert self.dev is not None
+            corpus = self.data.corpus(self.dev)
+            documents = corpus.documents if corpus.documents and len(set(corpus.documents)) >= _FEW_DOCUMENTS else None
+            return list(documents or range(len(corpus.lines)))
+        about = self.data.corpus(self.corpus) if self.corpus else None
+        subjects: dict[Any, int] = {}
+        for item in self.data.questions(self.exam):
+            found = corpora.documents_about(about, item.question) if about else []
+            subjects.setdefault(item, subjects.setdefault(tuple(found[:1]) or item.question, len(subjects)))
+        return [subjects[item] for item in self.data.questions(self.exam)]
+
+    def _of_part(self, items: Sequence[T]) -> list[T]:
+        """The items of this part; a cluster is in one part as a whole."""
+        if self.part == "all":
+            return list(items)
+        groups = np.unique(self._all_clusters)
+        chosen = np.random.default_rng(0).permutation(groups)[: max(1, len(groups) // _CHOOSING)]
+        choosing = np.isin(self._all_clusters, chosen)
+        return [item for item, side in zip(items, choosing, strict=True) if side == (self.part == "choosing")]
 
     def find(self, name: str) -> Specimen:
         """The specimen of this name."""
@@ -135,16 +210,23 @@ def make_plan(
     data: Data | None = None,
     jobs: int = 0,
     quick: bool = False,
+    tune: Sequence[str] = (),
+    tune_on: str | None = None,
+    tune_seeds: int = 1,
     trust_code: bool = False,
     **more: Any,
 ) -> Plan:
     """Make the plan of a comparison; `more` are further fields of the plan, such as probes or title."""
-    data = data or Data()
+    data, more = data or Data(), {"started": date.today().isoformat(), **more}
     for name in more:
-        if name not in _MORE:
+        if name not in (*_MORE, "started"):
             raise UserError(unknown("argument", name, (*_MORE, *inspect.signature(make_plan).parameters)))
+    margin = more.get("margin")
+    if margin is not None and not 0 < margin < 1:
+        raise UserError(f"--margin is a share between 0 and 1, such as 0.01 for one per cent, not {margin:g}")
     if any(map(is_run, names)):
-        asked = {"task": task, "vary": vary, "preset": preset, "config": config, "seeds": seeds, "quick": quick}
+        asked: dict[str, object] = {"task": task, "vary": vary, "preset": preset, "config": config, "seeds": seeds}
+        asked |= {"quick": quick, "tune": tune, "variance": more.get("variance")}
         _refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
         with usercode.trusting(trust_code):
             return _plan_of_runs(names, data, jobs, **more)
@@ -162,10 +244,68 @@ def make_plan(
         epochs = _QUICK_EPOCHS if quick else _PROSE_EPOCHS
         specimens = tuple(one.with_default("train", "epochs", epochs) for one in specimens)
     threads = max(one.settings(0).train.threads or 1 for one in specimens)
-    numbers = seed_numbers(seeds)
-    at_a_time = job_count(jobs, threads, len(specimens) * len(numbers))
+    numbers = seed_numbers(seeds, _QUICK_SEEDS if quick else _SEEDS)
+    tuned = _read_tuned(tune, varied)
+    if tuned and not 1 <= tune_seeds <= _MOST_SEEDS:
+        raise UserError(f"--tune-seeds must be a number from 1 to {_MOST_SEEDS}, not {tune_seeds}")
+    if tune_on and not tuned:
+        raise UserError("--tune-on needs --tune: name the settings to tune, such as --tune train.lr=0.001,0.002")
+    trials = len(specimens) * tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
+    at_a_time = job_count(jobs, threads, max(len(specimens) * len(numbers), trials))
     fields = {**asdict(data), "jobs": at_a_time, "quick": quick, "title": _default_title(specimens, task), **more}
+    if tuned:
+        fields |= {"tune": tuned, "tune_on": tune_on, "tune_seeds": tune_seeds}
+        fields["part"] = "all" if tune_on else "judging"
     return Plan(specimens, varied, numbers, **fields)
+
+
+def _read_tuned(texts: Sequence[str], varied: str) -> tuple[Tuned, ...]:
+    """The settings to tune, from SETTING=VALUE,VALUE,..."""
+    found = tuple(Tuned(*read_values("--tune", text)) for text in texts)
+    for one in found:
+        if len(set(one.values)) < 2 or len(set(one.values)) < len(one.values):
+            raise UserError(f"--tune {one.setting} needs at least two different values, such as 0.001,0.002")
+        if one.setting == varied:
+            raise UserError(f"{varied} is what is compared: tune another setting")
+        if one.setting.startswith(("task.", "tokenizer.", "model.vocab_size")):
+            raise UserError(f"{one.setting} changes what is predicted and cannot be tuned: tune another setting")
+    if len({one.setting for one in found}) < len(found):
+        raise UserError("--tune names a setting twice: give all its values at once")
+    return found
+
+
+def trials_of(plan: Plan) -> list[tuple[Specimen, dict[str, Any], Specimen]]:
+    """The trials of tuning: a specimen, the values tried, and the specimen with these values."""
+    names = [one.setting for one in plan.tune]
+    points = [dict(zip(names, values, strict=True)) for values in itertools.product(*(one.values for one in plan.tune))]
+    return [
+        (
+            one,
+            point,
+            one.with_settings(", ".join([one.name, *(f"{key}={value}" for key, value in point.items())]), point),
+        )
+        for point in points
+        for one in plan.specimens
+    ]
+
+
+def tuning_plan(plan: Plan) -> Plan:
+    """The trials of a comparison as a plan, with other seeds and other data than those that are judged."""
+    dev, exam = plan.dev, plan.exam
+    if plan.tune_on:
+        dev, exam = (plan.tune_on, None) if plan.words else (None, plan.tune_on)
+    return replace(
+        plan,
+        dev=dev,
+        exam=exam,
+        part="all" if plan.tune_on else "choosing",
+        specimens=tuple(trial for _, _, trial in trials_of(plan)),
+        seeds=tuple(range(_TUNING_SEED, _TUNING_SEED + plan.tune_seeds)),
+        tune=(),
+        tune_on=None,
+        study="tuning",
+        variance=False,
+    )
 
 
 def job_count(asked: int, threads: int = 1, runs: int | None = None) -> int:
@@ -176,13 +316,13 @@ def job_count(asked: int, threads: int = 1, runs: int | None = None) -> int:
     return asked or max(1, most if runs is None else min(most, runs))
 
 
-def seed_numbers(seeds: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The seeds 0 to n - 1 for a number n; a list of seeds unchanged."""
+def seed_numbers(seeds: int | Sequence[int] | None, usual: int = _SEEDS) -> tuple[int, ...]:
+    """The seeds 0 to n - 1 for a number n, which is `usual` for None; a list of seeds unchanged."""
     if isinstance(seeds, int) and not 1 <= seeds <= _MOST_SEEDS:
         raise UserError(
             f"--seeds must be a number from 1 to {_MOST_SEEDS}, or seeds such as 3,4,5, not {shortened(seeds)}"
         )
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(range(_SEEDS) if seeds is None else seeds)
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(range(usual) if seeds is None else seeds)
     if not numbers or len(set(numbers)) < len(numbers):
         raise UserError(f"--seeds must be a number of at least 1, or different seeds such as 3,4,5, not {seeds}")
     for one in numbers:
@@ -238,34 +378,26 @@ def stages_of(specimen: Specimen, plan: Plan) -> tuple[Stage, ...]:
     return ("pretrain",) if plan.words or reads else ("pretrain", "finetune")
 
 
-def advise(plan: Plan, difference: float | None = None) -> list[str]:
-    """What a comparison can detect, and what it would take to detect more, one fact per line."""
-    known = {"seeds": len(plan.seeds), "comparisons": len(plan.compared())}
-    if plan.words:
-        if difference is not None:
-            raise UserError("--difference is a share of right answers: it is for tasks with questions")
-        assert plan.dev is not None
-        sentences = len(plan.data.corpus(plan.dev).lines)
-        line = f"{sentences:,} dev sentences: the test accounts for their variation as well as for that of the seeds"
-        return [*stats.advice(**known), line]
-    assert plan.exam is not None
-    return stats.advice(questions=len(plan.data.questions(plan.exam)), difference=difference, **known)
-
-
 # Checks
 
 
 def check(plan: Plan) -> None:
     """Find errors before training: settings of every specimen and stage, data, questions that are too long."""
     sources = plan.data.sources(plan.corpus, plan.facts)
-    exam = plan.data.questions(plan.exam) if plan.exam else ()
+    exam = plan.questions if plan.exam else []
     if plan.exam and any(item.answer is None for item in exam):
         raise UserError(f"{plan.exam} has questions without answers: a comparison needs them all")
     seen, asked = seen_before(plan)
     if seen == asked:
         raise UserError(f"all of {plan.dev or plan.exam} is in the training data: measure on other text or questions")
+    if not (plan.sentences if plan.words else plan.questions):
+        raise UserError(
+            f"{plan.dev or plan.exam} is too small to choose on one part and judge on another: use --tune-on"
+        )
     if plan.runs:
         return
+    if plan.tune:
+        check(tuning_plan(plan))
     config = plan.specimens[0].settings(plan.seeds[0])
     tokenizer = stages.learn_tokenizer(config, sources)
     encode_questions(tokenizer, (item.question for item in exam), config.model.block_size)
@@ -299,19 +431,20 @@ def seen_before(plan: Plan) -> tuple[int, int]:
     """How many of the measured sentences or questions are in the training data, and how many there are."""
     data = plan.data
     if plan.words:
-        assert plan.dev is not None
         known = set(data.corpus(plan.corpus).lines) if plan.corpus else set()
-        measured: Sequence[str] = data.corpus(plan.dev).lines
+        measured = plan.sentences
     else:
-        assert plan.exam is not None
         known = {item.question for item in data.questions(plan.facts)} if plan.facts else set()
-        measured = [item.question for item in data.questions(plan.exam)]
+        measured = [item.question for item in plan.questions]
     return sum(one in known for one in measured), len(measured)
 
 
 def fingerprints(plan: Plan) -> dict[str, str]:
     """Checksums of everything that could change during a comparison: data and the user's files."""
     found = plan.data.checksums({key: getattr(plan, key) for key in ("corpus", "dev", "facts", "exam")})
+    if plan.tune_on:
+        corpus, questions = plan.data.corpus, plan.data.questions
+        found["tune_on"] = corpus(plan.tune_on).sha256 if plan.words else stages.checksum(questions(plan.tune_on))
     found |= {one: plan.data.corpus(one).sha256 for one in {each.corpus for each in plan.specimens} if one}
     if not plan.runs:
         for one in plan.specimens:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ _MECHANISM = "model.mechanism"
 _OPTIONS = "model.options"
 _NOT_VARIED = frozenset({"preset", "seed"})  # settings that may differ within a specimen
 _OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
-_TAKEN = ("measured", "logs")  # folders of a comparison that are not specimens
+_TAKEN = ("measured", "logs", "tuning", "variance")  # folders of a comparison that are not specimens
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Specimen:
     given: Settings = field(default_factory=dict)
     corpus: str | None = None  # its own training text, if specimens have different ones
     steps: tuple[Stage, ...] = ()  # its training stages, if they do not follow from its task
+    facts: str | None = None  # its own training questions
 
     def settings(self, seed: int, stage: Stage = "pretrain") -> RunConfig:
         """The settings of one run; training and task settings given by the user apply to pretraining only.
@@ -52,11 +53,18 @@ class Specimen:
         if stage != "pretrain":
             threads = {key: value for key, value in given.get("train", {}).items() if key == "threads"}
             given = {**{key: value for key, value in given.items() if key not in ("train", "task")}, "train": threads}
-        return resolve(self.preset, stage, Path(self.file) if self.file else None, {**given, "seed": seed})
+        return resolve(self.preset, stage, Path(self.file) if self.file else None, {"seed": seed, **given})
 
     def value(self, setting: str) -> Any:
         """The value of a dotted setting."""
         return self.settings(0).flat().get(setting)
+
+    def with_settings(self, name: str, values: Mapping[str, Any], **more: Any) -> Specimen:
+        """Return the specimen with another name and other values of dotted settings."""
+        given = self.given
+        for setting, value in values.items():
+            given = merge(given, nested(setting, value))
+        return replace(self, name=name, given=given, **more)
 
     def with_default(self, table: str, name: str, value: Any) -> Specimen:
         """Return the specimen with a setting that applies if neither its file nor the user has chosen it."""
@@ -143,27 +151,30 @@ def _refuse_other_options(names: Sequence[str], given: Settings) -> None:
             raise ConfigError(unknown("mechanism in model.options, which is not compared,", one, used))
 
 
-def _varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Specimen]:
-    """Specimens from SETTING=VALUE,VALUE,..."""
-    name, sign, values = vary.partition("=")
+def read_values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
+    """The setting and the values of SETTING=VALUE,VALUE,..."""
+    name, sign, values = text.partition("=")
     if not sign or not values:
-        raise UserError(f"--vary takes SETTING=VALUE,VALUE such as train.lr=0.001,0.002, not '{vary}'")
+        raise UserError(f"{option} takes SETTING=VALUE,VALUE such as train.lr=0.001,0.002, not '{text}'")
     if name == "seed":
         raise UserError("seeds are not compared, every specimen has several: --seeds 3, or --seeds 7,8,9")
+    return name, tuple(from_text(one, bool if one.lower() in ("true", "false") else None) for one in values.split(","))
+
+
+def _varied_values(base: Specimen, names: Sequence[str], vary: str) -> list[Specimen]:
+    """Specimens from SETTING=VALUE,VALUE,..."""
+    name, values = read_values("--vary", vary)
     if names:
         raise UserError("--vary names the specimens itself: choose their mechanism with --mechanism")
-    return [
-        replace(base, name=f"{name}={value}", given=merge(base.given, _nested(name, value)))
-        for value in values.split(",")
-    ]
+    written = vary.partition("=")[2].split(",")
+    return [base.with_settings(f"{name}={text}", {name: value}) for text, value in zip(written, values, strict=True)]
 
 
-def _nested(name: str, value: str) -> Settings:
+def nested(name: str, value: Any) -> Settings:
     """A dotted setting and its value as nested tables."""
-    inner: Any = from_text(value, bool if value.lower() in ("true", "false") else None)
     for part in reversed(name.split(".")):
-        inner = {part: inner}
-    found: Settings = inner
+        value = {part: value}
+    found: Settings = value
     return found
 
 

@@ -1,0 +1,126 @@
+"""Tune settings for every specimen by itself: the same trials for each, chosen on data that the verdict is not taken from.
+
+Mechanisms have different best learning rates, so that one rate for all favours the mechanism it was found with. The trials are
+trained like the runs of a comparison, in the folder `tuning`, with other seeds than those that are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attnlab import stats
+from attnlab.errors import AttnlabError
+from attnlab.folders import add_files, is_written, read_json, to_json, write_folder
+from attnlab.progress import say
+from attnlab.records import plain, restored
+from attnlab.studies.compare import jobs
+from attnlab.studies.compare.plan import Plan, Tuned, fingerprints, trials_of, tuning_plan
+from attnlab.studies.compare.records import figures, read_measured
+from attnlab.studies.study import refuse_changes
+
+FOLDER, FILE = "tuning", "tuning.json"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One specimen with one combination of values: its figure, the mean over the seeds; None if a run failed."""
+
+    specimen: str
+    values: dict[str, Any]
+    figure: float | None
+    each: list[float]
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All trials, and the values chosen for every specimen."""
+
+    settings: tuple[Tuned, ...]
+    figure: str
+    items: int  # sentences or questions that the choice was made on
+    seeds: tuple[int, ...]
+    trials: tuple[Trial, ...]
+    chosen: dict[str, dict[str, Any]]
+
+    @property
+    def at_edge(self) -> dict[str, list[str]]:
+        """By specimen: the settings whose best value is the smallest or largest of three or more numbers tried."""
+        numeric = {
+            one.setting: sorted(one.values)
+            for one in self.settings
+            if len(one.values) > 2 and all(isinstance(value, int | float) for value in one.values)
+        }
+        found = {
+            name: [key for key, tried in numeric.items() if values[key] in (tried[0], tried[-1])]
+            for name, values in self.chosen.items()
+        }
+        return {name: keys for name, keys in found.items() if keys}
+
+
+def tune(plan: Plan, folder: Path, console: Console) -> None:
+    """Train all trials that are not done yet, and store the choice."""
+    if is_written(folder / FILE):
+        return
+    trying, place = tuning_plan(plan), folder / FOLDER
+    if not place.exists():
+        stored = {"study": trying.study, "plan": plain(trying), "fingerprints": fingerprints(trying)}
+        write_folder(place, "trials", {"study.json": to_json(stored)})
+    refuse_changes(read_json(place / "study.json")["fingerprints"], fingerprints(trying))
+    names = ", ".join(one.setting for one in plan.tune)
+    say(console, f"tuning {names}: {len(trying.order())} runs")
+    failures = {(job.name, job.seed): job.failure() for job in jobs.try_all(trying, place, console)}
+    found = choose(plan, trying, place, failures)
+    for name, values in found.chosen.items():
+        say(console, f"tuned {name}: " + ", ".join(f"{key}={value}" for key, value in values.items()))
+    add_files(folder, {FILE: to_json(plain(found))})
+
+
+def choose(plan: Plan, trying: Plan, folder: Path, failures: Mapping[tuple[str, int], str]) -> Tuning:
+    """Choose for every specimen the values with the best mean figure; a trial with a failed run is never chosen."""
+    column = figures(plan.words)[0]
+    trials = []
+    for specimen, values, trial in trials_of(plan):
+        failed = next((failures[trial.name, seed] for seed in trying.seeds if (trial.name, seed) in failures), "")
+        measured = [] if failed else [read_measured(trying, folder, trial.name, seed) for seed in trying.seeds]
+        each = [one.values()[column.key] for one in measured]
+        mean = None
+        if each:
+            mean = stats.geometric_mean(each) if column.kind == "perplexity" else sum(each) / len(each)
+        trials.append(Trial(specimen.name, values, mean, each, failed))
+    chosen = {
+        one.name: _best([trial for trial in trials if trial.specimen == one.name], column.lower_is_better)
+        for one in plan.specimens
+    }
+    items = len(trying.sentences if plan.words else trying.questions)
+    return Tuning(plan.tune, column.key, items, trying.seeds, tuple(trials), chosen)
+
+
+def _best(trials: Sequence[Trial], lower: bool) -> dict[str, Any]:
+    """The values of the best trial; the first of equal ones."""
+    done = [
+        (-one.figure if lower else one.figure, -place) for place, one in enumerate(trials) if one.figure is not None
+    ]
+    if not done:
+        raise AttnlabError(
+            f"every trial of {trials[0].specimen} failed, the first: {trials[0].failure}: try other values"
+        )
+    return trials[-max(done)[1]].values
+
+
+def choice_of(folder: Path) -> Tuning | None:
+    """The stored choice of a comparison, or None if nothing was tuned yet."""
+    return restored(Tuning, read_json(folder / FILE)) if is_written(folder / FILE) else None
+
+
+def with_choice(plan: Plan, folder: Path) -> Plan:
+    """The plan with the values chosen for every specimen."""
+    found = choice_of(folder) if plan.tune else None
+    if found is None:
+        return plan
+    return replace(plan, specimens=tuple(one.with_settings(one.name, found.chosen[one.name]) for one in plan.specimens))
