@@ -1,22 +1,49 @@
+"""Plans keep what they promise: sizes as known, and the power of the test that is used."""
+
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.stats import binom
 
 from attnlab import stats
 from attnlab.errors import UserError
+from attnlab.stats.planning import MOST_SEEDS, half_widths, mean_squares
+
+SEEDS_VARY = stats.Components(seeds=0.05**2, items=0.1**2, rest=0.5**2, most_seeds=0.1**2)
+ITEMS_VARY = stats.Components(seeds=0.005**2, items=0.4**2, rest=0.3**2, most_seeds=0.01**2)
+NO_SEEDS = stats.Components(seeds=0.0, items=0.0, rest=0.5**2, most_seeds=0.0)
+
+
+def tables(
+    parts: stats.Components, count: int, seeds: int, items: int, difference: float, seed: int = 0
+) -> NDArray[np.float64]:
+    """Tables of differences with normal effects of these variances."""
+    rng = np.random.default_rng(seed)
+    by_seed = math.sqrt(parts.seeds) * rng.normal(size=(count, seeds, 1))
+    by_item = math.sqrt(parts.items) * rng.normal(size=(count, 1, items))
+    found: NDArray[np.float64] = (
+        difference + by_seed + by_item + math.sqrt(parts.rest) * rng.normal(size=(count, seeds, items))
+    )
+    return found
+
+
+def share_found(found: NDArray[np.float64], alpha: float = 0.05) -> float:
+    return float(np.mean([(stats.crossed(table, alpha).p or 0.0) < alpha for table in found]))
+
+
+# The sizes of McNemar's test
 
 
 def test_sample_sizes_as_known() -> None:
     assert stats.sample_size(0.166, 0.188) == 4724
     assert stats.sample_size(0.50, 0.75, power=0.9) == 77  # R: power.prop.test gives 76.7
-    assert stats.power(0.50, 0.75, 50) == pytest.approx(0.740, abs=1e-3)  # R: the same
-    assert [stats.seeds_needed(1.0, effect) for effect in (0.2, 0.5, 0.8)] == [199, 34, 15]  # G*Power, paired t
 
 
 def exact_mcnemar_power(p1: float, p2: float, discordant: float, questions: int) -> float:
@@ -33,56 +60,104 @@ def exact_mcnemar_power(p1: float, p2: float, discordant: float, questions: int)
 def test_connors_size_gives_the_exact_test_about_that_power(p1: float, p2: float, discordant: float) -> None:
     questions = stats.sample_size(p1, p2, discordant=discordant)
     assert 0.74 <= exact_mcnemar_power(p1, p2, discordant, questions) <= 0.82
-    assert stats.power(p1, p2, questions, discordant=discordant) == pytest.approx(0.8, abs=0.01)
-
-
-@given(st.floats(0.02, 0.98), st.floats(0.02, 0.98), st.floats(0.5, 0.95))
-def test_size_and_power_fit_together(p1: float, p2: float, power: float) -> None:
-    if abs(p1 - p2) < 1e-3:
-        return
-    for discordant in (None, stats.discordance(p1, p2)):
-        needed = stats.sample_size(p1, p2, power, discordant=discordant)
-        assert stats.power(p1, p2, needed, discordant=discordant) >= power - 1e-6
-        if needed > 5:
-            assert stats.power(p1, p2, needed - 2, discordant=discordant) < power + 1e-3
-        assert stats.sample_size(p2, p1, power, discordant=discordant) == needed
 
 
 @given(st.floats(0.1, 0.4), st.floats(0.02, 0.3))
 def test_more_of_anything_helps(share: float, gain: float) -> None:
     other = share + gain
+    assert stats.sample_size(share, other) == stats.sample_size(other, share)
     assert stats.sample_size(share, other) >= stats.sample_size(share, other + 0.05)
     assert stats.sample_size(share, other, 0.9) >= stats.sample_size(share, other, 0.8)
     assert stats.sample_size(share, other, alpha=0.01) >= stats.sample_size(share, other)
     assert stats.sample_size(share, other, discordant=gain) <= stats.sample_size(share, other)
-    assert stats.power(share, other, 100) < stats.power(share, other, 200)
-    assert stats.power(share, share, 100) == pytest.approx(0.05)
 
 
-def test_what_can_be_found_is_what_has_the_power() -> None:
-    gain = stats.detectable(0.17, 500)
-    other = 0.17 + gain
-    assert stats.power(0.17, other, 500, discordant=stats.discordance(0.17, other)) == pytest.approx(0.8, abs=1e-6)
-    assert stats.detectable(0.17, 5000) < gain
-    unpaired = stats.detectable(0.17, 500, paired=False)
-    assert stats.power(0.17, 0.17 + unpaired, 500) == pytest.approx(0.8, abs=1e-6)
-    effect = stats.detectable_by_seeds(3)
-    assert stats.power_of_seeds(1.0, effect, 3) == pytest.approx(0.8, abs=1e-6)
-    assert stats.detectable_by_seeds(10) < effect
-    assert stats.seeds_needed(1.0, effect) == 3
+def test_the_gain_that_questions_find_if_seeds_do_not_vary() -> None:
+    gain = stats.gain_over_half(450)
+    assert gain is not None
+    assert 0.75 <= exact_mcnemar_power(0.5, 0.5 + gain, 0.5, 450) <= 0.82
+    stricter = stats.gain_over_half(450, alpha=0.01)
+    assert stricter is not None
+    assert stricter > gain
+    assert stats.gain_over_half(10) is None
 
 
-def test_the_power_of_seeds_by_simulation() -> None:
-    rng = np.random.default_rng(0)
-    found = sum((stats.paired(row, np.zeros(4)).p or 1) < 0.05 for row in rng.normal(1.5, 1.0, (600, 4)))
-    assert found / 600 == pytest.approx(stats.power_of_seeds(1.0, 1.5, 4), abs=0.05)
+# Seeds and items
 
 
-def test_huge_effects_do_not_confuse_it() -> None:
-    assert stats.power_of_seeds(1e-6, 1.0, 3) == pytest.approx(1.0)
-    assert stats.seeds_needed(1e-6, 1.0) == 2
-    assert stats.power(0.0, 1.0, 1, discordant=1.0) == 0
-    assert stats.power(0.0, 1.0, 4, discordant=1.0) == 1
+def test_components_are_those_of_the_tables() -> None:
+    found = [stats.variance_components(tables(SEEDS_VARY, 4, 8, 60, 0.1, seed)) for seed in range(200)]
+    for name in ("seeds", "items", "rest"):
+        mean = np.mean([getattr(one, name) for one in found])
+        assert mean == pytest.approx(getattr(SEEDS_VARY, name), rel=0.1)
+
+
+def test_negative_estimates_become_zero() -> None:
+    table = np.array([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]])
+    found = stats.variance_components([table - table.mean(axis=1, keepdims=True)])
+    assert found.seeds == found.items == found.most_seeds == 0
+    assert found.rest > 0
+
+
+def test_the_limit_of_the_seeds_variance_holds_in_four_of_five_pilots() -> None:
+    for seeds in (2, 4):
+        pilots = [stats.variance_components([table]) for table in tables(SEEDS_VARY, 800, seeds, 50, 0.0)]
+        assert np.mean([one.most_seeds >= SEEDS_VARY.seeds for one in pilots]) == pytest.approx(0.8, abs=0.05)
+        assert all(one.cautious.seeds == one.most_seeds >= one.seeds for one in pilots)
+
+
+@pytest.mark.parametrize("parts", [SEEDS_VARY, ITEMS_VARY, NO_SEEDS])
+@pytest.mark.parametrize(("seeds", "items"), [(2, 30), (3, 40), (10, 5)])
+def test_half_widths_are_those_of_crossed(parts: stats.Components, seeds: int, items: int) -> None:
+    found = tables(parts, 40, seeds, items, 0.0)
+    for alpha in (0.05, 0.01):
+        intervals = [stats.crossed(table, alpha).interval(alpha) for table in found]
+        expected = [(high - low) / 2 for low, high in intervals]
+        np.testing.assert_allclose(half_widths(mean_squares(found), seeds, items, alpha), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("parts", "difference"), [(SEEDS_VARY, 0.12), (ITEMS_VARY, 0.12), (NO_SEEDS, 0.09)])
+def test_power_is_that_of_whole_tables(parts: stats.Components, difference: float) -> None:
+    found = share_found(tables(parts, 300, 3, 100, difference))
+    assert stats.power(parts, 3, 100, difference) == pytest.approx(found, abs=0.05)
+    assert stats.power(parts, 3, 100, -difference) == pytest.approx(stats.power(parts, 3, 100, difference))
+
+
+@pytest.mark.parametrize(
+    ("parts", "seeds", "items", "alpha"),
+    [(SEEDS_VARY, 3, 100, 0.05), (SEEDS_VARY, 5, 100, 0.05 / 3), (ITEMS_VARY, 2, 80, 0.05), (NO_SEEDS, 4, 60, 0.05)],
+)
+def test_the_promised_power_is_delivered(parts: stats.Components, seeds: int, items: int, alpha: float) -> None:
+    smallest = stats.smallest_difference(parts, seeds, items, alpha)
+    assert 0.75 <= share_found(tables(parts, 400, seeds, items, smallest), alpha) <= 0.85
+
+
+def test_true_differences_of_zero_are_found_in_at_most_one_of_twenty() -> None:
+    for parts in (SEEDS_VARY, ITEMS_VARY, NO_SEEDS):
+        for seeds in (2, 3, 10):
+            assert stats.power(parts, seeds, 450, 0.0) <= 0.052
+
+
+def test_more_seeds_and_items_find_less() -> None:
+    for parts in (SEEDS_VARY, ITEMS_VARY):
+        by_seeds = [stats.smallest_difference(parts, seeds, 450) for seeds in (2, 3, 5, 10)]
+        by_items = [stats.smallest_difference(parts, 3, items) for items in (50, 200, 800)]
+        for row in (by_seeds, by_items):
+            assert row == sorted(row, reverse=True)
+        assert stats.smallest_difference(parts.cautious, 3, 450) > stats.smallest_difference(parts, 3, 450)
+
+
+def test_the_fewest_seeds_and_items() -> None:
+    seeds = stats.seeds_needed(SEEDS_VARY, 450, 0.05)
+    assert seeds is not None
+    assert stats.power(SEEDS_VARY, seeds, 450, 0.05) >= 0.8 > stats.power(SEEDS_VARY, seeds - 1, 450, 0.05)
+    items = stats.items_needed(ITEMS_VARY, 5, 0.02)
+    assert items is not None
+    assert stats.power(ITEMS_VARY, 5, items, 0.02) >= 0.8 > stats.power(ITEMS_VARY, 5, items - 1, 0.02)
+    assert stats.seeds_needed(ITEMS_VARY, 450, 0.01) is None  # the items limit it
+    assert stats.items_needed(SEEDS_VARY, 3, 0.01) is None  # the seeds limit it
+    assert stats.smallest_difference(ITEMS_VARY, MOST_SEEDS, 450) > 0.01
+    assert stats.seeds_needed(NO_SEEDS, 450, 0.9) == 2
 
 
 def test_mistakes_are_named() -> None:
@@ -94,38 +169,11 @@ def test_mistakes_are_named() -> None:
         stats.sample_size(0.2, 0.3, power=80)
     with pytest.raises(UserError, match=r"a share must lie in \[0, 1\], not 20"):
         stats.sample_size(20, 0.3)
-    with pytest.raises(UserError, match="difference of 0"):
-        stats.seeds_needed(1.0, 0.0)
-    with pytest.raises(UserError, match="standard deviation must be above 0"):
-        stats.seeds_needed(0.0, 1.0)
-    with pytest.raises(UserError, match="difference must be finite"):
-        stats.seeds_needed(1.0, math.nan)
-    with pytest.raises(UserError, match="too few to find any gain"):
-        stats.detectable(0.9, 4)
-    with pytest.raises(UserError, match="too small compared to its standard deviation"):
-        stats.seeds_needed(1.0, 1e-9)
-
-
-def test_advice_in_words() -> None:
-    lines = stats.advice(questions=500, share=0.17, seeds=3, difference=0.022, sd=0.02, seed_difference=0.03)
-    text = "\n".join(lines)
-    gain = 100 * stats.detectable(0.17, 500)
-    assert f"a gain of {gain:.1f} points over 17 %" in text
-    assert "to find 2.2 points over 17 %: about 4,800 questions" in text
-    assert f"3 seeds: a mean difference of {stats.detectable_by_seeds(3):.1f} times the spread" in text
-    assert "cannot fall below p = 0.25; from 6 seeds on" in text
-    assert f"{stats.seeds_needed(0.02, 0.03)} seeds each" in text
-    assert stats.advice() == []
-
-
-def test_advice_for_several_comparisons_is_stricter() -> None:
-    three = stats.advice(questions=500, share=0.17, seeds=6, comparisons=3)
-    assert "p below 0.017" in three[0]
-    assert f"{100 * stats.detectable(0.17, 500, alpha=0.05 / 3):.1f} points" in three[1]
-    assert any("cannot fall below p = 0.031" in line for line in three)
-    assert len(stats.advice(seeds=6)) == 1
-    assert "train at least 3" in stats.advice(seeds=1)[0]
-    assert "too few" in stats.advice(questions=3)[0]
-    assert "disagree on 10 %" in stats.advice(difference=0.02, share=0.17, discordant=0.1)[0]
-    with pytest.raises(UserError, match="a gain over"):
-        stats.advice(difference=0.6, share=0.5)
+    with pytest.raises(UserError, match="one seed says nothing about other seeds: plan at least 2"):
+        stats.power(SEEDS_VARY, 1, 450, 0.05)
+    with pytest.raises(UserError, match="without any variance"):
+        stats.smallest_difference(replace(NO_SEEDS, rest=0.0), 3, 450)
+    with pytest.raises(UserError, match="at least 2 seeds and 2 items, not 1 and 3"):
+        stats.variance_components([[[0.0, 1.0, 0.0]]])
+    with pytest.raises(UserError, match="the same seeds and items"):
+        stats.variance_components([np.zeros((2, 3)), np.zeros((3, 3))])

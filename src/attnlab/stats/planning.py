@@ -1,21 +1,27 @@
-"""How many questions or seeds it takes to find a difference: sample size, power, and advice in words.
+"""How many questions and seeds it takes to find a difference.
 
-Power is the chance that a true difference of the given size is found, that is, that p falls below alpha.
+Power is the chance that a true difference of the given size is found, that is, that p falls below alpha. The power of
+`stats.crossed` depends on how much differences vary between seeds, between items and otherwise. Only a pilot can tell;
+`variance_components` reads it, and few seeds tell the variance between seeds badly, so its upper limit is kept too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from attnlab.errors import UserError
-from attnlab.stats.checks import check_count, check_level, require
+from attnlab.stats.checks import check_count, check_level, numbers, require
 
-_MOST = 10**9  # seeds, beyond which no plan is made
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
+    from attnlab.stats.checks import Numbers
 
-def discordance(p1: float, p2: float) -> float:
-    """The share of questions on which two models disagree, if their mistakes are independent."""
-    return p1 * (1 - p2) + p2 * (1 - p1)
+POWER = 0.8  # 4 of 5 comparisons find the difference
+MOST_SEEDS, MOST_ITEMS = 1000, 10**6  # beyond which no plan is made
+_DRAWS = 1024  # of the mean squares: the power is known within 0.1 %
 
 
 def _spreads(p1: float, p2: float, discordant: float | None) -> tuple[float, float]:
@@ -38,7 +44,9 @@ def _spreads(p1: float, p2: float, discordant: float | None) -> tuple[float, flo
     return math.sqrt(discordant), math.sqrt(max(0.0, discordant - (p1 - p2) ** 2))
 
 
-def sample_size(p1: float, p2: float, power: float = 0.8, alpha: float = 0.05, discordant: float | None = None) -> int:
+def sample_size(
+    p1: float, p2: float, power: float = POWER, alpha: float = 0.05, discordant: float | None = None
+) -> int:
     """Questions for each model, or the same ones for both where `discordant` is given, to find p1 against p2.
 
     Unpaired: the usual formula of two proportions (Fleiss). Paired: Connor's (1987) for McNemar's test.
@@ -58,157 +66,142 @@ def questions_to_find(p1: float, p2: float, discordant: float | None = None) -> 
     return None if p1 == p2 else sample_size(p1, p2, discordant=discordant)
 
 
-def power(p1: float, p2: float, questions: int, alpha: float = 0.05, discordant: float | None = None) -> float:
-    """The chance to find p1 against p2 with this many questions for each, or the same for both (see sample_size)."""
-    from scipy.stats import norm
-
-    check_level(alpha, "alpha")
-    none, some = _spreads(p1, p2, discordant)
-    threshold = float(norm.ppf(1 - alpha / 2)) * none
-    shift = abs(p1 - p2) * math.sqrt(check_count(questions, "questions"))
-    if some == 0:
-        return float(shift >= threshold)
-    return float(norm.cdf((shift - threshold) / some) + norm.cdf((-shift - threshold) / some))
-
-
-def detectable(share: float, questions: int, alpha: float = 0.05, paired: bool = True, target: float = 0.8) -> float:
-    """The smallest gain over `share` that this many questions find with 80 % power; paired mistakes are independent."""
+def gain_over_half(questions: int, alpha: float = 0.05) -> float | None:
+    """The smallest gain over 50 % right that McNemar's test finds with 80 % power if mistakes are unrelated; None: none."""
     from scipy.optimize import brentq
-
-    check_level(target, "power")
-    require(0 <= share < 1, f"a share that can grow must lie in [0, 1), not {share}")
 
     def lacking(gain: float) -> float:
-        other = share + gain
-        disagree = discordance(share, other) if paired else None
-        return power(share, other, questions, alpha, disagree) - target
+        return sample_size(0.5, 0.5 + gain, alpha=alpha, discordant=0.5) - check_count(questions, "questions")
 
-    if lacking(1 - share) < 0:
-        raise UserError(f"{questions:,} questions are too few to find any gain over {100 * share:.4g} %: ask more")
-    return float(brentq(lacking, 1e-12, 1 - share, xtol=1e-9))
+    return None if lacking(0.5) > 0 else float(brentq(lacking, 1e-5, 0.5, xtol=1e-6))
 
 
-def power_of_seeds(sd: float, difference: float, seeds: int, alpha: float = 0.05) -> float:
-    """The chance that the paired t test finds a mean difference, where differences between seeds spread by `sd`."""
-    from scipy.stats import nct, t
+# Seeds and items
+
+
+@dataclass(frozen=True)
+class Components:
+    """Variances of paired differences: between seeds, between items, and the rest.
+
+    `most_seeds` is the variance between seeds at the upper 80 % limit of its mean square.
+    """
+
+    seeds: float
+    items: float
+    rest: float
+    most_seeds: float
+
+    @property
+    def cautious(self) -> Components:
+        """The same, with seeds that vary as much as the pilot allows."""
+        return replace(self, seeds=self.most_seeds)
+
+
+def mean_squares(tables: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """The mean squares of seeds, items and the rest, of tables of [..., seeds, items]."""
+    seeds, items = tables.shape[-2:]
+    mean = tables.mean(axis=(-2, -1), keepdims=True)
+    by_seed, by_item = tables.mean(axis=-1, keepdims=True) - mean, tables.mean(axis=-2, keepdims=True) - mean
+    rest = ((tables - mean - by_seed - by_item) ** 2).sum(axis=(-2, -1)) / ((seeds - 1) * (items - 1))
+    of_seeds, of_items = items * (by_seed**2).sum(axis=(-2, -1)), seeds * (by_item**2).sum(axis=(-2, -1))
+    return of_seeds / (seeds - 1), of_items / (items - 1), rest
+
+
+def variance_components(tables: Sequence[ArrayLike]) -> Components:
+    """The variances of a pilot, from one table of paired differences (seeds x items) per pair; below 0 they become 0.
+
+    The limit has the degrees of freedom of one pair, since pairs share the runs of their reference.
+    """
+    import numpy as np
+    from scipy.stats import chi2
+
+    found = [numbers(table, "the differences of a pilot", (2,)) for table in tables]
+    require(len({table.shape for table in found}) == 1, "all pairs of a pilot must have the same seeds and items")
+    seeds, items = found[0].shape
+    require(min(seeds, items) > 1, f"a pilot needs at least 2 seeds and 2 items, not {seeds} and {items}")
+    of_seeds, of_items, rest = (float(squares.mean()) for squares in mean_squares(np.stack(found)))
+    most = of_seeds * (seeds - 1) / float(chi2.ppf(1 - POWER, seeds - 1))
+    parts = ((of_seeds - rest) / items, (of_items - rest) / seeds, rest, (most - rest) / items)
+    return Components(*(max(0.0, part) for part in parts))
+
+
+def half_widths(squares: tuple[Numbers, Numbers, Numbers], seeds: int, items: int, alpha: float) -> Numbers:
+    """Half the intervals of `stats.crossed` for mean squares of seeds, items and the rest: vectorised, for simulations."""
+    import numpy as np
+    from scipy.special import stdtrit
+
+    of_seeds, of_items, rest = squares
+    total, largest = of_seeds + of_items - rest, np.maximum(of_seeds, of_items)
+    freedom_rest = (seeds - 1) * (items - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing varies
+        freedom = total**2 / (of_seeds**2 / (seeds - 1) + of_items**2 / (items - 1) + rest**2 / freedom_rest)
+    freedom = np.where(total > largest, freedom, np.where(of_seeds >= of_items, seeds - 1, items - 1))
+    both = stdtrit(freedom, 1 - alpha / 2) * np.sqrt(np.maximum(total, largest))
+    alone = stdtrit(seeds - 1, 1 - alpha / 2) * np.sqrt(of_seeds)
+    return np.asarray(np.maximum(both, alone) / math.sqrt(seeds * items))
+
+
+def _power_by_difference(parts: Components, seeds: int, items: int, alpha: float) -> Callable[[float], float]:
+    """The power of `stats.crossed` as a function of the true difference.
+
+    The mean squares are drawn from their laws (multiples of chi-square), with the same random numbers for every plan. The
+    mean is normal and independent of them, so its part is exact.
+    """
+    import numpy as np
+    from scipy.special import gammaincinv, ndtr
 
     check_level(alpha, "alpha")
-    require(0 < sd < math.inf, f"the standard deviation must be above 0 and finite, not {sd}")
-    require(math.isfinite(difference), f"the difference must be finite, not {difference}")
-    freedom = check_count(seeds, "seeds", 2) - 1
-    threshold, shift = float(t.ppf(1 - alpha / 2, freedom)), abs(difference) / sd * math.sqrt(seeds)
-    found = float(nct.sf(threshold, freedom, shift) + nct.cdf(-threshold, freedom, shift))
-    return found if math.isfinite(found) else 1.0  # scipy returns NaN where the power is 1
+    require(check_count(seeds, "seeds") > 1, "one seed says nothing about other seeds: plan at least 2")
+    check_count(items, "items", 2)
+    require(parts.seeds + parts.items + parts.rest > 0, "without any variance there is nothing to plan")
+    expected = (items * parts.seeds + parts.rest, seeds * parts.items + parts.rest, parts.rest)
+    freedoms = (seeds - 1, items - 1, (seeds - 1) * (items - 1))
+    generator = np.random.default_rng(0)
+    drawn = [(generator.permutation(_DRAWS) + 0.5) / _DRAWS for _ in freedoms]  # evenly spread: a Latin hypercube
+    of_seeds, of_items, rest = (
+        mean * gammaincinv(freedom / 2, share) * 2 / freedom
+        for mean, freedom, share in zip(expected, freedoms, drawn, strict=True)
+    )
+    half = half_widths((of_seeds, of_items, rest), seeds, items, alpha)
+    error = math.sqrt((expected[0] + expected[1] - expected[2]) / (seeds * items))
+    return lambda difference: float((ndtr((difference - half) / error) + ndtr((-difference - half) / error)).mean())
 
 
-def seeds_needed(sd: float, difference: float, power: float = 0.8, alpha: float = 0.05) -> int:
-    """Seeds of each mechanism for the paired t test to find a mean difference."""
-    check_level(power, "power")
-    require(difference != 0, "a difference of 0 cannot be found by any number of seeds")
-    low, high = 1, 2
-    while power_of_seeds(sd, difference, high, alpha) < power:
-        low, high = high, 2 * high
-        require(
-            high <= _MOST, "this difference is too small compared to its standard deviation for any number of seeds"
-        )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if power_of_seeds(sd, difference, middle, alpha) >= power else (middle, high)
-    return high
+def power(parts: Components, seeds: int, items: int, difference: float, alpha: float = 0.05) -> float:
+    """The chance that `stats.crossed` finds a true difference with this many seeds and items."""
+    return _power_by_difference(parts, seeds, items, alpha)(difference)
 
 
-def detectable_by_seeds(seeds: int, alpha: float = 0.05, target: float = 0.8) -> float:
-    """The smallest mean difference that seeds find with 80 % power, in standard deviations of the differences."""
+def smallest_difference(parts: Components, seeds: int, items: int, alpha: float = 0.05) -> float:
+    """The smallest true difference that `stats.crossed` finds with 80 % power."""
     from scipy.optimize import brentq
 
-    check_level(target, "power")
-    high = 1.0
-    while power_of_seeds(1.0, high, seeds, alpha) < target:
+    found = _power_by_difference(parts, seeds, items, alpha)
+    high = math.sqrt(parts.seeds + parts.items + parts.rest)
+    while found(high) < POWER:
         high *= 2
-    return float(brentq(lambda effect: power_of_seeds(1.0, effect, seeds, alpha) - target, 0.0, high, xtol=1e-9))
+    return float(brentq(lambda difference: found(difference) - POWER, 0.0, high, xtol=1e-6 * high))
 
 
-def advice(
-    *,
-    questions: int | None = None,
-    seeds: int | None = None,
-    comparisons: int = 1,
-    share: float = 0.5,
-    difference: float | None = None,
-    discordant: float | None = None,
-    sd: float | None = None,
-    seed_difference: float | None = None,
-    alpha: float = 0.05,
-) -> list[str]:
-    """What a planned comparison can find with 80 % power, one line per fact.
-
-    `share` is the expected accuracy, `difference` the gain in accuracy to find, and `discordant` the expected share of
-    questions on which the two disagree. `sd` is the standard deviation of the differences between seeds, known from earlier
-    runs, and `seed_difference` the mean difference to find, in the same unit.
-    """
-    check_level(alpha, "alpha")
-    strict = alpha / check_count(comparisons, "comparisons")
-    lines = []
-    if comparisons > 1:
-        lines.append(
-            f"{comparisons} comparisons: Holm requires p below {strict:.2g} of the first, so the plan below uses that level"
-        )
-    if questions is not None:
-        lines += _about_questions(check_count(questions, "questions"), share, strict)
-    if difference is not None:
-        lines.append(_about_difference(share, difference, discordant, strict))
-    if seeds is not None:
-        lines += _about_seeds(check_count(seeds, "seeds"), strict, sd)
-    if sd is not None and seed_difference is not None:
-        needed = seeds_needed(sd, seed_difference, alpha=strict)
-        lines.append(
-            f"to find a mean difference of {seed_difference:g} over a spread of {sd:g}: {count_of(needed, 'seed')} each"
-        )
-    return lines
+def seeds_needed(parts: Components, items: int, difference: float, alpha: float = 0.05) -> int | None:
+    """The fewest seeds with which these items find a difference with 80 % power; None: no number up to 1,000."""
+    return _fewest(lambda seeds: power(parts, seeds, items, difference, alpha) >= POWER, MOST_SEEDS)
 
 
-def _about_questions(questions: int, share: float, alpha: float) -> list[str]:
-    try:
-        gain = detectable(share, questions, alpha)
-    except UserError as error:
-        return [str(error)]
-    return [
-        f"{count_of(questions, 'question')}, the same for both: a gain of {100 * gain:.1f} points over {100 * share:.0f} % is"
-        " found in 4 of 5 comparisons if the mistakes of one say nothing about the other's, and a smaller one if they agree"
-    ]
+def items_needed(parts: Components, seeds: int, difference: float, alpha: float = 0.05) -> int | None:
+    """The fewest items with which these seeds find a difference with 80 % power; None: no number up to a million."""
+    return _fewest(lambda items: power(parts, seeds, items, difference, alpha) >= POWER, MOST_ITEMS)
 
 
-def _about_difference(share: float, difference: float, discordant: float | None, alpha: float) -> str:
-    require(
-        0 < difference <= 1 - share, f"a gain over {share:g} must lie between 0 and {1 - share:g}, not {difference:g}"
-    )
-    other = share + difference
-    if discordant is None:
-        same = sample_size(share, other, alpha=alpha, discordant=discordance(share, other))
-        reason = "if mistakes are unrelated"
-    else:
-        same = sample_size(share, other, alpha=alpha, discordant=discordant)
-        reason = f"if the two disagree on {100 * discordant:.3g} %"
-    apart = sample_size(share, other, alpha=alpha)
-    return (
-        f"to find {100 * difference:.3g} points over {100 * share:.0f} %: {about(same)} questions asked of both {reason},"
-        f" or {about(apart)} each if they are different ones"
-    )
-
-
-def _about_seeds(seeds: int, alpha: float, sd: float | None) -> list[str]:
-    if seeds == 1:
-        return ["1 seed: nothing can be said about other seeds; train at least 3 of each"]
-    effect = detectable_by_seeds(seeds, alpha)
-    size = f"{effect:.1f} times the spread between seeds" + (f", {effect * sd:.3g}" if sd is not None else "")
-    lines = [f"{seeds} seeds: a mean difference of {size} is found in 4 of 5 comparisons (paired t test)"]
-    if 2.0 ** (1 - seeds) >= alpha:
-        least = next(n for n in range(2, 64) if 2.0 ** (1 - n) < alpha)
-        lines.append(
-            f"{seeds} seeds: the sign-flip test, which assumes no distribution, cannot fall below p ="
-            f" {2.0 ** (1 - seeds):.2g}; from {least} seeds on it can show a difference"
-        )
-    return lines
+def _fewest(enough: Callable[[int], bool], most: int) -> int | None:
+    """The smallest number from 2 that is enough, where all larger ones are too."""
+    if not enough(most):
+        return None
+    low, high = 1, most
+    while high - low > 1:
+        middle = min((low + high) // 2, 2 * low)  # small numbers first, which are likelier
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def about(count: int) -> str:
