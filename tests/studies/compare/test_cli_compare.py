@@ -40,11 +40,11 @@ def test_a_plan_trains_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call("compare", "dot", "linear", "sliding", "--quick", "--plan", "--difference", "0.05", "--json") == 0
+    assert call("compare", "dot", "linear", "sliding", "--quick", "--plan", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["varied"] == "model.mechanism"
     assert len(found["order"]) == 9
-    assert any("45 questions" in line for line in found["advice"])
+    assert any("only a pilot shows" in line for line in found["lines"])
     assert call("compare", "dot", "linear", "--plan", "--task", "words") == 0
     assert "differ in model.mechanism only" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []

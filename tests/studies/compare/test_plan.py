@@ -8,7 +8,7 @@ import pytest
 
 from attnlab.errors import ConfigError, UserError
 from attnlab.records import plain, restored
-from attnlab.studies.compare import Data, Plan, advise, check, make_plan
+from attnlab.studies.compare import Data, Plan, check, make_plan
 from attnlab.studies.compare.plan import fingerprints, seen_before
 from attnlab.studies.study import refuse_changes
 
@@ -183,9 +183,3 @@ def test_mistakes_are_found_before_training(tmp_path: Path) -> None:
         check(plan)
     with pytest.raises(ConfigError, match="task words: longest"):
         check(make_plan(["dot", "additive"], given={"task": {"options": {"longest": 1}}}, task="words"))
-
-
-def test_advice_knows_questions_seeds_and_corrections() -> None:
-    lines = " ".join(advise(make_plan(["dot", "additive", "linear"], quick=True), 0.05))
-    for said in ("2 comparisons", "45 questions", "3 seeds", "to find 5 points"):
-        assert said in lines
