@@ -27,6 +27,7 @@ from attnlab.report.document import (
     Text,
     section,
 )
+from attnlab.report.grounds import registration, tuning_sections, variance_table
 from attnlab.report.parts import (
     QUICK,
     Result,
@@ -237,11 +238,23 @@ def _effect_cell(one: Result, kind: str) -> Cell:
     return Cell(times(one["ratio"]), one["ratio"], f"{times(low)} to {times(high)}" if known else "")
 
 
+def _level(pairs: Sequence[Result]) -> str:
+    """The level of the intervals of pairs, such as 98.3 %."""
+    return f"{100 * min(one.get('level', 0.95) for one in pairs):.3g} %"
+
+
+def _equivalence_cell(same: Result | None) -> Cell:
+    if same is None:
+        return Cell(NOTHING)
+    return Cell("yes" if same["p"] < same["alpha"] else "not shown", same["p"], f"p = {same['p']:.2g}")
+
+
 def _tests_table(result: Result) -> Table | None:
     pairs, leaks = result.get("comparisons") or [], _leaking(result)
     if not pairs:
         return None
     corrected = any(one.get("adjusted") is not None for one in pairs)
+    margin = (result.get("registration") or {}).get("margin")
     rows = []
     for one in pairs:
         item = _figure_named(result, one["figure"])
@@ -249,14 +262,17 @@ def _tests_table(result: Result) -> Table | None:
         shown = ("yes" if one.get("shown") else "no") + ("" if one.get("believed", True) else ", invalid")
         cells = [Cell(item.title), _effect_cell(one, item.kind)]
         cells += [*(cell(one.get(key), "p") for key in tested), Cell(shown)]
+        if margin:
+            cells.append(_equivalence_cell(one.get("equivalence")))
         rows.append(_row(Cell(_pair_title(one)), cells, _pair_mark(one, leaks)))
     titles = columns(
         "Compared",
         text_column("Figure"),
-        Column("Ratio or difference", note="with its 95 % interval"),
+        Column("Ratio or difference", note=f"with its {_level(pairs)} interval"),
         "p",
         *([Column("p after Holm", note="corrected for the number of comparisons")] if corrected else []),
         text_column("Difference shown"),
+        *([text_column(f"Equivalent within {percent(margin)}")] if margin else []),
     )
     tests = dict.fromkeys(one["test"] for one in pairs if one.get("test"))
     caption = f"The tests hold {'; '.join(tests)}." if tests else "The tests in numbers."
@@ -320,7 +336,7 @@ def _pair_chart(item: _Figure, pairs: Sequence[Result], ratios: bool, marked: bo
     points = [point(one) for one in pairs]
     better = "below" if item.lower_is_better else "above"
     words = f"{'ratio' if ratios else 'difference'}; {better} {1 if ratios else 0} the first is better"
-    title = f"{capital(item.title)}, pair by pair, with 95 % intervals"
+    title = f"{capital(item.title)}, pair by pair, with {_level(pairs)} intervals"
     if marked:  # a leak does not reach every figure
         valid = all(one.get("believed", True) for one in pairs)
         title += "; with a specimen that sees the future" if valid else "; invalid, since a specimen sees the future"
@@ -329,13 +345,22 @@ def _pair_chart(item: _Figure, pairs: Sequence[Result], ratios: bool, marked: bo
     return Chart("points", title, label, axis, marks=points, origin=1.0 if ratios else 0.0)
 
 
+def _pair_heading(one: Result) -> str:
+    settings = f", {one['settings']}" if one.get("settings") else ""
+    return f"{one['a']} against {one['b']}{settings}"
+
+
 def _compared_section(result: Result) -> list[Section]:
     table, by_seed, leaks = _tests_table(result), _tests_by_seed_table(result), _leaking(result)
     if table is None:
         return []
-    legend = "A filled point: a difference is shown. A hollow one: none is shown. The whiskers are 95 % intervals."
+    together = " Those of all pairs hold together with 95 %." if len(result["comparisons"]) > 1 else ""
+    legend = (
+        "A filled point: a difference is shown. A hollow one: none is shown. The whiskers are"
+        f" {_level(result['comparisons'])} intervals.{together}"
+    )
     sentences = [
-        Text([capital(one.get("words") or "")], title=f"{one['a']} against {one['b']}", mark=_pair_mark(one, leaks))
+        Text([capital(one.get("words") or "")], title=_pair_heading(one), mark=_pair_mark(one, leaks))
         for one in result["comparisons"]
     ]
     blocks: list[Block] = [*_pair_charts(result), Text([legend], "quiet"), *sentences, table]
@@ -515,11 +540,13 @@ def _reproduce(result: Result) -> Section:
     more: list[Block] = [_varied_table(result)]
     if order:
         more.append(folded(f"Order of the runs{together}", Text([order], "quiet")))
-    return reproduce(result, data, result.get("settings"), more)
+    fixed = registration(result)
+    return reproduce(result, data, result.get("settings"), [*([fixed] if fixed else []), *more])
 
 
 def document(result: Result) -> Document:
     """The whole report."""
+    tested = _figures(result)[0]
     notes = [(one.title, one.note) for one in _figures(result) if one.note]
     meanings = folded("What the figures mean", Facts("What the figures mean", notes)) if notes else None
     explained = [Text(one["paragraphs"], title=one.get("title") or "") for one in result.get("explanation") or ()]
@@ -532,6 +559,8 @@ def document(result: Result) -> Document:
         [
             *section("Results", _summary_table(result), meanings),
             *_compared_section(result),
+            *tuning_sections(result, tested.title, tested.kind),
+            *section("Variation between runs", variance_table(result, tested.kind)),
             *section("Training", *_loss_charts(result)),
             *_texts_sections(result),
             *section("Who sees the future", _leak_chart(result), _word_by_word_table(result), _audit_table(result)),

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from attnlab.folders import read_json
 from attnlab.studies import compare as comparing
+from attnlab.studies.compare import jobs
 from attnlab.studies.compare.job import work
 
 SMALL: dict[str, Any] = {
@@ -26,15 +27,16 @@ def small() -> dict[str, Any]:
     return SMALL
 
 
-def train_here(plan: comparing.Plan, folder: Path, _: Console) -> None:
+def train_here(plan: comparing.Plan, folder: Path, _: Console) -> list[Any]:
     """Train in this process, which is faster; test_a_stopped_comparison_goes_on and others start processes."""
     for name, seed in plan.order():
         work(folder, name, seed)
+    return []
 
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "train_all", train_here)
+    monkeypatch.setattr(jobs, "try_all", train_here)
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +44,26 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     """The folder and the result of `compare dot zero_mask` with two seeds."""
     folder = tmp_path_factory.mktemp("compared") / "study"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(comparing, "train_all", train_here)
+        patched.setattr(jobs, "try_all", train_here)
         result = comparing.compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
     assert read_json(folder / "result.json") == result
+    return folder, result
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder and the result of a comparison with tuned rates and sources of variance, two seeds."""
+    folder = tmp_path_factory.mktemp("tuned") / "study"
+    given = {**SMALL, "train": {**SMALL["train"], "epochs": 1.0}}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(jobs, "try_all", train_here)
+        result = comparing.compare(
+            *("dot", "linear"),
+            **{**WORDS, "given": given},
+            seeds=2,
+            tune=["train.lr=0.00001,0.01"],
+            variance=True,
+            margin=0.2,
+            out=folder,
+        )
     return folder, result

@@ -28,7 +28,7 @@ from attnlab.progress import say
 from attnlab.records import plain, restored
 from attnlab.report.comparison import document
 from attnlab.runs import Run, unused_path
-from attnlab.studies.compare.jobs import train_all
+from attnlab.studies.compare import jobs
 from attnlab.studies.compare.judge import judge
 from attnlab.studies.compare.plan import Data, Plan, check, fingerprints, make_plan, seed_numbers, small_model
 from attnlab.studies.compare.planning import advise
@@ -58,7 +58,7 @@ def _train(plan: Plan, folder: Path, console: Console) -> None:
         _audit_all(plan, folder, console)
     if plan.tune:
         tune(plan, folder, console)
-    train_all(with_choice(plan, folder), folder, console)
+    jobs.train_all(with_choice(plan, folder), folder, console)
     if plan.variance:
         train_variance(plan, folder, console)
 

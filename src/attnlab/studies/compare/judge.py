@@ -492,9 +492,10 @@ def compare_all(
     found = []
     for at, ((a, b), one) in enumerate(zip(pairs, tested, strict=True)):
         p = adjusted.get(at, one.p)
-        words = stats.in_words(
-            one.details, a, b, adjusted=adjusted.get(at), comparisons=len(known) if at in adjusted else 1, looks=looks
+        correction: dict[str, Any] = (
+            {"adjusted": adjusted[at], "comparisons": len(known), "looks": looks} if at in adjusted else {}
         )
+        words = stats.in_words(one.details, a, b, **correction)
         found.append(
             Comparison(
                 a,

@@ -124,11 +124,12 @@ class Plan:
             documents = corpus.documents if corpus.documents and len(set(corpus.documents)) >= _FEW_DOCUMENTS else None
             return list(documents or range(len(corpus.lines)))
         about = self.data.corpus(self.corpus) if self.corpus else None
-        subjects: dict[Any, int] = {}
+        subjects: dict[object, int] = {}
+        numbers = []
         for item in self.data.questions(self.exam):
             found = corpora.documents_about(about, item.question) if about else []
-            subjects.setdefault(item, subjects.setdefault(tuple(found[:1]) or item.question, len(subjects)))
-        return [subjects[item] for item in self.data.questions(self.exam)]
+            numbers.append(subjects.setdefault(found[0] if found else item.question, len(subjects)))
+        return numbers
 
     def _of_part(self, items: Sequence[T]) -> list[T]:
         """The items of this part; a cluster is in one part as a whole."""

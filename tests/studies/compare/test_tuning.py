@@ -1,0 +1,199 @@
+"""Settings tuned for each, data kept apart for it, seeds added later, and where variation comes from; on real small runs."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from attnlab.cli import main
+from attnlab.errors import AttnlabError, UserError
+from attnlab.folders import read_json
+from attnlab.records import restored
+from attnlab.runs import Run
+from attnlab.studies import compare as comparing
+from attnlab.studies import resume
+from attnlab.studies.compare.plan import make_plan, trials_of, tuning_plan
+from attnlab.studies.compare.tuning import Trial, Tuning, choose
+from attnlab.studies.compare.variance import SOURCES
+
+Compared = tuple[Path, dict[str, Any]]
+
+
+def plan_of(folder: Path) -> comparing.Plan:
+    return restored(comparing.Plan, read_json(folder / "study.json")["plan"])
+
+
+def test_each_is_trained_with_the_value_that_was_best_for_it(tuned: Compared) -> None:
+    folder, result = tuned
+    trials = result["tuning"]["trials"]
+    assert [(one["specimen"], one["values"]["train.lr"]) for one in trials] == [
+        ("dot", 1e-5),
+        ("linear", 1e-5),
+        ("dot", 0.01),
+        ("linear", 0.01),
+    ]
+    for name in ("dot", "linear"):
+        best = min((one for one in trials if one["specimen"] == name), key=lambda one: one["figure"])
+        assert result["tuning"]["chosen"][name] == best["values"] == {"train.lr": 0.01}
+        for seed in (0, 1):
+            assert Run.open(folder / name / f"seed-{seed}").record.settings["train"]["lr"] == 0.01
+
+
+def test_the_choice_and_the_verdict_share_neither_sentences_nor_seeds(tuned: Compared) -> None:
+    folder, result = tuned
+    plan = plan_of(folder)
+    choosing = tuning_plan(plan)
+    assert plan.part == "judging"
+    assert not set(choosing.sentences) & set(plan.sentences)
+    assert sorted([*choosing.sentences, *plan.sentences]) == sorted(plan.data.corpus(str(plan.dev)).lines)
+    assert not set(choosing.seeds) & set(plan.seeds)
+    assert result["tuning"]["items"] == len(choosing.sentences)
+    assert result["data"]["dev_sentences"] == len(plan.sentences)
+
+
+def test_the_verdict_says_what_was_tuned_and_the_report_shows_it(tuned: Compared, compared: Compared) -> None:
+    folder, result = tuned
+    (verdict,) = (one for one in result["verdict"] if one.startswith("linear against dot"))
+    count = result["tuning"]["items"]
+    assert f"each with its best train.lr of 2 tried, chosen on {count} other sentences: " in verdict
+    assert "quivalen" in verdict
+    page = (folder / "report.md").read_text(encoding="utf-8")
+    for words in (
+        "## Tuning",
+        "chosen |",
+        "## Variation between runs",
+        "Fixed before training",
+        "Equivalent within 20",
+    ):
+        assert words in page
+    assert all("with the same settings, tuned for neither" in one["settings"] for one in compared[1]["comparisons"])
+
+
+def test_documents_are_not_torn_apart(tmp_path: Path) -> None:
+    text = tmp_path / "dev.txt"
+    blocks = ["".join(f"Sentence {number} of text {block} .\n" for number in range(3)) for block in range(40)]
+    text.write_text("\n".join(blocks), encoding="utf-8")
+    data = comparing.Data("prose:200:train", str(text))
+    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=0.001,0.002"])
+    assert plan.clusters is not None
+    assert len(set(plan.clusters)) + len(set(tuning_plan(plan).clusters or ())) == 40
+    assert not set(plan.clusters) & set(tuning_plan(plan).clusters or ())
+    # Without blank lines every sentence is by itself; with few documents too.
+    text.write_text("".join(blocks), encoding="utf-8")
+    assert make_plan(["dot", "linear"], task="words", data=data).clusters is None
+    text.write_text("\n".join(blocks[:5]), encoding="utf-8")
+    assert make_plan(["dot", "linear"], task="words", data=data).clusters is None
+
+
+def test_questions_about_one_person_are_a_cluster(tmp_path: Path) -> None:
+    files = {
+        "corpus.txt": "Ann Lee. Born in Rome .\nBob Ray. Born in Oslo .\n",
+        "facts.tsv": "Where was Eve Fox born?\tParis\n",
+        "exam.tsv": "Where was Ann Lee born?\tRome\nWhere was Bob Ray born?\tOslo\nAnn Lee's birthplace?\tRome\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    corpus, facts, exam = (str(tmp_path / name) for name in files)
+    plan = make_plan(["dot", "linear"], data=comparing.Data(corpus, None, facts, exam))
+    assert plan.clusters == (0, 1, 0)
+
+
+def test_a_trial_that_failed_is_never_chosen(tuned: Compared) -> None:
+    folder, _ = tuned
+    plan = plan_of(folder)
+    trying, names = tuning_plan(plan), [trial.name for _, _, trial in trials_of(plan)]
+    failed = {(names[2], trying.seeds[0]): "the loss is nan at step 7"}
+    found = choose(plan, trying, folder / "tuning", failed)
+    assert found.chosen == {"dot": {"train.lr": 1e-5}, "linear": {"train.lr": 0.01}}
+    assert found.trials[2] == Trial("dot", {"train.lr": 0.01}, None, [], "the loss is nan at step 7")
+    with pytest.raises(AttnlabError, match="every trial of dot failed, the first: no: try other values"):
+        choose(plan, trying, folder / "tuning", {(names[at], trying.seeds[0]): "no" for at in (0, 2)})
+
+
+def test_a_best_value_at_the_edge_is_said() -> None:
+    settings = (comparing.plan.Tuned("train.lr", (0.1, 0.001, 0.01)),)
+    found = Tuning(settings, "accuracy", 9, (1000,), (), {"dot": {"train.lr": 0.1}, "linear": {"train.lr": 0.01}})
+    assert found.at_edge == {"dot": ["train.lr"]}
+    two = replace(found, settings=(comparing.plan.Tuned("train.lr", (0.1, 0.01)),))
+    assert two.at_edge == {}  # of two values, each is an edge
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"tune": ["train.lr=0.1"]}, "needs at least two different values"),
+        ({"tune": ["train.lr"]}, "--tune takes SETTING=VALUE,VALUE"),
+        ({"tune": ["train.lr=1,2", "train.lr=3,4"]}, "names a setting twice"),
+        ({"tune": ["tokenizer.kind=bpe,char"]}, "changes what is predicted"),
+        ({"tune": ["model.mechanism=dot,linear"]}, "is what is compared"),
+        ({"tune_on": "prose:dev"}, "--tune-on needs --tune"),
+        ({"tune": ["train.lr=1,2"], "tune_seeds": 0}, "--tune-seeds must be a number from 1"),
+        ({"margin": 2.0}, "--margin is a share between 0 and 1"),
+    ],
+)
+def test_mistakes_in_tuning(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        make_plan(["dot", "linear"], task="words", **more)
+
+
+def test_other_data_to_choose_on_leaves_all_for_the_verdict() -> None:
+    data = comparing.Data("prose:200:train", "prose:200:dev")
+    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], tune_on="prose:200:test")
+    assert (plan.part, tuning_plan(plan).dev, tuning_plan(plan).part) == ("all", "prose:200:test", "all")
+    assert len(plan.sentences) == len(plan.data.corpus("prose:200:dev").lines)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_seeds_added_later_are_counted_as_a_look(compared: Compared, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(compared[0], folder)
+    before = compared[1]
+    assert before["registration"]["looks"] == 1
+    with pytest.raises(UserError, match="it has seeds 0, 1: name these and further ones"):
+        comparing.add_seeds(folder, 2)
+    comparing.add_seeds(folder, 3)
+    resume(folder, Console(quiet=True))
+    result = read_json(folder / "result.json")
+    assert result["seeds"] == [0, 1, 2]
+    assert result["registration"] | {"seeds": [0, 1], "looks": 2, "seeds_added": [2]} == result["registration"]
+    assert any(
+        one.startswith("Seeds 2 were added after a result was known: this is look 2.") for one in result["verdict"]
+    )
+    for one in result["comparisons"]:
+        if one["believed"]:
+            assert one["adjusted"] == pytest.approx(min(1.0, 2 * one["p"]))
+            assert one["level"] == pytest.approx(0.975)
+            assert "after correction for 2 looks" in one["words"]
+
+
+def test_seeds_are_added_to_comparisons_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["resume", str(tmp_path), "--seeds", "5"])
+    assert "seeds can be added to comparisons only" in capsys.readouterr().err
+
+
+def test_one_source_of_variation_changes_at_a_time(tuned: Compared) -> None:
+    folder, result = tuned
+    assert [one["specimen"] for one in result["variance"]] == ["dot", "linear"]
+    for one in result["variance"]:
+        assert list(one["spread"]) == list(SOURCES)
+        assert all(spread["n"] == 2 and spread["sd"] > 0 for spread in one["spread"].values())
+    runs = {path.parent.name: Run.open(path) for path in (folder / "variance").glob("*/seed-0")}
+    assert len(runs) == 12
+    for source, changes in zip(SOURCES, ("seed", "order", "data"), strict=True):
+        pair = [runs[f"dot,_{source.replace(' ', '_')}_{number}"] for number in (0, 1)]
+        seen = [
+            {
+                "seed": run.record.settings["seed"],
+                "order": run.record.settings["train"]["order_seed"],
+                "data": run.record.corpus.sha256 if run.record.corpus else "",
+            }
+            for run in pair
+        ]
+        assert [key for key in seen[0] if seen[0][key] != seen[1][key]] == [changes]
+        assert all(run.record.settings["train"]["lr"] == 0.01 for run in pair)  # as tuned
