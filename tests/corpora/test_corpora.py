@@ -34,6 +34,7 @@ TOWN = Corpus(
         "José Peña. Peña left Yorkshire for Ely .",
     ),
 )
+PARTS = ("train", "dev", "calibration", "test")  # of the questions about people
 PLACES = ("York", "New York", "Bath", "Leeds", "Hull", "Ely")
 
 
@@ -122,7 +123,7 @@ def test_the_fingerprint_is_of_the_lines_not_of_the_file(tmp_path: Path) -> None
 
 def test_the_built_in_world_has_a_line_for_every_question() -> None:
     corpus = load_corpus("people")
-    asked = [one for part in ("train", "dev", "test") for one in load_questions(f"people:{part}")]
+    asked = [one for part in PARTS for one in load_questions(f"people:{part}")]
     assert len(corpus.lines) == len(set(corpus.titles)) == len(asked) == 3000
     for one in asked:
         (number,) = documents_about(corpus, one.question)
@@ -132,7 +133,7 @@ def test_the_built_in_world_has_a_line_for_every_question() -> None:
 
 def test_a_small_built_in_world() -> None:
     assert len(load_corpus("people:300").lines) == 300
-    assert [len(load_questions(f"people:300:{part}")) for part in ("train", "dev", "test")] == [180, 45, 75]
+    assert [len(load_questions(f"people:300:{part}")) for part in PARTS] == [180, 22, 23, 75]
     assert set(load_corpus("people:300").lines) < set(load_corpus("people").lines)
 
 
@@ -185,7 +186,7 @@ def test_the_nearest_part_is_right() -> None:
 def test_corpus_and_questions_are_not_confused() -> None:
     with pytest.raises(DataError, match=r"the corpus is people:300$"):
         load_corpus("people:300:dev")
-    with pytest.raises(DataError, match="choose people:train or people:dev or people:test"):
+    with pytest.raises(DataError, match="choose people:train or people:dev or people:calibration or people:test"):
         load_questions("people")
     with pytest.raises(DataError, match="1 to 3000"):
         load_corpus("people:30000")
@@ -203,9 +204,11 @@ def test_a_file_may_be_called_people(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_is_exported_is_read_back(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "world"
     paths = export("people:300", folder)
-    assert sorted(path.name for path in paths) == ["LICENSE-DATA.md", "corpus.txt", "dev.tsv", "test.tsv", "train.tsv"]
+    assert sorted(path.name for path in paths) == sorted(
+        ["LICENSE-DATA.md", "corpus.txt", *(f"{part}.tsv" for part in PARTS)]
+    )
     assert load_corpus(folder / "corpus.txt").sha256 == load_corpus("people:300").sha256
-    for part in ("train", "dev", "test"):
+    for part in PARTS:
         assert load_questions(folder / f"{part}.tsv") == load_questions(f"people:300:{part}")
     assert b"\r" not in (folder / "corpus.txt").read_bytes()
 

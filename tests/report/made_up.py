@@ -154,7 +154,6 @@ def make_calibration() -> Result:
         "low": 0.75,
         "high": 0.86,
         "candidates": 412,
-        "temperature": 1.31,
         "ece_before": 0.092,
         "ece_after": 0.031,
         "ece_if_calibrated": 0.028,
@@ -178,10 +177,10 @@ def make_trust(max_risk: float = 0.1, met: bool = True) -> Result:
     sure = [0.99 - n / 1000 for n in range(80)] + [0.4 - n / 1000 for n in range(20)]
     right = [True] * 80 + [False] * 20
     known = make_group("known", sure, right, "recalled and supported")
-    withheld = make_group("withheld", [0.3 + n / 100 for n in range(20)], [False] * 20, "never seen")
+    withheld = make_group("withheld", [0.1 + n / 100 for n in range(20)], [False] * 20, "never seen")
     rule = stats.selective_rule(sure if met else sure[:4], right if met else right[:4], max_risk)
     kept = stats.calibration(sure, right)
-    rules = [vars(rule) | {"chosen_on": {}, "certified_on": {}}]
+    rules = [vars(rule)]
     like = {"question": "Where was Al Roe born?", "said": "York", "nearest": "Al Rowe", "similarity": 0.9}
     return {
         "kind": "trust",
@@ -201,7 +200,7 @@ def make_trust(max_risk: float = 0.1, met: bool = True) -> Result:
             name: vars(kept) | {"table": [vars(one) for one in kept.table]} for name in ("before", "after")
         },
         "fallback": {"count": 4, "of": 20, "share": 0.2, "low": 0.08, "high": 0.42, "chance": 0.05, "examples": [like]},
-        "calibration": {"questions": 100, "temperature": 1.5, "rules": rules},
+        "calibration": {"questions": 100, "rules": rules},
         "runs": {"pretrain": make_run("pretrain", 60, 7.6, 0.4, random.Random(2))},
         "environment": MACHINE,
     }

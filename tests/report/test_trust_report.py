@@ -26,11 +26,13 @@ def test_the_sentence_at_the_top() -> None:
     said = outcome(result)
     assert "wrong in 10 % of its answers" in said
     assert f"answers {100 * result['groups'][0]['answered']['share']:.1f} % of 100 questions" in said
+    assert "answering every question would be wrong in 20.0 %" in said
     assert "also answers 0.0 % of 20 names whose lines it never read" in said
     assert "invented" not in said
     few = outcome(make_trust(met=False))
     assert "could not be certified" in few
     assert "80.0 % of 100 questions" in few
+    assert "answering every question would be wrong in 20.0 %" in few
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,9 @@ def test_tables_leave_out_what_never_happened() -> None:
     result = make_trust()
     assert [row.name.text for row in verdict_table(result).rows] == ["recalled and supported", "never seen"]
     assert [row.name.text for row in summary_table(result).rows] == ["known", "withheld"]
+    summary = summary_table(result)
+    place = [column.title for column in summary.columns].index("Wrong of all") - 1
+    assert [row.cells[place].text for row in summary.rows] == ["20.0 %", summary.rows[1].cells[place].text]
     assert rules_table(make_trust(met=False)).rows[0].cells[2].text == "not certified"
 
 
@@ -58,7 +63,7 @@ def test_charts_say_what_they_show() -> None:
     assert [one.name for one in histogram_chart(result).series] == ["known names", "withheld names"]
     assert curve_chart(result).series[0].dots_name == "at the certified threshold"
     assert not curve_chart(make_trust(met=False)).series[0].dots
-    assert "after the temperature" in [one.name for one in reliability_chart(result).series]
+    assert "after calibration" in [one.name for one in reliability_chart(result).series]
     assert stairs([0.25, 0.75]) == ([0.0, 50.0, 50.0, 100.0], [25.0, 25.0, 75.0, 75.0])
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
 from scipy.stats import mannwhitneyu, norm
 
 from attnlab import stats
@@ -162,45 +163,41 @@ def test_confidences_that_are_no_probabilities_are_refused() -> None:
         stats.brier_score([1.01], [True])
 
 
-@pytest.mark.parametrize("truth", [0.5, 1.0, 2.5])
-def test_a_known_temperature_is_found(truth: float) -> None:
-    """Right outcomes drawn at one temperature, from tables that were written down at another."""
+def test_a_known_map_is_found() -> None:
+    """Answers that are right with another chance than they score."""
     rng = np.random.default_rng(4)
-    table = stats.tempered(rng.normal(0, 3, (4000, 30)), 1.0)
-    chances = np.exp(stats.tempered(table, truth))
-    right = (chances.cumsum(axis=1) > rng.random((4000, 1))).argmax(axis=1)
-    found = stats.fit_temperature(table, right)
-    assert found.value == pytest.approx(truth, rel=0.05)
-    assert found.after <= found.before + 1e-9
-    assert found.before == pytest.approx(-table[np.arange(4000), right].mean())
-    assert not found.note
-    for other in (0.97, 1.03):
-        moved = stats.tempered(table, found.value * other)
-        assert -moved[np.arange(4000), right].mean() > found.after
+    odds = rng.normal(1, 2, 20_000)
+    score, chance = expit(odds), expit(0.6 * odds - 0.5)
+    right = rng.random(20_000) < chance
+    found = stats.fit_platt(score, right)
+    assert found.slope == pytest.approx(0.6, rel=0.05)
+    assert found.intercept == pytest.approx(-0.5, abs=0.05)
+    assert found(score) == pytest.approx(chance, abs=0.02)
+    assert stats.calibration(found(score), right).ece < 0.01 < stats.calibration(score, right).ece
 
 
-def test_temperatures_at_the_edge_are_named() -> None:
-    table = np.log([[0.6, 0.3, 0.1]] * 5)
-    cold, hot = stats.fit_temperature(table, [0] * 5), stats.fit_temperature(table, [2] * 5)
-    assert cold.value < 0.021
-    assert hot.value > 45
-    assert "edge" in cold.note
-    assert "edge" in hot.note
+@pytest.mark.parametrize("right", [[True] * 6, [False] * 6, [True] * 3 + [False] * 3, [False] * 3 + [True] * 3])
+def test_a_map_is_finite_and_keeps_the_order_whatever_is_right(right: list[bool]) -> None:
+    score = [0.999, 0.9, 0.6, 0.5, 0.1, 0.0001]
+    found = stats.fit_platt(score, right)
+    mapped = found([1.0, *score, 0.0])
+    assert (np.diff(mapped) < 0).all()
+    assert ((mapped > 0) & (mapped < 1)).all()
 
 
-def test_outcomes_of_no_probability() -> None:
-    table = np.array([[0.0, -np.inf], [math.log(0.5), math.log(0.5)]])
-    assert np.isfinite(stats.fit_temperature(table, [0, 1]).value)
-    with pytest.raises(UserError, match="probability 0, which no temperature changes"):
-        stats.fit_temperature(table, [1, 1])
-    with pytest.raises(UserError, match="columns from 0 to 1"):
-        stats.fit_temperature(table, [0, 2])
-    with pytest.raises(UserError, match="2 questions need as many right outcomes, not 1"):
-        stats.fit_temperature(table, [0])
-    with pytest.raises(UserError, match="must be numbers, or -inf"):
-        stats.fit_temperature([[math.nan, 0]], [0])
-    with pytest.raises(UserError, match="table of questions by outcomes"):
-        stats.fit_temperature([0.0], [0])
-    for wrong in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(UserError, match="temperature must be above 0"):
-            stats.tempered(table, wrong)
+def test_cross_fitting_judges_no_answer_by_a_map_that_saw_it() -> None:
+    rng = np.random.default_rng(2)
+    score, right = rng.random(50), rng.random(50) < 0.5
+    found = stats.cross_fitted(score, right)
+    assert (stats.cross_fitted(score, right) == found).all()
+    assert len({*found}) == 50
+    for place in range(5):
+        other = right.copy()
+        other[place] = not other[place]
+        again = stats.cross_fitted(score, other)
+        assert again[place] == found[place]
+        assert (again != found).sum() >= 35
+    few = stats.cross_fitted([0.2, 0.8], [False, True])
+    assert ((few > 0) & (few < 1)).all()
+    with pytest.raises(UserError, match="at least 2"):
+        stats.cross_fitted([0.5], [True])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from attnlab import stats
 from attnlab.errors import UserError
-from attnlab.stats.selective import Certificate, errors_allowed, lower_steps, lowered, ordered
+from attnlab.stats.selective import STARTS, errors_allowed, last_certified, ordered, thresholds_to_try
 
 
 def test_a_curve_worked_out_by_hand() -> None:
@@ -84,15 +84,6 @@ def test_as_many_errors_are_allowed_as_the_bound_says(accepted: int, max_risk: f
     assert stats.risk_bound(allowed + 1, accepted, alpha) > max_risk - slack
 
 
-def test_a_certificate_counts_what_reaches_the_threshold() -> None:
-    found = stats.certify(0.5, [0.9, 0.5, 0.4, 0.1], [True, False, False, True])
-    assert (found.accepted, found.errors, found.coverage, found.risk) == (2, 1, 0.5, 0.5)
-    assert found.bound == pytest.approx(stats.risk_bound(1, 2))
-    nothing = stats.certify(None, [0.9], [True])
-    assert (nothing.accepted, nothing.risk, nothing.bound) == (0, None, 1.0)
-    assert stats.certify(2.0, [0.9], [True]).bound == 1
-
-
 def world(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Confidences that are evenly spread, and right with a chance of their fourth root."""
     confidence = rng.random(size)
@@ -104,108 +95,121 @@ def true_risk(threshold: float) -> float:
     return 1 - 0.8 * (1 - threshold**1.25) / (1 - threshold)
 
 
-def test_the_guarantee_holds_as_often_as_it_says() -> None:
-    """200 worlds: the bound may be too low in 5 % of them, and a rule that is met may allow too much in no more."""
+@pytest.mark.parametrize(("max_risk", "often"), [(0.2, 0.9), (0.12, 0.5)])
+def test_the_guarantee_holds_as_often_as_it_says(max_risk: float, often: float) -> None:
+    """200 worlds: a certified threshold may have more than the allowed risk in 5 % of them."""
     rng, worlds = np.random.default_rng(7), 200
-    too_low = too_much = met = covered = 0.0
-    for number in range(worlds):
-        rule = stats.selective_rule(*world(rng, 400), 0.2, seed=number)
-        threshold = rule.certified_on.threshold
-        assert threshold is not None
-        too_low += true_risk(threshold) > rule.bound
-        if rule.met:
-            assert rule.threshold == threshold
-            met += 1
-            covered += rule.coverage
-            too_much += true_risk(threshold) > 0.2
-    most = 20  # of 200 with a chance of 5 %, reached by one set of worlds in a thousand
-    assert too_low <= most
-    assert too_much <= most
-    assert met >= 0.7 * worlds  # a threshold at just the allowed risk would be certified in one world of ten
-    assert covered / met >= 0.5
-
-
-def test_lowering_a_threshold_step_by_step_spends_no_more_than_one_look() -> None:
-    """200 worlds in which the allowed risk lies within reach: too much is allowed in 5 % of them at most."""
-    rng, too_much, met, lower = np.random.default_rng(5), 0, 0, 0
-    for number in range(200):
-        confidence, right = world(rng, 400)
-        rule = stats.selective_rule(confidence, right, 0.12, seed=number)
+    too_much = met = 0
+    for _ in range(worlds):
+        rule = stats.selective_rule(*world(rng, 400), max_risk)
         if rule.met:
             assert rule.threshold is not None
             met += 1
-            too_much += true_risk(rule.threshold) > 0.12
-            first, second = stats.halves(400, number)
-            start = stats.choose_threshold(confidence[first], right[first], 0.12, judges=len(second))
-            assert start is not None
-            assert rule.threshold <= start
-            assert rule.bound == 0.12 or rule.threshold == start
-            lower += rule.threshold < start
-    assert too_much <= 20  # of 200 with a chance of 5 %, reached once in a thousand
-    assert met >= 80
-    assert lower >= met / 2
+            too_much += true_risk(rule.threshold) > max_risk
+    assert too_much <= 20  # of 200 with a chance of 5 %: one set of worlds in a thousand has more
+    assert met >= often * worlds
 
 
-def test_steps_go_down_to_all_answers_and_stop_at_the_first_that_fails() -> None:
-    confidence = [0.9, 0.8, 0.7, 0.6, 0.6, 0.1]
-    assert lower_steps(0.8, confidence) == [0.7, 0.6, 0.1]
-    assert lower_steps(0.1, confidence) == []
-    many = np.linspace(0, 1, 1001)
-    assert len(lower_steps(1.0, many)) == 50
-    fails = {0.9: 0.01, 0.8: 0.02, 0.7: 0.5, 0.6: 0.0}
-
-    def tries(threshold: float | None) -> Certificate:
-        assert threshold is not None
-        return Certificate(threshold, 9, 9, 0, 1.0, 0.0, fails[threshold], 0.05)
-
-    assert lowered(0.9, [0.8, 0.7, 0.6], tries, 0.1).threshold == 0.8
-    assert lowered(0.7, [0.6], tries, 0.1).threshold == 0.7
-
-
-def test_the_half_that_chose_promises_too_much() -> None:
-    """Why there are two halves: where confidence means nothing and 16 % are wrong, some threshold always looks like 15 %."""
+def test_the_guarantee_assumes_nothing_about_the_order_of_risks() -> None:
+    """200 worlds in which confidence means nothing and 16 % are wrong, while some threshold usually looks like 15 %."""
     rng, looked_fine, certified = np.random.default_rng(3), 0, 0
-    for number in range(200):
+    for _ in range(200):
         confidence, right = rng.random(200), rng.random(200) < 0.84
         _, accepted, wrong = ordered(confidence, right.astype(float))
         looked_fine += bool((wrong <= errors_allowed(accepted, 0.15)).any())
-        certified += stats.selective_rule(confidence, right, 0.15, seed=number).met
+        certified += stats.selective_rule(confidence, right, 0.15).met
     assert looked_fine > 20  # twice the 5 % that one look may fail
-    assert certified <= 20  # of 200 with a chance of 5 %, reached once in a thousand
+    assert certified <= 20  # of 200 with a chance of 5 %: one set of worlds in a thousand has more
+
+
+def test_a_certified_threshold_passes_its_share_on_and_a_failed_one_loses_it() -> None:
+    shares = np.array([0.5, 0.0, 0.5, 0.0])
+    assert last_certified(np.array([0.02, 0.02, 0.04, 0.04]), shares, 0.05) == 3
+    assert last_certified(np.array([0.03, 0.01, 0.02, 0.02]), shares, 0.05) == 3
+    assert last_certified(np.array([0.03, 0.01, 0.04, 0.01]), shares, 0.05) is None
+    assert last_certified(np.array([0.02, 0.03, 0.04, 0.0]), shares, 0.05) == 0
+
+
+@given(st.floats(0, 1))
+def test_thresholds_are_preset_and_spend_all_of_alpha_once(lowest: float) -> None:
+    thresholds, shares = thresholds_to_try(lowest)
+    assert (np.diff(thresholds) < 0).all()
+    assert thresholds[-1] == lowest
+    assert shares.sum() == pytest.approx(1)
+    everything, starts = thresholds_to_try()
+    assert [math.log(one / (1 - one)) for one in everything[starts > 0]] == pytest.approx(STARTS)
+    assert set(thresholds[:-1]) <= set(everything)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=30, max_size=80), st.floats(0.05, 0.6))
+def test_a_rule_counts_what_reaches_its_threshold(rows: list[tuple[float, bool]], max_risk: float) -> None:
+    confidence, right = (np.array(column) for column in zip(*rows, strict=True))
+    rule = stats.selective_rule(confidence, right, max_risk)
+    assert rule.risk_of_all == pytest.approx(1 - right.mean())
+    if rule.threshold is not None:
+        taken = confidence >= rule.threshold
+        assert (rule.accepted, rule.errors) == (taken.sum(), (taken & ~right).sum())
+        assert rule.coverage == pytest.approx(taken.mean())
+        assert stats.risk_bound(rule.errors, rule.accepted) <= max_risk + 1e-9
+
+
+def test_all_answers_certify() -> None:
+    """46 answers without an error certify 10 % at a sixth of alpha, wherever the shares of the other starts went."""
+    assert stats.accepted_needed(0.1, alpha=0.05 / len(STARTS)) == 46
+    for sure in (0.6, 0.9, 0.99):
+        assert stats.selective_rule([sure] * 46, [True] * 46, 0.1).met
+        assert not stats.selective_rule([sure] * 45, [True] * 45, 0.1).met
 
 
 def test_a_rule_that_is_met_says_what_holds() -> None:
     rng = np.random.default_rng(0)
     known = np.concatenate([rng.uniform(0.9, 1, 300), rng.uniform(0, 0.5, 100)])
     right = np.concatenate([np.ones(300), np.zeros(100)])
-    rule = stats.selective_rule(known, right, 0.1, seed=1)
+    rule = stats.selective_rule(known, right, 0.1)
     assert rule.met
     assert rule.threshold is not None
-    assert 0.4 <= rule.threshold <= 0.92
-    assert rule.coverage == rule.certified_on.coverage == pytest.approx(0.75, abs=0.1)
-    assert stats.risk_bound(rule.certified_on.errors, rule.certified_on.accepted) <= rule.bound == 0.1
-    assert f"{rule.certified_on.errors} of {rule.certified_on.accepted} accepted answers were wrong" in rule.words
-    assert "at most 10 % are wrong, with 95 % confidence" in rule.words
-    assert "drawn like these 400" in rule.words
-    assert "not for names that were never seen" in rule.words
-    assert stats.selective_rule(known, right, 0.1, seed=1) == rule
-    assert stats.selective_rule(known, right, 0.1, seed=2) != rule
+    assert 0.3 <= rule.threshold <= 0.92
+    assert 0.7 <= rule.coverage <= 0.85
+    assert stats.risk_bound(rule.errors, rule.accepted) <= rule.bound == 0.1
+    for words in (
+        "At most 10 % of the answers given are wrong, with 95 % confidence over the draw of the calibration questions",
+        f"{rule.errors} of {rule.accepted} accepted answers were wrong",
+        "of these 400 questions",
+        "Answering all would be wrong in 25 %",
+        "over all calibrations, not only those that certify a threshold",
+        "questions drawn like these, taken together",
+        "not for names that were never seen",
+    ):
+        assert words in rule.words
+    assert stats.selective_rule(known, right, 0.1) == rule
     assert json.loads(json.dumps(dataclasses.asdict(rule)))["met"] is True
+
+
+def test_a_threshold_is_given_on_the_scale_that_is_reported() -> None:
+    rng = np.random.default_rng(4)
+    score = rng.random(500)
+    right = rng.random(500) < score**0.1
+    rule, shown = (stats.selective_rule(score, right, 0.1, shown=scale) for scale in (float, lambda one: one**3))
+    assert rule.threshold is not None
+    assert 0 < rule.threshold < 1
+    assert shown.threshold == rule.threshold**3
+    assert f"a confidence of {shown.threshold:.4g} or more" in shown.words
+    assert (shown.accepted, shown.errors) == (rule.accepted, rule.errors)
 
 
 def test_too_few_answers_certify_nothing() -> None:
     rule = stats.selective_rule([0.9] * 40, [True] * 40, 0.1)
-    assert (rule.met, rule.threshold, rule.coverage, rule.needed) == (False, None, 0, 29)
+    assert (rule.met, rule.threshold, rule.coverage, rule.needed) == (False, None, 0, 46)
     assert "no question is answered" in rule.words
-    assert "it takes 29 accepted answers, and the half that certifies has 20" in rule.words
-    assert stats.selective_rule([0.9] * 58, [True] * 58, 0.1).met
+    assert "it takes 46 accepted answers, and there are 40 questions" in rule.words
     assert not stats.selective_rule([0.1, 0.2], [True, False], 0.1).met
 
 
 def test_answers_that_are_wrong_too_often() -> None:
-    hopeless = stats.selective_rule([0.5] * 200, [True, False] * 100, 0.1)
+    hopeless = stats.selective_rule([0.6] * 200, [True, False] * 100, 0.1)
     assert not hopeless.met
     assert (hopeless.threshold, hopeless.needed) == (None, None)
+    assert "50 % would be wrong if all were" in hopeless.words
     assert "At this rate of errors no number of answers would do" in hopeless.words
     wrong = stats.selective_rule(np.linspace(0, 1, 4000), [False] * 4000, 0.1)
     assert (wrong.met, wrong.threshold, wrong.bound) == (False, None, 1)
@@ -214,17 +218,15 @@ def test_answers_that_are_wrong_too_often() -> None:
 
 def test_near_misses_say_how_many_answers_would_do() -> None:
     right = np.ones(120)
-    right[::16] = 0  # about 6 % wrong, which 60 answers cannot tell from 10 %
-    rules = [stats.selective_rule([0.9] * 120, right, 0.1, seed=seed) for seed in range(6)]
-    missed = [rule for rule in rules if rule.needed is not None and not rule.met]
-    assert missed
-    for rule in missed:
-        risk, needed = rule.certified_on.risk, rule.needed
-        assert risk is not None
-        assert needed is not None
-        assert rule.certified_on.accepted < needed
-        assert stats.risk_bound(math.ceil(risk * needed - 1e-9), needed) <= 0.1
-        assert f"it takes about {needed:,} accepted answers, or {2 * needed:,} in both halves" in rule.words
+    right[::16] = 0  # about 7 % wrong, which 120 answers cannot tell from 10 %
+    rule = stats.selective_rule([0.9] * 120, right, 0.1)
+    assert not rule.met
+    assert rule.needed is not None
+    assert rule.accepted == 120 < rule.needed
+    assert rule.bound == pytest.approx(stats.risk_bound(8, 120, 0.05 / len(STARTS)))
+    most = math.ceil(8 / 120 * rule.needed - 1e-9)
+    assert stats.risk_bound(most, rule.needed, 0.05 / len(STARTS)) <= 0.1
+    assert f"it takes about {rule.needed:,} accepted answers, or {rule.needed:,} questions" in rule.words
 
 
 @pytest.mark.parametrize(
@@ -242,9 +244,8 @@ def test_what_has_no_answer_is_refused_in_one_line(confidence: list[float], righ
     for ask in (
         lambda: stats.risk_coverage(confidence, right),
         lambda: stats.selective_rule(confidence, right, 0.1),
-        lambda: stats.certify(0.5, confidence, right),
-        lambda: stats.choose_threshold(confidence, right, 0.1),
         lambda: stats.calibration(confidence, right),
+        lambda: stats.fit_platt(confidence, right),
     ):
         with pytest.raises(UserError, match=message) as caught:
             ask()
@@ -255,16 +256,12 @@ def test_levels_and_thresholds_are_checked() -> None:
     for max_risk in (0, 1, -0.1, float("nan")):
         with pytest.raises(UserError, match="allowed risk must lie between 0 and 1"):
             stats.selective_rule([0.5] * 4, [1] * 4, max_risk)
-    with pytest.raises(UserError, match="at least 2"):
-        stats.selective_rule([0.5], [True], 0.1)
     with pytest.raises(UserError, match="alpha must lie"):
-        stats.certify(0.5, [0.5], [True], alpha=0)
-    with pytest.raises(UserError, match="threshold must be a number"):
-        stats.certify(float("nan"), [0.5], [True])
+        stats.selective_rule([0.5], [True], 0.1, alpha=0)
+    with pytest.raises(UserError, match="from 0 to 1"):
+        stats.selective_rule([1.5], [True], 0.1)
     with pytest.raises(UserError, match="3 errors among 2"):
         stats.risk_bound(3, 2)
-    with pytest.raises(UserError, match="the seed must be at least 0"):
-        stats.selective_rule([0.5] * 4, [1] * 4, 0.1, seed=-1)
 
 
 def test_few_strangers_lie_above_the_least_confidence() -> None:

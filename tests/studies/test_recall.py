@@ -19,6 +19,7 @@ from attnlab.errors import AttnlabWarning, CheckpointError, DataError, Interrupt
 from attnlab.folders import write_json, write_manifest
 from attnlab.reader import Reader
 from attnlab.records import plain
+from attnlab.report.recall import UNCALIBRATED
 from attnlab.report.words import short_answer
 from attnlab.runs import Run
 from attnlab.studies import recall
@@ -220,7 +221,11 @@ def test_questions_kept_back_are_not_trained_on_and_calibrate(tmp_path: Path, co
     for name in ("pretrain", "finetune", "no-pretraining"):
         assert Run.open(folder / name).record.facts.source == str(folder / "questions" / "train.tsv")
     assert result["calibration"]["questions"] == 10
-    assert result["world"]["training_questions"] == len(train)
+    assert (result["world"]["training_questions"], result["world"]["held_out"]) == (len(train), 10)
+    assert result["rows"][0]["note"].endswith("the training questions, without 10 kept for calibration")
+    page = (folder / "report.md").read_text()
+    assert f"This cost 10 questions that the model was not trained on, beside the {len(train)} that it was." in page
+    assert UNCALIBRATED not in page
     assert (folder / "finetune" / "calibration.json").is_file()
     moved = folder.rename(tmp_path / "moved")  # its own questions move along
     assert TrainingData(Run.open(moved / "finetune")).facts == train
@@ -291,7 +296,7 @@ def test_a_study_is_resumed_only_as_it_was_begun(
             recall.STUDY.begin(replace(PLAN, exam=str(exam)), tmp_path / "study", console)
     stored = tmp_path / "study/study.json"
     text = stored.read_text()
-    stored.write_text(text.replace("people:60:train", "people:60:dev"))
+    stored.write_text(text.replace("people:60:train", "people:60:calibration"))
     with pytest.raises(CheckpointError, match=r"study\.json is damaged or was edited"):
         studies.resume(tmp_path / "study", console)
     stored.write_text(text)
@@ -322,7 +327,7 @@ def test_a_preset_of_words_is_refused_before_training(tmp_path: Path, console: C
 
 @pytest.mark.parametrize("track", ["pure", "assisted"])
 def test_corpus_and_questions_are_read_once_and_each_tokenizer_learned_once(
-    track: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    track: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
     export("people:60", tmp_path)
@@ -339,7 +344,7 @@ def test_corpus_and_questions_are_read_once_and_each_tokenizer_learned_once(
 
         monkeypatch.setattr(owner, name, counting)
 
-    for name in ("documents", "read_questions"):
+    for name in ("numbered_lines", "read_questions"):
         count(sources, name, lambda path: Path(path).name)
     count(Tokenizer, "train", lambda *_: "tokenizer")
     count(Reader, "train", lambda *_: "reader")
@@ -347,11 +352,13 @@ def test_corpus_and_questions_are_read_once_and_each_tokenizer_learned_once(
     named = [f"--{use}={path}" for use, path in files.items()]
     out = tmp_path / "study"
     assert call("run", "recall", *named, "--track", track, "--preset", "quick", "--out", out, *options) == 0
-    kept = out / "questions" / "held-out.tsv"  # a tenth, unless --held-out says otherwise
-    held_out = len(files["facts"].read_text().splitlines()) // 10 if track == "pure" else 0
-    assert (kept.read_text().count("\n") if kept.exists() else 0) == held_out
+    assert not (out / "questions" / "held-out.tsv").exists()  # nothing is kept back unless --held-out says so
+    assert not (out / "finetune" / "calibration.json").exists()
+    told = " ".join(capsys.readouterr().out.split())
+    assert (UNCALIBRATED in told) == (track == "pure")  # an assisted model cannot be calibrated
+    assert (UNCALIBRATED in (out / "report.md").read_text()) == (track == "pure")
     # In the assisted track, the model without pretraining must not see what the reader wrote.
     expected = {"tokenizer": 1} if track == "pure" else {"tokenizer": 2, "reader": 1}
-    stored = {"held-out.tsv": 1} if track == "pure" else {"taught.tsv": 1}
-    # train.tsv: the user's file, and the part of it that is trained on.
-    assert counted == {"corpus.txt": 1, "train.tsv": 2, "test.tsv": 1, **stored, **expected}
+    # train.tsv: the user's file, and in the assisted track its copy beside what the reader wrote.
+    stored = {"train.tsv": 1} if track == "pure" else {"train.tsv": 2, "taught.tsv": 1}
+    assert counted == {"corpus.txt": 1, "test.tsv": 1, **stored, **expected}

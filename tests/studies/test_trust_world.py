@@ -10,7 +10,7 @@ from attnlab.errors import DataError
 from attnlab.studies.trust_world import Pools, make_world
 
 CORPUS = load_corpus("people:300")
-BUILT_IN = Pools(*(load_questions(f"people:300:{part}") for part in ("train", "dev", "test")))
+BUILT_IN = Pools(*(load_questions(f"people:300:{part}") for part in ("train", "calibration", "test")))
 SPLIT = Pools((*BUILT_IN.facts, Question("Where is nobody born?", "Nowhere")))
 
 

@@ -176,22 +176,6 @@ def test_what_was_learned_stands_out_from_what_was_not(knowing: Asked) -> None:
     assert unknown.distance(prior).mean() < known.distance(prior).mean()
 
 
-def test_a_temperature_fitted_to_unseen_names_makes_them_likelier(knowing: Asked) -> None:
-    """A model that knows nothing of the names is too sure of itself, and its temperature says so."""
-    trie = AnswerTrie(knowing[1], PLACES)
-    questions = [item.question for item in UNSEEN]
-    cold = answer_distribution(*knowing, questions, trie)
-    right = trie.columns([item.answer for item in UNSEEN])
-    found = stats.fit_temperature(cold.table, right)
-    assert found.value > 1
-    assert found.after < found.before
-    warm = answer_distribution(*knowing, questions, trie, found.value)
-    assert warm.table == pytest.approx(cold.tempered(found.value).table, abs=1e-6)
-    assert -warm.table[np.arange(len(right)), right].mean() == pytest.approx(found.after, abs=1e-6)
-    assert (warm.entropy() > cold.entropy()).all()
-    assert (warm.likeliest == cold.likeliest).all()
-
-
 def test_figures_of_a_distribution_by_hand() -> None:
     with np.errstate(divide="ignore"):
         table = np.log(np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.1, 0.9]]))
@@ -205,7 +189,6 @@ def test_figures_of_a_distribution_by_hand() -> None:
     others = np.array([[0.5, 0.05, 0.45], [0.25, 0.175, 0.575], [0.75, 0.125, 0.125]])
     assert found.others() == pytest.approx(others)
     assert found.distance() == pytest.approx(np.abs(np.exp(table) - others).sum(axis=1) / 2)
-    assert np.exp(found.tempered(0.5).table[0]) == pytest.approx([4 / 6, 1 / 6, 1 / 6])
     with pytest.raises(UserError, match="a single question has no others"):
         AnswerDistribution(("Rome",), np.zeros((1, 2))).distance()
 
@@ -219,8 +202,6 @@ def test_what_cannot_be_asked_is_refused_in_one_line(knowing: Asked) -> None:
         answer_distribution(model, tokenizer, ["Where " * 200], trie)
     with pytest.raises(UserError, match="there are no questions"):
         answer_distribution(model, tokenizer, [], trie)
-    with pytest.raises(UserError, match="temperature must be above 0"):
-        answer_distribution(model, tokenizer, ["Where?"], trie, 0.0)
     with pytest.raises(UserError, match=r"floor of probabilities must lie in \[0, 1\], not nan"):
         answer_distribution(model, tokenizer, ["Where?"], trie, floor=math.nan)
     with pytest.raises(DataError, match="no answers to choose from"):

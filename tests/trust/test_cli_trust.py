@@ -28,8 +28,9 @@ def test_calibrate_then_ask(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert f"attnlab calibrate '{run}'" in before
     assert call("calibrate", run) == 0
     told = capsys.readouterr().out
-    assert told.startswith("18 questions that it was not trained on, ")
-    assert "temperature " in told
+    assert told.startswith("9 questions that it was not trained on, ")
+    assert "answering everything would be wrong in " in told
+    assert "on other questions than the fit" in told
     assert "\nat most 10 % wrong: A risk of at most 10 % could not be certified" in told
     assert call("ask", run, QUESTION.question, "--max-risk", "0.2", "--top", "2") == 0
     shown = capsys.readouterr().out
@@ -42,9 +43,9 @@ def test_calibrate_then_ask(run: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("calibrate", run, "--questions", "people:120:dev", "--json") == 0
+    assert call("calibrate", run, "--questions", "people:120:calibration", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["questions"], told["source"], len(told["rules"])) == (18, "people:120:dev", 3)
+    assert (told["questions"], told["source"], len(told["rules"])) == (9, "people:120:calibration", 3)
     assert call("ask", run, QUESTION.question, "--max_risk", "0.2", "--top", "3", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["max_risk"] == 0.2

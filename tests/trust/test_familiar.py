@@ -77,17 +77,29 @@ def test_answers_about_the_unknown_lose_their_probability_to_anything_else() -> 
     assert np.exp(believed.table).sum(axis=1) == pytest.approx(1)
 
 
+def test_a_new_confidence_keeps_the_order_of_answers() -> None:
+    found = AnswerDistribution(("York", "Bath"), np.log([[0.6, 0.3, 0.1], [0.6, 0.3, 0.1], [0.2, 0.1, 0.7]]))
+    moved = found.with_confidence(np.array([0.4, 0.9, 0.5]))
+    expected = np.array([[0.4, 0.2, 0.4], [0.9, 0.075, 0.025], [0.5, 0.0625, 0.4375]])
+    assert np.exp(moved.table) == pytest.approx(expected)
+    with np.errstate(divide="ignore"):
+        certain = AnswerDistribution(("York", "Bath"), np.log([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
+    moved = certain.with_confidence(np.array([0.8, 0.1]))
+    assert np.exp(moved.table) == pytest.approx(np.array([[0.8, 0.0, 0.2], [0.1, 0.0, 0.9]]))
+
+
 def test_a_calibration_keeps_names_of_nobody_unanswered(tmp_path_factory: pytest.TempPathFactory) -> None:
     options = {"strangers": 1.0, "lines": 0.0}
     given = {"model": SMALL, "task": {"options": options}, "train": {"epochs": 8.0, "tokens_per_batch": 512}}
     folder = tmp_path_factory.mktemp("nobody") / "run"
-    run = stages.pretrain(resolve("small", given=given), "people:40", "people:40:train", folder)
-    found = calibrate(run, load_questions("people:40:dev"))
+    run = stages.pretrain(resolve("small", given=given), "people:60", "people:60:train", folder)
+    found = calibrate(run, load_questions("people:60:calibration"))
     assert len(found.nobody) > 300
     assert calibration_of(run) == found
-    sure = replace(found, rows=tuple(replace(row, confidence=0.999, right=True) for row in found.rows * 20))
+    sure = replace(found, rows=tuple(replace(row, score=0.999, right=True) for row in found.rows * 20))
     rule = sure.rule(0.1)
-    assert rule.met
-    assert stats.risk_bound(sum(one >= (rule.threshold or 0) for one in found.nobody), len(found.nobody)) <= 0.05
+    assert rule.threshold is not None
+    answered = int((found.scaling(found.nobody) >= rule.threshold).sum())
+    assert stats.risk_bound(answered, len(found.nobody)) <= 0.05
     assert "invented names" in rule.words
     assert "invented names" not in replace(sure, nobody=()).rule(0.1).words

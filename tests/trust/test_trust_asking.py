@@ -26,7 +26,7 @@ from attnlab.trust.training_data import TrainingData, candidates, form_of, kinds
 from attnlab.trust.verdict import UNSEEN
 from verbs import reseal
 
-HELD_OUT = load_questions("people:120:dev")
+HELD_OUT = load_questions("people:120:calibration")
 FACTS = load_questions("people:120:train")
 STRANGER = "Where was Zaphod Beeblebrox born?"
 
@@ -82,14 +82,17 @@ def test_a_calibration_holds_what_the_model_says(run: Run) -> None:
     model, tokenizer = load_model(run.model)
     trie, asked = AnswerTrie(tokenizer, found.answers), [one.question for one in HELD_OUT]
     exact = answer_distribution(model, tokenizer, asked[:3], trie).confidence
-    same = answer_distribution(model, tokenizer, asked, trie, floor=found.floor).tempered(found.temperature)
-    same = same.if_known(familiarity(model, tokenizer, [name_in(one) for one in asked]))
+    own = answer_distribution(model, tokenizer, asked, trie, floor=found.floor)
+    own = own.if_known(familiarity(model, tokenizer, [name_in(one) for one in asked]))
+    same = own.with_confidence(found.scaling(own.confidence))
+    assert found.scaling == stats.fit_platt(own.confidence, found.right)
     for place, (row, item, best) in enumerate(zip(found.rows, HELD_OUT, same.best(), strict=True)):
         assert (row.question, row.answer) == (item.question, item.answer)
         assert (row.said, row.right) == (best[0], best[0] == item.answer)
         assert math.isclose(row.confidence, best[1], rel_tol=1e-5)
         assert math.isclose(row.entropy, same.entropy()[place], rel_tol=1e-5)
-        assert place >= 3 or abs(row.before - exact[place]) <= found.floor
+        assert math.isclose(row.score, own.confidence[place], rel_tol=1e-5)
+        assert place >= 3 or abs(row.score - exact[place]) <= found.floor  # without strangers, every name is familiar
         assert 0 <= row.distance <= 1
     assert math.isclose(sum(found.prior), 1, abs_tol=1e-2)
     summary = found.summary((0.1,))
@@ -97,23 +100,48 @@ def test_a_calibration_holds_what_the_model_says(run: Run) -> None:
     assert summary.rules[0].words == found.rule(0.1).words
 
 
-def test_the_half_that_certifies_has_no_part_in_the_temperature(run: Run) -> None:
+def test_thresholds_do_not_depend_on_the_map_and_mean_the_same_on_both_scales(run: Run) -> None:
     found = attnlab.calibrate(run, HELD_OUT)
-    _, judges = stats.halves(len(HELD_OUT), found.seed)
-    swapped = list(HELD_OUT)
-    for place in judges:  # other right answers there
-        swapped[place] = Question(swapped[place].question, "Nowhere")
-    again = attnlab.calibrate(run, swapped)
-    assert again.temperature == found.temperature
-    assert not any(again.rows[place].right for place in judges)
+    rng = np.random.default_rng(0)
+    scores = rng.random(300).tolist()
+    rows = tuple(replace(found.rows[0], score=one, right=rng.random() < one**0.2) for one in scores)
+    rules = []
+    for scaling in (stats.Platt(1.0, 0.0), stats.Platt(0.3, 2.0), stats.Platt(4.0, -3.0)):
+        rule = replace(found, rows=rows, scaling=scaling).rule(0.15)
+        assert rule.threshold is not None
+        assert 0 < rule.coverage < 1
+        assert sum(scaling(scores) >= rule.threshold) == rule.accepted
+        rules.append((rule.accepted, rule.errors, rule.coverage))
+    assert len({*rules}) == 1
+
+
+def test_the_reported_calibration_error_is_not_that_of_the_fit(run: Run) -> None:
+    found = attnlab.calibrate(run, HELD_OUT)
+    summary = found.summary()
+    crossed = stats.cross_fitted(found.scores, found.right)
+    assert summary.ece_before == stats.calibration(found.scores, found.right).ece
+    assert summary.ece_after == stats.calibration(crossed, found.right).ece
+    assert summary.rules[0].risk_of_all == pytest.approx(1 - summary.accuracy)
+
+
+def test_one_question_per_name_is_used_and_the_others_are_counted(run: Run) -> None:
+    again = [Question(item.question.replace("?", " indeed?"), item.answer) for item in HELD_OUT[:4]]
+    found = attnlab.calibrate(run, [*HELD_OUT, *again])
+    assert (len(found.rows), found.repeated) == (len(HELD_OUT), 4)
+    assert calibration_of(run) == found
+    named = {name_in(row.question) for row in found.rows}
+    assert named == {name_in(item.question) for item in HELD_OUT}
+    assert any(row.question.endswith("indeed?") for row in found.rows)  # drawn, not the first of each
+    with pytest.raises(UserError, match=r"6 questions are given, and 3 of them can be used, one per name"):
+        attnlab.calibrate(run, [*HELD_OUT[:3], *again[:3]])
 
 
 def test_questions_that_were_trained_on_are_refused_in_any_words(run: Run) -> None:
-    with pytest.raises(UserError, match="1 of 19 questions were trained on"):
+    with pytest.raises(UserError, match="1 of 10 questions were trained on"):
         attnlab.calibrate(run, [*HELD_OUT, FACTS[0]])
     corpus = load_corpus("people:120")
     name = corpus.titles[corpora.documents_about(corpus, FACTS[0].question)[0]]
-    with pytest.raises(UserError, match="people:dev"):
+    with pytest.raises(UserError, match="people:calibration"):
         attnlab.calibrate(run, [*HELD_OUT, Question(f"Tell me the town of {name}", FACTS[0].answer)])
     assert not (run.path / "calibration.json").exists()
 
@@ -121,7 +149,9 @@ def test_questions_that_were_trained_on_are_refused_in_any_words(run: Run) -> No
 def test_strangers_are_counted_and_left_out(run: Run) -> None:
     found = attnlab.calibrate(run, [*HELD_OUT, Question(STRANGER, "Betelgeuse")])
     assert (found.strangers, len(found.rows)) == (1, len(HELD_OUT))
-    with pytest.raises(UserError, match="none of them names somebody"):
+    with pytest.raises(
+        UserError, match="9 questions are given, and 0 of them|1 questions are given, and 0 of them can be used"
+    ):
         attnlab.calibrate(run, [Question(STRANGER, "Betelgeuse")] * 9)
     with pytest.raises(DataError, match="question 2 has no answer"):
         attnlab.calibrate(run, [HELD_OUT[0], Question(STRANGER, None)])
@@ -135,9 +165,9 @@ def test_a_calibration_of_another_model_is_refused(run: Run, tmp_path: Path) -> 
     reseal(run.path)
     with pytest.raises(UserError, match="belongs to another model"):
         attnlab.ask(run, STRANGER)
-    path.write_text(json.dumps({**stored, "format": 0}))
+    path.write_text(json.dumps({**stored, "format": 1}))
     reseal(run.path)
-    with pytest.raises(CheckpointError, match="another version"):
+    with pytest.raises(CheckpointError, match="another version: make it again with `attnlab calibrate"):
         attnlab.ask(run, STRANGER)
     del stored["rows"]
     path.write_text(json.dumps(stored))
@@ -203,7 +233,7 @@ def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_pat
     assert set(TrainingData(tuned).facts) == set(FACTS)
     answer = attnlab.ask(tuned, HELD_OUT[0].question)
     assert answer.lines
-    assert usual_questions(run) == "people:120:dev"
+    assert usual_questions(run) == "people:120:calibration"
     with pytest.raises(UserError, match="which questions"):
         usual_questions(tuned)
     (tmp_path / "facts.tsv").write_text("Where?\tYork\n")

@@ -21,8 +21,8 @@ from attnlab.trust.verdict import (
 )
 
 PLACES = frozenset({"York", "New York", "Bath", "Leeds", "Warren"})
-# 0.9 and above are always right, the rest is always wrong.
-RULE = stats.selective_rule([0.95] * 80 + [0.3] * 40, [True] * 80 + [False] * 40, 0.1)
+# 0.95 and above are always right, the rest is always wrong.
+RULE = stats.selective_rule([0.95] * 80 + [0.3] * 40, [True] * 80 + [False] * 40, 0.1, lowest=0.95)
 FEW = stats.selective_rule([0.95] * 6, [True] * 6, 0.1)
 
 
@@ -77,7 +77,7 @@ def test_where_nothing_is_certified_nothing_is_answered_and_it_says_what_it_woul
     assert not FEW.met
     judged = judge("York", 0.99, FEW, ANN, PLACES)
     assert (judged.verdict, judged.abstains) == (SUPPORTED, True)
-    assert "29 accepted answers" in " ".join(judged.reasons)
+    assert "46 accepted answers" in " ".join(judged.reasons)
 
 
 def test_a_guess_says_whether_it_is_what_it_says_of_anybody() -> None:

@@ -163,16 +163,16 @@ def calibrate(
     /,
     *,
     questions: Annotated[
-        str | None, about("Held-out questions, QUESTION<TAB>ANSWER per line."), default("people:dev")
+        str | None, about("Held-out questions, QUESTION<TAB>ANSWER per line."), default("people:calibration")
     ] = None,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
     """Measure how far a run's confidence can be trusted, for `attnlab ask`.
 
-    Takes a few hundred questions that the run was not trained on, about names that it read. Half of
-    them choose a temperature and thresholds; the other half certify what the thresholds promise.
-    The result is stored in the run.
+    Takes a few hundred questions that the run was not trained on, about names that it read; of
+    several about one name it uses one. They turn its confidence into probabilities and certify
+    thresholds. The result is stored in the run.
     """
     from attnlab import corpora, trust
     from attnlab.machine import require_single_process
@@ -198,15 +198,16 @@ def _show_calibration(found: CalibrationSummary) -> None:
         f"{found.questions:,} questions that it was not trained on, {found.candidates:,} answers to choose"
         f" from: {right:.1f} % right (95 % interval {low:.1f} to {high:.1f} %)"
     )
+    say(f"answering everything would be wrong in {100 - right:.1f} %")
     if found.strangers:
         say(f"left out: {found.strangers:,} about names that no line it read is about")
+    if found.repeated:
+        say(f"left out: {found.repeated:,} further questions about the same names")
     before, after, perfect = (100 * one for one in (found.ece_before, found.ece_after, found.ece_if_calibrated))
     say(
-        f"temperature {found.temperature:.3f}: calibration error {before:.1f} % before, {after:.1f} % after"
-        f" (about {perfect:.1f} % if calibrated perfectly)"
+        f"calibration error {before:.1f} % before, {after:.1f} % after, on other questions than the fit"
+        f" (about {perfect:.1f} % by chance if calibrated perfectly)"
     )
-    if found.note:
-        say(f"note: {found.note}")
     if area := found.auroc:
         span = f" ({area.low:.3f} to {area.high:.3f})" if area.low is not None else ""
         say(f"confidence separates right from wrong answers with AUROC {area.value:.3f}{span}, where 0.5 is chance")

@@ -97,15 +97,15 @@ def recall(
     facts: opt.Facts | None = None,
     exam: opt.Exam | None = None,
     track: Annotated[str, about("Track: pure (the model alone) or assisted (by a reader).")] = "pure",
-    held_out: Annotated[
-        opt.Whole | None, about("Training questions kept for calibration."), default("a tenth of a file")
-    ] = None,
+    held_out: Annotated[opt.Whole, about("Training questions kept for calibration.")] = 0,
     model: _OneModel = _ONE,
 ) -> None:
     """Test what a small model remembers of what it read.
 
     Without files: of the built-in people. Settings given as options are those of pretraining; a file
     given by --config may hold tables [finetune.train] and [scratch.train] for the other trainings.
+    The built-in people have questions for calibration. With files, --held-out N keeps N training
+    questions for it, which the model is then not trained on.
     """
     from attnlab.studies.recall import STUDY, Plan
     from attnlab.studies.study import all_or_none
@@ -114,8 +114,8 @@ def recall(
         plan = Plan(*files, held_out=held_out)
     else:
         world = "people:300" if model.quick else "people"
-        plan = Plan(corpus=world, facts=f"{world}:train", exam=f"{world}:test", held_out=held_out or 0)
-        plan = replace(plan, calibration=f"{world}:dev")
+        plan = Plan(corpus=world, facts=f"{world}:train", exam=f"{world}:test", held_out=held_out)
+        plan = replace(plan, calibration=f"{world}:calibration")
     plan = model.complete(replace(plan, track=track), "small" if corpus is None else "recall")
     STUDY.begin(plan, _target("recall", model.out), console)
 
@@ -145,7 +145,7 @@ def trust(
         plan = Plan(corpus=corpus, facts=facts, calibration=None, known=exam)
     else:
         world = "people:600" if model.quick else "people"
-        plan = Plan(corpus=world, facts=f"{world}:train", calibration=f"{world}:dev", known=f"{world}:test")
+        plan = Plan(corpus=world, facts=f"{world}:train", calibration=f"{world}:calibration", known=f"{world}:test")
         plan = replace(plan, withheld=60 if model.quick else 200)
     plan = model.complete(replace(plan, max_risk=max_risk), "recall")
     STUDY.begin(plan, _target("trust", model.out), console)
@@ -277,16 +277,28 @@ def _report_training(done: Run) -> None:
 
 @app.command(group=TRAIN)
 def resume(
-    folder: Annotated[Path, about("Folder of the run or study.")], /, *, trust_code: opt.TrustCode = False
+    folder: Annotated[Path, about("Folder of the run or study.")],
+    /,
+    *,
+    seeds: Annotated[
+        opt.Seeds | None, about("Seeds of a finished comparison, with further ones to add."), default("as they are")
+    ] = None,
+    trust_code: opt.TrustCode = False,
 ) -> None:
-    """Resume a run or a study that was stopped or killed."""
+    """Resume a run or a study that was stopped or killed, or add seeds to a comparison."""
     from attnlab import stages, studies
     from attnlab.machine import require_single_process
     from attnlab.progress import display
     from attnlab.runs import Run
 
+    if seeds is not None and not (folder / "study.json").is_file():
+        raise UserError(f"{folder} is not a comparison: seeds can be added to comparisons only")
     if (folder / "study.json").is_file():
         require_single_process("a study")
+        if wanted := read_seeds(seeds):
+            from attnlab.studies.compare import add_seeds
+
+            add_seeds(folder, wanted)
         studies.resume(folder, console, trust_code=trust_code)
         return
     opened = Run.open(folder)

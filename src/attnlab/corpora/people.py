@@ -39,7 +39,7 @@ _MONTHS = [
     "December",
 ]
 _TRAIN_SHARE = 0.60
-_DEV_SHARE = 0.15
+_HELD_OUT_SHARE = 0.15  # dev and calibration
 
 
 @dataclass(frozen=True)
@@ -201,17 +201,19 @@ def questions(people: Iterable[Person], seed: int = 0) -> tuple[Question, ...]:
 
 
 def split(people: Iterable[Person], seed: int = 0) -> dict[str, tuple[Person, ...]]:
-    """Split people into train (60 %), dev (15 %) and test (25 %), each in the order given."""
+    """Split people into train (60 %), dev and calibration (7.5 % each) and test (25 %), each in the order given."""
     everyone = tuple(people)
     drawn = sorted(
         range(len(everyone)),
         key=lambda i: (_person_generator(seed, "split", everyone[i]).random(), everyone[i].person_id),
     )
-    n_train, n_dev = round(_TRAIN_SHARE * len(everyone)), round(_DEV_SHARE * len(everyone))
+    n_train, n_held_out = round(_TRAIN_SHARE * len(everyone)), round(_HELD_OUT_SHARE * len(everyone))
+    middle, end = n_train + n_held_out // 2, n_train + n_held_out
     parts = {
         "train": drawn[:n_train],
-        "dev": drawn[n_train : n_train + n_dev],
-        "test": drawn[n_train + n_dev :],
+        "dev": drawn[n_train:middle],
+        "calibration": drawn[middle:end],
+        "test": drawn[end:],
     }
     return {name: tuple(everyone[i] for i in sorted(part)) for name, part in parts.items()}
 

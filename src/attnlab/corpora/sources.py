@@ -2,7 +2,8 @@
 
     people, people:300                            the corpus: all people, or 300 of them
     people:x4, people:300:x4                      4 lines per person, each in another sentence form; the first as in people
-    people:train, people:dev, people:300:test     the questions about them, whatever the number of forms
+    people:train, people:dev, people:300:test     the questions about them, whatever the number of forms; dev is for
+                                                  choosing, people:calibration for calibrating
     prose, prose:2000                             English sentences: all, or the first 2,000
     prose:train, prose:dev, prose:2000:test       parts of them that share no sentence
     anything else, and ./people                   a file
@@ -21,13 +22,13 @@ from importlib import resources
 from pathlib import Path
 
 from attnlab.corpora import people, prose
-from attnlab.corpora.files import Question, documents, read_questions
+from attnlab.corpora.files import Question, documents, numbered_lines, read_questions
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, OutputExists, unknown
 from attnlab.folders import MANIFEST, Manifest, write_bytes, write_folder
 
-_BUILT_IN = ("people", "prose")
-_PARTS = ("train", "dev", "test")
+_PARTS = {"people": ("train", "dev", "calibration", "test"), "prose": ("train", "dev", "test")}
+_TEXTS = ("people", "prose", "prose:train", "prose:dev", "prose:test")
 _LICENCES = {
     "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
     " same licence, and name the source.",
@@ -51,14 +52,18 @@ def _built_in(source: str | Path) -> _BuiltIn | None:
     if not str(source).strip():
         raise DataError("the name of the data is empty: name a file, or people or prose (built in)")
     name = "" if isinstance(source, Path) else source.split(":")[0]
-    if isinstance(source, Path) or name not in _BUILT_IN:
+    if isinstance(source, Path) or name not in _PARTS:
         return None
     retold = "(?::x([0-9]{1,9}))?" if name == "people" else "(?:())?"
-    match = re.fullmatch(rf"{name}(?::([0-9]{{1,9}}))?{retold}(?::({'|'.join(_PARTS)}))?", source)
+    match = re.fullmatch(rf"{name}(?::([0-9]{{1,9}}))?{retold}(?::({'|'.join(_PARTS[name])}))?", source)
     if match is None:
         size = re.match(rf"{name}:[0-9]+(?=:)", source)
         prefix = size.group() if size else name
-        names = [prefix, *(f"{prefix}:{part}" for part in _PARTS), *([f"{prefix}:x4"] if name == "people" else [])]
+        names = [
+            prefix,
+            *(f"{prefix}:{part}" for part in _PARTS[name]),
+            *([f"{prefix}:x4"] if name == "people" else []),
+        ]
         raise DataError(unknown("built-in data", source, names) + f" (a file of that name is ./{source})")
     n, forms, part = match.groups()
     if forms and not 1 <= int(forms) <= people.MOST_FORMS:
@@ -75,7 +80,7 @@ def _check_name(source: str | Path, choices: Sequence[str]) -> None:
     """Refuse a missing file whose name looks like a mistyped name of built-in data."""
     name = str(source)
     head = name.split(":")[0]
-    if not os.access(name, os.F_OK) and difflib.get_close_matches(head, _BUILT_IN, cutoff=0.7):
+    if not os.access(name, os.F_OK) and difflib.get_close_matches(head, _PARTS, cutoff=0.7):
         raise DataError(unknown("file or built-in data", name, choices))
 
 
@@ -83,7 +88,7 @@ def lines_of(source: str | Path) -> Iterator[str]:
     """Yield the lines of a corpus one at a time; those of a file are not kept in memory."""
     if is_built_in(source):
         return iter(load_corpus(source).lines)
-    _check_name(source, [*_BUILT_IN, *(f"prose:{part}" for part in _PARTS)])
+    _check_name(source, _TEXTS)
     return documents(source)
 
 
@@ -91,25 +96,36 @@ def load_corpus(source: str | Path) -> Corpus:
     """Load a corpus by name or path."""
     data = _built_in(source)
     if data is None:
-        return Corpus(str(source), tuple(lines_of(source)))
+        _check_name(source, _TEXTS)
+        return _from_file(source)
     if data.name == "prose":
-        return Corpus(str(source), prose.load_prose(data.n, data.part))
+        return Corpus(str(source), prose.load_prose(data.n, data.part), prose.documents_of(data.n, data.part))
     if data.part is not None:
         corpus = str(source).removesuffix(f":{data.part}")
         raise DataError(f"{source} names questions, not a corpus; the corpus is {corpus}")
     return Corpus(str(source), people.biographies(people.load_people(data.n), forms=data.forms))
 
 
+def _from_file(source: str | Path) -> Corpus:
+    """The lines of a file; blank lines, if there are any, separate documents of several lines."""
+    lines: list[str] = []
+    blank: list[int] = []  # lines before each, plus 1
+    for number, line in numbered_lines(source):
+        blank.append(number - len(lines))
+        lines.append(line)
+    return Corpus(str(source), tuple(lines), tuple(blank) if blank[0] != blank[-1] else None)
+
+
 def load_questions(source: str | Path) -> tuple[Question, ...]:
     """Load questions by name or path."""
     data = _built_in(source)
     if data is None:
-        _check_name(source, [f"people:{part}" for part in _PARTS])
+        _check_name(source, [f"people:{part}" for part in _PARTS["people"]])
         return read_questions(source)
     if data.name == "prose":
-        raise DataError(f"{source} names sentences, and there are no questions about them; choose people:{_PARTS[0]}")
+        raise DataError(f"{source} names sentences, and there are no questions about them; choose people:train")
     if data.part is None:
-        choices = " or ".join(f"{source}:{part}" for part in _PARTS)
+        choices = " or ".join(f"{source}:{part}" for part in _PARTS["people"])
         raise DataError(f"{source} names a corpus, not questions; choose {choices}")
     return people.questions(people.split(people.load_people(data.n))[data.part])
 
@@ -126,10 +142,10 @@ def _texts_of(source: str, data: _BuiltIn) -> dict[str, tuple[str, ...]]:
             raise DataError(
                 f"{source} is a part; export {source.removesuffix(f':{data.part}')}, which writes all parts"
             )
-        texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in _PARTS}
+        texts = {f"{part}.txt": load_corpus(f"{source}:{part}").lines for part in _PARTS["prose"]}
         return {**texts, "LICENSE-DATA.md": prose.licence()}
     texts = {"corpus.txt": load_corpus(source).lines}
-    texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in _PARTS}
+    texts |= {f"{part}.tsv": as_table(load_questions(f"{source}:{part}")) for part in _PARTS["people"]}
     licence = resources.files("attnlab.corpora").joinpath("data", "LICENSE-DATA.md").read_text(encoding="utf-8")
     return {**texts, "LICENSE-DATA.md": tuple(licence.removesuffix("\n").split("\n"))}
 

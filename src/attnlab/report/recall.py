@@ -49,6 +49,10 @@ from attnlab.report.parts import (
 from attnlab.report.words import NOTHING, capital, count, interval, percent, plural, short_answer, visible
 
 _RISK = 0.1  # of wrong answers, for which the guarantee is shown
+UNCALIBRATED = (
+    "Not calibrated: its probabilities guarantee nothing. Calibrate it with questions that it was not trained on (attnlab"
+    " calibrate RUN --questions FILE), or train again without N of the training questions (--held-out N)."
+)
 _CUE = "⁇"  # the symbol after which an answer is written
 SAME_LINE = "another phrase of the same line"
 OVERLAP = "overlaps the right answer"
@@ -77,7 +81,7 @@ def _against(one: Result, other: Result) -> str:
 
 def _asked(world: Result, number: int) -> str:
     questions = plural(number, "question")
-    if world.get("corpus") == "people" and world.get("exam") in ("people:test", "people:dev"):
+    if world.get("corpus") == "people" and world.get("exam") in ("people:test", "people:dev", "people:calibration"):
         return f"{questions} about people it was never asked about"
     return questions
 
@@ -279,12 +283,17 @@ def _confidence_facts(calibration: Result) -> list[tuple[str, str]]:
         ("Calibration questions", count(calibration["questions"])),
         ("Most likely answers that are right", right),
         ("Candidate answers", count(calibration["candidates"])),
-        ("Temperature", f"{calibration['temperature']:.2f}"),
-        ("Calibration error without it", percent(calibration["ece_before"])),
-        ("Calibration error with it", percent(calibration["ece_after"])),
+        ("Calibration error before", percent(calibration["ece_before"])),
+        ("Calibration error after, on other questions than the fit", percent(calibration["ece_after"])),
         ("Calibration error by chance, if perfectly calibrated", percent(calibration["ece_if_calibrated"])),
         ("AUROC, right against wrong answers", known),
     ]
+
+
+def _cost(world: Result) -> str:
+    """What the calibration cost."""
+    kept = plural(world["held_out"], "question")
+    return f"This cost {kept} that the model was not trained on, beside the {count(world['training_questions'])} that it was."
 
 
 # The whole report
@@ -344,6 +353,7 @@ def _data_facts(world: Result) -> Facts:
         ("Documents", count(world["documents"])),
         ("Characters", count(world["characters"])),
         ("Training questions", count(world["training_questions"])),
+        *([("Kept for calibration, not trained on", count(kept))] if (kept := world.get("held_out")) else []),
         ("Questions that a reader wrote", count(world.get("written_questions") or 0)),
         ("Track", world.get("track") or "pure"),
         ("Exam", world["exam"]),
@@ -367,7 +377,10 @@ def document(result: Result) -> Document:
     if calibration:
         facts = Facts("Calibration", _confidence_facts(calibration))
         certified = [rule["words"] for rule in calibration["rules"] if rule["max_risk"] == _RISK]
-        confidence = section("How far its confidence can be trusted", Text(certified) if certified else None, facts)
+        cost = [_cost(world)] if world.get("held_out") else []
+        confidence = section("How far its confidence can be trusted", Text([*certified, *cost]), facts)
+    elif world.get("track") != "assisted":
+        confidence = section("How far its confidence can be trusted", Text([UNCALIBRATED]))
     return report_of(
         "recall",
         result,

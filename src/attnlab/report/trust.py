@@ -63,7 +63,8 @@ def outcome(result: Result) -> str:
         asked = plural(known["questions"], "question")
         return (
             f"The model is right in {percent(known['right']['share'])} of {asked} about names that it read about, but a risk of"
-            f" {_risk(result['max_risk'])} could not be certified, so that it answers none. {_told_apart(result)}"
+            f" {_risk(result['max_risk'])} could not be certified, so that it answers none; answering every question would be"
+            f" wrong in {percent(1 - known['right']['share'])}. {_told_apart(result)}"
         ).strip()
     answered, wrong = known["answered"], known["wrong"]
     first = (
@@ -71,7 +72,11 @@ def outcome(result: Result) -> str:
         f" {plural(known['questions'], 'question')} about names that it read about"
     )
     if wrong["share"] is not None:
-        first += f", and {percent(wrong['share'])} of these answers are wrong ({interval(wrong['low'], wrong['high'])})"
+        everything = percent(1 - known["right"]["share"])
+        first += (
+            f", and {percent(wrong['share'])} of these answers are wrong ({interval(wrong['low'], wrong['high'])});"
+            f" answering every question would be wrong in {everything}"
+        )
     return " ".join(part for part in (f"{first}.", _false_answers(result), _told_apart(result)) if part)
 
 
@@ -100,8 +105,8 @@ def _told_apart(result: Result) -> str:
 def _limits(result: Result) -> list[str]:
     return [
         result["rule"]["words"],
-        "The guarantee comes from the calibration questions alone, with 95 % confidence over which of them were drawn; the"
-        " shares above were then measured on other questions.",
+        "The guarantee comes from the calibration questions alone, with 95 % confidence over which of them were drawn, counting"
+        " all draws and not only those that certify a threshold; the shares above were then measured on other questions.",
         "It holds for questions drawn like those: about names that were read, in the same forms and of the same kinds, answered"
         " by this model. It is a statement about all answers together, not about a single one.",
         "It does not cover names that were never seen. Those stay unanswered because the model is less sure of them, which is"
@@ -117,6 +122,12 @@ def _share_cell(one: Result) -> Cell:
     return Cell(percent(one["share"]), one["share"], interval(one["low"], one["high"]))
 
 
+def _wrong_of_all(group: Result) -> Result:
+    """The share of wrong answers if every question of a group is answered."""
+    right = group["right"]
+    return {"share": 1 - right["share"], "low": 1 - right["high"], "high": 1 - right["low"]}
+
+
 def _area_span(one: Result) -> str:
     return "" if one["low"] is None else f"{one['low']:.3f} to {one['high']:.3f}"
 
@@ -129,6 +140,7 @@ def summary_table(result: Result) -> Table:
         Column("Right", note="of all questions, answered or not"),
         Column("Answered", note="by the confidence alone"),
         "Wrong of these",
+        Column("Wrong of all", note="if every question is answered"),
         Column("Answered after lookup", note="of the name in the lines that were read"),
         Column("Never seen", note="according to the lookup"),
     )
@@ -140,6 +152,7 @@ def summary_table(result: Result) -> Table:
             _share_cell(one["right"]) if one["name"] != "invented" else Cell(NOTHING),
             _share_cell(one["answered"]),
             _share_cell(one["wrong"]) if known else Cell(NOTHING),
+            _share_cell(_wrong_of_all(one)) if known else Cell(NOTHING),
             _share_cell(looked["answered"]),
             _share_cell(looked["unseen"]),
         )
@@ -199,15 +212,14 @@ def rules_table(result: Result) -> Table:
             Cell(rule["words"]),
         )
         rows.append(Row(Cell(_risk(rule["max_risk"]), rule["max_risk"]), cells))
-    caption = "Thresholds chosen on one half of the calibration questions and certified on the other."
+    caption = "Certified on all calibration questions, at thresholds that were fixed beforehand."
     return Table("Rules", caption, titles, rows)
 
 
 def _calibration_words(result: Result) -> str:
     before, after = (result["reliability"][key] for key in ("before", "after"))
     return (
-        f"A temperature of {result['calibration']['temperature']:.3f}, fitted on one half of"
-        f" {plural(result['calibration']['questions'], 'calibration question')}, brings the calibration error on the known"
+        f"Calibration with {plural(result['calibration']['questions'], 'question')} brings the calibration error on the known"
         f" names from {percent(before['ece'])} to {percent(after['ece'])}; by chance alone a perfectly calibrated model would"
         f" show about {percent(after['ece_if_calibrated'])}."
     )
@@ -275,15 +287,15 @@ def curve_chart(result: Result) -> Chart:
 
 
 def reliability_chart(result: Result) -> Chart:
-    """Right answers against confidence, before and after the temperature."""
+    """Right answers against confidence, before and after calibration."""
     series = [Series("perfectly calibrated", [0.0, 100.0], [0.0, 100.0])]
-    for name, words in (("after", "after the temperature"), ("before", "before it")):
+    for name, words in (("after", "after calibration"), ("before", "before it")):
         table = result["reliability"][name]["table"]
         columns = {key: [100 * one[key] for one in table] for key in ("confidence", "right", "low", "high")}
         band = (columns["low"], columns["high"]) if name == "after" else ([], [])
         series.append(Series(words, columns["confidence"], columns["right"], *band))
     before, after = (percent(result["reliability"][key]["ece"]) for key in ("before", "after"))
-    label = f"Reliability: calibration error {before} before the temperature, {after} after it"
+    label = f"Reliability: calibration error {before} before calibration, {after} after it"
     x, y = Axis("confidence", "%", 0, 100), Axis("right answers", "%", 0, 100)
     return Chart("lines", "Reliability, known names", label, x, y, series, height=320)
 

@@ -1,8 +1,8 @@
 """Whether confidences are of use: do they separate known from unknown, and are they probabilities?
 
 Separation is the area under the ROC curve: the chance that something known has a higher confidence than something unknown,
-ties counting one half. Calibration asks whether 80 % of the answers given with 80 % confidence are right, and temperature
-scaling makes it so.
+ties counting one half. Calibration asks whether 80 % of the answers given with 80 % confidence are right, and Platt scaling
+makes it so.
 
 Bins hold equally many answers each (equal mass), since the confidences of a trained model crowd near 1. The calibration
 error of finite bins is never 0 by chance alone, so it comes with what a perfectly calibrated model would show on the same
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnlab.stats.checks import check_count, numbers, require
-from attnlab.stats.selective import judged
+from attnlab.stats.selective import probabilities
 from attnlab.stats.shares import proportion_interval
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-_COLDEST, _HOTTEST = 0.02, 50.0  # the range of temperatures searched
+_FAINTEST = 1e-6  # scores closer to 0 or 1 count as this close
+_FLATTEST = 0.01  # the least slope of a map
 
 
 @dataclass(frozen=True)
@@ -115,20 +116,9 @@ class Calibration:
     table: tuple[Bin, ...]
 
 
-def _probabilities(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
-    """Confidences that are probabilities, with right and wrong as 1 and 0."""
-    confidences, outcomes = judged(confidence, right)
-    require(
-        bool(((confidences >= 0) & (confidences <= 1)).all()),
-        f"confidences must be probabilities here, from 0 to 1, but run from {confidences.min():.4g} to"
-        f" {confidences.max():.4g}",
-    )
-    return confidences, outcomes
-
-
 def brier_score(confidence: ArrayLike, right: ArrayLike) -> float:
     """The mean squared distance between confidence (0 to 1) and outcome (0 or 1)."""
-    confidences, outcomes = _probabilities(confidence, right)
+    confidences, outcomes = probabilities(confidence, right)
     return float(((confidences - outcomes) ** 2).mean())
 
 
@@ -146,7 +136,7 @@ def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Cali
     """The reliability table in equal-mass bins, and the errors that follow from it; fewer bins where answers are few."""
     import numpy as np
 
-    confidences, outcomes = _probabilities(confidence, right)
+    confidences, outcomes = probabilities(confidence, right)
     parts = _equal_mass(confidences, check_count(bins, "bins"))
     sizes = np.array([len(part) for part in parts])
     promised, true = (np.array([values[part].mean() for part in parts]) for values in (confidences, outcomes))
@@ -173,63 +163,62 @@ def calibration(confidence: ArrayLike, right: ArrayLike, bins: int = 10) -> Cali
 
 
 @dataclass(frozen=True)
-class Temperature:
-    """The temperature that makes the right outcomes likeliest, with the loss in nats before (at 1) and after."""
+class Platt:
+    """An increasing map from a score between 0 and 1 to the probability that an answer is right."""
 
-    value: float
-    questions: int
-    before: float
-    after: float
-    note: str = ""
+    slope: float  # of the log odds
+    intercept: float
+
+    def __call__(self, score: ArrayLike) -> Numbers:
+        """The probabilities that belong to scores."""
+        import numpy as np
+        from scipy.special import expit
+
+        return np.asarray(expit(self.slope * _log_odds(score) + self.intercept))
 
 
-def tempered(log_probabilities: ArrayLike, temperature: float) -> Numbers:
-    """Rows of log probabilities, sharpened (below 1) or flattened (above 1), and normalised again."""
+def _log_odds(score: ArrayLike) -> Numbers:
     import numpy as np
-    from scipy.special import log_softmax
+    from scipy.special import logit
 
-    require(
-        math.isfinite(temperature) and temperature > 0, f"a temperature must be above 0 and finite, not {temperature}"
-    )
-    return np.asarray(log_softmax(np.asarray(log_probabilities, dtype=np.float64) / temperature, axis=-1))
+    return np.asarray(logit(np.clip(np.asarray(score, dtype=np.float64), _FAINTEST, 1 - _FAINTEST)))
 
 
-def fit_temperature(log_probabilities: ArrayLike, right: ArrayLike) -> Temperature:
-    """The one temperature for all rows [questions, outcomes] that makes the right outcomes (their columns) likeliest.
+def fit_platt(score: ArrayLike, right: ArrayLike) -> Platt:
+    """Platt scaling: logistic regression of right answers on the log odds of their scores.
 
-    The loss is convex in the inverse of the temperature, so the minimum found is global.
+    Right and wrong count as slightly less than certain, as in Platt (1999), so that the map stays finite where all are right.
+    The slope is kept above 0, so that the map keeps the order of scores. The loss is convex.
     """
     import numpy as np
-    from scipy.optimize import minimize_scalar
+    from scipy.optimize import minimize
+    from scipy.special import expit
 
-    table = np.asarray(log_probabilities, dtype=np.float64)
-    require(table.ndim == 2 and table.size > 0, "a temperature is fitted to a table of questions by outcomes")
-    require(not np.isnan(table).any() and bool((table < np.inf).all()), "log probabilities must be numbers, or -inf")
-    rows, columns = np.arange(len(table)), _columns_of(right, table.shape)
-    require(
-        bool(np.isfinite(table[rows, columns]).all()),
-        "a right outcome has probability 0, which no temperature changes: leave it out, or count it as outside",
+    scores, outcomes = probabilities(score, right)
+    odds, hits = _log_odds(scores), outcomes.sum()
+    wanted = np.where(outcomes == 1, (hits + 1) / (hits + 2), 1 / (len(outcomes) - hits + 2))
+
+    def loss(line: Numbers) -> tuple[float, Numbers]:
+        mapped = line[0] * odds + line[1]
+        off = (expit(mapped) - wanted) / len(odds)
+        return float((np.logaddexp(0, mapped) - wanted * mapped).mean()), np.array([off @ odds, off.sum()])
+
+    bounds = [(_FLATTEST, None), (None, None)]
+    found = minimize(
+        loss, (1.0, 0.0), jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-14, "gtol": 1e-8}
     )
-
-    def loss(log_temperature: float) -> float:
-        return -float(tempered(table, math.exp(log_temperature))[rows, columns].mean())
-
-    ends = math.log(_COLDEST), math.log(_HOTTEST)
-    found = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6})
-    value, after = math.exp(float(found.x)), float(found.fun)
-    note = ""
-    if min(float(found.x) - ends[0], ends[1] - float(found.x)) < 0.02:
-        note = f"at the edge of the range searched, {_COLDEST:g} to {_HOTTEST:g}: the outcomes are all right, or random"
-    return Temperature(value, len(table), loss(0.0), after, note)
+    return Platt(*found.x.tolist())
 
 
-def _columns_of(right: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """The column of every row's right outcome, checked."""
-    found = numbers(right, "the right outcomes")
-    require(len(found) == shape[0], f"{shape[0]:,} questions need as many right outcomes, not {len(found):,}")
-    whole = found.astype("int64")
-    require(
-        bool(((whole == found) & (found >= 0) & (found < shape[1])).all()),
-        f"right outcomes are columns from 0 to {shape[1] - 1}",
-    )
-    return whole
+def cross_fitted(score: ArrayLike, right: ArrayLike, folds: int = 5, seed: int = 0) -> Numbers:
+    """The probability of every answer from a map that was fitted to the answers of the other folds."""
+    import numpy as np
+
+    scores, outcomes = probabilities(score, right)
+    fold = np.random.default_rng(seed).permutation(len(scores)) % min(folds, len(scores))
+    require(len(scores) > 1, "a map cannot be fitted without other answers: give at least 2")
+    found = np.empty_like(scores)
+    for one in np.unique(fold):
+        held = fold == one
+        found[held] = fit_platt(scores[~held], outcomes[~held])(scores[held])
+    return found

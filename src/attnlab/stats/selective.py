@@ -1,18 +1,25 @@
 """Selective answering: risk against coverage, and a threshold with a guarantee.
 
 A question is answered where the confidence in its answer reaches a threshold. Coverage is the share of questions that are
-answered, risk the share of wrong answers among those. The threshold is chosen on one half of the answers, and its risk is
-bounded on the other half (Clopper and Pearson, exact), so the bound holds however the choice was made. From there the
-threshold is lowered step by step as long as each step is certified too, in an order fixed by the first half, so that all steps
-together have the error probability of one (fixed-sequence testing, arXiv:2110.01052). Answers of equal confidence are
-accepted together or not at all.
+answered, risk the share of wrong answers among those.
+
+The thresholds to try are fixed beforehand, so all answers certify and none is spent on choosing. They are tested from the
+strictest down, each with the exact binomial test of Clopper and Pearson. The error probability alpha is divided among some
+starting points. A threshold that is certified passes its share on to the next; where one fails, its share is lost (the
+fallback procedure: Wiens 2003, doi:10.1002/pst.64; for risks: arXiv:2110.01052). The chance that any certified threshold
+has more than the allowed risk is at most alpha: the first such threshold is tested with no more than the shares since the
+last such threshold before it, and all these shares sum to alpha. Nothing is assumed about how the risk depends on the
+threshold.
+
+The starting points were chosen by simulation, on overconfident and underconfident, weak and strong models
+(benchmarks/certified.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from attnlab.stats.checks import check_count, check_level, numbers, require
@@ -23,8 +30,9 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-_STEPS = 50  # in which a certified threshold is lowered, of equally many answers each
-_NEARLY = 0.98  # a chance of certification this close to the best is as good
+STARTS = (8, 6, 4, 2, 1, 0)  # log odds of the thresholds that have a share of alpha
+_MARGIN = 1e-6  # above a confidence that is not to be reached, so that rounding cannot undo it
+_LAST = -6  # log odds of the last threshold but one; the last accepts everything
 _MOST_NEEDED = 1_000_000  # accepted answers, beyond which no plan is made
 
 
@@ -36,6 +44,17 @@ def judged(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
         f"every answer has one confidence, but there are {len(outcomes):,} answers and {len(confidences):,} confidences",
     )
     require(bool(((outcomes == 0) | (outcomes == 1)).all()), "the answers must be right or wrong (True or False)")
+    return confidences, outcomes
+
+
+def probabilities(confidence: ArrayLike, right: ArrayLike) -> tuple[Numbers, Numbers]:
+    """Confidences that are probabilities, with right and wrong as 1 and 0."""
+    confidences, outcomes = judged(confidence, right)
+    require(
+        bool(((confidences >= 0) & (confidences <= 1)).all()),
+        f"confidences must be probabilities here, from 0 to 1, but run from {confidences.min():.4g} to"
+        f" {confidences.max():.4g}",
+    )
     return confidences, outcomes
 
 
@@ -148,195 +167,143 @@ def accepted_needed(max_risk: float, risk: float = 0.0, alpha: float = 0.05) -> 
     return many
 
 
-def choose_threshold(
-    confidence: ArrayLike, right: ArrayLike, max_risk: float, alpha: float = 0.05, judges: int | None = None
-) -> float | None:
-    """The threshold to try first: the one that `judges` further answers (by default as many as here) most likely certify.
-
-    A threshold whose risk here is exactly the allowed one fails on other answers more often than not, and one that accepts
-    few answers has too few to certify anything. Of the thresholds with nearly the best chance this is the lowest. None: no
-    threshold has a chance.
-    """
-    import numpy as np
-
-    check_level(max_risk, "the allowed risk")
-    check_level(alpha, "alpha")
-    thresholds, accepted, wrong = ordered(*judged(confidence, right))
-    further = check_count(int(accepted[-1]) if judges is None else judges, "judges")
-    share = accepted / accepted[-1]
-    # Fewer than expected may be accepted there: subtract one standard deviation.
-    others = np.maximum(1, np.rint(share * further - np.sqrt(further * share * (1 - share)))).astype(np.int64)
-    risk = (wrong + 1) / (accepted + 2)  # Laplace's rule: no error among few answers is not a risk of 0
-    chance = _chance_of_at_most(errors_allowed(others, max_risk, alpha), others, risk)
-    likely = np.flatnonzero(chance >= _NEARLY * chance.max())
-    return float(thresholds[likely[-1]]) if chance.max() > 0 else None
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """A threshold on answers that it was not chosen on; `bound` bounds the risk with confidence 1 - alpha."""
-
-    threshold: float | None  # None: nothing is answered
-    questions: int
-    accepted: int
-    errors: int
-    coverage: float
-    risk: float | None  # None: nothing was accepted
-    bound: float
-    alpha: float
-
-
-def certify(threshold: float | None, confidence: ArrayLike, right: ArrayLike, alpha: float = 0.05) -> Certificate:
-    """The risk of a threshold with its exact upper bound, from answers that had no part in choosing it."""
-    confidences, outcomes = judged(confidence, right)
-    require(threshold is None or not math.isnan(threshold), "a threshold must be a number, or None to answer nothing")
-    taken = confidences >= (math.inf if threshold is None else threshold)
-    accepted, errors = int(taken.sum()), int((1 - outcomes[taken]).sum())
-    return Certificate(
-        threshold=threshold,
-        questions=len(outcomes),
-        accepted=accepted,
-        errors=errors,
-        coverage=accepted / len(outcomes),
-        risk=errors / accepted if accepted else None,
-        bound=risk_bound(errors, accepted, alpha),
-        alpha=alpha,
-    )
-
-
-def lower_steps(start: float, confidence: ArrayLike) -> list[float]:
-    """The thresholds to try after `start`, each of which accepts more of these answers, down to all of them."""
-    import numpy as np
-
-    found = np.sort(numbers(confidence, "the confidences"))[::-1]
-    ranks = np.linspace(0, len(found) - 1, _STEPS + 1).round().astype(int)
-    return [float(one) for one in np.unique(found[ranks])[::-1] if one < start]
-
-
-def lowered(
-    start: float | None, steps: list[float], tries: Callable[[float | None], Certificate], max_risk: float
-) -> Certificate:
-    """The certificate of the last threshold before the first that fails; that of `start` if `start` fails."""
-    last = tries(start)
-    for threshold in steps if last.bound <= max_risk else []:
-        following = tries(threshold)
-        if following.bound > max_risk:
-            break
-        last = following
-    return last
-
-
 @dataclass(frozen=True)
 class SelectiveRule:
     """A rule for when to answer, and its guarantee.
 
-    `threshold` is None where the allowed risk could not be certified: then no question is answered, and `needed` is the
-    number of accepted answers that would certify it at the observed error rate (None: no number would).
+    `threshold` is None where the allowed risk could not be certified: then no question is answered, the counts are those of
+    the starting point that came closest, and `needed` is the number of accepted answers that would certify it at their
+    error rate (None: no number would).
     """
 
     threshold: float | None
     max_risk: float
     alpha: float
-    seed: int
     met: bool
-    coverage: float  # of the certifying half, by this rule: 0 where it is not met
-    bound: float  # of the risk: max_risk where it is met, else the bound certified at the first threshold
-    chosen_on: Certificate  # the half that chose the threshold: its bound is optimistic
-    certified_on: Certificate
+    questions: int
+    accepted: int
+    errors: int
+    coverage: float  # 0 where it is not met
+    bound: float  # of the risk: max_risk where it is met
+    risk_of_all: float  # the share of wrong answers if every question is answered
     needed: int | None
     words: str
-
-
-def halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The indices of this many answers in two random halves: one to choose on, and one to certify on."""
-    import numpy as np
-
-    order = np.random.default_rng(check_count(seed, "the seed", 0)).permutation(check_count(count, "the answers"))
-    return order[: count // 2], order[count // 2 :]
 
 
 def least_confidence(strangers: ArrayLike, most: float = 0.05, alpha: float = 0.05) -> float:
     """The confidence above which, at level 1 - alpha, at most a share `most` of strangers lies; infinity for too few.
 
-    It is the lowest of their confidences for which that share is certified (Clopper and Pearson).
+    It is just above the highest of their confidences down to which that share is certified (Clopper and Pearson).
     """
     import numpy as np
 
     check_level(most, "the share of strangers")
     found = np.sort(numbers(strangers, "the confidences of strangers"))[::-1]
     allowed = int(errors_allowed(np.array([len(found)]), most, alpha)[0])
-    return math.inf if allowed < 0 else float(np.nextafter(found[min(allowed, len(found) - 1)], np.inf))
+    return math.inf if allowed < 0 else float(found[min(allowed, len(found) - 1)]) + _MARGIN
+
+
+def thresholds_to_try(lowest: float = 0.0) -> tuple[Numbers, Numbers]:
+    """The thresholds from the strictest to `lowest`, and the share of alpha that each adds.
+
+    They are a tenth apart in log odds. Shares of starting points below `lowest` go to `lowest`.
+    """
+    import numpy as np
+    from scipy.special import expit
+
+    tenths = np.arange(10 * STARTS[0], 10 * _LAST - 1, -1)
+    thresholds, shares = expit(tenths / 10), np.isin(tenths, 10 * np.array(STARTS)) / len(STARTS)
+    kept = thresholds > lowest
+    return np.append(thresholds[kept], lowest), np.append(shares[kept], shares[~kept].sum())
+
+
+def last_certified(chances: Numbers, shares: Numbers, alpha: float) -> int | None:
+    """The place of the lowest certified threshold, from the p values of all thresholds; None: none is certified."""
+    level, last = 0.0, None
+    for place, (chance, share) in enumerate(zip(chances.tolist(), shares.tolist(), strict=True)):
+        level += alpha * share
+        if chance < level:
+            last = place
+        else:
+            level = 0.0
+    return last
 
 
 def selective_rule(
     confidence: ArrayLike,
     right: ArrayLike,
     max_risk: float,
-    seed: int = 0,
     alpha: float = 0.05,
-    lowest: float = -math.inf,
+    lowest: float = 0.0,
+    shown: Callable[[float], float] = float,
 ) -> SelectiveRule:
-    """Choose a threshold on one random half of the answers, certify its risk on the other, and lower it while that holds.
+    """The lowest of the preset thresholds whose risk is certified to be at most `max_risk`, from all answers.
 
-    No threshold goes below `lowest`, which must not depend on these answers.
+    No threshold goes below `lowest`, which must not depend on these answers. `shown` is the increasing map from the
+    confidences here to those that are reported; the threshold is given on the scale of the latter.
     """
-    confidences, outcomes = judged(confidence, right)
-    require(
-        len(outcomes) >= 2, "a rule is chosen on one half of the answers and certified on the other: give at least 2"
-    )
-    first, second = halves(len(outcomes), seed)
-    threshold = choose_threshold(confidences[first], outcomes[first], max_risk, alpha, len(second))
-    threshold = None if threshold is None else max(threshold, lowest)
-    steps = [] if threshold is None else [one for one in lower_steps(threshold, confidences[first]) if one >= lowest]
-    certified = lowered(
-        threshold, steps, lambda one: certify(one, confidences[second], outcomes[second], alpha), max_risk
-    )
-    chosen = certify(certified.threshold, confidences[first], outcomes[first], alpha)
-    met = certified.bound <= max_risk
-    # Every step was tried for the allowed risk, and the second half chose where to stop: no better bound may be claimed.
-    bound = max_risk if met else certified.bound
-    needed = accepted_needed(max_risk, certified.risk or 0.0, alpha)
-    return SelectiveRule(
-        threshold=certified.threshold if met else None,
+    import numpy as np
+
+    check_level(max_risk, "the allowed risk")
+    check_level(alpha, "alpha")
+    confidences, outcomes = probabilities(confidence, right)
+    thresholds, shares = thresholds_to_try(lowest)
+    order = np.argsort(confidences)
+    accepted = len(order) - np.searchsorted(confidences[order], thresholds)
+    mistakes = np.append(0, (1 - outcomes[order])[::-1].cumsum()).astype(np.int64)
+    errors = mistakes[accepted]
+    chances = _chance_of_at_most(errors, accepted, max_risk)
+    last = last_certified(chances, shares, alpha)
+    starts = np.flatnonzero(shares)
+    place = int(starts[chances[starts].argmin()]) if last is None else last
+    given, wrong = int(accepted[place]), int(errors[place])
+    # Every threshold was tested for the allowed risk, and the answers chose where to stop: no better bound may be claimed.
+    level = alpha * float(shares[place])
+    rule = SelectiveRule(
+        threshold=None if last is None else shown(float(thresholds[last])),
         max_risk=max_risk,
         alpha=alpha,
-        seed=seed,
-        met=met,
-        coverage=certified.coverage if met else 0.0,
-        bound=bound,
-        chosen_on=chosen,
-        certified_on=certified,
-        needed=needed,
-        words=_rule_in_words(certified, len(outcomes), max_risk, needed),
+        met=last is not None,
+        questions=len(outcomes),
+        accepted=given,
+        errors=wrong,
+        coverage=0.0 if last is None else given / len(outcomes),
+        bound=risk_bound(wrong, given, level) if last is None else max_risk,
+        risk_of_all=float(mistakes[-1]) / len(outcomes),
+        needed=accepted_needed(max_risk, wrong / max(1, given), level) if last is None else None,
+        words="",
     )
+    return replace(rule, words=_rule_in_words(rule, level))
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _rule_in_words(found: Certificate, answers: int, max_risk: float, needed: int | None) -> str:
-    """What a certificate guarantees and what it doesn't, or why there is none and what it would take."""
-    seen = f"{found.errors:,} of {found.accepted:,} accepted answers were wrong"
-    sure = f"{_percent(1 - found.alpha)} confidence"
-    if found.bound <= max_risk:
+def _rule_in_words(rule: SelectiveRule, level: float) -> str:
+    """What a rule guarantees and what it doesn't, or why there is none and what it would take."""
+    seen = f"{rule.errors:,} of {rule.accepted:,} accepted answers were wrong"
+    if rule.met:
         return (
-            f"Of answers with a confidence of {found.threshold:.4g} or more at most {_percent(max_risk)} are wrong, with"
-            f" {sure}: {seen} in the half that certifies, and {_percent(found.coverage)} of its questions were answered. This"
-            f" holds for questions drawn like these {answers:,}, taken together: not for each answer by itself, and not for"
+            f"At most {_percent(rule.max_risk)} of the answers given are wrong, with {_percent(1 - rule.alpha)} confidence"
+            f" over the draw of the calibration questions. Given are answers with a confidence of {rule.threshold:.4g} or"
+            f" more: {_percent(rule.coverage)} of these {rule.questions:,} questions, where {seen}. Answering all would be"
+            f" wrong in {_percent(rule.risk_of_all)}. The confidence is over all calibrations, not only those that certify a"
+            " threshold. It holds for questions drawn like these, taken together: not for each answer by itself, and not for"
             " names that were never seen."
         )
     refused = (
-        f"A risk of at most {_percent(max_risk)} could not be certified with {sure}, so that no question is answered:"
+        f"A risk of at most {_percent(rule.max_risk)} could not be certified with {_percent(1 - rule.alpha)} confidence, so"
+        f" that no question is answered ({_percent(rule.risk_of_all)} would be wrong if all were):"
     )
-    least = accepted_needed(max_risk, 0.0, found.alpha)
+    least = accepted_needed(rule.max_risk, 0.0, level)
     without = f"without an error it takes {'too many' if least is None else f'{least:,}'} accepted answers"
-    if least is None or found.questions < least:
-        return f"{refused} {without}, and the half that certifies has {found.questions:,}."
-    if found.accepted == 0:
-        return f"{refused} no threshold promised so few errors among enough answers ({without})."
-    bounded = f"{refused} {seen}, which certifies {_percent(found.bound)} only"
-    if needed is None:
+    if least is None or rule.questions < least:
+        return f"{refused} {without}, and there are {rule.questions:,} questions."
+    if rule.accepted == 0:
+        return f"{refused} no answer is confident enough ({without})."
+    bounded = f"{refused} {seen}, which certifies {_percent(rule.bound)} only"
+    if rule.needed is None:
         return f"{bounded}. At this rate of errors no number of answers would do."
-    asked = 2 * math.ceil(needed / found.coverage)
-    return f"{bounded}. At this rate of errors it takes about {needed:,} accepted answers, or {asked:,} in both halves."
+    asked = math.ceil(rule.needed * rule.questions / rule.accepted)
+    return f"{bounded}. At this rate of errors it takes about {rule.needed:,} accepted answers, or {asked:,} questions."

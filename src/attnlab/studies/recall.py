@@ -32,7 +32,7 @@ from attnlab.look import is_over_tokens
 from attnlab.model import LanguageModel, load_model
 from attnlab.reader import Reader
 from attnlab.records import flat, plain
-from attnlab.report.recall import document, outcome
+from attnlab.report.recall import UNCALIBRATED, document, outcome
 from attnlab.report.words import short_answer
 from attnlab.runs import Run
 from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
@@ -63,15 +63,8 @@ class Plan(Training):
     command: str = "attnlab run"
     quick: bool = False
     track: str = "pure"
-    held_out: int | None = 0  # training questions kept for calibration; None for the usual number
+    held_out: int = 0  # training questions kept for calibration
     calibration: str | None = None  # or other questions for it
-
-    @property
-    def kept(self) -> int:
-        """The number of training questions kept for calibration: usually a tenth, in the assisted track none."""
-        if self.held_out is None:
-            return 0 if self.track == "assisted" else len(self.data.questions(self.facts)) // 10
-        return self.held_out
 
     @property
     def seed(self) -> int:
@@ -89,18 +82,18 @@ def check(plan: Plan) -> None:
     if plan.track not in _TRACKS:
         raise UserError(unknown("track", plan.track, _TRACKS))
     corpus, facts = plan.data.corpus(plan.corpus), plan.data.questions(plan.facts)
-    if not 0 <= plan.kept <= len(facts) // 2:
+    if not 0 <= plan.held_out <= len(facts) // 2:
         raise UserError(
-            f"--held-out {plan.kept}: keep back 0 to {len(facts) // 2:,} of the {len(facts):,} training questions"
+            f"--held-out {plan.held_out}: keep back 0 to {len(facts) // 2:,} of the {len(facts):,} training questions"
         )
     if plan.track == "assisted":
-        if plan.kept:
+        if plan.held_out:
             raise UserError(
                 "--held-out is for the pure track: the reader's questions about held-out people are trained on"
             )
         _ = plan.reader
     config = plan.settings("pretrain")
-    sources = plan.data.made(corpus, split_facts(corpus, facts, plan.kept, plan.seed)[0])
+    sources = plan.data.made(corpus, split_facts(corpus, facts, plan.held_out, plan.seed)[0])
     tokenizer = stages.learn_tokenizer(config, sources)
     for stage in get_args(Stage):
         stages.check_settings(plan.settings(stage), sources, tokenizer)
@@ -164,6 +157,7 @@ class _WorldSummary:
     quick: bool
     track: str
     written_questions: int  # by the reader
+    held_out: int  # training questions kept for calibration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,11 +179,11 @@ def train(plan: Plan, folder: Path, console: Console) -> None:
     corpus, exam = plan.data.corpus(plan.corpus), plan.data.questions(plan.exam)
     lessons = _prepare(plan, folder)
     facts, taught = plan.data.questions(lessons.asked), plan.data.questions(lessons.taught)
-    written = len(taught) - len(facts)
+    written, kept = len(taught) - len(facts), len(plan.data.questions(plan.facts)) - len(facts)
     console.print(
         f"{len(corpus.lines):,} documents, {len(facts):,} training questions,"
         + (f" {written:,} more written by a reader," if written else "")
-        + (f" {plan.kept:,} held out for calibration," if plan.kept else "")
+        + (f" {kept:,} more kept for calibration and not trained on," if kept else "")
         + f" {len(exam):,} exam questions"
     )
     unknown_names = sum(not corpora.documents_about(corpus, item.question) for item in (*facts, *exam))
@@ -217,6 +211,7 @@ def judge(plan: Plan, folder: Path, console: Console) -> _RecallResult:
     calibrated = _calibrate(plan, runs["finetune"], lessons, console)
     attention = _look(*load_model(runs["finetune"].model), main)
     training = sum(one.result["seconds"] for one in runs.values())
+    kept = len(plan.data.questions(plan.facts)) - len(facts)
     world = _WorldSummary(
         corpus=Path(plan.corpus).name,
         documents=len(corpus.lines),
@@ -228,8 +223,9 @@ def judge(plan: Plan, folder: Path, console: Console) -> _RecallResult:
         quick=plan.quick,
         track=plan.track,
         written_questions=len(taught) - len(facts),
+        held_out=kept,
     )
-    rows = [describe_row(one, examinations[one.name], runs) for one in _CONTESTANTS if one.name in examinations]
+    rows = [describe_row(one, examinations[one.name], runs, kept) for one in _CONTESTANTS if one.name in examinations]
     return _RecallResult(
         track=plan.track,
         title=_TRACKS[plan.track],
@@ -250,7 +246,10 @@ def _calibrate(plan: Plan, run: Run, lessons: _Lessons, console: Console) -> Cal
 
     Not in the assisted track: what the reader wrote about held-out people was trained on.
     """
-    if lessons.held_out is None or plan.track == "assisted":
+    if plan.track == "assisted":
+        return None
+    if lessons.held_out is None:
+        console.print(UNCALIBRATED)
         return None
     data = TrainingData(run, plan.data.corpus(plan.corpus), plan.data.questions(lessons.asked))
     try:
@@ -328,13 +327,13 @@ def split_facts(
 def _prepare(plan: Plan, folder: Path) -> _Lessons:
     """The questions of the study, stored in its folder unless they are the user's own files."""
     assisted = plan.track == "assisted"
-    if not plan.kept and not assisted:
+    if not plan.held_out and not assisted:
         return _Lessons(plan.facts, plan.facts, plan.calibration)
     target = folder / _FOLDER
     if not target.exists():
         corpus, facts = plan.data.corpus(plan.corpus), plan.data.questions(plan.facts)
-        asked, kept = split_facts(corpus, facts, plan.kept, plan.seed)
-        files = {_TRAIN: asked, **({_HELD_OUT: kept} if plan.kept else {})}
+        asked, kept = split_facts(corpus, facts, plan.held_out, plan.seed)
+        files = {_TRAIN: asked, **({_HELD_OUT: kept} if kept else {})}
         if assisted:
             # If the reader is unsure, the document mostly does not tell, and the model guesses better than the reader.
             files[_TAUGHT] = (*asked, *(one.question for one in plan.reader.write(at_least=_SURE)))
@@ -344,7 +343,7 @@ def _prepare(plan: Plan, folder: Path) -> _Lessons:
     return _Lessons(
         str(target / _TRAIN),
         str(target / (_TAUGHT if assisted else _TRAIN)),
-        str(target / _HELD_OUT) if plan.kept else plan.calibration,
+        str(target / _HELD_OUT) if (target / _HELD_OUT).exists() else plan.calibration,
     )
 
 
@@ -353,7 +352,9 @@ def _prepare(plan: Plan, folder: Path) -> _Lessons:
 
 MAIN, READER = "pretrained + fine-tuned", "own reader, open book"
 ROWS = (
-    _Contestant(MAIN, "finetune", "read every document, then answered the training questions", "the pretrained model"),
+    _Contestant(
+        MAIN, "finetune", "read every document, then answered the training questions{kept}", "the pretrained model"
+    ),
     _Contestant("pretrained only", "pretrain", "read every document{mixed}", "the pretrained model, not fine-tuned,"),
     _Contestant(
         "no pretraining",
@@ -413,7 +414,7 @@ def choose(
     return Examination(tuple(exam), tuple(answer for answer, _ in found))
 
 
-def describe_row(one: _Contestant, examination: Examination, runs: Mapping[str, Run]) -> _Row:
+def describe_row(one: _Contestant, examination: Examination, runs: Mapping[str, Run], held_out: int = 0) -> _Row:
     """One line of the table of results."""
     score = examination.score()
     seconds = runs[one.run].result["seconds"] if one.run else None
@@ -421,7 +422,9 @@ def describe_row(one: _Contestant, examination: Examination, runs: Mapping[str, 
         seconds += runs["pretrain"].result["seconds"]
     mixed = ", with the training questions among them" if runs["pretrain"].record.facts else ""
     subject = one.subject.replace("{commonest}", short_answer(score.commonest_prediction))
-    shown = replace(one, note=one.note.replace("{mixed}", mixed), subject=subject)
+    kept = f", without {held_out:,} kept for calibration" if held_out else ""
+    note = one.note.replace("{mixed}", mixed).replace("{kept}", kept)
+    shown = replace(one, note=note, subject=subject)
     return _Row(shown, "model" if one.run else "baseline", seconds, score)
 
 

@@ -49,7 +49,7 @@ class Plan(Training):
 
     corpus: str = "people"
     facts: str = "people:train"
-    calibration: str | None = "people:dev"
+    calibration: str | None = "people:calibration"
     known: str | None = "people:test"
     withheld: int = 200
     max_risk: float = 0.1
@@ -324,7 +324,7 @@ def _ask_all(name: str, oracle: Oracle, questions: Sequence[Question], max_risk:
     assert oracle.calibration is not None
     texts = [item.question for item in questions]
     uncalibrated = oracle.plain(texts)
-    asked = oracle.calibrated(texts, uncalibrated)
+    asked = oracle.calibrated(uncalibrated)
     distance = asked.distance(np.array(oracle.calibration.prior))
     said = [answer for answer, _ in asked.best()]
     judged = [

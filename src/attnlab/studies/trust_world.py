@@ -1,7 +1,7 @@
 """The data of the trust study, split so that the names a model has read about are known.
 
     facts         training questions
-    calibration   names in the training text without training questions: they set temperature and thresholds
+    calibration   names in the training text without training questions: they set probabilities and thresholds
     known         more such names, on which the confidence is measured
     withheld      real names whose lines and questions are removed from training
     invented      combinations of given names and surnames of the corpus that occur in no line

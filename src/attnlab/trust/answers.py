@@ -21,7 +21,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnlab import stats
 from attnlab.errors import DataError, UserError
 from attnlab.evaluate import batches_by_length, encode_questions
 from attnlab.model import LanguageModel
@@ -146,16 +145,27 @@ class AnswerDistribution:
 
         return np.asarray(entr(np.exp(self.table)).sum(axis=1))
 
-    def tempered(self, temperature: float) -> AnswerDistribution:
-        """Return the distribution at another temperature, as fitted by `stats.fit_temperature`."""
-        return AnswerDistribution(self.answers, stats.tempered(self.table, temperature))
-
     def if_known(self, chance: _Numbers) -> AnswerDistribution:
         """Scale each question's answers by the probability that its name is known; the rest goes to anything else."""
         with np.errstate(divide="ignore"):
             share = np.log(np.clip(chance, 0.0, 1.0))[:, None]
             outside = np.log1p(-np.clip(np.exp(self.logp + share).sum(axis=1), 0.0, 1.0))
         return AnswerDistribution(self.answers, np.concatenate([self.logp + share, outside[:, None]], axis=1))
+
+    def with_confidence(self, chance: _Numbers) -> AnswerDistribution:
+        """Give the most likely answer of each question this probability, and keep the order of all answers.
+
+        Where it falls, the other answers fall with it, and the rest goes to anything else; where it rises, everything else
+        shares the loss.
+        """
+        rows, best, before = np.arange(len(self.table)), self.likeliest, self.confidence
+        falls = chance <= before
+        shares = np.exp(self.table)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares *= np.where(falls, chance / before, (1 - chance) / (1 - before))[:, None]
+            shares[rows, best] = chance
+            shares[falls, -1] = np.maximum(0.0, 1 - shares[falls, :-1].sum(axis=1))
+            return AnswerDistribution(self.answers, np.log(shares))
 
     def prior(self) -> _Numbers:
         """Return the mean distribution over the questions: what the model says regardless of the name."""
@@ -183,7 +193,6 @@ def answer_distribution(
     tokenizer: Tokenizer,
     questions: Sequence[str],
     trie: AnswerTrie,
-    temperature: float = 1.0,
     *,
     floor: float = 0.0,
     use_cache: bool = True,
@@ -194,6 +203,8 @@ def answer_distribution(
     which is then off by more than `floor`; 0 computes everything. Without the cache, every prefix is recomputed from the first
     token of the question: the reference.
     """
+    from scipy.special import log_softmax
+
     cues = encode_questions(tokenizer, questions, model.config.block_size)
     for number, ids in enumerate(cues, start=1):
         if len(ids) + trie.depth > model.config.block_size:
@@ -211,7 +222,7 @@ def answer_distribution(
         for rows in batches_by_length(cues, at_once):
             asked = torch.tensor([cues[row] for row in rows])
             table[rows] = outcomes(model, asked, trie, tokenizer.stops, floor, use_cache)
-    return AnswerDistribution(trie.answers, stats.tempered(table.numpy(), temperature))
+    return AnswerDistribution(trie.answers, np.asarray(log_softmax(table.numpy(), axis=-1)))
 
 
 def outcomes(

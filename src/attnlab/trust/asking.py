@@ -20,8 +20,8 @@ from attnlab.errors import DataError, UserError
 from attnlab.evaluate import top_answers
 from attnlab.model import load_model
 from attnlab.runs import Run
-from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
-from attnlab.trust.calibrating import FLOOR, calibration_of, open_run
+from attnlab.trust.answers import AnswerDistribution, AnswerTrie
+from attnlab.trust.calibrating import believed, calibration_of, open_run
 from attnlab.trust.training_data import Forms, TrainingData, candidates, kinds, of_kind
 from attnlab.trust.verdict import UNSEEN, Judgement, judge, percent
 
@@ -91,18 +91,17 @@ class Oracle:
 
     def distribution(self, questions: Sequence[str]) -> AnswerDistribution:
         """Return the calibrated probability of every answer."""
-        return self.calibrated(questions, self.plain(questions))
+        return self.calibrated(self.plain(questions))
 
     def plain(self, questions: Sequence[str]) -> AnswerDistribution:
-        """Return the probability of every answer to every question, uncalibrated."""
+        """Return the model's own probability of every answer to every question, times that of knowing the name."""
         if self.trie is None:
             return self._found(questions)
-        return answer_distribution(self.model, self.tokenizer, questions, self.trie, floor=FLOOR)
+        return believed(self.model, self.tokenizer, questions, self.trie, self.forms)
 
-    def calibrated(self, questions: Sequence[str], plain: AnswerDistribution) -> AnswerDistribution:
-        """Apply the calibration's temperature and the model's own probability that it knows each name."""
-        known = familiarity(self.model, self.tokenizer, [self.forms.name(one) for one in questions])
-        return plain.tempered(self.calibration.temperature if self.calibration else 1.0).if_known(known)
+    def calibrated(self, plain: AnswerDistribution) -> AnswerDistribution:
+        """Apply the calibration, if there is one."""
+        return plain.with_confidence(self.calibration.scaling(plain.confidence)) if self.calibration else plain
 
     def _found(self, questions: Sequence[str]) -> AnswerDistribution:
         """Without known answers, use the most likely ones found by beam search."""

@@ -1,8 +1,10 @@
 """Calibrate a run's confidence on held-out questions.
 
-A temperature corrects the probabilities. It is fitted on the half of the questions that also chooses thresholds, so that
-the other half, which certifies them, stays independent. The measurements are stored as calibration.json in the run's
-folder with the checksum of the model; a rule for any allowed risk is derived from them.
+The score of an answer is its probability times that of knowing the name. Platt scaling maps it to the probability that is
+reported. The map is increasing, so a threshold on either scale is one on the other, and a rule does not depend on the
+map: all questions fit the map, and all certify thresholds. Questions about the same name are not independent, so one per
+name is used. The measurements are stored as calibration.json in the run's folder with the checksum of the model; a rule for
+any allowed risk is derived from them.
 
 It must not know what a line says or how an answer is shown.
 """
@@ -32,9 +34,9 @@ from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distrib
 from attnlab.trust.training_data import Forms, TrainingData, candidates, data_sources
 
 _FILE = "calibration.json"
-_FORMAT = 1
+_FORMAT = 2
 FLOOR = 1e-5  # answer prefixes less likely than this are not continued
-_SEED = 0  # of the split into two halves
+_SEED = 0  # of all that is drawn here
 _FEWEST = 4  # minimum number of questions
 _STRANGERS = 400  # invented names to ask about
 _NOBODY = 0.05  # maximum share of them that may be answered
@@ -42,13 +44,13 @@ _NOBODY = 0.05  # maximum share of them that may be answered
 
 @dataclass(frozen=True)
 class Row:
-    """One held-out question: the correct answer, the model's answer, and its confidence before and after calibration."""
+    """One held-out question: the correct answer, the model's answer, its score, and the confidence that is reported."""
 
     question: str
     answer: str
     said: str
     right: bool
-    before: float
+    score: float
     confidence: float
     entropy: float  # nats, over all outcomes
     distance: float  # from the mean over the other questions
@@ -56,22 +58,24 @@ class Row:
 
 @dataclass(frozen=True)
 class CalibrationSummary:
-    """Accuracy, calibration error on the half of the questions that nothing was fitted to, and rules."""
+    """Accuracy, calibration error, and rules.
+
+    The error after calibration is cross-fitted: each question's confidence comes from a map fitted to other questions.
+    """
 
     questions: int
     strangers: int | None
+    repeated: int
     candidates: int
     correct: int
     accuracy: float
     low: float  # 95 % interval of the accuracy
     high: float
-    temperature: float
     ece_before: float
     ece_after: float
     ece_if_calibrated: float
     auroc: stats.Auroc | None
     rules: tuple[stats.SelectiveRule, ...]
-    note: str
 
 
 @dataclass(frozen=True)
@@ -79,15 +83,14 @@ class Calibrated:
     """The calibration of a run, from which a rule for any allowed risk is derived."""
 
     model: str  # checksum of its weights
-    temperature: float
+    scaling: stats.Platt  # from scores to probabilities
     answers: tuple[str, ...]
     prior: tuple[float, ...]  # per answer, and of anything else
     rows: tuple[Row, ...]
     strangers: int | None  # questions left out since no line is about their name; None: no index
-    seed: int = _SEED
+    repeated: int = 0  # further questions about a name, left out
     floor: float = FLOOR
-    note: str = ""
-    nobody: tuple[float, ...] = ()  # confidences for invented names, if the model was trained with some
+    nobody: tuple[float, ...] = ()  # scores for invented names, if the model was trained with some
 
     @cached_property
     def right(self) -> list[bool]:
@@ -95,16 +98,18 @@ class Calibrated:
         return [row.right for row in self.rows]
 
     @cached_property
-    def confidence(self) -> list[float]:
-        """The calibrated probability of each answer."""
-        return [row.confidence for row in self.rows]
+    def scores(self) -> list[float]:
+        """The score of each answer."""
+        return [row.score for row in self.rows]
 
     def rule(self, max_risk: float) -> stats.SelectiveRule:
         """Return the rule that keeps the share of wrong answers below this risk, and answers about invented names rare."""
+        lowest = stats.least_confidence(self.nobody, _NOBODY) if self.nobody else 0.0
+        found = stats.selective_rule(
+            self.scores, self.right, max_risk, lowest=lowest, shown=lambda one: float(self.scaling(one))
+        )
         if not self.nobody:
-            return stats.selective_rule(self.confidence, self.right, max_risk, self.seed)
-        lowest = stats.least_confidence(self.nobody, _NOBODY)
-        found = stats.selective_rule(self.confidence, self.right, max_risk, self.seed, lowest=lowest)
+            return found
         also = (
             f" At most {100 * _NOBODY:.0f} % of invented names, combined from those that it read, are answered, with"
             f" 95 % confidence ({len(self.nobody):,} were tested)."
@@ -113,29 +118,24 @@ class Calibrated:
 
     def summary(self, risks: Sequence[float] = (0.05, 0.1, 0.2)) -> CalibrationSummary:
         """Summarise the calibration, with rules for some risks."""
-        _, judges = stats.halves(len(self.rows), self.seed)
-        rows = [self.rows[place] for place in judges]
-        right = [row.right for row in rows]
-        before, after = (
-            stats.calibration([getattr(row, name) for row in rows], right) for name in ("before", "confidence")
-        )
+        before = stats.calibration(self.scores, self.right)
+        after = stats.calibration(stats.cross_fitted(self.scores, self.right), self.right)
         low, high = stats.proportion_interval(sum(self.right), len(self.rows))
-        sides = [[row.confidence for row in self.rows if row.right == side] for side in (True, False)]
+        sides = [[row.score for row in self.rows if row.right == side] for side in (True, False)]
         return CalibrationSummary(
             questions=len(self.rows),
             strangers=self.strangers,
+            repeated=self.repeated,
             candidates=len(self.answers),
             correct=sum(self.right),
             accuracy=sum(self.right) / len(self.rows),
             low=low,
             high=high,
-            temperature=self.temperature,
             ece_before=before.ece,
             ece_after=after.ece,
             ece_if_calibrated=after.ece_if_calibrated,
             auroc=stats.auroc(*sides) if all(sides) else None,
             rules=tuple(self.rule(risk) for risk in risks),
-            note=self.note,
         )
 
 
@@ -156,7 +156,7 @@ def usual_questions(run: Run) -> str:
     """Return the held-out questions that belong to a run's built-in training questions."""
     for facts in data_sources(run, "facts")[:1]:
         if is_built_in(facts.source) and facts.source.endswith(":train"):
-            return f"{facts.source.removesuffix('train')}dev"
+            return f"{facts.source.removesuffix('train')}calibration"
     raise UserError(f"which questions? Give --questions FILE, with answers that {run.path} was not trained on")
 
 
@@ -172,25 +172,25 @@ def calibrate(
     run = open_run(run)
     data = data or TrainingData(run)
     facts, lookup = data.facts, data.look_up(progress)
-    asked, strangers = _held_out(list(questions), facts, lookup.index)
+    forms = Forms(facts)
+    asked, strangers, repeated = _held_out(list(questions), facts, lookup.index, forms)
     model, tokenizer = load_model(run.model, trust_code=trust_code)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, data.lines))
-    plain = answer_distribution(model, tokenizer, [item.question for item in asked], trie, floor=FLOOR)
-    right = trie.columns([item.answer for item in asked])
-    temperature, note = _fit_temperature(plain, right)
-    forms = Forms(facts)
-    known = familiarity(model, tokenizer, [forms.name(item.question) for item in asked])
-    calibrated = plain.tempered(temperature).if_known(known)
+    plain = believed(model, tokenizer, [item.question for item in asked], trie, forms)
+    right = [said == _answer(item) for (said, _), item in zip(plain.best(), asked, strict=True)]
+    scaling = stats.fit_platt(plain.confidence, right)
+    calibrated = plain.with_confidence(scaling(plain.confidence))
     others = _strange_questions(data, forms, asked)
+    nobody = believed(model, tokenizer, others, trie, forms).confidence if others else ()
     found = Calibrated(
         model=_weights_checksum(run),
-        temperature=temperature,
+        scaling=scaling,
         answers=trie.answers,
         prior=tuple(float(f"{share:.4g}") for share in calibrated.prior()),
         rows=tuple(_rows_of(asked, plain, calibrated)),
         strangers=strangers,
-        note=note,
-        nobody=tuple(_unknown_names(model, tokenizer, others, trie, temperature, forms)),
+        repeated=repeated,
+        nobody=tuple(float(f"{one:.6g}") for one in nobody),
     )
     with locked(run.path):
         add_files(run.path, {_FILE: to_json({"format": _FORMAT, **records.plain(found)})})
@@ -209,58 +209,40 @@ def _strange_questions(data: TrainingData, forms: Forms, asked: Sequence[Questio
     return drawn
 
 
-def _unknown_names(
-    model: LanguageModel,
-    tokenizer: Tokenizer,
-    questions: Sequence[str],
-    trie: AnswerTrie,
-    temperature: float,
-    forms: Forms,
-) -> list[float]:
-    """The model's confidence in its answers about invented names."""
-    if not questions:
-        return []
+def believed(
+    model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[str], trie: AnswerTrie, forms: Forms
+) -> AnswerDistribution:
+    """Return the model's own probability of every answer, times that of knowing the name in the question."""
     known = familiarity(model, tokenizer, [forms.name(one) for one in questions])
-    found = answer_distribution(model, tokenizer, questions, trie, temperature, floor=FLOOR).if_known(known)
-    return [float(f"{one:.6g}") for one in found.confidence]
+    return answer_distribution(model, tokenizer, questions, trie, floor=FLOOR).if_known(known)
 
 
-def _fit_temperature(plain: AnswerDistribution, right: Sequence[int]) -> tuple[float, str]:
-    """Fit the temperature on the choosing half, without questions whose correct answer has probability 0."""
-    choosing, _ = stats.halves(len(right), _SEED)
-    possible = [place for place in choosing if np.isfinite(plain.table[place, right[place]])]
-    if not possible:
-        return 1.0, "every correct answer has probability 0, so no temperature could be fitted"
-    # Probability 0 stays 0 at any temperature, but its logarithm must be finite.
-    table = np.maximum(plain.table[possible], -1e3)
-    found = stats.fit_temperature(table, [right[place] for place in possible])
-    return found.value, found.note
+def _answer(item: Question) -> str:
+    return (item.answer or "").strip()
 
 
 def _rows_of(asked: Sequence[Question], plain: AnswerDistribution, calibrated: AnswerDistribution) -> Iterable[Row]:
-    best, entropy, distance = calibrated.best(), calibrated.entropy(), calibrated.distance()
-    for place, item in enumerate(asked):
-        said, confidence = best[place]
-        answer = (item.answer or "").strip()
-        before = float(plain.confidence[place])
+    entropy, distance = calibrated.entropy(), calibrated.distance()
+    for place, (item, (said, score)) in enumerate(zip(asked, plain.best(), strict=True)):
         yield Row(
             item.question,
-            answer,
+            _answer(item),
             said,
-            said == answer,
-            before,
-            confidence,
+            said == _answer(item),
+            score,
+            float(calibrated.confidence[place]),
             float(entropy[place]),
             float(distance[place]),
         )
 
 
 def _held_out(
-    questions: Sequence[Question], facts: Sequence[Question], index: Index | None
-) -> tuple[list[Question], int | None]:
-    """Return the distinct calibration questions, and how many were left out since no line is about their name.
+    questions: Sequence[Question], facts: Sequence[Question], index: Index | None, forms: Forms
+) -> tuple[list[Question], int | None, int]:
+    """Return the calibration questions, one per name, and how many were left out.
 
-    Training questions are refused, also in other words: a question about the same name with the same answer.
+    Left out are questions whose name no line is about (None: not known) and further questions about a name. Training
+    questions are refused, also in other words: a question about the same name with the same answer.
     """
     blank = next((number for number, item in enumerate(questions, start=1) if item.answer is None), None)
     if blank is not None:
@@ -275,14 +257,24 @@ def _held_out(
     if seen:
         raise UserError(
             f"{len(seen):,} of {len(asked):,} questions were trained on, such as {seen[0].question!r}: calibrate with"
-            " questions that it was not trained on (of the built-in people: people:dev)"
+            " questions that it was not trained on (of the built-in people: people:calibration)"
         )
-    kept = [item for item in asked if index is None or names[item]]
+    about = [item for item in asked if index is None or names[item]]
+    drawn: list[int] = []
+    taken: set[str] = set()
+    for place in np.random.default_rng(_SEED).permutation(len(about)).tolist():
+        named = names[about[place]] or {forms.name(about[place].question)}
+        if taken.isdisjoint(named):
+            drawn.append(place)
+            taken |= named
+    kept = [about[place] for place in sorted(drawn)]
     if len(kept) < _FEWEST:
-        about = "" if index is None else ", and " + (f"{len(kept):,} of them name" if kept else "none of them names")
-        known = "" if index is None else " somebody that a line it read is about"
-        raise UserError(f"{len(asked):,} questions are given{about}{known}: give at least {_FEWEST}, better hundreds")
-    return kept, None if index is None else len(asked) - len(kept)
+        whom = "" if index is None else ", about names that it read"
+        raise UserError(
+            f"{len(asked):,} questions are given, and {len(kept):,} of them can be used, one per name{whom}: give at least"
+            f" {_FEWEST}, better hundreds"
+        )
+    return kept, None if index is None else len(asked) - len(about), len(about) - len(kept)
 
 
 def _names_in(item: Question, index: Index | None) -> frozenset[str]:
