@@ -27,6 +27,7 @@ class _Ready:
     given: Settings = field(default_factory=dict)
     preset: str | None = None
     world: str | None = None  # built-in people, unless they are those of the task
+    seeds: int | None = None  # unless as many as in every comparison
 
 
 # The training of the course reports: sentences padded to 100 tokens, in batches of 32 drawn with replacement.
@@ -81,6 +82,7 @@ READY = {
         "recall",
         preset="quick",
         world="people:1000",
+        seeds=3,
     ),
 }
 
@@ -119,6 +121,7 @@ def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, *
     own = data != Data()
     usual = Data(one.world, None, f"{one.world}:train", f"{one.world}:dev") if one.world else Data()
     asked["preset"] = asked.get("preset") or one.preset
+    asked["seeds"] = asked.get("seeds") or one.seeds
     return make_plan(
         one.specimens or sound_mechanisms(),
         task=one.task,

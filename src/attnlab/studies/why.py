@@ -56,6 +56,7 @@ _QUESTION = (
 _PRESET = "reader"
 # Exposures are multiples of the forms, so that every line of a person is read equally often.
 _WORLD, _FORMS, _EXPOSURES = "people:300", (1, 2, 4, 8), (8, 24, 48)
+_SEEDS = 3
 _QUICK_WORLD, _QUICK_FORMS, _QUICK_EXPOSURES, _QUICK_SEEDS = "people:200", (1, 8), (48,), 1
 READ_LINES = {"task": {"name": "recall", "options": {"views": 0, "lines": 1.0, "questions": 0.0}}}
 _CHOSEN = {"train": ("epochs",), "task": ("name", "options")}  # settings that the study itself chooses
@@ -140,7 +141,7 @@ def make_plan(
     file = str(config.resolve()) if config else None
     base = Specimen("", preset or _PRESET, file, absolute_given(given or {})).with_default("train", "threads", 1)
     specimens = tuple(cell.specimen(world, base) for cell in grid(forms, exposures))
-    numbers = seed_numbers(_QUICK_SEEDS if quick and seeds is None else seeds)
+    numbers = seed_numbers(seeds, _QUICK_SEEDS if quick else _SEEDS)
     threads = specimens[0].settings(0).train.threads or 1
     return Plan(
         specimens,

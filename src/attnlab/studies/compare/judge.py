@@ -276,7 +276,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
     ]
     leaking = {one.name for one in specimens if one.leaks}
     settings = _settings_in_words(plan, tuning)
-    comparisons = compare_all(plan, records, columns[0], leaking, settings)
+    comparisons = compare_all(plan, records, columns[0], leaking, settings, plan.clusters)
     data, text_quality = _describe_data(plan), every[0].text.text_quality if plan.words else None
     explanation = explain(specimens, text_quality)
     seen = (
@@ -468,7 +468,12 @@ def _texts(rows: Sequence[Record]) -> Texts:
 
 
 def compare_all(
-    plan: Plan, records: Records, column: Figure, leaking: set[str], settings: str = ""
+    plan: Plan,
+    records: Records,
+    column: Figure,
+    leaking: set[str],
+    settings: str = "",
+    clusters: tuple[int, ...] | None = None,
 ) -> list[Comparison]:
     """Test every pair; several comparisons are corrected together, p by Holm and intervals by Bonferroni.
 
@@ -481,7 +486,7 @@ def compare_all(
     test = _compare_text if column.kind == "perplexity" else compare_answers
     levels = [_ALPHA / family if valid else _ALPHA for valid in believed]
     tested = [
-        test(records[a], records[b], Testing(alpha, plan.margin, plan.clusters))
+        test(records[a], records[b], Testing(alpha, plan.margin, clusters))
         for (a, b), alpha in zip(pairs, levels, strict=True)
     ]
     known = {at: one.p for at, one in enumerate(tested) if one.p is not None and believed[at]}
