@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-STARTS = (8, 6, 4, 2, 1, 0)  # log odds of the thresholds that have a share of alpha
+STARTS = (8, 6, 4, 3, 2, 1, 0)  # log odds of the thresholds that have a share of alpha
 _MARGIN = 1e-6  # above a confidence that is not to be reached, so that rounding cannot undo it
 _LAST = -6  # log odds of the last threshold but one; the last accepts everything
 _MOST_NEEDED = 1_000_000  # accepted answers, beyond which no plan is made
