@@ -39,7 +39,7 @@ def compare(
     task: Annotated[
         str | None, about("Task: words, recall, spans or questions."), default("that of the preset")
     ] = None,
-    seeds: opt.Seeds | None = None,
+    seeds: Annotated[opt.Seeds | None, default("5")] = None,
     vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None,
     corpus: opt.Corpus | None = None,
     dev: opt.Dev | None = None,
@@ -52,12 +52,12 @@ def compare(
     mechanism: Annotated[opt.Mechanism | None, about("Attention mechanism of all, for --vary.")] = None,
     jobs: opt.Jobs = 0,
     all_pairs: Annotated[bool, about("Test every pair, not only each against the first.")] = False,
-    margin: Annotated[float | None, about("Test equivalence: 0.01 is one point, or 1 % of the perplexity.")] = None,
+    margin: Annotated[float | None, about("Test equivalence within this share, such as 0.01.")] = None,
     tune: Annotated[
-        list[str] | None, about("Setting to tune for each by itself, such as train.lr=0.001,0.002; repeatable.")
+        list[str] | None, about("Setting to tune for each, such as train.lr=0.001,0.002; repeatable.")
     ] = None,
     tune_on: Annotated[
-        str | None, about("Data to choose tuned settings on."), default("a third of the held-out data")
+        str | None, about("Data to choose tuned settings on."), default("a third of the dev data")
     ] = None,
     tune_seeds: Annotated[opt.Whole, about("Runs per trial of tuning.")] = 1,
     variance: Annotated[bool, about("Also measure where the variation between runs comes from.")] = False,
@@ -65,9 +65,7 @@ def compare(
     quick: opt.Quick = False,
     plan: Annotated[bool, about("Train nothing: say what this comparison can find.")] = False,
     pilot: Annotated[str | None, about("With --plan: finished comparison that shows how much seeds vary.")] = None,
-    difference: Annotated[
-        float | None, about("With --pilot: difference to find; 0.02 is two points, or 2 % of the perplexity.")
-    ] = None,
+    difference: Annotated[float | None, about("With --pilot: difference to find; 0.02 is two points, or 2 %.")] = None,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
     given: opt.Settings = NONE,

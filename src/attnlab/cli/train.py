@@ -70,7 +70,7 @@ class _SeveralModels:
     out: Annotated[opt.Out | None, default("runs/STUDY-N")] = None
     preset: Annotated[opt.Preset | None, default("that of the study")] = None
     config: opt.Config | None = None
-    seeds: opt.Seeds | None = None
+    seeds: Annotated[opt.Seeds | None, default("as planned")] = None
     jobs: opt.Jobs = 0
     given: opt.Settings = NONE
 
@@ -281,7 +281,7 @@ def resume(
     /,
     *,
     seeds: Annotated[
-        opt.Seeds | None, about("Seeds of a finished comparison, with further ones to add."), default("as they are")
+        opt.Seeds | None, about("Seeds of a finished comparison, with further ones."), default("as they are")
     ] = None,
     trust_code: opt.TrustCode = False,
 ) -> None:

@@ -37,6 +37,7 @@ from attnlab.studies.study import Study, StudyResult
 
 __all__ = ["STUDY", "OptimizersPlan", "make_plan"]
 
+_SEEDS = 3
 _FIGURES = (
     Figure(
         "accuracy",
@@ -127,7 +128,7 @@ def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None
         raise UserError("--optimizers and --seeds replace them: leave out --optimizer and --seed")
     chosen = tuple(name for name, rate in given.items() if rate)
     rates = {name: rate or RATES[name] for name, rate in given.items()}
-    return OptimizersPlan(asked.absolute(), rates, chosen, seed_numbers(seeds))
+    return OptimizersPlan(asked.absolute(), rates, chosen, seed_numbers(seeds, _SEEDS))
 
 
 def train(plan: OptimizersPlan, folder: Path, console: Console) -> None:
