@@ -571,5 +571,5 @@ def document(result: Result) -> Document:
             _reproduce(result),
         ],
         _notices(result),
-        "all runs together took",
+        "the compared runs took",
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attnlab.report.document import Axis, Cell, Chart, Column, Facts, Row, Section, Series, Table, section
 from attnlab.report.parts import Result, cell, columns, lines, text_column
-from attnlab.report.words import NOTHING, capital, count, figure, percent, plain, plural
+from attnlab.report.words import NOTHING, capital, count, percent, plain, plural
 
 
 def registration(result: Result) -> Facts | None:
@@ -98,10 +98,8 @@ def variance_table(result: Result, kind: str) -> Table | None:
     for one in found:
         for source, spread in one["spread"].items():
             sd, low, high = (100 * spread[key] for key in ("sd", "low", "high"))
-            under = f"{figure(low, 'loss')} to {figure(high, 'loss')}"
-            rows.append(
-                Row(Cell(one["specimen"]), [Cell(source), cell(spread["n"], "count"), Cell(f"{sd:.3g}", sd, under)])
-            )
+            spread_cell = Cell(f"{sd:.3g}", sd, f"{low:.3g} to {high:.3g}")
+            rows.append(Row(Cell(one["specimen"]), [Cell(source), cell(spread["n"], "count"), spread_cell]))
     caption = (
         f"One source changes at a time, the others stay fixed; standard deviation in {share}, with its 95 % interval. Every"
         " run learns from nine tenths of the training data."
