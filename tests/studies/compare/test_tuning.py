@@ -19,7 +19,7 @@ from attnlab.studies import compare as comparing
 from attnlab.studies import resume
 from attnlab.studies.compare.plan import make_plan, trials_of, tuning_plan
 from attnlab.studies.compare.tuning import Trial, Tuning, choose
-from attnlab.studies.compare.variance import SOURCES
+from attnlab.studies.compare.variance import SOURCES, train_variance
 
 Compared = tuple[Path, dict[str, Any]]
 
@@ -197,3 +197,16 @@ def test_one_source_of_variation_changes_at_a_time(tuned: Compared) -> None:
         ]
         assert [key for key in seen[0] if seen[0][key] != seen[1][key]] == [changes]
         assert all(run.record.settings["train"]["lr"] == 0.01 for run in pair)  # as tuned
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_is_missing_is_trained_in_a_moved_folder(tuned: Compared, tmp_path: Path) -> None:
+    folder, missing = tmp_path / "moved", "dot,_training_data_1"
+    shutil.copytree(tuned[0], folder)
+    for place in (folder / "variance" / missing, folder / "variance" / "measured" / missing):
+        shutil.rmtree(place)
+    train_variance(plan_of(folder), folder, Console(quiet=True))
+    run = Run.open(folder / "variance" / missing / "seed-0")
+    assert run.complete
+    assert run.record.corpus is not None
+    assert (run.path / run.record.corpus.source).resolve() == (folder / "variance" / "part-1.txt").resolve()

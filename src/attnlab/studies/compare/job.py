@@ -26,11 +26,11 @@ from attnlab.folders import is_written, locked, read_json, to_json, write_folder
 from attnlab.machine import end_with_parent
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
-from attnlab.records import plain, restored
+from attnlab.records import plain
 from attnlab.runs import Run
 from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
 from attnlab.studies.compare.records import Measured, OnText, Quality, Readings
-from attnlab.studies.compare.tuning import with_choice
+from attnlab.studies.compare.tuning import stored_plan
 from attnlab.studies.study import refuse_changes, run_stage
 from attnlab.terminal import unexpected
 from attnlab.tokenizers import UNKNOWN, Tokenizer
@@ -46,9 +46,9 @@ Files = dict[str, bytes]
 
 def work(folder: Path, name: str, seed: int) -> None:
     """Train and measure a run, as far as that is not done."""
-    study = read_json(folder / "study.json")
-    plan = with_choice(restored(Plan, study["plan"]), folder)
-    refuse_changes(study.get("fingerprints", {}), fingerprints(plan))
+    plan, before = stored_plan(folder), read_json(folder / "study.json").get("fingerprints", {})
+    if before:
+        refuse_changes(before, fingerprints(plan))
     target = plan.measured(folder, name, seed)
     if target.exists() and not is_written(plan.path(folder, name, seed) / "result.json"):
         shutil.rmtree(target)  # of a run that was removed
@@ -188,7 +188,7 @@ def main(arguments: list[str]) -> int:
     if os.getppid() != parent:
         return 130  # the parent ended before it could be watched
     try:
-        plan = restored(Plan, read_json(folder / "study.json")["plan"])
+        plan = stored_plan(folder)
         with locked(folder / "logs", f"{plan.find(name).folder}-seed-{seed}.lock"):
             work(folder, name, seed)
     except AttnlabError as error:

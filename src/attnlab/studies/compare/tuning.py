@@ -118,6 +118,18 @@ def choice_of(folder: Path) -> Tuning | None:
     return restored(Tuning, read_json(folder / FILE)) if is_written(folder / FILE) else None
 
 
+def stored_plan(folder: Path) -> Plan:
+    """The plan stored in a folder, with the values chosen by tuning, and with data of its own found in the folder."""
+
+    def found(name: str | None) -> str | None:
+        inside = folder / name if name else None
+        return str(inside.resolve()) if inside and inside.is_file() else name
+
+    plan = with_choice(restored(Plan, read_json(folder / "study.json")["plan"]), folder)
+    own = (replace(one, corpus=found(one.corpus), facts=found(one.facts)) for one in plan.specimens)
+    return replace(plan, specimens=tuple(own))
+
+
 def with_choice(plan: Plan, folder: Path) -> Plan:
     """The plan with the values chosen for every specimen."""
     found = choice_of(folder) if plan.tune else None

@@ -41,11 +41,10 @@ class Sources:
 
 def train_variance(plan: Plan, folder: Path, console: Console) -> None:
     """Train and measure the runs that are not done yet."""
-    place, files = folder / _FOLDER, _splits(plan)
-    varied = _variance_plan(with_choice(plan, folder), place)
+    place, varied = folder / _FOLDER, _variance_plan(with_choice(plan, folder))
     if not place.exists():
         stored = {"study": varied.study, "plan": plain(varied)}
-        write_folder(place, "trials", {"study.json": to_json(stored), **files})
+        write_folder(place, "trials", {"study.json": to_json(stored), **_splits(plan)})
     say(console, f"variance: {len(varied.specimens)} runs in which one source of variation changes at a time")
     jobs.train_all(varied, place, console)
 
@@ -68,14 +67,14 @@ def _split_name(plan: Plan, number: int) -> str:
     return f"part-{number}.{'txt' if plan.words else 'tsv'}"
 
 
-def _variance_plan(plan: Plan, folder: Path) -> Plan:
+def _variance_plan(plan: Plan) -> Plan:
     """One specimen per run, since what varies is not the seed of the whole run."""
     base = plan.seeds[0]
 
     def specimen(one: Specimen, source: str, number: int) -> Specimen:
         other = _FIRST_SEED + number
         weights, order, part = (other if source == name else base for name in SOURCES)
-        split = str((folder / _split_name(plan, number if part == other else 0)).resolve())
+        split = _split_name(plan, number if part == other else 0)
         values: dict[str, Any] = {"seed": weights, "train.order_seed": order}
         return one.with_settings(
             _run_name(one.name, source, number), values, **{"corpus" if plan.words else "facts": split}
@@ -94,7 +93,7 @@ def _run_name(name: str, source: str, number: int) -> str:
 def sources_of_variance(plan: Plan, folder: Path) -> list[Sources]:
     """The standard deviations by source, from the finished runs; `plan` is that of the comparison."""
     place, column = folder / _FOLDER, figures(plan.words)[0]
-    varied = _variance_plan(plan, place)
+    varied = _variance_plan(plan)
 
     def figure(name: str) -> float:
         value = read_measured(varied, place, name, varied.seeds[0]).values()[column.key]
