@@ -94,3 +94,16 @@ def test_files_of_a_world_are_read_back() -> None:
     assert files["corpus.txt"].decode().split("\n")[:-1] == list(world.lines)
     assert files["known.tsv"].count(b"\n") == len(world.known)
     assert b"\t" not in files["invented.tsv"]
+
+
+def test_who_is_withheld_does_not_depend_on_which_questions_calibrate() -> None:
+    """Training is the same whichever part of the held-out questions is spared for choosing settings."""
+    dev, calibration = load_questions("people:300:dev"), load_questions("people:300:calibration")
+    given, swapped = (
+        make_world(CORPUS, Pools(BUILT_IN.facts, one, BUILT_IN.known, other), 40, seed=0)
+        for one, other in ((calibration, dev), (dev, calibration))
+    )
+    assert (given.lines, given.facts, given.known) == (swapped.lines, swapped.facts, swapped.known)
+    assert {*given.withheld} & {*dev}
+    assert {*given.calibration} < {*calibration}
+    assert not {*given.calibration, *given.known, *given.facts} & {*dev}

@@ -31,7 +31,7 @@ def test_calibrate_then_ask(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert told.startswith("9 questions that it was not trained on, ")
     assert "answering everything would be wrong in " in told
     assert "on other questions than the fit" in told
-    assert "\nat most 10 % wrong: A risk of at most 10 % could not be certified" in told
+    assert "\nA risk of at most 10 % could not be certified" in told
     assert call("ask", run, QUESTION.question, "--max-risk", "0.2", "--top", "2") == 0
     shown = capsys.readouterr().out
     assert shown.startswith("no answer")

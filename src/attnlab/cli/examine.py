@@ -211,7 +211,7 @@ def _show_calibration(found: CalibrationSummary) -> None:
     if area := found.auroc:
         span = f" ({area.low:.3f} to {area.high:.3f})" if area.low is not None else ""
         say(f"confidence separates right from wrong answers with AUROC {area.value:.3f}{span}, where 0.5 is chance")
-    say(*(f"\nat most {100 * rule.max_risk:.0f} % wrong: {rule.words}" for rule in found.rules))
+    say(*(f"\n{rule.words}" for rule in found.rules))
 
 
 @app.command(group=MEASURE)

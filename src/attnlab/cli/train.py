@@ -142,11 +142,11 @@ def trust(
     if (corpus is None) != (facts is None) or (corpus is None and exam is not None):
         raise UserError("--corpus and --facts go together: give both, or none for the built-in people")
     if corpus is not None and facts is not None:
-        plan = Plan(corpus=corpus, facts=facts, calibration=None, known=exam)
+        plan = Plan(corpus=corpus, facts=facts, calibration=None, known=exam, spare=None)
     else:
         world = "people:600" if model.quick else "people"
         plan = Plan(corpus=world, facts=f"{world}:train", calibration=f"{world}:calibration", known=f"{world}:test")
-        plan = replace(plan, withheld=60 if model.quick else 200)
+        plan = replace(plan, spare=f"{world}:dev", withheld=60 if model.quick else 200)
     plan = model.complete(replace(plan, max_risk=max_risk), "recall")
     STUDY.begin(plan, _target("trust", model.out), console)
 

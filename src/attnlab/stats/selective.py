@@ -284,13 +284,18 @@ def _rule_in_words(rule: SelectiveRule, level: float) -> str:
     """What a rule guarantees and what it doesn't, or why there is none and what it would take."""
     seen = f"{rule.errors:,} of {rule.accepted:,} accepted answers were wrong"
     if rule.met:
+        answered = (
+            f"all of these {rule.questions:,} questions, of which {rule.errors:,} were answered wrongly"
+            if rule.accepted == rule.questions
+            else f"{_percent(rule.coverage)} of these {rule.questions:,} questions, where {seen}. Answering all would be"
+            f" wrong in {_percent(rule.risk_of_all)}"
+        )
         return (
             f"At most {_percent(rule.max_risk)} of the answers given are wrong, with {_percent(1 - rule.alpha)} confidence"
             f" over the draw of the calibration questions. Given are answers with a confidence of {rule.threshold:.4g} or"
-            f" more: {_percent(rule.coverage)} of these {rule.questions:,} questions, where {seen}. Answering all would be"
-            f" wrong in {_percent(rule.risk_of_all)}. The confidence is over all calibrations, not only those that certify a"
-            " threshold. It holds for questions drawn like these, taken together: not for each answer by itself, and not for"
-            " names that were never seen."
+            f" more: {answered}. The confidence is over all calibrations, not only those that certify a threshold. It holds"
+            " for questions drawn like these, taken together: not for each answer by itself, and not for names that were"
+            " never seen."
         )
     refused = (
         f"A risk of at most {_percent(rule.max_risk)} could not be certified with {_percent(1 - rule.alpha)} confidence, so"

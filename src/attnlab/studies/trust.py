@@ -51,6 +51,7 @@ class Plan(Training):
     facts: str = "people:train"
     calibration: str | None = "people:calibration"
     known: str | None = "people:test"
+    spare: str | None = "people:dev"  # not asked, but among the names that may be withheld
     withheld: int = 200
     max_risk: float = 0.1
     command: str = "attnlab run trust"
@@ -72,14 +73,17 @@ class Plan(Training):
     @cached_property
     def world(self) -> World:
         """Who is known, withheld and invented."""
-        loaded = (self.data.questions(one) if one else None for one in (self.calibration, self.known))
+        calibration, known, spare = (
+            self.data.questions(one) if one else None for one in (self.calibration, self.known, self.spare)
+        )
         facts = self.data.questions(self.facts)
         blank = next((one for one in facts if one.answer is None), None)
         if blank is not None:
             raise DataError(
                 f"the question {blank.question!r} has no answer: training needs `question<TAB>answer` lines"
             )
-        return make_world(self.data.corpus(self.corpus), Pools(facts, *loaded), self.withheld, self.seed)
+        pools = Pools(facts, calibration, known, spare or ())
+        return make_world(self.data.corpus(self.corpus), pools, self.withheld, self.seed)
 
 
 def check(plan: Plan) -> None:
@@ -471,7 +475,7 @@ STUDY = Study(
     train=train,
     judge=judge,
     document=document,
-    sources=("corpus", "facts", "calibration", "known"),
+    sources=("corpus", "facts", "calibration", "known", "spare"),
     files=lambda plan: plan.world.files(),
     example=lambda result: result["groups"][0]["examples"][0]["question"],
 )

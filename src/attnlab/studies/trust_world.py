@@ -47,18 +47,27 @@ class World:
 
 @dataclass(frozen=True)
 class Pools:
-    """Questions by use; None: to be split off the facts."""
+    """Questions by use; None: to be split off the facts. The names of spare ones may be withheld too, and are not asked."""
 
     facts: tuple[Question, ...]
     calibration: tuple[Question, ...] | None = None
     known: tuple[Question, ...] | None = None
+    spare: tuple[Question, ...] = ()
 
 
 def make_world(corpus: Corpus, pools: Pools, count: int, seed: int) -> World:
     """Withhold at most `count` names and invent as many, drawn with the seed."""
     rng = np.random.default_rng([seed, 6])
-    questions = (*pools.facts, *(pools.calibration or ()), *(pools.known or ()))
+    questions = (*pools.facts, *(pools.calibration or ()), *pools.spare, *(pools.known or ()))
     names = {item: headings_in(item.question, corpus.shelf, corpus.longest_title) for item in questions}
+    if (
+        pools.spare
+    ):  # calibration and spare questions in the order of the corpus: who is withheld depends on neither alone
+        line = {name: place for place, name in enumerate(corpus.shelf)}
+        between = sorted(
+            (*(pools.calibration or ()), *pools.spare), key=lambda item: [line[one] for one in names[item]]
+        )
+        names = {item: names[item] for item in (*pools.facts, *between, *(pools.known or ()))}
     people = list(dict.fromkeys(found[0] for found in names.values() if len(found) == 1))
     if len(people) < _FEWEST:
         raise DataError(
