@@ -8,6 +8,7 @@ AttnlabError            1  something failed
 │   └── OutputExists       a folder that would be overwritten
 ├── CheckpointError     1  a damaged or incompatible checkpoint
 ├── StorageError        1  a disk error
+├── Diverged            3  the loss of a training is not finite
 └── Interrupted       130  stopped on request, with everything saved
 
 Anything else is a bug: exit code 70, with the traceback in a file.
@@ -56,6 +57,12 @@ class CheckpointError(AttnlabError):
 
 class StorageError(AttnlabError):
     """A file cannot be written."""
+
+
+class Diverged(AttnlabError):
+    """The loss of a training is not finite."""
+
+    exit_code = 3
 
 
 class Interrupted(AttnlabError):

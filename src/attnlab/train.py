@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from attnlab import ops, optim
 from attnlab.config import ModelConfig, RunConfig, TrainConfig
-from attnlab.errors import AttnlabError, CheckpointError, Interrupted
+from attnlab.errors import CheckpointError, Diverged, Interrupted
 from attnlab.folders import add_files, disk, read_json, reporting_damage, to_json, write_folder
 from attnlab.kernels import vocabulary
 from attnlab.machine import cores, memory_held
@@ -301,7 +301,7 @@ class Trainer:
                     self._record(now, metrics)
                     watch(now)
                 if not math.isfinite(loss):
-                    raise AttnlabError(f"the loss is {loss} at step {self.step}: train again with a lower --train.lr")
+                    raise Diverged(f"the loss is {loss} at step {self.step}: train again with a lower --train.lr")
                 if stop:
                     self._stop(received)
                 if save or self.step % self.settings.checkpoint_every == 0:

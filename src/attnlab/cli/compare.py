@@ -59,8 +59,8 @@ def compare(
     tune_on: Annotated[
         str | None, about("Data to choose tuned settings on."), default("a third of the dev data")
     ] = None,
-    tune_seeds: Annotated[opt.Whole, about("Runs per trial of tuning.")] = 1,
-    variance: Annotated[bool, about("Also measure where the variation between runs comes from.")] = False,
+    tune_seeds: Annotated[opt.Whole, about("Seeds per value tried.")] = 1,
+    variance: Annotated[bool, about("Split the variance between runs by source.")] = False,
     hypothesis: Annotated[str, about("What you expect, stored before training."), default("a difference")] = "",
     quick: opt.Quick = False,
     plan: Annotated[bool, about("Train nothing: say what this comparison can find.")] = False,

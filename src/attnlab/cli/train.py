@@ -291,7 +291,7 @@ def resume(
     from attnlab.progress import display
     from attnlab.runs import Run
 
-    if seeds is not None and not (folder / "study.json").is_file():
+    if seeds is not None and folder.exists() and not (folder / "study.json").is_file():
         raise UserError(f"{folder} is not a comparison: seeds can be added to comparisons only")
     if (folder / "study.json").is_file():
         require_single_process("a study")

@@ -11,7 +11,7 @@ from attnlab.report.words import NOTHING, capital, count, percent, plain, plural
 
 
 def registration(result: Result) -> Facts | None:
-    """What was fixed before training, and what was added after a result was known."""
+    """What was named beforehand, and what was added after a result was known."""
     stored = result.get("registration")
     if not stored:
         return None
@@ -19,17 +19,18 @@ def registration(result: Result) -> Facts | None:
     pairs = [f"{a} against {b}" for a, b in stored.get("pairs") or ()]
     facts = [
         ("Started", stored.get("started") or NOTHING),
+        ("Named", "before training" if stored.get("before_training", True) else "after the runs were trained"),
         ("Hypothesis", stored["hypothesis"]),
         ("Tested figure", stored["figure"]),
         ("Pairs", "; ".join(pairs)),
-        ("Error probability", f"{percent(stored['alpha'])} over all pairs"),
+        ("Error probability", f"{percent(stored['alpha'])} over all pairs, for differences and for equivalence each"),
         ("Margin of equivalence", NOTHING if margin is None else percent(margin)),
         ("Seeds", ", ".join(map(str, stored["seeds"]))),
         ("Seeds added later", ", ".join(map(str, added)) or "none"),
         ("Looks at the result", str(stored["looks"])),
         *((f"Checksum of {name}", checksum[:16]) for name, checksum in (stored.get("checksums") or {}).items()),
     ]
-    return Facts("Fixed before training", facts)
+    return Facts("Registration", facts)
 
 
 # Tuning
@@ -75,7 +76,7 @@ def _trials_table(tuning: Result, title: str, kind: str) -> Table:
     for one in tuning["trials"]:
         chosen = tuning["chosen"][one["specimen"]] == one["values"]
         values = [Cell(plain(one["values"][name]), one["values"][name]) for name in names]
-        measured = cell(one["figure"], kind) if one["figure"] is not None else Cell(f"failed: {one['failure']}")
+        measured = cell(one["figure"], kind) if one["figure"] is not None else Cell(f"diverged: {one['failure']}")
         rows.append(Row(Cell(one["specimen"]), [*values, measured, Cell("chosen" if chosen else "")]))
     seeds = plural(len(tuning["seeds"]), "seed")
     caption = (
@@ -101,8 +102,9 @@ def variance_table(result: Result, kind: str) -> Table | None:
             spread_cell = Cell(f"{sd:.3g}", sd, f"{low:.3g} to {high:.3g}")
             rows.append(Row(Cell(one["specimen"]), [Cell(source), cell(spread["n"], "count"), spread_cell]))
     caption = (
-        f"One source changes at a time, the others stay fixed; standard deviation in {share}, with its 95 % interval. Every"
-        " run learns from nine tenths of the training data."
+        f"One source changes at a time, the others stay fixed; standard deviation in {share}, with its 95 % interval. Initial"
+        " weights include dropout. Every run learns from a random nine tenths of the training data; fresh data of the same"
+        " size would vary about three times as much."
     )
     titles = columns("Specimen", text_column("Source"), "Runs", "Standard deviation")
     return Table("Where the variation between runs comes from", caption, titles, rows)

@@ -281,7 +281,9 @@ class RatioOfMeans:
     alpha: float
 
 
-def ratio_of_means(part: ArrayLike, whole: ArrayLike, alpha: float = 0.05) -> RatioOfMeans:
+def ratio_of_means(
+    part: ArrayLike, whole: ArrayLike, alpha: float = 0.05, clusters: Sequence[int] | None = None
+) -> RatioOfMeans:
     """The ratio of the means of two tables of seeds x items that belong together.
 
     Its interval holds every ratio that the test of `crossed` does not reject (Fieller 1954). It has no end where the second
@@ -292,7 +294,7 @@ def ratio_of_means(part: ArrayLike, whole: ArrayLike, alpha: float = 0.05) -> Ra
     value = float(first.mean() / second.mean())
 
     def rejected(ratio: float) -> bool:
-        p = crossed(first - ratio * second, alpha).p
+        p = crossed(first - ratio * second, alpha, clusters).p
         return p is not None and p < alpha
 
     def end(direction: int) -> float | None:
@@ -301,7 +303,7 @@ def ratio_of_means(part: ArrayLike, whole: ArrayLike, alpha: float = 0.05) -> Ra
             step *= 2
             if step > _FAR:
                 return None
-        inside, outside = step / 2, step
+        inside, outside = 0.0, step
         while outside - inside > 1e-6 * step:
             middle = (inside + outside) / 2
             inside, outside = (inside, middle) if rejected(value + direction * middle) else (middle, outside)
@@ -347,6 +349,8 @@ def seeds_by_questions(
     first, second = paired_answers(right_a, right_b, (2,))
     differences = first - second
     both = crossed(differences, alpha, clusters)
+    if both.low is not None and both.high is not None:
+        both = replace(both, low=max(-1.0, both.low), high=min(1.0, both.high))
     return SeedsByQuestions(
         seeds=len(differences),
         questions=differences.shape[1],

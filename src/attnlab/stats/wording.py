@@ -72,7 +72,7 @@ def in_words(
     require((adjusted is None) != several, "an adjusted p belongs to several comparisons or looks: give both")
     found = _finding(result, _Names(a, b, measure, lower_is_better))
     if found.p is None:
-        reason = found.note or "one value on each side"
+        reason = found.note or "without any spread"
         return f"no test possible: {found.figures} ({reason}); run more to generalise"
     p = found.p if adjusted is None else adjusted
     said = p_in_words(p, alpha)
@@ -81,7 +81,9 @@ def in_words(
     said += f" after {' and '.join(over)}, {found.how}" if over else f" {found.how}"
     if p < alpha:
         edge = (
-            "; at the edge, since the interval touches zero" if found.interval and not _leaves_out_zero(found) else ""
+            "; at the edge: the interval includes zero, since it is wider than Holm requires"
+            if found.interval and not _leaves_out_zero(found)
+            else ""
         )
         return f"{found.gain}, {said}; {found.figures}{edge}{_equivalent(found)}"
     parts = [f"no difference shown: {found.figures}, {said}"]
@@ -115,7 +117,7 @@ def _equivalent(found: _Finding) -> str:
     same = found.same
     claim = f"Equivalent within {_sized(same.margin, found)}" if same.shown else None
     claim = claim or f"Equivalence within {_sized(same.margin, found)} is not shown"
-    below = "" if same.alpha == 0.05 else f", which must be below {same.alpha:.2g} for this many comparisons"
+    below = "" if same.alpha == 0.05 else f", which must be below {same.alpha:.2g} for this many comparisons and looks"
     interval = f"{_level(1 - 2 * same.alpha)} interval {_ends((same.low, same.high), found.decimals)}"
     return f". {claim}: two one-sided tests, {p_in_words(same.p, same.alpha)}{below}, {interval}"
 

@@ -25,8 +25,8 @@ from attnlab.perplexity import SentenceLosses
 from attnlab.records import plain, restored
 from attnlab.runs import Run
 from attnlab.studies import compare as comparing
-from attnlab.studies.compare.job import quality, some
-from attnlab.studies.compare.records import read_records
+from attnlab.studies.compare.job import quality
+from attnlab.studies.compare.records import read_records, some
 from attnlab.tokenizers import Tokenizer
 from verbs import reseal
 

@@ -152,6 +152,17 @@ def test_holm_can_take_a_finding_back(tmp_path: Path) -> None:
     assert [one["shown"] for one in alone] == [one["adjusted"] < 0.05 for one in alone]
 
 
+def test_a_pair_without_spread_still_counts_as_a_comparison(tmp_path: Path) -> None:
+    plan = answers_study(
+        tmp_path,
+        {"dot": lambda *_: True, "linear": lambda *_: False, "performer": lambda seed, at: (seed + at) % 2 == 0},
+    )
+    none, some = judged(plan, tmp_path)["comparisons"]
+    assert (none["p"], none["adjusted"]) == (None, None)
+    assert "no test possible: 0.0 vs 100.0 %" in none["words"]
+    assert some["adjusted"] == pytest.approx(min(1.0, 2 * some["p"]))
+
+
 def test_more_right_answers_are_better_with_one_seed_and_with_several(tmp_path: Path) -> None:
     def knows(share: int) -> Answers:
         return lambda seed, number: (number + seed) % 10 < share

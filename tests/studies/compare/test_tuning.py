@@ -12,14 +12,14 @@ from rich.console import Console
 
 from attnlab.cli import main
 from attnlab.errors import AttnlabError, UserError
-from attnlab.folders import read_json
+from attnlab.folders import add_files, read_json, to_json
 from attnlab.records import restored
 from attnlab.runs import Run
 from attnlab.studies import compare as comparing
 from attnlab.studies import resume
 from attnlab.studies.compare.plan import make_plan, trials_of, tuning_plan
 from attnlab.studies.compare.tuning import Trial, Tuning, choose
-from attnlab.studies.compare.variance import SOURCES, train_variance
+from attnlab.studies.compare.variance import SOURCES, train_variance, variance_plan
 
 Compared = tuple[Path, dict[str, Any]]
 
@@ -67,11 +67,13 @@ def test_the_verdict_says_what_was_tuned_and_the_report_shows_it(tuned: Compared
         "## Tuning",
         "chosen |",
         "## Variation between runs",
-        "Fixed before training",
+        "| Registration",
         "Equivalent within 20",
     ):
         assert words in page
-    assert all("with the same settings, tuned for neither" in one["settings"] for one in compared[1]["comparisons"])
+    assert {one["settings"] for one in compared[1]["comparisons"]} == {
+        "with the settings of the preset, not tuned for each"
+    }
 
 
 def test_documents_are_not_torn_apart(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_questions_about_one_person_are_a_cluster(tmp_path: Path) -> None:
     assert plan.clusters == (0, 1, 0)
 
 
-def test_a_trial_that_failed_is_never_chosen(tuned: Compared) -> None:
+def test_a_value_at_which_training_diverges_is_never_chosen(tuned: Compared) -> None:
     folder, _ = tuned
     plan = plan_of(folder)
     trying, names = tuning_plan(plan), [trial.name for _, _, trial in trials_of(plan)]
@@ -111,7 +113,7 @@ def test_a_trial_that_failed_is_never_chosen(tuned: Compared) -> None:
     found = choose(plan, trying, folder / "tuning", failed)
     assert found.chosen == {"dot": {"train.lr": 1e-5}, "linear": {"train.lr": 0.01}}
     assert found.trials[2] == Trial("dot", {"train.lr": 0.01}, None, [], "the loss is nan at step 7")
-    with pytest.raises(AttnlabError, match="every trial of dot failed, the first: no: try other values"):
+    with pytest.raises(AttnlabError, match=r"every trial of dot diverged \(no\): try lower values"):
         choose(plan, trying, folder / "tuning", {(names[at], trying.seeds[0]): "no" for at in (0, 2)})
 
 
@@ -129,7 +131,9 @@ def test_a_best_value_at_the_edge_is_said() -> None:
         ({"tune": ["train.lr=0.1"]}, "needs at least two different values"),
         ({"tune": ["train.lr"]}, "--tune takes SETTING=VALUE,VALUE"),
         ({"tune": ["train.lr=1,2", "train.lr=3,4"]}, "names a setting twice"),
-        ({"tune": ["tokenizer.kind=bpe,char"]}, "changes what is predicted"),
+        ({"tune": ["tokenizer.kind=bpe,char"]}, "changes the data"),
+        ({"tune": ["train.order_seed=1,2"]}, "changes the data"),
+        ({"variance": True, "seeds": 1}, "--variance needs at least two seeds"),
         ({"tune": ["model.mechanism=dot,linear"]}, "is what is compared"),
         ({"tune_on": "prose:dev"}, "--tune-on needs --tune"),
         ({"tune": ["train.lr=1,2"], "tune_seeds": 0}, "--tune-seeds must be a number from 1"),
@@ -161,14 +165,22 @@ def test_seeds_added_later_are_counted_as_a_look(compared: Compared, tmp_path: P
     result = read_json(folder / "result.json")
     assert result["seeds"] == [0, 1, 2]
     assert result["registration"] | {"seeds": [0, 1], "looks": 2, "seeds_added": [2]} == result["registration"]
-    assert any(
-        one.startswith("Seeds 2 were added after a result was known: this is look 2.") for one in result["verdict"]
-    )
+    (note,) = (one for one in result["verdict"] if one.startswith("Seeds 2 were added after a result was known"))
+    assert "this is look 2. Every p is multiplied by the number of looks." in note
+    assert "up to 7.5 %" in note
     for one in result["comparisons"]:
         if one["believed"]:
             assert one["adjusted"] == pytest.approx(min(1.0, 2 * one["p"]))
             assert one["level"] == pytest.approx(0.975)
             assert "after correction for 2 looks" in one["words"]
+
+
+def test_seeds_are_not_added_to_other_studies_of_several_models(compared: Compared, tmp_path: Path) -> None:
+    folder = tmp_path / "why"
+    shutil.copytree(compared[0], folder)
+    add_files(folder, {"result.json": to_json({**compared[1], "kind": "why"})})
+    with pytest.raises(UserError, match="seeds can be added to comparisons only"):
+        comparing.add_seeds(folder, 5)
 
 
 def test_seeds_are_added_to_comparisons_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,6 +209,30 @@ def test_one_source_of_variation_changes_at_a_time(tuned: Compared) -> None:
         ]
         assert [key for key in seen[0] if seen[0][key] != seen[1][key]] == [changes]
         assert all(run.record.settings["train"]["lr"] == 0.01 for run in pair)  # as tuned
+
+
+def test_the_verdict_is_not_taken_from_what_chose(tmp_path: Path) -> None:
+    data = comparing.Data("prose:200:train", "prose:200:dev")
+    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], tune_on="prose:200:dev")
+    with pytest.raises(UserError, match="to choose on are those of the verdict: give other data to --tune-on"):
+        comparing.check(plan)
+    taken = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], seeds=[1000, 1001])
+    assert tuning_plan(taken).seeds == (1002,)
+
+
+def test_the_seed_of_the_order_reaches_every_stage() -> None:
+    (one, *_) = make_plan(["dot", "linear"], task="spans").specimens
+    varied = one.with_settings("dot", {"seed": 3, "train.order_seed": 7, "train.lr": 0.5})
+    for stage in ("pretrain", "finetune"):
+        settings = varied.settings(0, stage)  # type: ignore[arg-type]
+        assert (settings.seed, settings.train.order_seed) == (3, 7)
+    assert varied.settings(0, "finetune").train.lr != 0.5
+
+
+def test_sources_of_variance_keep_their_runs_when_seeds_are_added(tuned: Compared) -> None:
+    plan = plan_of(tuned[0])
+    longer = replace(plan, seeds=(*plan.seeds, 2, 3), looks=(plan.seeds,))
+    assert [one.name for one in variance_plan(longer).specimens] == [one.name for one in variance_plan(plan).specimens]
 
 
 @pytest.mark.usefixtures("in_process")

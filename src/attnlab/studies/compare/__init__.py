@@ -70,6 +70,8 @@ def add_seeds(folder: Path, seeds: int | Sequence[int]) -> None:
         raise UserError(f"{folder} is not a comparison: seeds can be added to comparisons only")
     if not is_written(folder / "result.json"):
         raise UserError(f"{folder} is not finished: resume it first, without --seeds")
+    if read_json(folder / "result.json").get("kind") != "comparison":
+        raise UserError(f"{folder} is not a comparison: seeds can be added to comparisons only")
     plan = restored(Plan, stored["plan"])
     wanted = seed_numbers(seeds)
     if plan.runs or not set(wanted) > set(plan.seeds):

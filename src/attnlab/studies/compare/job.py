@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from attnlab import perplexity, stages
@@ -29,7 +28,7 @@ from attnlab.perplexity import SentenceLosses
 from attnlab.records import plain
 from attnlab.runs import Run
 from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
-from attnlab.studies.compare.records import Measured, OnText, Quality, Readings
+from attnlab.studies.compare.records import READ_TWICE, Measured, OnText, Quality, Readings, some
 from attnlab.studies.compare.tuning import stored_plan
 from attnlab.studies.study import refuse_changes, run_stage
 from attnlab.terminal import unexpected
@@ -38,7 +37,6 @@ from attnlab.word_split import split_words
 
 _SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
 _DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
-_READ_TWICE = 200  # texts that are also read word by word
 _TYPICAL = 500  # texts whose mean length is used
 
 Files = dict[str, bytes]
@@ -112,7 +110,7 @@ def _on_questions(plan: Plan, model: LanguageModel, tokenizer: Tokenizer) -> tup
             *tokenizer.encode(item.answer or ""),
             tokenizer.mask,
         ][:block]
-        for item in exam[:_READ_TWICE]
+        for item in exam[:READ_TWICE]
     ]
     return examination.score(), files, asked
 
@@ -138,7 +136,7 @@ def _on_text(
         quality([_split(text, tokenizer) for text in texts]),
         quality([_split(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
     )
-    few = [tokenizer.sentence(line, longest) for line in some(dev, _READ_TWICE)]
+    few = [tokenizer.sentence(line, longest) for line in some(dev, READ_TWICE)]
     files = {"dev.csv": of_dev.to_csv(), "train.csv": of_train.to_csv()}
     return found, files, few, longest if reading.get("padded") else None
 
@@ -152,14 +150,6 @@ def _read_twice(
     apart = SentenceLosses(tuple(perplexity.prefix_losses(model, sentences)), tokens, unknown)
     files = {"whole.csv": whole.to_csv(), "word_by_word.csv": apart.to_csv()}
     return Readings(len(sentences), whole.token_perplexity, apart.token_perplexity), files
-
-
-def some(lines: Sequence[str], count: int) -> list[str]:
-    """At most `count` lines, the same for every run, in order."""
-    if len(lines) <= count:
-        return list(lines)
-    picked = np.random.default_rng(0).choice(len(lines), count, replace=False)
-    return [lines[at] for at in sorted(picked.tolist())]
 
 
 def _split(text: str, tokenizer: Tokenizer) -> list[str]:

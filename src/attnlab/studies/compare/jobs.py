@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from attnlab.errors import AttnlabError, Interrupted
+from attnlab.errors import AttnlabError, Diverged, Interrupted
 from attnlab.folders import is_written, read_json
 from attnlab.listing import last_step
 from attnlab.progress import say
@@ -55,6 +55,11 @@ class _Job:
         loss = read_json(self.run / "result.json")["final_loss"]
         return f"{time.monotonic() - self.began:.0f} s, final loss {loss:.3f}"
 
+    @property
+    def diverged(self) -> bool:
+        """Whether its loss was not finite."""
+        return self.process.returncode == Diverged.exit_code
+
     def failure(self) -> str:
         """Why it ended: the signal, or the last line that it wrote."""
         code = self.process.returncode
@@ -89,14 +94,21 @@ def train_all(plan: Plan, folder: Path, console: Console) -> None:
 
     The other runs are finished even if one fails.
     """
-    failed = try_all(plan, folder, console)
-    if failed:
-        first = failed[0]
-        raise AttnlabError(
-            f"{len(failed)} of {len(plan.order())} runs failed, the first {first.label}: {first.failure()} (its output:"
-            f" {first.log}); the others are kept, and `attnlab resume {folder}` tries again. If it diverged, do not leave it"
-            " out: start a new comparison with a lower learning rate, or with --tune"
-        )
+    refuse_failed(try_all(plan, folder, console), plan, folder)
+
+
+def refuse_failed(failed: Sequence[_Job], plan: Plan, folder: Path) -> None:
+    """Raise an error that says what to do about runs that failed."""
+    if not failed:
+        return
+    first = failed[0]
+    again = f"`attnlab resume {folder}` tries again"
+    if first.diverged:
+        again = "do not leave it out: start a new comparison with a lower learning rate, or with --tune"
+    raise AttnlabError(
+        f"{len(failed)} of {len(plan.order())} runs failed, the first {first.label}: {first.failure()} (its output:"
+        f" {first.log}); the others are kept, and {again}"
+    )
 
 
 def try_all(plan: Plan, folder: Path, console: Console) -> list[_Job]:

@@ -17,8 +17,9 @@ from attnlab.perplexity import Probe
 from attnlab.records import flat, optional
 from attnlab.runs import Run, lineage
 from attnlab.stats.perplexity import exp_or_none
-from attnlab.studies.compare.plan import Plan, fingerprints, seen_before
+from attnlab.studies.compare.plan import Plan, fingerprints, seen_before, stages_of
 from attnlab.studies.compare.records import (
+    READ_TWICE,
     Figure,
     Kind,
     Quality,
@@ -29,6 +30,7 @@ from attnlab.studies.compare.records import (
     notes_on,
     read_records,
     refuse_differences,
+    some,
 )
 from attnlab.studies.compare.tuning import Tuning, choice_of, with_choice
 from attnlab.studies.compare.variance import Sources, sources_of_variance
@@ -221,7 +223,7 @@ class _Explanation:
 
 @dataclass(frozen=True)
 class _Registration:
-    """What was fixed before training, and what was changed after a result was known."""
+    """What was named beforehand, and what was changed after a result was known."""
 
     started: str
     hypothesis: str
@@ -233,6 +235,7 @@ class _Registration:
     looks: int
     seeds_added: tuple[int, ...]
     checksums: dict[str, str]
+    before_training: bool = True  # False: finished runs were compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,6 +318,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
             *([f"{seen} read the figures with that in mind."] if data.seen_before else []),
             *_notes_on_tuning(tuning),
             *_notes_on_looks(plan),
+            *([plan.few_documents] if plan.few_documents else []),
             *notes_on(records),
         ],
         explanation=explanation,
@@ -337,16 +341,19 @@ def _registration(plan: Plan, column: Figure) -> _Registration:
         looks=len(plan.looks) + 1,
         seeds_added=tuple(seed for seed in plan.seeds if seed not in first),
         checksums=fingerprints(plan),
+        before_training=not plan.runs,
     )
 
 
 def _notes_on_looks(plan: Plan) -> list[str]:
     if not plan.looks:
         return []
-    added = ", ".join(str(seed) for seed in plan.seeds if seed not in plan.looks[0])
+    added, looks = ", ".join(str(seed) for seed in plan.seeds if seed not in plan.looks[0]), len(plan.looks) + 1
+    chance = 100 * _ALPHA * sum(1 / look for look in range(1, looks + 1))
     return [
-        f"Seeds {added} were added after a result was known: this is look {len(plan.looks) + 1}. Every p is multiplied by the"
-        " number of looks, which is enough only if that number was planned."
+        f"Seeds {added} were added after a result was known: this is look {looks}. Every p is multiplied by the number of"
+        " looks. The earlier results were tested before that, so the chance of a false difference in any of them is up to"
+        f" {chance:.1f} %."
     ]
 
 
@@ -357,21 +364,22 @@ def _notes_on_tuning(tuning: Tuning | None) -> list[str]:
         f"The best {' and '.join(keys)} of {name} is at the edge of the values tried: try values beyond it."
         for name, keys in found.items()
     ]
-    return [*notes, *([f"{failed} of {len(tuning.trials)} tuning runs failed."] if tuning and failed else [])]
+    return [*notes, *([f"{failed} of {len(tuning.trials)} trials of tuning diverged."] if tuning and failed else [])]
 
 
 def _settings_in_words(plan: Plan, tuning: Tuning | None) -> str:
     """Half a sentence that says whether settings were tuned."""
     if plan.runs:
-        return ""
+        return "with the settings they were trained with"
     if tuning is None:
-        return "with the same settings, tuned for neither"
+        return "with the settings of the preset, not tuned for each"
     names, tried = (
         " and ".join(one.setting for one in tuning.settings),
         math.prod(len(one.values) for one in tuning.settings),
     )
     what = "sentences" if plan.words else "questions"
-    return f"each with its best {names} of {tried} tried, chosen on {tuning.items:,} other {what}"
+    stage = " of pretraining" if len(stages_of(plan.specimens[0], plan)) > 1 else ""
+    return f"each with its best {names}{stage} of {tried} tried, chosen on {tuning.items:,} other {what}"
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -428,7 +436,7 @@ def _describe(
         ),
         word_by_word=Readings(readings[0].sentences, whole, apart),
         texts=_texts(rows) if plan.words else None,
-        gain=_gain(rows, reference) if leaks and plan.words and rows is not reference else None,
+        gain=_gain(plan, rows, reference) if leaks and plan.words and rows is not reference else None,
     )
 
 
@@ -445,10 +453,12 @@ def spread_of(each: Sequence[float], kind: Kind) -> Spread:
     return Spread(found.n, mean, found.sd, low, high, found.note, list(each))
 
 
-def _gain(leaking: Sequence[Record], reference: Sequence[Record]) -> Gain:
-    whole, apart = (_compare_text(leaking, reference, Testing(), f"{name}.csv") for name in ("whole", "word_by_word"))
+def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) -> Gain:
+    # The texts that are read twice are some of the sentences, and so are their clusters.
+    how = Testing(clusters=tuple(some(plan.clusters, READ_TWICE)) if plan.clusters else None)
+    whole, apart = (_compare_text(leaking, reference, how, f"{name}.csv") for name in ("whole", "word_by_word"))
     gains = [stats.log_ratio_table(*_losses(leaking, reference, f"{name}.csv")) for name in ("word_by_word", "whole")]
-    kept = stats.ratio_of_means(gains[0], gains[1]) if whole.ratio != 1 else None
+    kept = stats.ratio_of_means(gains[0], gains[1], clusters=how.clusters) if whole.ratio != 1 else None
     first, second = (Ratio(one.ratio, one.ratio_low, one.ratio_high, one.p) for one in (whole, apart))
     return Gain(first, second, kept)
 
@@ -489,16 +499,16 @@ def compare_all(
         test(records[a], records[b], Testing(alpha, plan.margin, clusters))
         for (a, b), alpha in zip(pairs, levels, strict=True)
     ]
-    known = {at: one.p for at, one in enumerate(tested) if one.p is not None and believed[at]}
+    counted = {at: 1.0 if one.p is None else one.p for at, one in enumerate(tested) if believed[at]}
     adjusted: dict[int, float] = {}
     if family > 1:
-        corrected = (min(1.0, looks * p) for p in stats.holm(list(known.values())))
-        adjusted = dict(zip(known, corrected, strict=True))
+        corrected = (min(1.0, looks * p) for p in stats.holm(list(counted.values())))
+        adjusted = {at: p for at, p in zip(counted, corrected, strict=True) if tested[at].p is not None}
     found = []
     for at, ((a, b), one) in enumerate(zip(pairs, tested, strict=True)):
         p = adjusted.get(at, one.p)
         correction: dict[str, Any] = (
-            {"adjusted": adjusted[at], "comparisons": len(known), "looks": looks} if at in adjusted else {}
+            {"adjusted": adjusted[at], "comparisons": len(counted), "looks": looks} if at in adjusted else {}
         )
         words = stats.in_words(one.details, a, b, **correction)
         found.append(

@@ -116,6 +116,17 @@ class Plan:
         numbers = self._of_part(self._all_clusters)
         return tuple(numbers) if len(set(numbers)) < len(numbers) else None
 
+    @property
+    def few_documents(self) -> str:
+        """A note if the sentences belong to so few documents that they are taken one by one."""
+        documents = set(self.data.corpus(self.dev).documents or ()) if self.dev and not self.exam else set()
+        if not 0 < len(documents) < _FEW_DOCUMENTS:
+            return ""
+        return (
+            f"The held-out text has {len(documents)} documents, too few to be compared as such: its sentences are taken as"
+            " independent, so that p is too small if those of one document are alike."
+        )
+
     @cached_property
     def _all_clusters(self) -> list[int]:
         if self.exam is None:
@@ -223,6 +234,8 @@ def make_plan(
         if name not in (*_MORE, "started"):
             raise UserError(unknown("argument", name, (*_MORE, *inspect.signature(make_plan).parameters)))
     margin = more.get("margin")
+    if more.get("variance") and len(seed_numbers(seeds)) < 2:
+        raise UserError("--variance needs at least two seeds: use --seeds 5")
     if margin is not None and not 0 < margin < 1:
         raise UserError(f"--margin is a share between 0 and 1, such as 0.01 for one per cent, not {margin:g}")
     if any(map(is_run, names)):
@@ -268,8 +281,8 @@ def _read_tuned(texts: Sequence[str], varied: str) -> tuple[Tuned, ...]:
             raise UserError(f"--tune {one.setting} needs at least two different values, such as 0.001,0.002")
         if one.setting == varied:
             raise UserError(f"{varied} is what is compared: tune another setting")
-        if one.setting.startswith(("task.", "tokenizer.", "model.vocab_size")):
-            raise UserError(f"{one.setting} changes what is predicted and cannot be tuned: tune another setting")
+        if one.setting.startswith(("task.", "tokenizer.", "model.vocab_size", "train.order_seed")):
+            raise UserError(f"{one.setting} changes the data, not how they are learned: tune another setting")
     if len({one.setting for one in found}) < len(found):
         raise UserError("--tune names a setting twice: give all its values at once")
     return found
@@ -301,7 +314,11 @@ def tuning_plan(plan: Plan) -> Plan:
         exam=exam,
         part="all" if plan.tune_on else "choosing",
         specimens=tuple(trial for _, _, trial in trials_of(plan)),
-        seeds=tuple(range(_TUNING_SEED, _TUNING_SEED + plan.tune_seeds)),
+        seeds=tuple(
+            itertools.islice(
+                (seed for seed in itertools.count(_TUNING_SEED) if seed not in plan.seeds), plan.tune_seeds
+            )
+        ),
         tune=(),
         tune_on=None,
         study="tuning",
@@ -398,7 +415,14 @@ def check(plan: Plan) -> None:
     if plan.runs:
         return
     if plan.tune:
-        check(tuning_plan(plan))
+        choosing = tuning_plan(plan)
+        shared = set(choosing.sentences) & set(plan.sentences) if plan.words else _asked(choosing) & _asked(plan)
+        if shared:
+            raise UserError(
+                f"{len(shared):,} of the sentences or questions to choose on are those of the verdict: give other data to"
+                " --tune-on"
+            )
+        check(choosing)
     config = plan.specimens[0].settings(plan.seeds[0])
     tokenizer = stages.learn_tokenizer(config, sources)
     encode_questions(tokenizer, (item.question for item in exam), config.model.block_size)
@@ -406,6 +430,10 @@ def check(plan: Plan) -> None:
         for stage in stages_of(specimen, plan):
             stages.check_settings(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
         try_once(specimen, plan.seeds[0])
+
+
+def _asked(plan: Plan) -> set[str]:
+    return {item.question for item in plan.questions}
 
 
 def try_once(specimen: Specimen, seed: int) -> None:

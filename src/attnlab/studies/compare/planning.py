@@ -19,7 +19,7 @@ from attnlab.report.document import Cell, Column, Row, Table
 from attnlab.report.words import duration
 from attnlab.stats.means import by_cluster
 from attnlab.stats.planning import MOST_SEEDS, Components, about, count_of
-from attnlab.studies.compare.plan import Plan
+from attnlab.studies.compare.plan import Plan, tuning_plan
 from attnlab.studies.compare.records import Record, read_records
 
 if TYPE_CHECKING:
@@ -224,7 +224,10 @@ def _outlook(plan: Plan, pilot: Pilot, seeds: int, items: int, alpha: float) -> 
         found = stats.smallest_difference(parts, seeds, _units(plan, items), alpha)
         return math.expm1(min(found, _LARGEST_LOG)) if plan.words else found
 
-    parts, seconds = pilot.components, pilot.seconds * len(plan.specimens) * seeds / plan.jobs
+    runs = len(plan.specimens) * seeds * (4 if plan.variance else 1) + (
+        len(tuning_plan(plan).order()) if plan.tune else 0
+    )
+    parts, seconds = pilot.components, pilot.seconds * runs / plan.jobs
     return Outlook(seeds, items, smallest(parts), smallest(parts.cautious), seconds)
 
 

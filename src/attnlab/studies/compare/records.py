@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from attnlab import stages
 from attnlab.errors import UserError
@@ -18,6 +20,9 @@ from attnlab.records import flat, restored
 from attnlab.runs import Run, lineage
 from attnlab.studies.compare.plan import Plan
 from attnlab.studies.compare.specimens import different
+
+T = TypeVar("T")
+READ_TWICE = 200  # texts that are also read word by word
 
 Kind = Literal["perplexity", "loss", "share", "seconds", "rate", "bytes", "count", "epoch"]
 
@@ -204,6 +209,14 @@ def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
             there = {key: float(value) for key, value in values.items() if value is not None}
             found.setdefault(specimen.name, []).append(Record(seed, run, place, there))
     return found
+
+
+def some(lines: Sequence[T], count: int) -> list[T]:
+    """At most `count` lines (or their clusters), the same for every run, in order."""
+    if len(lines) <= count:
+        return list(lines)
+    picked = np.random.default_rng(0).choice(len(lines), count, replace=False)
+    return [lines[at] for at in sorted(picked.tolist())]
 
 
 def whole_result(run: Run) -> dict[str, Any]:

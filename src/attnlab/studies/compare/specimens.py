@@ -29,6 +29,7 @@ _MECHANISM = "model.mechanism"
 _OPTIONS = "model.options"
 _NOT_VARIED = frozenset({"preset", "seed"})  # settings that may differ within a specimen
 _OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
+_OF_ALL_STAGES = ("threads", "order_seed")  # settings of training that are not those of pretraining alone
 _TAKEN = ("measured", "logs", "tuning", "variance")  # folders of a comparison that are not specimens
 
 
@@ -47,12 +48,12 @@ class Specimen:
     def settings(self, seed: int, stage: Stage = "pretrain") -> RunConfig:
         """The settings of one run; training and task settings given by the user apply to pretraining only.
 
-        The number of threads applies to all stages: it belongs to the machine, which parallel jobs share.
+        The number of threads and the seed of the order apply to all stages.
         """
         given = self.given
         if stage != "pretrain":
-            threads = {key: value for key, value in given.get("train", {}).items() if key == "threads"}
-            given = {**{key: value for key, value in given.items() if key not in ("train", "task")}, "train": threads}
+            kept = {key: value for key, value in given.get("train", {}).items() if key in _OF_ALL_STAGES}
+            given = {**{key: value for key, value in given.items() if key not in ("train", "task")}, "train": kept}
         return resolve(self.preset, stage, Path(self.file) if self.file else None, {"seed": seed, **given})
 
     def value(self, setting: str) -> Any:

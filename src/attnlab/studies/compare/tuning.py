@@ -28,7 +28,7 @@ FOLDER, FILE = "tuning", "tuning.json"
 
 @dataclass(frozen=True)
 class Trial:
-    """One specimen with one combination of values: its figure, the mean over the seeds; None if a run failed."""
+    """One specimen with one combination of values: its figure, the mean over the seeds; None if a run diverged."""
 
     specimen: str
     values: dict[str, Any]
@@ -74,7 +74,10 @@ def tune(plan: Plan, folder: Path, console: Console) -> None:
     refuse_changes(read_json(place / "study.json")["fingerprints"], fingerprints(trying))
     names = ", ".join(one.setting for one in plan.tune)
     say(console, f"tuning {names}: {len(trying.order())} runs")
-    failures = {(job.name, job.seed): job.failure() for job in jobs.try_all(trying, place, console)}
+    failed = jobs.try_all(trying, place, console)
+    # A value at which training diverges is a bad value; anything else is no fault of the value.
+    jobs.refuse_failed([job for job in failed if not job.diverged], trying, folder)
+    failures = {(job.name, job.seed): job.failure() for job in failed}
     found = choose(plan, trying, place, failures)
     for name, values in found.chosen.items():
         say(console, f"tuned {name}: " + ", ".join(f"{key}={value}" for key, value in values.items()))
@@ -82,7 +85,7 @@ def tune(plan: Plan, folder: Path, console: Console) -> None:
 
 
 def choose(plan: Plan, trying: Plan, folder: Path, failures: Mapping[tuple[str, int], str]) -> Tuning:
-    """Choose for every specimen the values with the best mean figure; a trial with a failed run is never chosen."""
+    """Choose for every specimen the values with the best mean figure; a trial with a run that diverged is never chosen."""
     column = figures(plan.words)[0]
     trials = []
     for specimen, values, trial in trials_of(plan):
@@ -107,9 +110,7 @@ def _best(trials: Sequence[Trial], lower: bool) -> dict[str, Any]:
         (-one.figure if lower else one.figure, -place) for place, one in enumerate(trials) if one.figure is not None
     ]
     if not done:
-        raise AttnlabError(
-            f"every trial of {trials[0].specimen} failed, the first: {trials[0].failure}: try other values"
-        )
+        raise AttnlabError(f"every trial of {trials[0].specimen} diverged ({trials[0].failure}): try lower values")
     return trials[-max(done)[1]].values
 
 

@@ -1,8 +1,9 @@
-"""Where the variation between runs comes from: initial weights, order of the data, or choice of the training data.
+"""Where the variation between runs comes from: initial weights (with dropout), order, or choice of the training data.
 
 A seed changes the first two at once, and the third is the same for all runs of a comparison. Here each changes by itself
 while the other two stay fixed. The runs are trained like those of a comparison, in the folder `variance`. To vary the
-training data, every run learns from a random nine tenths of it (of the sentences, or of the training questions).
+training data, every run learns from a random nine tenths of it (of the sentences, or of the training questions). These parts
+overlap: a mean over them varies by the root of a tenth of what fresh data of the same size would give.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Sources:
 
 def train_variance(plan: Plan, folder: Path, console: Console) -> None:
     """Train and measure the runs that are not done yet."""
-    place, varied = folder / _FOLDER, _variance_plan(with_choice(plan, folder))
+    place, varied = folder / _FOLDER, variance_plan(with_choice(plan, folder))
     if not place.exists():
         stored = {"study": varied.study, "plan": plain(varied)}
         write_folder(place, "trials", {"study.json": to_json(stored), **_splits(plan)})
@@ -56,18 +57,23 @@ def _splits(plan: Plan) -> dict[str, bytes]:
         plan.data.corpus(plan.corpus).lines if plan.words else corpora.as_table(plan.data.questions(str(plan.facts)))
     )
     found = {}
-    for number in range(len(plan.seeds)):
+    for number in _numbers(plan):
         rng = np.random.default_rng(_FIRST_SEED + number)
         kept = np.sort(rng.permutation(len(lines))[: math.ceil(_SHARE * len(lines))])
         found[_split_name(plan, number)] = "".join(f"{lines[place]}\n" for place in kept).encode()
     return found
 
 
+def _numbers(plan: Plan) -> range:
+    """The numbers of the runs per source: as many as the comparison had seeds at first."""
+    return range(len(plan.looks[0] if plan.looks else plan.seeds))
+
+
 def _split_name(plan: Plan, number: int) -> str:
     return f"part-{number}.{'txt' if plan.words else 'tsv'}"
 
 
-def _variance_plan(plan: Plan) -> Plan:
+def variance_plan(plan: Plan) -> Plan:
     """One specimen per run, since what varies is not the seed of the whole run."""
     base = plan.seeds[0]
 
@@ -80,9 +86,7 @@ def _variance_plan(plan: Plan) -> Plan:
             _run_name(one.name, source, number), values, **{"corpus" if plan.words else "facts": split}
         )
 
-    runs = [
-        specimen(one, name, number) for one in plan.specimens for name in SOURCES for number in range(len(plan.seeds))
-    ]
+    runs = [specimen(one, name, number) for one in plan.specimens for name in SOURCES for number in _numbers(plan)]
     return replace(plan, specimens=tuple(runs), seeds=(base,), tune=(), tune_on=None, study="variance", variance=False)
 
 
@@ -93,7 +97,7 @@ def _run_name(name: str, source: str, number: int) -> str:
 def sources_of_variance(plan: Plan, folder: Path) -> list[Sources]:
     """The standard deviations by source, from the finished runs; `plan` is that of the comparison."""
     place, column = folder / _FOLDER, figures(plan.words)[0]
-    varied = _variance_plan(plan)
+    varied = variance_plan(plan)
 
     def figure(name: str) -> float:
         value = read_measured(varied, place, name, varied.seeds[0]).values()[column.key]
@@ -103,7 +107,7 @@ def sources_of_variance(plan: Plan, folder: Path) -> list[Sources]:
         Sources(
             one.name,
             {
-                source: stats.deviation([figure(_run_name(one.name, source, at)) for at in range(len(plan.seeds))])
+                source: stats.deviation([figure(_run_name(one.name, source, number)) for number in _numbers(plan)])
                 for source in SOURCES
             },
         )
