@@ -326,10 +326,9 @@ def split_facts(
 
 def _prepare(plan: Plan, folder: Path) -> _Lessons:
     """The questions of the study, stored in its folder unless they are the user's own files."""
-    assisted = plan.track == "assisted"
-    if not plan.held_out and not assisted:
+    assisted, target = plan.track == "assisted", folder / _FOLDER
+    if not plan.held_out and not assisted and not target.exists():
         return _Lessons(plan.facts, plan.facts, plan.calibration)
-    target = folder / _FOLDER
     if not target.exists():
         corpus, facts = plan.data.corpus(plan.corpus), plan.data.questions(plan.facts)
         asked, kept = split_facts(corpus, facts, plan.held_out, plan.seed)
