@@ -110,11 +110,12 @@ def test_the_guarantee_holds_as_often_as_it_says(max_risk: float, often: float) 
     assert met >= often * worlds
 
 
-def test_the_guarantee_assumes_nothing_about_the_order_of_risks() -> None:
+@pytest.mark.parametrize("answers", [140, 200])
+def test_the_guarantee_assumes_nothing_about_the_order_of_risks(answers: int) -> None:
     """200 worlds in which confidence means nothing and 16 % are wrong, while some threshold usually looks like 15 %."""
     rng, looked_fine, certified = np.random.default_rng(3), 0, 0
     for _ in range(200):
-        confidence, right = rng.random(200), rng.random(200) < 0.84
+        confidence, right = rng.random(answers), rng.random(answers) < 0.84
         _, accepted, wrong = ordered(confidence, right.astype(float))
         looked_fine += bool((wrong <= errors_allowed(accepted, 0.15)).any())
         certified += stats.selective_rule(confidence, right, 0.15).met
@@ -130,14 +131,15 @@ def test_a_certified_threshold_passes_its_share_on_and_a_failed_one_loses_it() -
     assert last_certified(np.array([0.02, 0.03, 0.04, 0.0]), shares, 0.05) == 0
 
 
-@given(st.floats(0, 1))
-def test_thresholds_are_preset_and_spend_all_of_alpha_once(lowest: float) -> None:
-    thresholds, shares = thresholds_to_try(lowest)
+@given(st.integers(1, 1000), st.floats(0, 1))
+def test_thresholds_are_preset_and_spend_all_of_alpha_once(answers: int, lowest: float) -> None:
+    thresholds, shares = thresholds_to_try(answers, lowest)
     assert (np.diff(thresholds) < 0).all()
     assert thresholds[-1] == lowest
     assert shares.sum() == pytest.approx(1)
-    everything, starts = thresholds_to_try()
-    assert [math.log(one / (1 - one)) for one in everything[starts > 0]] == pytest.approx(STARTS)
+    everything, starts = thresholds_to_try(answers)
+    found = [math.log(one / (1 - one)) for one in everything[starts > 0]]
+    assert found == pytest.approx(STARTS if answers >= 150 else [1])
     assert set(thresholds[:-1]) <= set(everything)
 
 
@@ -154,11 +156,14 @@ def test_a_rule_counts_what_reaches_its_threshold(rows: list[tuple[float, bool]]
 
 
 def test_all_answers_certify() -> None:
-    """47 answers without an error certify 10 % at a seventh of alpha, wherever the shares of the other starts went."""
-    assert stats.accepted_needed(0.1, alpha=0.05 / len(STARTS)) == 47
-    for sure in (0.6, 0.9, 0.99):
-        assert stats.selective_rule([sure] * 47, [True] * 47, 0.1).met
-        assert not stats.selective_rule([sure] * 46, [True] * 46, 0.1).met
+    """29 answers without an error certify 10 %; of many questions, where each start has a share of alpha, it takes 42."""
+    assert stats.selective_rule([0.9] * 29, [True] * 29, 0.1).met
+    assert not stats.selective_rule([0.9] * 28, [True] * 28, 0.1).met
+    assert stats.accepted_needed(0.1, alpha=0.05 / len(STARTS)) == 42
+    for sure in (0.75, 0.9, 0.99):
+        for right, met in ((42, True), (41, False)):
+            rest = 200 - right
+            assert stats.selective_rule([sure] * right + [0.1] * rest, [True] * right + [False] * rest, 0.1).met == met
 
 
 def test_a_rule_that_is_met_says_what_holds() -> None:
@@ -198,15 +203,15 @@ def test_a_threshold_is_given_on_the_scale_that_is_reported() -> None:
 
 
 def test_too_few_answers_certify_nothing() -> None:
-    rule = stats.selective_rule([0.9] * 40, [True] * 40, 0.1)
-    assert (rule.met, rule.threshold, rule.coverage, rule.needed) == (False, None, 0, 47)
+    rule = stats.selective_rule([0.9] * 20, [True] * 20, 0.1)
+    assert (rule.met, rule.threshold, rule.coverage, rule.needed) == (False, None, 0, 29)
     assert "no question is answered" in rule.words
-    assert "it takes 47 accepted answers, and there are 40 questions" in rule.words
+    assert "it takes 29 accepted answers, and there are 20 questions" in rule.words
     assert not stats.selective_rule([0.1, 0.2], [True, False], 0.1).met
 
 
 def test_answers_that_are_wrong_too_often() -> None:
-    hopeless = stats.selective_rule([0.6] * 200, [True, False] * 100, 0.1)
+    hopeless = stats.selective_rule([0.8] * 200, [True, False] * 100, 0.1)
     assert not hopeless.met
     assert (hopeless.threshold, hopeless.needed) == (None, None)
     assert "50 % would be wrong if all were" in hopeless.words
@@ -217,14 +222,14 @@ def test_answers_that_are_wrong_too_often() -> None:
 
 
 def test_near_misses_say_how_many_answers_would_do() -> None:
-    right = np.ones(120)
-    right[::16] = 0  # about 7 % wrong, which 120 answers cannot tell from 10 %
-    rule = stats.selective_rule([0.9] * 120, right, 0.1)
+    right = np.ones(160)
+    right[::16] = 0  # about 6 % wrong, which 160 answers cannot tell from 10 %
+    rule = stats.selective_rule([0.9] * 160, right, 0.1)
     assert not rule.met
     assert rule.needed is not None
-    assert rule.accepted == 120 < rule.needed
-    assert rule.bound == pytest.approx(stats.risk_bound(8, 120, 0.05 / len(STARTS)))
-    most = math.ceil(8 / 120 * rule.needed - 1e-9)
+    assert rule.accepted == 160 < rule.needed
+    assert rule.bound == pytest.approx(stats.risk_bound(10, 160, 0.05 / len(STARTS)))
+    most = math.ceil(10 / 160 * rule.needed - 1e-9)
     assert stats.risk_bound(most, rule.needed, 0.05 / len(STARTS)) <= 0.1
     assert f"it takes about {rule.needed:,} accepted answers, or {rule.needed:,} questions" in rule.words
 

@@ -11,8 +11,8 @@ has more than the allowed risk is at most alpha: the first such threshold is tes
 last such threshold before it, and all these shares sum to alpha. Nothing is assumed about how the risk depends on the
 threshold.
 
-The starting points were chosen by simulation, on overconfident and underconfident, weak and strong models
-(benchmarks/certified.py).
+The starting points, one for few answers and several for many, were chosen by simulation, on overconfident and
+underconfident, weak and strong models (benchmarks/certified.py).
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-STARTS = (8, 6, 4, 3, 2, 1, 0)  # log odds of the thresholds that have a share of alpha
+STARTS = (8, 4, 2, 1)  # log odds of the thresholds that have a share of alpha
 _MARGIN = 1e-6  # above a confidence that is not to be reached, so that rounding cannot undo it
+_START, _FEW = (1,), 150  # with fewer answers than this, one starting point
 _LAST = -6  # log odds of the last threshold but one; the last accepts everything
 _MOST_NEEDED = 1_000_000  # accepted answers, beyond which no plan is made
 
@@ -203,16 +204,17 @@ def least_confidence(strangers: ArrayLike, most: float = 0.05, alpha: float = 0.
     return math.inf if allowed < 0 else float(found[min(allowed, len(found) - 1)]) + _MARGIN
 
 
-def thresholds_to_try(lowest: float = 0.0) -> tuple[Numbers, Numbers]:
-    """The thresholds from the strictest to `lowest`, and the share of alpha that each adds.
+def thresholds_to_try(answers: int, lowest: float = 0.0) -> tuple[Numbers, Numbers]:
+    """The thresholds for this many answers from the strictest to `lowest`, and the share of alpha that each adds.
 
     They are a tenth apart in log odds. Shares of starting points below `lowest` go to `lowest`.
     """
     import numpy as np
     from scipy.special import expit
 
-    tenths = np.arange(10 * STARTS[0], 10 * _LAST - 1, -1)
-    thresholds, shares = expit(tenths / 10), np.isin(tenths, 10 * np.array(STARTS)) / len(STARTS)
+    starts = STARTS if answers >= _FEW else _START
+    tenths = np.arange(10 * starts[0], 10 * _LAST - 1, -1)
+    thresholds, shares = expit(tenths / 10), np.isin(tenths, 10 * np.array(starts)) / len(starts)
     kept = thresholds > lowest
     return np.append(thresholds[kept], lowest), np.append(shares[kept], shares[~kept].sum())
 
@@ -247,7 +249,7 @@ def selective_rule(
     check_level(max_risk, "the allowed risk")
     check_level(alpha, "alpha")
     confidences, outcomes = probabilities(confidence, right)
-    thresholds, shares = thresholds_to_try(lowest)
+    thresholds, shares = thresholds_to_try(len(outcomes), lowest)
     order = np.argsort(confidences)
     accepted = len(order) - np.searchsorted(confidences[order], thresholds)
     mistakes = np.append(0, (1 - outcomes[order])[::-1].cumsum()).astype(np.int64)
