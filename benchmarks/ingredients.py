@@ -58,7 +58,9 @@ VARIANTS = {
         "characters instead of byte pairs", {"tokenizer": {"kind": "char"}, "model": {"vocab_size": 0}}
     ),
     "adamw": Variant(
-        "AdamW at its best rate instead of Muon", {"train": {"optimizer": "adamw"}}, rates=(5e-4, 1e-3, 2e-3, 4e-3)
+        "AdamW at its best rate instead of Muon",
+        {"train": {"optimizer": "adamw"}},
+        rates=(1.25e-4, 2.5e-4, 5e-4, 2e-3, 4e-3),
     ),
     "places": Variant("learned positions instead of rotary ones", {"model": {"positions": "learned"}}),
     "block": Variant(

@@ -57,7 +57,9 @@ def test_equivalence_is_a_test_of_its_own() -> None:
     other = np.where(rng.random(2000) < 0.02, ~same, same)
     said = stats.in_words(stats.mcnemar(same, other, margin=0.02), "dot", "gqa")
     assert said.startswith("no difference shown: ")
-    assert re.search(r"\. Equivalent within 2.0 points: two one-sided tests, p < 0.001, 90 % interval -?\d\.\d to", said)
+    assert re.search(
+        r"\. Equivalent within 2.0 points: two one-sided tests, p < 0.001, 90 % interval -?\d\.\d to", said
+    )
     assert "excluded" not in said
     strict = stats.in_words(stats.mcnemar(same, other, margin=0.002), "dot", "gqa")
     assert "Equivalence within 0.2 points is not shown: two one-sided tests, p = " in strict

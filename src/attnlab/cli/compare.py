@@ -39,7 +39,7 @@ def compare(
     task: Annotated[
         str | None, about("Task: words, recall, spans or questions."), default("that of the preset")
     ] = None,
-    seeds: Annotated[opt.Seeds | None, default("5")] = None,
+    seeds: Annotated[opt.Seeds | None, default("5; with --quick 3")] = None,
     vary: Annotated[str | None, about("One setting with its values, such as train.lr=0.001,0.002.")] = None,
     corpus: opt.Corpus | None = None,
     dev: opt.Dev | None = None,

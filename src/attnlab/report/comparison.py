@@ -27,7 +27,7 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.grounds import registration, tuning_sections, variance_table
+from attnlab.report.grounds import margin_in_words, registration, tuning_sections, variance_table
 from attnlab.report.parts import (
     QUICK,
     Result,
@@ -272,7 +272,7 @@ def _tests_table(result: Result) -> Table | None:
         "p",
         *([Column("p after Holm", note="corrected for the number of comparisons")] if corrected else []),
         text_column("Difference shown"),
-        *([text_column(f"Equivalent within {percent(margin)}")] if margin else []),
+        *([text_column(f"Equivalent within {margin_in_words(result)}")] if margin else []),
     )
     tests = dict.fromkeys(one["test"] for one in pairs if one.get("test"))
     caption = f"The tests hold {'; '.join(tests)}." if tests else "The tests in numbers."

@@ -15,22 +15,30 @@ def registration(result: Result) -> Facts | None:
     stored = result.get("registration")
     if not stored:
         return None
+    tuned = (result.get("tuning") or {}).get("settings") or ()
     margin, added = stored.get("margin"), stored.get("seeds_added") or []
     pairs = [f"{a} against {b}" for a, b in stored.get("pairs") or ()]
     facts = [
         ("Started", stored.get("started") or NOTHING),
-        ("Named", "before training" if stored.get("before_training", True) else "after the runs were trained"),
+        ("Registered", "before training" if stored.get("before_training", True) else "after the runs were trained"),
         ("Hypothesis", stored["hypothesis"]),
         ("Tested figure", stored["figure"]),
         ("Pairs", "; ".join(pairs)),
         ("Error probability", f"{percent(stored['alpha'])} over all pairs, for differences and for equivalence each"),
-        ("Margin of equivalence", NOTHING if margin is None else percent(margin)),
+        ("Margin of equivalence", NOTHING if margin is None else margin_in_words(result)),
+        ("Tuned", "; ".join(f"{one['setting']} in {plain(one['values'])}" for one in tuned) or "nothing"),
         ("Seeds", ", ".join(map(str, stored["seeds"]))),
         ("Seeds added later", ", ".join(map(str, added)) or "none"),
         ("Looks at the result", str(stored["looks"])),
         *((f"Checksum of {name}", checksum[:16]) for name, checksum in (stored.get("checksums") or {}).items()),
     ]
     return Facts("Registration", facts)
+
+
+def margin_in_words(result: Result) -> str:
+    """The margin of equivalence: in points of right answers, or as a share of the perplexity."""
+    margin = result["registration"]["margin"]
+    return f"{100 * margin:g} points" if result["figures"][0].get("kind") == "share" else f"{100 * margin:g} %"
 
 
 # Tuning
@@ -99,7 +107,7 @@ def variance_table(result: Result, kind: str) -> Table | None:
     for one in found:
         for source, spread in one["spread"].items():
             sd, low, high = (100 * spread[key] for key in ("sd", "low", "high"))
-            spread_cell = Cell(f"{sd:.3g}", sd, f"{low:.3g} to {high:.3g}")
+            spread_cell = Cell(f"{sd:.3g}", sd, f"{low:.3g} to {high:.3g}" if sd else "equal in all runs")
             rows.append(Row(Cell(one["specimen"]), [Cell(source), cell(spread["n"], "count"), spread_cell]))
     caption = (
         f"One source changes at a time, the others stay fixed; standard deviation in {share}, with its 95 % interval. Initial"

@@ -218,8 +218,9 @@ def rules_table(result: Result) -> Table:
 
 def _calibration_words(result: Result) -> str:
     before, after = (result["reliability"][key] for key in ("before", "after"))
+    change = "lowers" if after["ece"] <= before["ece"] else "raises"
     return (
-        f"Calibration with {plural(result['calibration']['questions'], 'question')} brings the calibration error on the known"
+        f"Calibration with {plural(result['calibration']['questions'], 'question')} {change} the calibration error on the known"
         f" names from {percent(before['ece'])} to {percent(after['ece'])}; by chance alone a perfectly calibrated model would"
         f" show about {percent(after['ece_if_calibrated'])}."
     )

@@ -121,8 +121,8 @@ def test_a_best_value_at_the_edge_is_said() -> None:
     settings = (comparing.plan.Tuned("train.lr", (0.1, 0.001, 0.01)),)
     found = Tuning(settings, "accuracy", 9, (1000,), (), {"dot": {"train.lr": 0.1}, "linear": {"train.lr": 0.01}})
     assert found.at_edge == {"dot": ["train.lr"]}
-    two = replace(found, settings=(comparing.plan.Tuned("train.lr", (0.1, 0.01)),))
-    assert two.at_edge == {}  # of two values, each is an edge
+    tied = replace(found, trials=tuple(Trial("dot", {"train.lr": rate}, 0.5, [0.5]) for rate in (0.1, 0.01)))
+    assert (tied.tied, found.tied) == (["dot"], [])
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_best_value_at_the_edge_is_said() -> None:
         ({"tune": ["train.order_seed=1,2"]}, "changes the data"),
         ({"variance": True, "seeds": 1}, "--variance needs at least two seeds"),
         ({"tune": ["model.mechanism=dot,linear"]}, "is what is compared"),
-        ({"tune_on": "prose:dev"}, "--tune-on needs --tune"),
+        ({"tune_on": "prose:dev"}, "--tune-on and --tune-seeds need --tune"),
         ({"tune": ["train.lr=1,2"], "tune_seeds": 0}, "--tune-seeds must be a number from 1"),
         ({"margin": 2.0}, "--margin is a share between 0 and 1"),
     ],
@@ -158,7 +158,7 @@ def test_seeds_added_later_are_counted_as_a_look(compared: Compared, tmp_path: P
     shutil.copytree(compared[0], folder)
     before = compared[1]
     assert before["registration"]["looks"] == 1
-    with pytest.raises(UserError, match="it has seeds 0, 1: name these and further ones"):
+    with pytest.raises(UserError, match="has seeds 0, 1: name more, such as --seeds 5"):
         comparing.add_seeds(folder, 2)
     comparing.add_seeds(folder, 3)
     resume(folder, Console(quiet=True))

@@ -76,8 +76,9 @@ def add_seeds(folder: Path, seeds: int | Sequence[int]) -> None:
     wanted = seed_numbers(seeds)
     if plan.runs or not set(wanted) > set(plan.seeds):
         had = ", ".join(map(str, plan.seeds))
-        why = "it compares finished runs" if plan.runs else f"it has seeds {had}: name these and further ones"
-        raise UserError(f"no seeds can be added to {folder}: {why}")
+        if plan.runs:
+            raise UserError(f"{folder} compares finished runs: compare them with further ones in a new comparison")
+        raise UserError(f"{folder} has seeds {had}: name more, such as --seeds {max(plan.seeds) + 4}")
     both = (*plan.seeds, *(seed for seed in wanted if seed not in plan.seeds))
     longer = replace(plan, seeds=both, looks=(*plan.looks, plan.seeds))
     with locked(folder):

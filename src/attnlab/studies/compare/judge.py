@@ -316,6 +316,11 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
             *(one.paragraphs[-1] for one in explanation),
             *(one.sentence for one in comparisons),
             *([f"{seen} read the figures with that in mind."] if data.seen_before else []),
+            *(
+                [f"Expected beforehand: {plan.hypothesis.rstrip('.')}. The tests are two-sided."]
+                if plan.hypothesis
+                else []
+            ),
             *_notes_on_tuning(tuning),
             *_notes_on_looks(plan),
             *([plan.few_documents] if plan.few_documents else []),
@@ -364,6 +369,8 @@ def _notes_on_tuning(tuning: Tuning | None) -> list[str]:
         f"The best {' and '.join(keys)} of {name} is at the edge of the values tried: try values beyond it."
         for name, keys in found.items()
     ]
+    if tuning and tuning.tied:
+        notes.append(f"Several of the values tried are equally good for {', '.join(tuning.tied)}: the first was taken.")
     return [*notes, *([f"{failed} of {len(tuning.trials)} trials of tuning diverged."] if tuning and failed else [])]
 
 

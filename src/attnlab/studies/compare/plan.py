@@ -222,7 +222,7 @@ def make_plan(
     data: Data | None = None,
     jobs: int = 0,
     quick: bool = False,
-    tune: Sequence[str] = (),
+    tune: str | Sequence[str] = (),
     tune_on: str | None = None,
     tune_seeds: int = 1,
     trust_code: bool = False,
@@ -259,11 +259,11 @@ def make_plan(
         specimens = tuple(one.with_default("train", "epochs", epochs) for one in specimens)
     threads = max(one.settings(0).train.threads or 1 for one in specimens)
     numbers = seed_numbers(seeds, _QUICK_SEEDS if quick else _SEEDS)
-    tuned = _read_tuned(tune, varied)
+    tuned = _read_tuned([tune] if isinstance(tune, str) else tune, varied)
     if tuned and not 1 <= tune_seeds <= _MOST_SEEDS:
         raise UserError(f"--tune-seeds must be a number from 1 to {_MOST_SEEDS}, not {tune_seeds}")
-    if tune_on and not tuned:
-        raise UserError("--tune-on needs --tune: name the settings to tune, such as --tune train.lr=0.001,0.002")
+    if (tune_on or tune_seeds != 1) and not tuned:
+        raise UserError("--tune-on and --tune-seeds need --tune: add settings, such as --tune train.lr=0.001,0.002")
     trials = len(specimens) * tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
     at_a_time = job_count(jobs, threads, max(len(specimens) * len(numbers), trials))
     fields = {**asdict(data), "jobs": at_a_time, "quick": quick, "title": _default_title(specimens, task), **more}

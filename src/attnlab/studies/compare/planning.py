@@ -177,7 +177,9 @@ def _read(name: str, plan: Plan, noun: str, unit: str) -> tuple[Pilot, list[str]
         sum(one.values["seconds"] + one.measured.measuring for one in every) / len(every),
     )
     if found.components.cautious == Components(0.0, 0.0, 0.0, 0.0):
-        raise UserError(f"{said} has the same result in every run, so there is nothing to plan from: use other data")
+        raise UserError(
+            f"the sides of every pair of {said} were equal in every run: train the pilot longer, or use more data"
+        )
     return found, _about_pilot(plan, found, pilot, noun, unit)
 
 

@@ -49,12 +49,22 @@ class Tuning:
     chosen: dict[str, dict[str, Any]]
 
     @property
+    def tied(self) -> list[str]:
+        """The specimens for which several combinations are equally good, so that the first was taken."""
+        found = []
+        for name, values in self.chosen.items():
+            figures = [one.figure for one in self.trials if one.specimen == name]
+            best = next((one.figure for one in self.trials if one.specimen == name and one.values == values), None)
+            found += [name] if figures.count(best) > 1 else []
+        return found
+
+    @property
     def at_edge(self) -> dict[str, list[str]]:
-        """By specimen: the settings whose best value is the smallest or largest of three or more numbers tried."""
+        """By specimen: the settings whose best value is the smallest or largest of the numbers tried."""
         numeric = {
             one.setting: sorted(one.values)
             for one in self.settings
-            if len(one.values) > 2 and all(isinstance(value, int | float) for value in one.values)
+            if all(isinstance(value, int | float) for value in one.values)
         }
         found = {
             name: [key for key, tried in numeric.items() if values[key] in (tried[0], tried[-1])]
