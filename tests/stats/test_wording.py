@@ -65,7 +65,7 @@ def test_equivalence_is_a_test_of_its_own() -> None:
     assert "Equivalence within 0.2 points is not shown: two one-sided tests, p = " in strict
     several = stats.mcnemar(same, other, alpha=0.05 / 3, margin=0.02)
     said = stats.in_words(several, adjusted=1.0, comparisons=3)
-    assert "which must be below 0.017 for this many comparisons, 96.7 % interval" in said
+    assert "which must be below 0.017 for this many comparisons and looks, 96.7 % interval" in said
 
 
 def test_what_is_excluded_is_adjusted_like_the_p_beside_it() -> None:
