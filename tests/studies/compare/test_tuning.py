@@ -166,6 +166,7 @@ def test_seeds_added_later_are_counted_as_a_look(compared: Compared, tmp_path: P
     resume(folder, Console(quiet=True))
     result = read_json(folder / "result.json")
     assert result["seeds"] == [0, 1, 2]
+    assert result["command"] == f"{before['command']}; attnlab resume FOLDER --seeds 0,1,2"
     assert result["registration"] | {"seeds": [0, 1], "looks": 2, "seeds_added": [2]} == result["registration"]
     (note,) = (one for one in result["verdict"] if one.startswith("Seeds 2 were added after a result was known"))
     assert "this is look 2. Every p is multiplied by the number of looks." in note

@@ -290,7 +290,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
         study=plan.study,
         title=plan.title,
         question=plan.question,
-        command=plan.command,
+        command=plan.command + _seeds_added(plan),
         seconds=round(sum(one.values["seconds"] + one.measured.measuring for one in every), 1),
         quick=plan.quick,
         task=config.task.name,
@@ -348,6 +348,11 @@ def _registration(plan: Plan, column: Figure) -> _Registration:
         checksums=fingerprints(plan),
         before_training=not plan.runs,
     )
+
+
+def _seeds_added(plan: Plan) -> str:
+    """The command that added seeds, if any were added."""
+    return f"; attnlab resume FOLDER --seeds {','.join(map(str, plan.seeds))}" if plan.looks else ""
 
 
 def _notes_on_looks(plan: Plan) -> list[str]:
