@@ -9,6 +9,7 @@ AttnlabError            1  something failed
 ├── CheckpointError     1  a damaged or incompatible checkpoint
 ├── StorageError        1  a disk error
 ├── Diverged            3  the loss of a training is not finite
+├── PeerLost           75  another process of the same training has ended
 └── Interrupted       130  stopped on request, with everything saved
 
 Anything else is a bug: exit code 70, with the traceback in a file.
@@ -63,6 +64,12 @@ class Diverged(AttnlabError):
     """The loss of a training is not finite."""
 
     exit_code = 3
+
+
+class PeerLost(AttnlabError):
+    """Another process of the same training has ended."""
+
+    exit_code = 75
 
 
 class Interrupted(AttnlabError):

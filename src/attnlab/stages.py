@@ -19,12 +19,13 @@ from attnlab.corpora import Corpus, Question
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.folders import locked, note_without_manifest, refuse_existing
 from attnlab.model import LanguageModel, load_model, meta_model
+from attnlab.processes import Ranks, process_group
 from attnlab.records import optional
 from attnlab.runs import FORMAT, DataSource, Run, RunRecord, movable, unused_path
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
-from attnlab.train import Ranks, Step, Trainer, choose_threads, process_group, retain_freed_memory
+from attnlab.train import Step, Trainer, choose_threads, retain_freed_memory
 from attnlab.word_split import split_words
 
 _Announce = Callable[[str], None]

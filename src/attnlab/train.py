@@ -8,7 +8,6 @@ losses it would have had. Under torchrun, each process takes its share of the sa
 from __future__ import annotations
 
 import ctypes
-import gc
 import json
 import math
 import os
@@ -34,6 +33,7 @@ from attnlab.folders import add_files, disk, read_json, reporting_damage, to_jso
 from attnlab.kernels import vocabulary
 from attnlab.machine import cores, memory_held
 from attnlab.model import LanguageModel, load_weights, model_files, read_tensors, to_bytes
+from attnlab.processes import Ranks
 from attnlab.runs import FORMAT, MetricsMark, Run
 from attnlab.taps import eval_mode
 from attnlab.tasks import Example, Task
@@ -53,46 +53,6 @@ class Step:
     rate: float  # learning rate as a share of its peak
     tokens: int  # since the start, without padding
     seconds: float  # since the start, without interruptions
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """This process's rank among those that train together."""
-
-    rank: int = 0
-    world: int = 1
-
-    @property
-    def first(self) -> bool:
-        """Whether this process writes files and prints."""
-        return self.rank == 0
-
-    def total(self, *values: float) -> list[float]:
-        """Sum numbers over all processes."""
-        total = torch.tensor(values, dtype=torch.float64)
-        if self.world > 1:
-            distributed.all_reduce(total)
-        return total.tolist()
-
-    def wait(self) -> None:
-        """Wait for all processes."""
-        if self.world > 1:
-            distributed.barrier()
-
-
-@contextmanager
-def process_group() -> Iterator[Ranks]:
-    """Join the processes started by torchrun, or run alone."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Ranks()
-        return
-    distributed.init_process_group("gloo")
-    try:
-        yield Ranks(distributed.get_rank(), distributed.get_world_size())
-        distributed.barrier()
-    finally:
-        gc.collect()  # gloo aborts when buckets outlive the group
-        distributed.destroy_process_group()
 
 
 def retain_freed_memory() -> None:

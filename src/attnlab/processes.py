@@ -1,0 +1,136 @@
+"""Several processes that train one model: their group, and a model that is copied to each or sharded over all.
+
+A copied model is the usual one: every process holds all weights and the gradients are averaged. A sharded model is for
+models that do not fit: every process holds a part of each weight, gathered when it is used. Checkpoints hold full
+tensors in either case, so that any number of processes of either kind can resume them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from attnlab.errors import PeerLost
+from attnlab.model import Block
+
+_BACKENDS = {"cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's rank among those that train together."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and prints."""
+        return self.rank == 0
+
+    def total(self, *values: float) -> list[float]:
+        """Sum numbers over all processes."""
+        total = torch.tensor(values, dtype=torch.float64)
+        if self.world > 1:
+            distributed.all_reduce(total)
+        return total.tolist()
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+        self.total(0.0)
+
+
+@contextmanager
+def process_group(device: torch.device | None = None) -> Iterator[Ranks]:
+    """Join the processes started by --processes or torchrun, or run alone; PeerLost if another process ends early."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Ranks()
+        return
+    with _noticing_lost_peers():
+        distributed.init_process_group(_BACKENDS.get(device.type if device else "cpu", "gloo"))
+        try:
+            ranks = Ranks(distributed.get_rank(), distributed.get_world_size())
+            yield ranks
+            ranks.wait()
+        finally:
+            gc.collect()  # gloo aborts when buckets outlive the group
+            distributed.destroy_process_group()
+
+
+@contextmanager
+def _noticing_lost_peers() -> Iterator[None]:
+    """Turn errors of communication into PeerLost."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, distributed.DistError) or re.search(r"gloo|nccl|by peer|Broken pipe", str(error), re.I):
+            raise PeerLost(
+                "another process of this training has ended: see its message, or continue with: attnlab resume FOLDER"
+            ) from error
+        raise
+
+
+def restarted() -> bool:
+    """Whether this process was started again after another had failed: the run is then resumed."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def distribute(module: nn.Module, ranks: Ranks, shard: bool = False) -> nn.Module:
+    """Copy a module to all processes, or shard it over them; sharding replaces the parameters: optimizers come after."""
+    if shard and ranks.world > 1:
+        return _shard(module, init_device_mesh(next(module.parameters()).device.type, (ranks.world,)))
+    return DistributedDataParallel(module) if ranks.world > 1 else module
+
+
+def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Shard attention and MLP of every block, and then the rest.
+
+    A block is not sharded as a whole, since its weights are gathered when its forward is called, and a language model calls
+    other methods of its last block.
+    """
+    for block in [one for one in module.modules() if isinstance(one, Block)]:
+        for part in (block.attn, block.mlp):
+            fully_shard(part, mesh=mesh)
+        register_fsdp_forward_method(block.attn, "across")
+    fully_shard(module, mesh=mesh)
+    return module
+
+
+def no_sync(module: nn.Module, last: bool) -> AbstractContextManager[None]:
+    """Leave gradients of a part of a batch unsynchronised, unless it is the last part."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(last)
+    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
+
+
+def full(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return full tensors on the CPU; all processes must call it."""
+    return {name: full_tensor(tensor).detach().cpu() for name, tensor in tensors.items()}
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather a sharded tensor; all processes must call it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def share_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """Shard a full tensor, which all processes hold, as another one is sharded."""
+    if not isinstance(like, DTensor):
+        return tensor
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def shares_of(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Shard full tensors as those of the same names are, for loading; names and shapes are not checked."""
+    return {name: share_of(one, like[name]) if name in like else one for name, one in tensors.items()}
