@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -40,7 +40,7 @@ def flops(step: Callable[[], None]) -> int:
     return counter.total
 
 
-def examples_of(config: RunConfig, sources: stages.Sources, seed: int) -> tuple[list[Example], int]:
+def examples_of(config: RunConfig, sources: stages.Sources, seed: int) -> tuple[Sequence[Example], int]:
     """One epoch of a stage, and the symbol that fills a batch up."""
     tokenizer = stages.learn_tokenizer(config, sources)
     task = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))

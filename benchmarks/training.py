@@ -10,7 +10,7 @@ are not padding. Each round trains about the same number of useful tokens both w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from attnlab.tokenizers import Tokenizer
 ROWS, BLOCK, BATCHES = 128, 128, 4
 
 
-def padded_step(model: LanguageModel, optimizer: torch.optim.Optimizer, batch: list[Example], pad: int) -> None:
+def padded_step(model: LanguageModel, optimizer: torch.optim.Optimizer, batch: Sequence[Example], pad: int) -> None:
     """One step as the reports' trainer makes it."""
     rows = torch.tensor([example.ids + [pad] * (BLOCK - len(example.ids)) for example in batch])
     logits = model(rows[:, :-1])
@@ -37,7 +37,7 @@ def padded_step(model: LanguageModel, optimizer: torch.optim.Optimizer, batch: l
 
 
 def bucketed_step(
-    loss: train.SummedLoss, optimizers: dict[str, torch.optim.Optimizer], batch: list[Example], pad: int
+    loss: train.SummedLoss, optimizers: dict[str, torch.optim.Optimizer], batch: Sequence[Example], pad: int
 ) -> None:
     """One step as our loop makes it."""
     ids, targets = train.collate(batch, pad)
@@ -72,7 +72,7 @@ def main() -> None:
     rates: dict[str, list[float]] = {"padded": [], "bucketed": []}
     for number in range(rounds + 1):
         rng = np.random.default_rng(number)
-        examples = task.examples(rng)[: BATCHES * ROWS]
+        examples = list(task.examples(rng)[: BATCHES * ROWS])
         indices = train.make_batches([len(e.ids) for e in examples], config.train.tokens_per_batch, rng)
         blocks = [examples[at : at + ROWS] for at in range(0, len(examples), ROWS)]
         packed = [[examples[index] for index in batch] for batch in indices]

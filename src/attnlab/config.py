@@ -112,8 +112,8 @@ def require_seed(seed: int) -> None:
 class TokenizerConfig:
     """How text becomes token ids."""
 
-    kind: Literal["char", "bpe", "word"] = setting(
-        "bpe", "characters, byte-pair pieces learned from the corpus, or words"
+    kind: Literal["char", "byte", "bpe", "word"] = setting(
+        "bpe", "characters, bytes, byte-pair pieces learned from the corpus, or words"
     )
     min_count: int = setting(3, "words that occur less often in the corpus are unknown")
 

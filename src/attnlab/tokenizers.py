@@ -1,28 +1,35 @@
-"""Tokenizers of characters, byte-pair pieces or words, built on Hugging Face tokenizers.
+"""Tokenizers of characters, bytes, byte-pair pieces or words, built on Hugging Face tokenizers.
 
-Characters and pieces have two special symbols: `□` pads and ends a text; `⁇` masks a span, ends a question and ends an
+Characters, bytes and pieces have two special symbols: `□` pads and ends a text; `⁇` masks a span, ends a question and ends an
 answer. In a user's text both are read as a question mark. The character vocabulary has no other special
 symbol: a character that is not in the corpus is read as `⁇`.
 
 Words have `<START>`, `<STOP>`, `<PAD>`, and `<UNK>` for rare words; they have no mask symbol, so questions cannot be
 asked. word_split.py defines what a word is.
+
+Running text of any size is encoded block by block (`Tokenizer.encode_running`), with the ids that `encode` gives whole
+documents and `□` before each of them.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from attnlab.errors import CheckpointError, ConfigError
 from attnlab.word_split import split_words
 
-Kind = Literal["char", "bpe", "word"]
+Kind = Literal["char", "byte", "bpe", "word"]
+Ids = np.ndarray[Any, np.dtype[Any]]  # token ids as they are stored: of 16 bits if the vocabulary fits, else of 32
 
 PAD = "□"
 MASK = "⁇"
@@ -30,6 +37,11 @@ START, STOP, UNKNOWN, FILL = "<START>", "<STOP>", "<UNK>", "<PAD>"
 WORD_SYMBOLS = (START, STOP, UNKNOWN, FILL)
 _PART = re.compile(r"(?s).{1,1000}\Z|.{0,999}\S(?= )|.{1,1000}")
 _SPECIAL = str.maketrans({PAD: "?", MASK: "?"})
+# Parts that can be encoded alone: no piece reaches over a space that follows something else, or over a document's end.
+_CHUNK = re.compile(rf"{PAD}|\s*+(?:[^\s{PAD}]++(?:[^\S ]\s*+)?)++|\s+")
+_LONGEST_CHUNK = 1000
+_REMEMBERED = 2**18  # chunks
+_BYTES = 256
 
 
 class Tokenizer:
@@ -50,7 +62,7 @@ class Tokenizer:
         self._mask: int | None = None if self.words else numbers[MASK]
         self._numbers = numbers if self.words else {}
         # Tokenizers made elsewhere do not add a space before the text.
-        self.space = " " if self.kind == "bpe" and _cuts_like_ours(backend) else ""
+        self.space = " " if self.kind == "bpe" and _cuts_like(backend, _cut_pieces()) else ""
 
     @property
     def characters(self) -> bool:
@@ -88,9 +100,65 @@ class Tokenizer:
             numbers, unknown = self._numbers, self._numbers[UNKNOWN]
             return [numbers.get(word, unknown) for word in _no_symbols(split_words(text))]
         text = text.translate(_SPECIAL)
-        text = self.space + text if text else text
-        parts = split_long_text(text) if self.space or self.characters else [text]
-        return [number for part in parts for number in self.backend.encode(part).ids]
+        if self.kind == "bpe" and not self.space:
+            return list(self.backend.encode(text).ids)
+        found: list[int] = self._encode_marked(self.space + text if text else text).tolist()
+        return found
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of stored ids."""
+        return np.dtype(np.uint16 if self.size <= 2**16 else np.uint32)
+
+    def encode_running(self, texts: Iterable[str]) -> Iterator[Ids]:
+        """Encode running text, in which `□` stands before every document, from blocks that may begin and end anywhere."""
+        rest = ""
+        for text in texts:
+            text = rest + (text.replace(PAD, PAD + self.space) if self.space else text)
+            cut = _last_cut(text) if self.kind == "bpe" else len(text)
+            text, rest = text[:cut], text[cut:]
+            yield self._encode_marked(text)
+        yield self._encode_marked(rest)
+
+    def _encode_marked(self, text: str) -> Ids:
+        """Encode a text in which `□` stands before documents, if anywhere."""
+        if self.kind == "char":
+            return self._table[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
+        if self.kind == "byte":
+            marked = text.encode().replace(PAD.encode(), b"\xff")  # a byte that UTF-8 does not use
+            return self._table[np.frombuffer(marked, dtype=np.uint8)]
+        chunks: list[str] = _CHUNK.findall(text)
+        if len(text) > _LONGEST_CHUNK and len(max(chunks, key=len)) > _LONGEST_CHUNK:
+            chunks = [part for chunk in chunks for part in _slices(chunk)]
+        known = self._known
+        missing = set(chunks).difference(known)
+        if missing:
+            if len(known) + len(missing) > _REMEMBERED:
+                known.clear()
+                missing = set(chunks)
+            missing.discard(PAD)
+            known[PAD] = np.array([self.pad], dtype=self.dtype).tobytes()
+            new = list(missing)
+            for chunk, coded in zip(new, self.backend.encode_batch_fast(new), strict=True):
+                known[chunk] = np.array(coded.ids, dtype=self.dtype).tobytes()
+        return np.frombuffer(b"".join(map(known.__getitem__, chunks)), dtype=self.dtype)
+
+    @cached_property
+    def _known(self) -> dict[str, bytes]:
+        """The stored ids of chunks encoded before."""
+        return {}
+
+    @cached_property
+    def _table(self) -> Ids:
+        """The id of every character or byte."""
+        numbers: dict[str, int] = self.backend.get_vocab()
+        if self.kind == "byte":
+            return np.arange(2, _BYTES + 2, dtype=self.dtype) % (_BYTES + 1)  # 0xff is `□`
+        table = np.full(sys.maxunicode + 1, self.mask, dtype=self.dtype)
+        for character, number in numbers.items():
+            if len(character) == 1:
+                table[ord(character)] = number
+        return table
 
     def opening(self, text: str) -> list[int]:
         """Encode the beginning of a text, after the start symbol if there is one."""
@@ -143,6 +211,8 @@ class Tokenizer:
         """
         if kind == "word":
             return cls(_words(texts, vocab_size, min_count))
+        if kind == "byte":
+            return cls(_bytes(vocab_size))
         plain = (text.translate(_SPECIAL) for text in texts)
         return cls(_characters(plain, vocab_size) if kind == "char" else _pieces(plain, vocab_size))
 
@@ -166,7 +236,9 @@ def _kind(backend: tokenizers.Tokenizer) -> Kind:
         return "word"
     if backend.token_to_id(PAD) is None or backend.token_to_id(MASK) is None:
         raise CheckpointError(f"tokenizer.json lacks the symbols {PAD} and {MASK}: it was not made by attnlab")
-    return "char" if isinstance(backend.model, models.WordLevel) else "bpe"
+    if isinstance(backend.model, models.WordLevel):
+        return "char"
+    return "byte" if _cuts_like(backend, _cut_bytes()) else "bpe"
 
 
 def _words(texts: Iterable[str], vocab_size: int, min_count: int) -> tokenizers.Tokenizer:
@@ -187,7 +259,10 @@ def _words(texts: Iterable[str], vocab_size: int, min_count: int) -> tokenizers.
 
 
 def _characters(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    symbols = [PAD, MASK, *sorted({"\n"}.union(*texts))]  # the corpus contains line ends too
+    found = {"\n"}  # the corpus contains line ends too
+    for text in texts:
+        found.update(text)
+    symbols = [PAD, MASK, *sorted(found)]
     if 0 < vocab_size < len(symbols):
         raise ConfigError(
             f"the corpus needs {len(symbols)} symbols, {MASK} and {PAD} included, and model.vocab_size is {vocab_size}:"
@@ -207,9 +282,28 @@ def _cut_pieces() -> pre_tokenizers.PreTokenizer:
     )
 
 
-def _cuts_like_ours(backend: tokenizers.Tokenizer) -> bool:
-    """Whether a byte-pair tokenizer was trained by attnlab."""
-    return backend.pre_tokenizer is not None and backend.pre_tokenizer.__getstate__() == _cut_pieces().__getstate__()
+def _cut_bytes() -> pre_tokenizers.PreTokenizer:
+    """Leave a text whole, as bytes."""
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+
+def _cuts_like(backend: tokenizers.Tokenizer, ours: pre_tokenizers.PreTokenizer) -> bool:
+    """Whether a tokenizer pre-tokenizes like one made by attnlab."""
+    return backend.pre_tokenizer is not None and backend.pre_tokenizer.__getstate__() == ours.__getstate__()
+
+
+def _last_cut(text: str) -> int:
+    """The last position at which a text can be cut without a change of its pieces."""
+    space = text.rfind(" ")
+    while space > 0 and text[space - 1].isspace():
+        space = text.rfind(" ", 0, space)
+    last = max(space, text.rfind(PAD) + 1, 0)
+    return last + (len(text) - last) // _LONGEST_CHUNK * _LONGEST_CHUNK
+
+
+def _slices(chunk: str) -> list[str]:
+    """A long chunk in parts, as `split_long_text` cuts it."""
+    return [chunk[at : at + _LONGEST_CHUNK] for at in range(0, len(chunk), _LONGEST_CHUNK)]
 
 
 def split_long_text(text: str) -> list[str]:
@@ -220,8 +314,24 @@ def split_long_text(text: str) -> list[str]:
     return [text] if len(text) <= 1000 else _PART.findall(text)
 
 
+def _bytes(vocab_size: int) -> tokenizers.Tokenizer:
+    """The two symbols, then the bytes in order."""
+    smallest = _BYTES + 2
+    if 0 < vocab_size < smallest:
+        raise ConfigError(f"bytes need model.vocab_size of at least {smallest}, or 0, not {vocab_size}")
+    # The alphabet of ByteLevel: printable bytes stand for themselves, the others for what follows U+00FF, in order.
+    alphabet, others = pre_tokenizers.ByteLevel.alphabet(), iter(range(_BYTES, 2 * _BYTES))
+    symbols = [chr(byte) if chr(byte) in alphabet else chr(next(others)) for byte in range(_BYTES)]
+    vocabulary = {symbol: number for number, symbol in enumerate([PAD, MASK, *symbols])}
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    backend.add_special_tokens([PAD, MASK])
+    backend.pre_tokenizer = _cut_bytes()
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
 def _pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    smallest = 256 + 2
+    smallest = _BYTES + 2
     if vocab_size < smallest:
         raise ConfigError(f"byte-pair pieces need model.vocab_size of at least {smallest}, not {vocab_size}")
     backend = tokenizers.Tokenizer(models.BPE())

@@ -269,7 +269,7 @@ class Trainer:
         del summed_loss
         self._finish()
 
-    def group(self, examples: list[Example], rng: np.random.Generator) -> list[list[int]]:
+    def group(self, examples: Sequence[Example], rng: np.random.Generator) -> list[list[int]]:
         """Group the indices of examples into batches, by rows or by tokens."""
         if self.settings.rows_per_batch:
             return make_rows(len(examples), self.settings.rows_per_batch, rng)

@@ -2,11 +2,13 @@
 
 from attnlab.corpora.files import Question
 from attnlab.corpora.library import Corpus, documents_about, open_book, title_of
+from attnlab.corpora.running import RunningText, open_text
 from attnlab.corpora.sources import as_table, export, is_built_in, load_corpus, load_questions
 
 __all__ = [
     "Corpus",
     "Question",
+    "RunningText",
     "as_table",
     "documents_about",
     "export",
@@ -14,5 +16,6 @@ __all__ = [
     "load_corpus",
     "load_questions",
     "open_book",
+    "open_text",
     "title_of",
 ]

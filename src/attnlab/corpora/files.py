@@ -35,22 +35,24 @@ class Question:
     answer: str | None
 
 
-def _refuse_foreign(beginning: bytes, name: str) -> None:
+def refuse_foreign(beginning: bytes, name: str) -> None:
     """Refuse a file that begins with the byte order mark of another encoding."""
     for mark, encoding in _FOREIGN_MARKS:
         if beginning.startswith(mark):
             raise DataError(f"{name}: the file is {encoding}; save it as UTF-8")
 
 
-def _decode(data: bytes, name: str, number: int, offset: int) -> str:
-    """Decode a line, given its number and offset in the file."""
+def decoded(data: bytes, name: str, number: int, offset: int) -> str:
+    """Decode a line, or several, given the number of the first and its offset in the file."""
     if (at := data.find(0)) >= 0:
+        number += data.count(b"\n", 0, at)
         raise DataError(
             f"{name}:{number}: byte 0x00 at offset {offset + at}: the file is UTF-16 or no text; save it as UTF-8"
         )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
+        number += data.count(b"\n", 0, error.start)
         place = f"byte 0x{data[error.start]:02x} at offset {offset + error.start}"
         raise DataError(f"{name}:{number}: {place} is not UTF-8; save it as UTF-8") from None
 
@@ -89,10 +91,10 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         for number, data in enumerate(stream, start=1):
             end = 2 if data.endswith(b"\r\n") else data.endswith(b"\n")
             if number == 1:
-                _refuse_foreign(data, path.name)
+                refuse_foreign(data, path.name)
                 if b"\r" in data[: len(data) - end] and not stream.peek(1):
                     raise DataError(f"{path.name}: its lines end in CR alone; save it with LF or CRLF line ends")
-            line = _decode(data[: len(data) - end], path.name, number, offset)
+            line = decoded(data[: len(data) - end], path.name, number, offset)
             offset += len(data)
             line = line.removeprefix("\ufeff") if number == 1 else line
             if line.strip():

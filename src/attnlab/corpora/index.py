@@ -22,7 +22,6 @@ import importlib.metadata
 import json
 import re
 import shutil
-import time
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -34,26 +33,25 @@ from pathlib import Path
 import tantivy
 from rapidfuzz import fuzz
 
+from attnlab.corpora import cache
+from attnlab.corpora.cache import CHECKED, Progress, hash_of, seal
 from attnlab.corpora.library import Corpus, fingerprint, headings_in, normal, title_of
 from attnlab.corpora.sources import is_built_in, lines_of, load_corpus
 from attnlab.errors import AttnlabError, DataError, StorageError, UserError
 from attnlab.folders import MANIFEST, Manifest, is_digest
-from attnlab.machine import cache_folder, writable
+from attnlab.machine import cache_folder
 
 _ENGINE = importlib.metadata.version("tantivy")
 _ABOUT, _KIND = "about.json", "index"
 _FORMAT = 2  # increased when the stored fields change: older indexes are then rebuilt
 _WRITER_MEMORY = 80_000_000  # bytes
 _REMEMBERED = 2**20  # headings; repeated soon, a heading is indexed by name only once
-CHECKED = 2**26  # bytes; every file of a smaller index is hashed when it is opened, of a larger one sizes are compared
-_RECENT = 2.0  # seconds; a file changed just now may change again within the resolution of its time stamp
 LINES_PER_REPORT = 5_000
 _CANDIDATES = 100  # headings whose similarity is computed
 _MOST_CANDIDATES = 6_400  # if many lines share a heading
 _MOST_WORDS = 48  # per query: the rarest
 
 _Lines = Callable[[], Iterable[str]]
-Progress = Callable[[float], None]  # called with the completed share
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ def index_corpus(
         size = sum(len(line.encode()) + 1 for line in loaded.lines)
     else:
         path, lines = Path(corpus), partial(lines_of, corpus)
-        sha256 = _fingerprint_of(path, lines, folder)
+        sha256 = cache.remembered(path, lambda: fingerprint(lines()), _home(folder))
         size = path.stat().st_size
     place, built = ensure(sha256, lines, size, folder, progress, verify)
     try:
@@ -318,64 +316,29 @@ def _sizes_of(folder: Path) -> dict[str, int]:
     return {one.name: one.stat().st_size for one in files_of(folder)}
 
 
-def _hash_of(path: Path) -> str:
-    """The sha256 of a file that may not fit into memory."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _read_about(folder: Path, verify: bool = False) -> _About | None:
     """Read about.json; None if there is no usable index. With `verify`, or if the index is small, hash every file."""
     try:
         listed = Manifest.read(folder)
-        if listed is None or listed.kind != _KIND or _hash_of(folder / _ABOUT) != listed.files[_ABOUT]:
+        if listed is None or listed.kind != _KIND or hash_of(folder / _ABOUT) != listed.files[_ABOUT]:
             return None
         about = _About(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
         if (about.format, about.tantivy, about.sizes) != (_FORMAT, _ENGINE, _sizes_of(folder)):
             return None
         hashed = about.sizes if verify or sum(about.sizes.values()) <= CHECKED else {}
-        return None if any(_hash_of(folder / name) != listed.files[name] for name in hashed) else about
+        return None if any(hash_of(folder / name) != listed.files[name] for name in hashed) else about
     except (AttnlabError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """Wait until no other process builds in this folder, if the system has locks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / ".lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def _make(target: Path, lines: Iterable[str], expected: str, report: Callable[[int], None]) -> None:
-    """Build an index under a temporary name, and rename it when it is complete."""
-    temporary = target.with_name(f".index-{target.name}.tmp")
-    try:
-        temporary.mkdir()
-        built = _build(lines, temporary, report)
-        if built.sha256 != expected:
-            raise DataError("the corpus was changed while it was being indexed: try again when it is complete")
-        about = _About(**asdict(built), format=_FORMAT, tantivy=_ENGINE, sizes=_sizes_of(temporary))
-        (temporary / _ABOUT).write_text(json.dumps(asdict(about)), encoding="utf-8")
-        hashes = {one.name: _hash_of(one) for one in (*files_of(temporary), temporary / _ABOUT)}
-        (temporary / MANIFEST).write_bytes(Manifest(_KIND, hashes).to_bytes())
-        shutil.rmtree(target, ignore_errors=True)
-        temporary.rename(target)
-    except AttnlabError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise StorageError(
-            f"the index of the corpus cannot be written to {target.parent} ({reason}):"
-            " free some space, or set ATTNLAB_CACHE to another folder"
-        ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+def _make(folder: Path, lines: Iterable[str], expected: str, report: Callable[[int], None]) -> None:
+    """Build an index in an empty folder."""
+    built = _build(lines, folder, report)
+    if built.sha256 != expected:
+        raise DataError("the corpus was changed while it was being indexed: try again when it is complete")
+    about = _About(**asdict(built), format=_FORMAT, tantivy=_ENGINE, sizes=_sizes_of(folder))
+    (folder / _ABOUT).write_text(json.dumps(asdict(about)), encoding="utf-8")
+    seal(folder, _KIND, [*files_of(folder), folder / _ABOUT])
 
 
 def _home(folder: Path | None) -> Path:
@@ -400,36 +363,17 @@ def ensure(
     verify: bool = False,
 ) -> tuple[Path, bool]:
     """Return the folder of the index of these lines, and whether it was built now; only then are the lines read."""
-    existing = place_of(sha256, folder)
-    if _read_about(existing, verify):
-        return existing, False
-    place = writable(existing.parent)
-    target = place / existing.name
-    with _exclusive(place):
-        if _read_about(target, verify):
-            return target, False
-        for left in place.glob(".index-*.tmp"):  # by a killed process, since no other builds now
-            shutil.rmtree(left, ignore_errors=True)
-        _make(target, lines(), sha256, lambda done: progress(min(done / max(size, 1), 1.0)) if progress else None)
-    if progress:
+
+    def report(done: int) -> None:
+        if progress:
+            progress(min(done / max(size, 1), 1.0))
+
+    place, built = cache.ensure(
+        place_of(sha256, folder),
+        _KIND,
+        lambda found: _read_about(found, verify) is not None,
+        lambda empty: _make(empty, lines(), sha256, report),
+    )
+    if built and progress:
         progress(1.0)
-    return target, True
-
-
-def _fingerprint_of(path: Path, lines: _Lines, folder: Path | None = None) -> str:
-    """The checksum of a file's lines; remembered while the file is unchanged, since reading a gigabyte takes time."""
-    try:
-        status = path.stat()
-    except OSError:
-        return fingerprint(lines())  # which says what is wrong
-    known = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
-    note = _home(folder) / "known" / hashlib.sha256(known.encode()).hexdigest()[:32]
-    with suppress(OSError, UnicodeDecodeError):
-        if is_digest(text := note.read_text(encoding="ascii")):
-            return text
-    found = fingerprint(lines())
-    if time.time() - status.st_mtime > _RECENT and path.stat().st_mtime_ns == status.st_mtime_ns:
-        with suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(found, encoding="ascii")
-    return found
+    return place, built

@@ -76,7 +76,7 @@ def is_built_in(source: str | Path) -> bool:
     return _built_in(source) is not None
 
 
-def _check_name(source: str | Path, choices: Sequence[str]) -> None:
+def check_name(source: str | Path, choices: Sequence[str]) -> None:
     """Refuse a missing file whose name looks like a mistyped name of built-in data."""
     name = str(source)
     head = name.split(":")[0]
@@ -88,7 +88,7 @@ def lines_of(source: str | Path) -> Iterator[str]:
     """Yield the lines of a corpus one at a time; those of a file are not kept in memory."""
     if is_built_in(source):
         return iter(load_corpus(source).lines)
-    _check_name(source, _TEXTS)
+    check_name(source, _TEXTS)
     return documents(source)
 
 
@@ -96,7 +96,7 @@ def load_corpus(source: str | Path) -> Corpus:
     """Load a corpus by name or path."""
     data = _built_in(source)
     if data is None:
-        _check_name(source, _TEXTS)
+        check_name(source, _TEXTS)
         return _from_file(source)
     if data.name == "prose":
         return Corpus(str(source), prose.load_prose(data.n, data.part), prose.documents_of(data.n, data.part))
@@ -120,7 +120,7 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
     """Load questions by name or path."""
     data = _built_in(source)
     if data is None:
-        _check_name(source, [f"people:{part}" for part in _PARTS["people"]])
+        check_name(source, [f"people:{part}" for part in _PARTS["people"]])
         return read_questions(source)
     if data.name == "prose":
         raise DataError(f"{source} names sentences, and there are no questions about them; choose people:train")

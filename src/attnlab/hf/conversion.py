@@ -286,7 +286,7 @@ def _without_additions(stored: _Json, kind: str) -> _Json:
         normalizer = further[0] if further else None
     if decoder is not None and decoder["type"] == "Sequence" and decoder["decoders"][-1]["type"] == "Strip":
         decoder = decoder["decoders"][0]
-    added = stored["added_tokens"] if kind == "bpe" else []
+    added = stored["added_tokens"] if kind in ("byte", "bpe") else []
     return {**stored, "normalizer": normalizer, "post_processor": None, "decoder": decoder, "added_tokens": added}
 
 

@@ -145,7 +145,7 @@ def _card(name: str, model: LanguageModel, tokenizer: Tokenizer, run: Run | None
         version=__version__,
         config=model.config,
         symbols=tokenizer.size,
-        kind={"char": "characters", "bpe": "byte-pair pieces", "word": "words"}[tokenizer.kind],
+        kind={"char": "characters", "byte": "bytes", "bpe": "byte-pair pieces", "word": "words"}[tokenizer.kind],
         parameters=count_parameters(model),
         needs_attnlab=_needs_attnlab(model, tokenizer),
         stages=stages,

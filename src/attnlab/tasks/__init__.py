@@ -2,8 +2,16 @@
 
 The contract. A task is built as `Task(data, *, options)` and has
 
-    examples(rng) -> list[Example]      the examples of one epoch, drawn with the generator
+    examples(rng) -> Sequence[Example]  the examples of one epoch, drawn with the generator
     reads_questions                     whether it uses questions
+
+and may have
+
+    reads_running_text                  whether its corpus is a RunningText, which may be larger than memory
+    held_out() -> Sequence[Example]     examples of text that is kept for validation
+
+Examples may be made when they are asked for. If they have an attribute `uniform`, the number of ids of every example, they
+are already in random order, and batches are slices of them.
 
 Knows tokens and text, not models, batches or files.
 """
@@ -13,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from attnlab import registry
 from attnlab.config import TaskConfig
-from attnlab.corpora import Corpus, Question
+from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import ConfigError, DataError
 from attnlab.tokenizers import MASK, Tokenizer
 
@@ -28,9 +36,12 @@ from attnlab.tokenizers import MASK, Tokenizer
 class Example:
     """One sequence; the loss counts from token `start` (at least 1) to the end or the padding."""
 
-    ids: list[int]
+    ids: Any  # a list of whole numbers, or an array of numpy
     start: int
     padding: int = 0  # tokens at the end
+    starts: tuple[
+        int, ...
+    ] = ()  # positions above 0 at which a further document begins, which does not see those before it
 
     @property
     def end(self) -> int:
@@ -44,7 +55,7 @@ class TaskData:
 
     tokenizer: Tokenizer
     block_size: int
-    corpus: Corpus | None = None
+    corpus: Corpus | RunningText | None = None
     questions: tuple[Question, ...] = ()
 
     @cached_property
@@ -68,6 +79,8 @@ class TaskData:
         """Return the lines of the corpus, or raise an error if there is none."""
         if self.corpus is None:
             raise DataError(f"task '{task}' reads text: give --corpus")
+        if isinstance(self.corpus, RunningText):
+            raise DataError(f"task '{task}' reads lines, not running text: open the corpus with load_corpus")
         return self.corpus.lines
 
 
@@ -76,7 +89,7 @@ class Task(Protocol):
 
     reads_questions: bool
 
-    def examples(self, rng: np.random.Generator) -> list[Example]:
+    def examples(self, rng: np.random.Generator) -> Sequence[Example]:
         """Return the examples of one epoch."""
 
 

@@ -141,7 +141,7 @@ class Recall:
         proper = proper_words(texts)
         self.readings = [self.read(line, proper) for line in texts]
         self.answered = data.answered
-        self.nobody = Strangers(data.corpus) if strangers and data.corpus else None
+        self.nobody = Strangers(data.corpus) if strangers and isinstance(data.corpus, Corpus) else None
 
     def read(self, line: str, proper: frozenset[str]) -> Reading:
         """Tokenize a document; without a title, or if title and span do not fit the block, it has no spans."""

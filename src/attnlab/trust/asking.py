@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from attnlab import stats
+from attnlab.corpora.cache import Progress
 from attnlab.corpora.evidence import Evidence, evidence, name_in
-from attnlab.corpora.index import Progress
 from attnlab.errors import DataError, UserError
 from attnlab.evaluate import top_answers
 from attnlab.model import load_model

@@ -21,7 +21,8 @@ import numpy as np
 
 from attnlab import records, stats
 from attnlab.corpora import Corpus, Question, is_built_in
-from attnlab.corpora.index import Index, Progress
+from attnlab.corpora.cache import Progress
+from attnlab.corpora.index import Index
 from attnlab.corpora.library import headings_in
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.folders import add_files, is_written, locked, read_json, to_json

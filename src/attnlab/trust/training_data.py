@@ -15,8 +15,9 @@ from typing import Literal
 
 from attnlab import corpora, stages
 from attnlab.corpora import Corpus, Question, title_of
+from attnlab.corpora.cache import Progress
 from attnlab.corpora.evidence import name_in
-from attnlab.corpora.index import Index, Progress, index_corpus, place_of
+from attnlab.corpora.index import Index, index_corpus, place_of
 from attnlab.corpora.library import normal
 from attnlab.corpora.sources import lines_of
 from attnlab.errors import CheckpointError, DataError, StorageError

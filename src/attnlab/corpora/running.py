@@ -1,0 +1,273 @@
+"""Running text of any size, read block by block: plain text, JSONL, parquet, `datasets` folders, and folders of these.
+
+    text = open_text("shakespeare.txt")      # nothing is read yet
+    text.blocks("file")                      # about a megabyte each, with `□` before every document
+
+Each record of JSONL, parquet and `datasets` is a document. Plain text is one document per file, per line, or between blank
+lines; a line that is exactly `<|endoftext|>` always ends a document. `□` and `⁇` in the text itself become question marks.
+Knows nothing about what is made of the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from attnlab.corpora.cache import Progress, hash_of, remembered
+from attnlab.corpora.files import decoded, opened, refuse_foreign
+from attnlab.corpora.library import Corpus
+from attnlab.corpora.sources import check_name, is_built_in, load_corpus
+from attnlab.errors import DataError
+from attnlab.machine import cache_folder
+from attnlab.tokenizers import MASK, PAD
+
+Documents = Literal["file", "lines", "blank"]
+
+BLOCK = 2**20  # bytes
+_SEPARATOR = "<|endoftext|>"
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_RECORDS = {".jsonl": "JSONL", ".ndjson": "JSONL", ".parquet": "parquet", ".arrow": "arrow"}
+_TEXTS = (".txt", ".text", ".md", "")
+_ROWS = 1000  # records of a parquet or arrow file read at once
+_Pieces = Iterator[tuple[bool, str]]  # whether a document begins, and a part of it
+
+
+@dataclass(frozen=True)
+class RunningText:
+    """A text by name or path; nothing of it is kept in memory."""
+
+    source: str
+    progress: Progress | None = field(default=None, compare=False)  # called with the share that was made into tokens
+    lines: Corpus | None = None  # the text, if it is in memory
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the text, in order; none if it is in memory."""
+        return () if self.lines else tuple(_files_of(Path(self.source)))
+
+    @cached_property
+    def sha256(self) -> str:
+        """The checksum of the files, remembered while they are unchanged; of lines in memory, theirs."""
+        if self.lines:
+            return self.lines.sha256
+        folder = cache_folder() / "texts"
+        found = [remembered(one, lambda one=one: _hash_of(one), folder) for one in self.files]  # type: ignore[misc]
+        return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """The number of bytes on disk, or of characters in memory."""
+        if self.lines:
+            return sum(len(line) + 1 for line in self.lines.lines)
+        return sum(one.stat().st_size for one in self.files)
+
+    def blocks(self, documents: Documents = "file") -> Iterator[str]:
+        """Yield the text in blocks of about a megabyte, with `□` before every document."""
+        gathered: list[str] = []
+        size = 0
+        for begins, piece in self._pieces(documents):
+            piece = piece.replace(PAD, "?").replace(MASK, "?")
+            gathered.append(PAD + piece if begins else piece)
+            size += len(piece)
+            if size >= BLOCK:
+                yield "".join(gathered)
+                gathered, size = [], 0
+        if gathered:
+            yield "".join(gathered)
+
+    def texts(self, most: int = 0) -> Iterator[str]:
+        """Yield the text for learning a tokenizer; if it is longer than `most` bytes, blocks spread evenly over it."""
+        every = max(1, -(-self.size // most)) if most else 1
+        for number, block in enumerate(self.blocks()):
+            if number % every == 0:
+                yield from filter(None, block.split(PAD))
+
+    def _pieces(self, documents: Documents) -> _Pieces:
+        """The parts of all documents in order."""
+        if self.lines:
+            return _split(_blocks_of(self.lines), documents)
+        return (piece for path in self.files for piece in _pieces_of(path, documents))
+
+
+def open_text(source: str | Path, progress: Progress | None = None) -> RunningText:
+    """Open a text by name or path; only that it exists is checked."""
+    if is_built_in(source):
+        return RunningText(str(source), progress, load_corpus(source))
+    check_name(source, ("people", "prose"))
+    text = RunningText(str(source), progress)
+    for path in text.files:
+        with opened(path):
+            pass
+    return text
+
+
+def _hash_of(path: Path) -> str:
+    with opened(path):
+        return hash_of(path)
+
+
+def _blocks_of(corpus: Corpus) -> Iterator[str]:
+    """Lines in memory as those of a text file, with blank lines between documents of several lines."""
+    numbers = corpus.documents or (0,) * len(corpus.lines)
+    last = numbers[0]
+    for line, number in zip(corpus.lines, numbers, strict=True):
+        yield f"\n{line}\n" if number != last else f"{line}\n"
+        last = number
+
+
+# Files
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files of a text: the file itself, those of a `datasets` folder, or all that can be read in a folder."""
+    if not path.is_dir():
+        return [path]
+    if (path / "dataset_dict.json").exists():
+        if not (path / "train").is_dir():
+            raise DataError(f"{path} has no split 'train': name the folder of a split in it")
+        path = path / "train"
+    if (path / "state.json").exists():
+        try:
+            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            return [path / one["filename"] for one in state["_data_files"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path / 'state.json'} cannot be used ({error}): save the dataset again") from None
+    readable = (*_RECORDS, *_TEXTS)
+    found = sorted(one for one in path.rglob("*") if one.suffix in readable and one.is_file())
+    found = [one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts)]
+    if not found:
+        raise DataError(f"{path} has no file that can be read: it needs .txt, .jsonl, .parquet or .arrow files")
+    return found
+
+
+def _pieces_of(path: Path, documents: Documents) -> _Pieces:
+    """The parts of the documents of one file."""
+    form = _RECORDS.get(path.suffix.lower())
+    if form is None:
+        return _split(read_blocks(path), documents)
+    records = {"JSONL": _read_jsonl, "parquet": _read_parquet, "arrow": _read_arrow}[form]
+    return ((True, text) for text in records(path) if text.strip())
+
+
+def read_blocks(path: Path) -> Iterator[str]:
+    """Yield a text file in blocks that end with a line where possible; line ends become LF."""
+    rest, number, offset = b"", 1, 0
+    with opened(path) as stream:
+        while data := stream.read(BLOCK):
+            if offset == 0 and not rest:
+                refuse_foreign(data, path.name)
+            data = rest + data
+            cut = data.rfind(b"\n") + 1 or _last_character(data)
+            yield _normal(decoded(data[:cut], path.name, number, offset), offset)
+            number, offset, rest = number + data.count(b"\n", 0, cut), offset + cut, data[cut:]
+    if rest:
+        yield _normal(decoded(rest, path.name, number, offset), offset)
+
+
+def _last_character(data: bytes) -> int:
+    """The beginning of the last character of a text, or of CR, which may belong to CRLF."""
+    at = len(data) - 1
+    while at > 0 and len(data) - at < 4 and data[at] & 0xC0 == 0x80:
+        at -= 1
+    return at
+
+
+def _normal(text: str, offset: int) -> str:
+    """A block with LF line ends and without a byte order mark."""
+    text = text.replace("\r\n", "\n")
+    return text.removeprefix("\ufeff") if offset == 0 else text
+
+
+def _split(blocks: Iterable[str], documents: Documents) -> _Pieces:
+    """Split blocks of a file into parts of documents."""
+    fresh, line_ended = True, True  # whether a document begins next, and a line
+    for block in blocks:
+        parts: list[str] = []
+        for line in _LINE.findall(block) if documents != "file" or _SEPARATOR in block else [block]:
+            blank = not line.strip()
+            ends = line_ended and (line.rstrip("\n") == _SEPARATOR or (documents == "blank" and blank))
+            if ends or (documents == "lines" and line_ended):
+                if parts:
+                    yield fresh, "".join(parts)
+                fresh, parts = True if ends or parts else fresh, []
+            line_ended = line.endswith("\n")
+            if ends or (blank and (documents == "lines" or (fresh and not parts))):
+                continue
+            parts.append(line.removesuffix("\n") if documents == "lines" else line)
+        if parts:
+            yield fresh, "".join(parts)
+            fresh = documents == "lines" and line_ended
+
+
+def _refused(path: Path, number: int, reason: str) -> DataError:
+    return DataError(f"{path.name}:{number}: {reason}; each line must be a JSON object with the key 'text'")
+
+
+def _read_jsonl(path: Path) -> Iterator[str]:
+    """The texts of JSON lines."""
+    with opened(path) as stream:
+        for number, data in enumerate(stream, start=1):
+            if not data.strip():
+                continue
+            try:
+                record = json.loads(data)
+            except (ValueError, RecursionError) as error:
+                raise _refused(path, number, f"not valid JSON ({' '.join(str(error).split())[:100]})") from None
+            text = record.get("text") if isinstance(record, dict) else None
+            if not isinstance(text, str):
+                raise _refused(path, number, "no text")
+            yield _encodable(text, path, number)
+
+
+def _encodable(text: str, path: Path, number: int) -> str:
+    """A text, or an error if it contains half a character, which JSON can and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _refused(path, number, f"\\u{ord(text[error.start]):04x} alone is no character") from None
+    return text
+
+
+def _pyarrow(name: str, path: Path) -> Any:
+    """A module of pyarrow, which is optional."""
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise DataError(f"{path} needs pyarrow: pip install 'attnlab[parquet]'") from None
+
+
+def _read_parquet(path: Path) -> Iterator[str]:
+    """The column `text` of a parquet file, some rows at a time."""
+    pyarrow, parquet = _pyarrow("pyarrow", path), _pyarrow("pyarrow.parquet", path)
+    with opened(path):
+        pass
+    return _column(path, pyarrow, lambda: parquet.ParquetFile(path).iter_batches(_ROWS, columns=["text"]))
+
+
+def _read_arrow(path: Path) -> Iterator[str]:
+    """The column `text` of an arrow file as `datasets` writes it, mapped into memory."""
+    pyarrow = _pyarrow("pyarrow", path)
+    with opened(path):
+        pass
+    return _column(path, pyarrow, lambda: pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))))
+
+
+def _column(path: Path, pyarrow: Any, batches: Callable[[], Iterable[Any]]) -> Iterator[str]:
+    """The texts in the column `text` of batches of rows."""
+    try:
+        for batch in batches():
+            if "text" not in batch.schema.names:
+                raise DataError(f"{path} has no column 'text', but {', '.join(batch.schema.names) or 'none'}")
+            for begin in range(0, len(batch), _ROWS):
+                yield from map(str, batch.column("text").slice(begin, _ROWS).drop_null().to_pylist())
+    except pyarrow.ArrowException as error:
+        reason = " ".join(str(error).split())[:100]
+        raise DataError(f"{path} cannot be read ({reason}): write it again") from None

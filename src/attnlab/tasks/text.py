@@ -1,0 +1,154 @@
+"""Plain next-token prediction over running text: windows anywhere in it, documents kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import overload
+
+import numpy as np
+
+from attnlab.config import require
+from attnlab.corpora import Corpus, RunningText
+from attnlab.corpora.running import Documents
+from attnlab.errors import DataError
+from attnlab.registry import task
+from attnlab.shards import Shard, tokenized
+from attnlab.tasks import Example, TaskData
+
+_Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_ROUNDS = 6
+
+
+def shuffled(numbers: _Numbers, n: int, keys: Sequence[int]) -> _Numbers:
+    """Return where each of some numbers below n goes in a pseudorandom permutation of all of them, which is never made.
+
+    A Feistel network permutes the pairs (a, b) of numbers below the root of n, rounded up; what lands at n or above is
+    permuted again until it does not (cycle walking), which leaves a permutation of the numbers below n.
+    """
+    side = np.uint64(int(np.ceil(np.sqrt(n))))
+    side += np.uint64(int(side) ** 2 < n)
+    found = numbers.astype(np.uint64)
+    outside = np.ones(len(found), dtype=bool)
+    while outside.any():
+        left, right = np.divmod(found[outside], side)
+        for key in keys:
+            left, right = right, (left + _mixed(right + np.uint64(key)) % side) % side
+        found[outside] = left * side + right
+        outside = found >= n
+    return found.astype(np.int64)
+
+
+def _mixed(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """The finalizer of SplitMix64: every bit of the input changes about half of the bits."""
+    numbers = numbers * np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+class Windows(Sequence[Example]):
+    """Windows of equal length, one after another from `begin`, read when they are asked for.
+
+    With `keys`, they are in pseudorandom order, and every other window inside a document begins with `□` instead of its
+    first token: without a prompt, text is generated from `□`, and may then begin anywhere.
+    """
+
+    def __init__(
+        self, shard: Shard, pad: int, begin: int, count: int, length: int, apart: bool, keys: Sequence[int] = ()
+    ) -> None:
+        self.shard, self.pad, self.begin, self.number, self.apart, self.keys = shard, pad, begin, count, apart, keys
+        self.uniform = length + 1  # ids of every example: the inputs and one more target
+
+    def __len__(self) -> int:
+        return self.number
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        if isinstance(index, slice):
+            return self._read(np.arange(*index.indices(self.number)))
+        if not -self.number <= index < self.number:
+            raise IndexError(index)
+        return self._read(np.array([index % self.number]))[0]
+
+    def _read(self, wanted: _Numbers) -> list[Example]:
+        if not len(wanted):
+            return []
+        numbers = shuffled(wanted, self.number, self.keys) if self.keys else wanted
+        rows = self.shard.read(self.begin + numbers * (self.uniform - 1), self.uniform)
+        begins = rows == self.pad
+        begins[:, 0] = False
+        if self.keys:
+            rows[~begins.any(axis=1) & (numbers % 2 == 0), 0] = self.pad
+        return [
+            Example(ids, 1, starts=tuple(np.flatnonzero(row).tolist()) if self.apart else ())
+            for ids, row in zip(rows, begins, strict=True)
+        ]
+
+
+@task("text")
+class Text:
+    """Running text in windows of a block: every token is predicted from those before it in its document.
+
+    In an epoch, windows follow each other from a random place, so that every token is predicted about once, and are
+    shuffled. `□` begins a document. The text may be larger than memory: it is made into tokens once, on disk.
+
+    Parameters
+    ----------
+    documents
+        what a document is in plain text: the whole file, each line (lines), or what blank lines separate (blank)
+    apart
+        whether tokens see only those of their own document
+    held_out
+        share of the text, at its end, that is kept for validation
+    """
+
+    reads_questions = False
+    reads_running_text = True
+
+    def __init__(
+        self, data: TaskData, *, documents: Documents = "file", apart: bool = True, held_out: float = 0.0
+    ) -> None:
+        require(0 <= held_out < 1, f"task text: held_out must lie in [0, 1), not {held_out}")
+        require(
+            not data.tokenizer.words,
+            "task text has no words: set --tokenizer.kind to bpe, char or byte, or use --task.name words",
+        )
+        if data.corpus is None:
+            raise DataError("task 'text' reads text: give --corpus")
+        corpus = data.corpus
+        text = RunningText(corpus.source, lines=corpus) if isinstance(corpus, Corpus) else corpus
+        self.pad, self.apart, self.block_size = data.tokenizer.pad, apart, data.block_size
+        self.shard = tokenized(text, data.tokenizer, documents)
+        self.end = self._end_of_training(held_out)
+
+    def _end_of_training(self, held_out: float) -> int:
+        """The first token that is held out: the beginning of a document, unless that halves the share."""
+        total = len(self.shard)
+        wanted = round(total * held_out)
+        if not held_out:
+            return total
+        require(
+            2 <= wanted <= total - 2,
+            f"task text: the text has {total} tokens, too few to hold out {held_out:g} of them: leave held_out out",
+        )
+        found = self.shard.find(self.pad, total - wanted)
+        return total - wanted if found is None or 2 * (total - found) < max(wanted, 4) else found
+
+    def examples(self, rng: np.random.Generator) -> Windows:
+        """Return the windows of one epoch."""
+        length = min(self.block_size, self.end - 1)
+        begin = int(rng.integers(0, min(length, self.end - length)))
+        keys = rng.integers(0, 2**62, size=_ROUNDS).tolist()
+        return Windows(self.shard, self.pad, begin, (self.end - 1 - begin) // length, length, self.apart, keys)
+
+    def held_out(self) -> Windows:
+        """Return the windows of the text that is kept for validation, in order."""
+        total = len(self.shard) - self.end
+        length = min(self.block_size, max(1, total - 1))
+        return Windows(self.shard, self.pad, self.end, max(0, total - 1) // length, length, self.apart)
