@@ -47,8 +47,8 @@ def generate(
     With the cache, each step computes only the new token; without it, everything is recomputed (the reference).
     """
     caches = model.new_caches() if use_cache else None
-    new = ids
-    running = torch.ones(len(ids), dtype=torch.bool)
+    new = ids = ids.to(model.device)
+    running = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
     start = ids.shape[1]
     for _ in range(min(limit, model.config.block_size - start)):
         chosen = choose(model.head(model.hidden(new, caches=caches)[:, -1]))
@@ -72,14 +72,15 @@ def _by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, 
 
     def choose(scores: Tensor) -> Tensor:
         scores = scores[:, : tokenizer.size].clone()  # a model may have more output rows than the tokenizer has symbols
-        scores[:, never] = -math.inf
+        for token in never:
+            scores[:, token] = -math.inf
         if temperature == 0:
             return _likeliest(scores)
         if 0 < top_k < scores.shape[1]:
             scores[scores < scores.topk(top_k).values[:, -1:]] = -math.inf
-        chances = (scores / temperature).softmax(dim=-1)
+        chances = (scores / temperature).softmax(dim=-1).cpu()  # where the generators are
         drawn = [torch.multinomial(row, 1, generator=one) for row, one in zip(chances, generators, strict=True)]
-        return torch.cat(drawn)
+        return torch.cat(drawn).to(scores.device)
 
     return choose
 
@@ -166,8 +167,8 @@ def top_answers(
     beams: list[tuple[list[int], float]] = [([], 0.0)]
     ended: dict[str, float] = defaultdict(float)
     for _ in range(model.config.block_size - len(start)):
-        rows = torch.tensor([start + ids for ids, _ in beams])
-        scores = model.head(model.hidden(rows)[:, -1]).log_softmax(dim=-1).double()
+        rows = torch.tensor([start + ids for ids, _ in beams], device=model.device)
+        scores = model.head(model.hidden(rows)[:, -1]).log_softmax(dim=-1).cpu().double()
         total = scores + torch.tensor([[logp] for _, logp in beams], dtype=torch.float64)
         for (ids, _), ending in zip(beams, total[:, stops].logsumexp(dim=-1).tolist(), strict=True):
             ended[tokenizer.decode(ids).strip()] += math.exp(ending)

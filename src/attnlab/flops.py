@@ -62,7 +62,8 @@ def flops_per_token(model: LanguageModel, tokens: int, *, training: bool = False
         )
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(training):
         torch.manual_seed(0)
-        twin = copy.deepcopy(model).requires_grad_().train(training)
+        twin = copy.deepcopy(model).cpu()  # counted alike for every device
+        twin.requires_grad_().train(training)
         ids, targets = torch.randint(model.config.vocab_size, (2, 1, tokens))
         with _counted_by_part(twin) as parts:
             result = SummedLoss(twin)(ids, targets) if training else twin(ids)

@@ -96,7 +96,7 @@ def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: boo
             "this model has a bottleneck, whose layers attend to latents instead of tokens: use attnlab.influence(model, ids)"
         )
     ids = encode(tokenizer, text, question, model.config.block_size)
-    batch = torch.tensor([ids])
+    batch = torch.tensor([ids], device=model.device)
     with eval_mode(model), torch.no_grad(), capture(model) as seen:
         chances = model(batch)[0].log_softmax(dim=-1)
     return View(
@@ -167,7 +167,7 @@ def _guesses(chances: Float[Tensor, " V"], tokenizer: Tokenizer, top: int) -> tu
 
 
 def _readings(chances: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[Reading, ...]:
-    met: Int[Tensor, " N"] = torch.tensor(ids[1:], dtype=torch.long)
+    met: Int[Tensor, " N"] = torch.tensor(ids[1:], dtype=torch.long, device=chances.device)
     losses = ops.token_losses(chances[:-1], met)
     likeliest = chances[:-1, : tokenizer.size].argmax(dim=-1).tolist()
     found = [Reading(tokenizer.piece(ids[0]))]
@@ -181,7 +181,7 @@ def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
 
     Rows are made absolute and normalised to sum to 1: some mechanisms have negative weights, or sums below 1.
     """
-    rows = weights.double().abs()
+    rows = weights.cpu().double().abs()
     rows = rows / rows.sum(dim=-1, keepdim=True).clamp_min(1e-30)
     places = torch.arange(len(rows))
     entropy = torch.special.entr(rows).sum(dim=-1)

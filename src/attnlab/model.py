@@ -160,15 +160,16 @@ def _attend_through_latents(
     first, *middle, last = blocks
     start = caches[0].length if caches[0] is not None else 0
     end = start + x.shape[1]
-    ends = torch.arange(1, end // share + 1) * share  # how many tokens each latent has read
-    reads = (torch.arange(end) < ends[start // share :, None])[None, None]
+    place = torch.arange(end + 1, device=x.device)
+    ends = place[1 : end // share + 1] * share  # how many tokens each latent has read
+    reads = (place[:end] < ends[start // share :, None])[None, None]
     if padding is not None:
         reads = reads & ~padding[:, None, None, :]
     y = latents[start // share : end // share].expand(len(x), -1, -1)
     y = first.feed_forward(first.cross_attend(y, x, reads, caches[0]))
     for block, cache in zip(middle, caches[1:-1], strict=True):
         y = block(y, None, cache) if y.shape[1] else y
-    return last.cross_attend(x, y, (ends <= torch.arange(start + 1, end + 1)[:, None])[None, None], caches[-1])
+    return last.cross_attend(x, y, (ends <= place[start + 1 :, None])[None, None], caches[-1])
 
 
 class LanguageModel(nn.Module):
@@ -208,6 +209,11 @@ class LanguageModel(nn.Module):
     def takes_padding(self) -> bool:
         """Whether every layer accepts a padding mask; a mechanism may take `forward(x)` alone."""
         return self.latents is not None or all("padding" in arguments_of(one) for one in self.mechanisms)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.tokens.weight.device
 
     @property
     def mechanisms(self) -> list[nn.Module]:
@@ -291,7 +297,7 @@ def count_parameters(model: LanguageModel) -> dict[str, int]:
 
 def to_bytes(tensors: dict[str, Tensor]) -> bytes:
     """Serialize tensors in the safetensors format."""
-    return bytes(save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
+    return bytes(save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -316,7 +322,9 @@ def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
     }
 
 
-def load_model(folder: Path | str, *, trust_code: bool = False) -> tuple[LanguageModel, Tokenizer]:
+def load_model(
+    folder: Path | str, *, trust_code: bool = False, device: str | torch.device = "cpu"
+) -> tuple[LanguageModel, Tokenizer]:
     """Load the model and tokenizer of a model or run folder; format, names, shapes and finiteness are checked.
 
     User code in the folder runs only if this user has trusted it, or passes `trust_code`.
@@ -337,7 +345,10 @@ def load_model(folder: Path | str, *, trust_code: bool = False) -> tuple[Languag
             model = LanguageModel(settings)
     except (KeyError, AttributeError, ConfigError) as error:
         raise CheckpointError(f"{folder / 'config.json'} does not describe a model of this version: {error}") from None
-    load_weights(model, read_tensors(folder / "model.safetensors"), folder)
+    tensors = read_tensors(folder / "model.safetensors")
+    if getattr(tensors.get("tokens.weight"), "dtype", None) == torch.float64:
+        model = model.double()
+    load_weights(model, tensors, folder)
     read_bytes(folder / "tokenizer.json")  # checked
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     note_without_manifest(folder)
@@ -345,7 +356,7 @@ def load_model(folder: Path | str, *, trust_code: bool = False) -> tuple[Languag
         raise CheckpointError(
             f"{folder}: tokenizer.json has {tokenizer.size} symbols, the model {model.config.vocab_size}"
         )
-    return model.eval(), tokenizer
+    return model.to(device).eval(), tokenizer
 
 
 def load_weights(model: LanguageModel, tensors: dict[str, Tensor], folder: Path) -> None:

@@ -50,12 +50,16 @@ def fill(x: Tensor, columns: int = 0, rows: int = 0, value: float = 0.0) -> Tens
 
 
 def visible(
-    asked: int, seen: int, padding: Bool[Tensor, "B S"] | None, causal: bool
+    asked: int,
+    seen: int,
+    padding: Bool[Tensor, "B S"] | None,
+    causal: bool,
+    device: torch.device | None = None,
 ) -> Bool[Tensor, "#B 1 T S"] | None:
     """Return the attention mask (True: visible), or None for all; the queries are the last of the keys' tokens."""
     mask = None
     if causal and asked > 1:
-        mask = torch.ones(asked, seen, dtype=torch.bool).tril(seen - asked)[None, None]
+        mask = torch.ones(asked, seen, dtype=torch.bool, device=device).tril(seen - asked)[None, None]
     if padding is not None:
         kept = ~padding[:, None, None, :]
         mask = kept.expand(-1, 1, asked, -1) if mask is None else mask & kept
@@ -108,7 +112,8 @@ def summary_pattern(
         last, mine = min(first + block, seen), slice(max(first, start) - start, min(first + block, seen) - start)
         mix_keys, mix_values = (mix[..., : mix.shape[-2] if first else 0, :] for mix in mixtures(first))
         rows = mix_keys.shape[-2]
-        may = torch.ones(last - first, last - first, dtype=torch.bool).tril()[None, None, -(mine.stop - mine.start) :]
+        own = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).tril()
+        may = own[None, None, -(mine.stop - mine.start) :]
         if mask is not None:
             may = may & mask[:, :, mine, first:last]
         keys = torch.cat([mix_keys @ k[:, :, :first], k[:, :, first:last]], dim=2)
@@ -132,7 +137,7 @@ def fused_attention(
     The kernel needs values as wide as keys, or torch forms the pattern after all: the narrower ones are padded with zeros.
     """
     assert not causal or q.shape[2] == k.shape[2]
-    mask = None if padding is None else visible(q.shape[2], k.shape[2], padding, causal)
+    mask = None if padding is None else visible(q.shape[2], k.shape[2], padding, causal, q.device)
     width = max(q.shape[-1], v.shape[-1])
     width = width if q.shape[-1] == v.shape[-1] else -(-width // 8) * 8
     wide_q, wide_k, wide_v = (fill(one, width - one.shape[-1]) for one in (q, k, v))

@@ -128,8 +128,8 @@ def prefix_losses(model: LanguageModel, sentences: Sequence[list[int]]) -> list[
             rows = max(1, _AT_ONCE // length)
             for begin in range(0, len(places), rows):
                 some = places[begin : begin + rows]
-                hidden = model.hidden(torch.tensor([sentences[number][:at] for number, at in some]))[:, -1]
-                aims = torch.tensor([sentences[number][at] for number, at in some])
+                read = torch.tensor([sentences[number][: at + 1] for number, at in some], device=model.device)
+                hidden, aims = model.hidden(read[:, :-1])[:, -1], read[:, -1]
                 losses = vocabulary.token_losses(hidden, model.head.weight, aims).tolist()
                 for (number, _), loss in zip(some, losses, strict=True):
                     totals[number] += loss
@@ -150,11 +150,11 @@ def _alike(sentences: Sequence[Sequence[int]], width: int | None) -> list[list[i
 
 def _mean_losses(model: LanguageModel, sentences: Sequence[list[int]], pad: int, width: int | None) -> list[float]:
     lengths = torch.tensor([len(ids) - 1 for ids in sentences])
-    filled = torch.tensor([ids + [pad] * ((width or len(ids)) - len(ids)) for ids in sentences])
-    counted = torch.arange(filled.shape[1] - 1) < lengths[:, None]
+    filled = torch.tensor([ids + [pad] * ((width or len(ids)) - len(ids)) for ids in sentences], device=model.device)
+    counted = (torch.arange(filled.shape[1] - 1) < lengths[:, None]).to(model.device)
     hidden = model.hidden(filled[:, :-1], wanted=counted)
     found = vocabulary.token_losses(hidden, model.head.weight, filled[:, 1:][counted])
-    sums = [part.double().sum() for part in found.split(lengths.tolist())]
+    sums = [part.double().sum() for part in found.cpu().split(lengths.tolist())]
     return (torch.stack(sums) / lengths).tolist()
 
 

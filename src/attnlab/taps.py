@@ -160,7 +160,7 @@ def _derivative_norms(
         for copy, (token, direction) in enumerate(some):
             cotangent[copy, token] = direction
         (slope,) = torch.autograd.grad(end, begin, cotangent.view_as(end), retain_graph=True, materialize_grads=True)
-        rows = torch.tensor([token for token, _ in some])
+        rows = torch.tensor([token for token, _ in some], device=squares.device)
         squares.index_add_(0, rows, slope[: len(some)].flatten(2).square().sum(-1))
     return squares.sqrt()
 

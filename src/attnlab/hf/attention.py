@@ -85,7 +85,8 @@ def equip(model: Model, folder: Path | str | None = None) -> Model:
     token = _equipping.set(True)
     try:
         with eval_mode(model), torch.no_grad():
-            model(input_ids=torch.zeros(1, 2, dtype=torch.long), attention_mask=torch.ones(1, 2, dtype=torch.long))
+            two = torch.ones(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+            model(input_ids=torch.zeros_like(two), attention_mask=two)
     finally:
         _equipping.reset(token)
     own = [name for name, _ in model.named_parameters() if f".{_PLACE}." in name]
@@ -170,8 +171,6 @@ def _check_request(
     choice: _Choice, query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, asked: Mapping[str, object]
 ) -> None:
     name = choice.name
-    if query.device.type != "cpu":
-        raise UserError(f"{name} runs on the CPU, and this model is on {query.device}: model.to('cpu')")
     for one in _FOREIGN:
         if asked.get(one) is not None:
             raise UserError(f'{name} has no {one}, which this model needs: use attn_implementation="eager"')
@@ -186,7 +185,7 @@ def _attend_rows(
 ) -> tuple[Float[Tensor, "B H T C"], Float[Tensor, "B H T S"] | None]:
     """The averages, and the pattern if it is to be shown; rows with padding on the left are read from their first token."""
     asked, seen = q.shape[2], k.shape[2]
-    groups = list(rows_by_start(hidden, len(q), seen))
+    groups = list(rows_by_start(hidden, len(q), seen, q.device))
     if not show and len(groups) == 1 and len(groups[0][0]) == len(q) and groups[0][1] == 0:
         return layer.dispatch(q, k, v, hidden), None
     z = q.new_zeros(*q.shape[:3], v.shape[-1])
@@ -210,10 +209,12 @@ def _attend_rows(
     return z, pattern
 
 
-def rows_by_start(hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int) -> Iterator[tuple[Tensor, int]]:
+def rows_by_start(
+    hidden: Bool[Tensor, "B S"] | None, batch: int, seen: int, device: torch.device
+) -> Iterator[tuple[Tensor, int]]:
     """The rows that begin at the same position, and that position; rows with nothing but padding are left out."""
     if hidden is None:
-        yield torch.arange(batch), 0
+        yield torch.arange(batch, device=device), 0
         return
     begins = hidden.int().argmin(dim=1).masked_fill(hidden.all(dim=1), seen)
     for left in begins.unique().tolist():
@@ -233,7 +234,7 @@ def _layer_for(choice: _Choice, module: nn.Module, query: Tensor, causal: bool) 
         return held
     known = _layers.get(module)
     if known is not None and known[0] == key:
-        return known[1]
+        return known[1].to(query.device)
     layer = _build_layer(choice, module, query, causal)
     if any(True for _ in layer.parameters()):
         if not _equipping.get():
@@ -275,7 +276,7 @@ def _build_layer(choice: _Choice, module: nn.Module, query: Tensor, causal: bool
         raise UserError(
             f"{choice.name} derives keys or values from its query projection, and the projections belong to the model"
         )
-    return _without_projections(choice, layer.to(query.dtype), query)
+    return _without_projections(choice, layer.to(query), query)
 
 
 def _without_projections(choice: _Choice, layer: Attention, query: Tensor) -> Attention:

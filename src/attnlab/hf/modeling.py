@@ -74,7 +74,7 @@ class AttnlabCache:
         chosen = []
         for rows, left, caches in self.groups:
             place = {row: number for number, row in enumerate(rows.tolist())}
-            picked = torch.tensor([place[row] for row in beam_idx[rows].tolist()])
+            picked = torch.tensor([place[row] for row in beam_idx[rows].tolist()], device=rows.device)
             chosen.append((rows, left, [cache.select(picked) for cache in caches]))
         self.groups = chosen
 
@@ -212,7 +212,7 @@ class AttnlabForCausalLM(PreTrainedModel, GenerationMixin):
         """The scores and the captured taps; every row from its first token on, with zeros before it."""
         known = cache.groups if cache is not None and cache.length else []
         asked, total = ids.shape[1], (cache.length if cache is not None else 0) + ids.shape[1]
-        beginnings = [group[:2] for group in known] or list(rows_by_start(hidden, len(ids), total))
+        beginnings = [group[:2] for group in known] or list(rows_by_start(hidden, len(ids), total, ids.device))
         caches: list[list[Any] | None] = [group[2] for group in known] or [
             self.language_model.new_caches() if cache is not None else None for _ in beginnings
         ]
@@ -260,8 +260,6 @@ def _join_groups(parts: Sequence[_Part], name: str, batch: int, asked: int, tota
 def _check_inputs(ids: Tensor | None, mask: Tensor | None, cache: object, others: Mapping[str, object]) -> None:
     if ids is None:
         raise UserError("an attnlab model reads input_ids: it does not accept embeddings")
-    if ids.device.type != "cpu":
-        raise UserError(f"an attnlab model runs on the CPU, and this text is on {ids.device}: model.to('cpu')")
     if mask is not None and mask.ndim != 2:
         raise UserError("an attnlab model takes an attention_mask of padding, [batch, tokens], not one of pairs")
     if cache is not None and not isinstance(cache, AttnlabCache):

@@ -72,7 +72,7 @@ class _Problem:
             pattern = self.soften(r @ (-2 * self.w), rows, seen)
             kept = None
             if self.dropout:
-                kept = (torch.rand(pattern.shape, generator=chance) >= self.dropout).to(r.dtype) / (1 - self.dropout)
+                kept = (torch.rand(pattern.shape, generator=chance) >= self.dropout).to(r) / (1 - self.dropout)
             yield _Piece(rows, asked, seen, r, pattern, kept)
 
     def cuts(self) -> Iterator[tuple[slice, slice, slice]]:
@@ -91,7 +91,7 @@ class _Problem:
     def soften(self, scores: Tensor, rows: slice, seen: slice) -> Tensor:
         """The softmax over the visible keys."""
         padding = None if self.padding is None else self.padding[rows, seen]
-        mask = ops.visible(scores.shape[1], scores.shape[2], padding, self.causal)
+        mask = ops.visible(scores.shape[1], scores.shape[2], padding, self.causal, scores.device)
         if mask is None:
             return scores.softmax(dim=-1)
         mask = mask[:, 0]

@@ -30,6 +30,10 @@ class Layout:
     bias: Float[Tensor, "1 N L K"]  # 0 for visible gathered tokens, else minus infinity
     dense: Bool[Tensor, "1 1 T T"] | None  # for short texts, where gathering costs more than it saves
 
+    def fits(self, q: Float[Tensor, "B H T C"]) -> bool:
+        """Whether it was made for texts of this length on this device."""
+        return self.tokens == q.shape[2] and self.table.device == q.device
+
     @classmethod
     def of(cls, allowed: Bool[Tensor, "N N"], tokens: int, block: int, causal: bool, window: int = 0) -> Layout:
         """Make the layout from the visible pairs of blocks; `window` also limits the distance of two tokens."""
@@ -39,15 +43,16 @@ class Layout:
             return mask & ((asked - seen).abs() < window) if window else mask
 
         used, table = allowed.int().topk(int(allowed.sum(-1).max()), dim=-1)
-        asked = torch.arange(len(allowed) * block).view(-1, block, 1)
-        seen = (table[:, :, None] * block + torch.arange(block)).flatten(1)[:, None]
+        place = torch.arange(max(len(allowed) * block, tokens), device=allowed.device)
+        asked = place[: len(allowed) * block].view(-1, block, 1)
+        seen = (table[:, :, None] * block + place[:block]).flatten(1)[:, None]
         mask = (used > 0).repeat_interleave(block, dim=-1)[:, None] & near(asked, seen) & (seen < tokens)
         dense = None
         if 2 * table.shape[1] * block >= tokens:
-            place = torch.arange(tokens)
+            place = place[:tokens]
             meet = allowed[place[:, None] // block, place // block]
             dense = (meet & near(place[:, None], place))[None, None]
-        bias = torch.zeros(mask.shape).masked_fill_(~mask, float("-inf"))[None]
+        bias = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, float("-inf"))[None]
         return cls(block, tokens, table, bias.expand(-1, -1, block, -1), dense)
 
 
@@ -70,7 +75,7 @@ def block_attention(
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T C"]:
     """Return scaled dot-product attention over the blocks that the layout allows."""
-    assert layout.tokens == q.shape[2]
+    assert layout.fits(q)
     if layout.dense is not None:
         mask = layout.dense if padding is None else layout.dense & ~padding[:, None, None, :]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
@@ -79,7 +84,7 @@ def block_attention(
         hidden = F.pad(padding, (0, -padding.shape[1] % layout.block)).unflatten(1, (-1, layout.block))
         bias = bias.masked_fill(hidden[:, layout.table].flatten(2)[:, :, None], float("-inf"))
     queries, keys, values = (cut(one, layout.block) for one in (q, k, v))
-    if dropout:  # the kernel that gathers twice has no dropout
+    if dropout or not q.is_cpu:  # the kernel that gathers twice is the CPU's, and has no dropout
         bias = bias.repeat_interleave(q.shape[1], dim=0) if len(bias) > 1 else bias
         keys, values = (_gather(one, layout.table) for one in (keys, values))
         return _join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=dropout), q)
@@ -147,9 +152,9 @@ def summary_attention(
     """Return causal attention of every block over itself, and over keys and values that summarise everything before it."""
     queries, keys, values = (cut(one, block) for one in (q, k, v))
     count = summaries[0].shape[2]
-    mask = torch.ones(1, queries.shape[1], block, count + block, dtype=torch.bool)
+    mask = torch.ones(1, queries.shape[1], block, count + block, dtype=torch.bool, device=q.device)
     mask[:, 0, :, :count] = False  # nothing comes before the first block
-    mask[:, :, :, count:] = torch.ones(block, block, dtype=torch.bool).tril()
+    mask[:, :, :, count:] = mask[0, 0, :, count:].tril()
     if padding is not None:
         hidden = F.pad(padding, (0, -padding.shape[1] % block)).unflatten(1, (-1, block))
         hidden = F.pad(hidden, (count, 0)).repeat_interleave(q.shape[1], dim=0)

@@ -38,7 +38,8 @@ class Alibi(Attention):
 
     def biases(self, asked: int, seen: int) -> Tensor:
         """The bias of every pair, by head."""
-        distance = (torch.arange(seen - asked, seen)[:, None] - torch.arange(seen)).abs()
+        place = torch.arange(seen, device=self.slopes.device)
+        distance = (place[seen - asked :, None] - place).abs()
         return -self.slopes[:, None, None] * distance
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
@@ -58,7 +59,7 @@ class Alibi(Attention):
             if padding is not None:
                 bias = bias.masked_fill(padding[:, None, None, :], float("-inf"))
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-        place = torch.arange(q.shape[2], dtype=q.dtype)
+        place = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)
         charge = (self.slopes[:, None] * place).expand(q.shape[:3])[..., None]
         one = torch.ones_like(charge)
         wide_q = torch.cat([one, -charge, q * q.shape[-1] ** -0.5], dim=-1)

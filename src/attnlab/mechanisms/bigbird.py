@@ -70,9 +70,9 @@ class BigBird(Attention):
         self.laid_out = -1  # version of the random blocks: loading weights changes it
         self.register_buffer("drawn", self.draw(-(-block_size // self.block), random_blocks))
 
-    def fixed(self, blocks: int) -> Bool[Tensor, "N N"]:
+    def fixed(self, blocks: int, device: torch.device | None = None) -> Bool[Tensor, "N N"]:
         """The visible pairs of blocks without the random ones."""
-        number = torch.arange(blocks)
+        number = torch.arange(blocks, device=device)
         apart = number[:, None] - number
         if self.causal:
             return ((apart < self.window_blocks) | (number < self.global_blocks)) & (apart >= 0)
@@ -92,19 +92,19 @@ class BigBird(Attention):
     def allowed(self, tokens: int) -> Bool[Tensor, "N N"]:
         """The visible pairs of blocks of a text."""
         blocks = -(-tokens // self.block)
-        return self.fixed(blocks) | self.drawn[:blocks, :blocks]
+        return self.fixed(blocks, self.drawn.device) | self.drawn[:blocks, :blocks]
 
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Softmax of the scaled products over the visible blocks."""
         asked, seen = q.shape[2], k.shape[2]
-        number = torch.arange(seen) // self.block
+        number = torch.arange(seen, device=q.device) // self.block
         meet = self.allowed(seen)[number[seen - asked :, None], number][None, None]
         return ops.attention_pattern(q, k, meet if mask is None else meet & mask)
 
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """By gathered blocks; global queries separately, since they see everything."""
         tokens, dropout = q.shape[2], self.dropout if self.training else 0.0
-        if self.layout is None or (self.layout.tokens, self.laid_out) != (tokens, self.drawn._version):
+        if self.layout is None or not self.layout.fits(q) or self.laid_out != self.drawn._version:
             self.layout, self.laid_out = self.lay_out(tokens), self.drawn._version
         first = 0 if self.causal else min(tokens, self.global_blocks * self.block)
         z = block_attention(q, k, v, self.layout, padding, dropout)
@@ -117,5 +117,5 @@ class BigBird(Attention):
         """The blocks that every block gathers; global rows are computed separately, and see only themselves here."""
         allowed = self.allowed(tokens)
         if not self.causal:
-            allowed[: self.global_blocks] = torch.eye(len(allowed), dtype=torch.bool)[: self.global_blocks]
+            allowed[: self.global_blocks] = torch.eye(len(allowed), dtype=torch.bool).to(allowed)[: self.global_blocks]
         return Layout.of(allowed, tokens, self.block, self.causal)

@@ -212,7 +212,8 @@ class Attention(nn.Module):
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The averages by the pattern."""
-        return self.averages(self.pattern(q, k, ops.visible(q.shape[2], k.shape[2], padding, self.causal)), v)
+        mask = ops.visible(q.shape[2], k.shape[2], padding, self.causal, q.device)
+        return self.averages(self.pattern(q, k, mask), v)
 
     def averages(self, pattern: Tensor, v: Tensor) -> Tensor:
         """The values weighted by a pattern."""

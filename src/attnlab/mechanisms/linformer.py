@@ -86,7 +86,7 @@ class Linformer(Attention):
         count = blocks.shape[1]
         mix = F.pad(mix, (0, max(0, count * self.block - mix.shape[1])))[:, : count * self.block]
         sums = (mix.unflatten(1, (count, self.block)).transpose(0, 1) @ blocks).cumsum(dim=1)
-        length = torch.arange(1, count, dtype=x.dtype)[:, None, None] * self.block
+        length = torch.arange(1, count, dtype=x.dtype, device=x.device)[:, None, None] * self.block
         return F.pad(sums[:, :-1] * length.rsqrt(), (0, 0, 0, 0, 1, 0))
 
 

@@ -92,7 +92,7 @@ class Performer(Attention):
             self.steps += 1
             if self.steps % self.redraw == 0:
                 count, width = self.directions.shape
-                self.directions = draw_directions(count, width, self.orthogonal)
+                self.directions = draw_directions(count, width, self.orthogonal).to(self.directions)
 
     def dispatch(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The averages, after drawing new directions if they are due."""

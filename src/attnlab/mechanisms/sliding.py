@@ -41,7 +41,8 @@ class Sliding(Attention):
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Softmax of the scaled products within the window."""
         asked, seen = q.shape[2], k.shape[2]
-        distance = torch.arange(seen - asked, seen)[:, None] - torch.arange(seen)
+        place = torch.arange(seen, device=q.device)
+        distance = place[seen - asked :, None] - place
         near = (distance.abs() < self.window)[None, None]
         return ops.attention_pattern(q, k, near if mask is None else near & mask)
 
@@ -50,14 +51,14 @@ class Sliding(Attention):
         tokens, dropout = q.shape[2], self.dropout if self.training else 0.0
         if tokens <= self.window:
             return ops.fused_attention(q, k, v, padding, self.causal, dropout)
-        if self.layout is None or self.layout.tokens != tokens:
-            self.layout = self.lay_out(tokens)
+        if self.layout is None or not self.layout.fits(q):
+            self.layout = self.lay_out(tokens, q.device)
         return block_attention(q, k, v, self.layout, padding, dropout)
 
-    def lay_out(self, tokens: int) -> Layout:
+    def lay_out(self, tokens: int, device: torch.device) -> Layout:
         """Blocks of half a window."""
         block = min(64, max(8, self.window // 2))
-        number = torch.arange(-(-tokens // block))
+        number = torch.arange(-(-tokens // block), device=device)
         apart = number[:, None] - number
         back = (apart * block < self.window + block - 1) & (apart >= 0)
         return Layout.of(back if self.causal else back | back.T, tokens, block, self.causal, self.window)

@@ -67,6 +67,6 @@ class Synthesizer(Attention):
             return ops.fused_attention(F.relu(q), places, v, padding, self.causal, dropout, scale=1.0)
         if padding is not None or (self.training and self.dropout):
             return self.reference(q, k, v, padding)
-        pattern = self.pattern(q, k, ops.visible(tokens, tokens, None, self.causal))[0]
+        pattern = self.pattern(q, k, ops.visible(tokens, tokens, None, self.causal, q.device))[0]
         columns = v.permute(1, 2, 0, 3)
         return (pattern @ columns.flatten(2)).view(columns.shape).permute(2, 0, 1, 3)

@@ -282,7 +282,7 @@ def _look(model: LanguageModel, tokenizer: Tokenizer, examination: Examination) 
     ids = ids[: model.config.block_size]
     try:
         with capture(model, "hook_pattern") as seen:
-            model(torch.tensor([ids]))
+            model(torch.tensor([ids], device=model.device))
     except RuntimeError:
         return None  # a mechanism without a pattern
     taps = [seen.get(f"blocks.{layer}.attn.hook_pattern") for layer in range(model.config.n_layer)]

@@ -457,7 +457,7 @@ def by_heart(model: LanguageModel, tokenizer: Tokenizer, begun: Sequence[tuple[s
         ids[place, : len(given) + len(wanted)] = torch.tensor(given + wanted)
     ids = ids[:, : model.config.block_size]
     with eval_mode(model):
-        guessed = model.head(model.hidden(ids)).argmax(dim=-1).tolist()
+        guessed = model.head(model.hidden(ids.to(model.device))).argmax(dim=-1).tolist()
     return [
         guess[len(given) - 1 : len(given) + len(wanted) - 1] == wanted
         for guess, (given, wanted) in zip(guessed, rows, strict=True)

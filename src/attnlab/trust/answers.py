@@ -220,7 +220,7 @@ def answer_distribution(
     at_once = max(_FLOORED if floor > 0 else 1, ROWS // len(trie))
     with eval_mode(model), torch.inference_mode():
         for rows in batches_by_length(cues, at_once):
-            asked = torch.tensor([cues[row] for row in rows])
+            asked = torch.tensor([cues[row] for row in rows], device=model.device)
             table[rows] = outcomes(model, asked, trie, tokenizer.stops, floor, use_cache)
     return AnswerDistribution(trie.answers, np.asarray(log_softmax(table.numpy(), axis=-1)))
 
@@ -245,9 +245,9 @@ def outcomes(
     reached = torch.zeros(len(cues), dtype=torch.float64)
     empty = model.new_caches()
     caches = empty if use_cache and empty and all(hasattr(cache, "select") for cache in empty) else None
-    ids = new = cues
+    ids = new = cues.cpu()
     while len(node):
-        scores = model.head(model.hidden(new, caches=caches)[:, -1])
+        scores = model.head(model.hidden(new.to(model.device), caches=caches)[:, -1]).cpu()
         scores -= scores.amax(dim=-1, keepdim=True)
         parent, child = trie.below(node)
         edges = parent, trie.token[child]
@@ -270,7 +270,7 @@ def outcomes(
         if caches is None:
             ids = new = torch.cat([ids[parent], trie.token[node][:, None]], dim=1)
         else:
-            caches, new = [cache.select(parent) for cache in caches], trie.token[node][:, None]
+            caches, new = [cache.select(parent.to(model.device)) for cache in caches], trie.token[node][:, None]
     return torch.cat([closed[:, trie.order], outside.log()[:, None]], dim=1)
 
 
@@ -301,7 +301,8 @@ def familiarity(model: LanguageModel, tokenizer: Tokenizer, names: Sequence[str]
     with eval_mode(model), torch.inference_mode():
         for rows in batches_by_length(cues, _NAMES):
             if len(cues[rows[0]]) <= model.config.block_size:
-                scores = model.head(model.hidden(torch.tensor([cues[row] for row in rows]))[:, -1])
+                asked = torch.tensor([cues[row] for row in rows], device=model.device)
+                scores = model.head(model.hidden(asked)[:, -1]).cpu()
                 nothing = scores.softmax(dim=-1)[:, list(tokenizer.stops)].sum(dim=-1)
                 found[rows] = 1 - nothing.double().numpy()
     return found
