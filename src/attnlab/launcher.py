@@ -20,6 +20,7 @@ from typing import IO
 from attnlab.errors import PeerLost
 from attnlab.machine import end_with_parent
 
+PROGRAM = (sys.executable, "-m", "attnlab")
 RESTARTS = 3
 _GRACE = 10.0  # seconds for the others to end after one has failed
 _POLL = 0.05  # seconds
@@ -85,7 +86,7 @@ def _run(processes: int, arguments: Sequence[str], restarts: int) -> tuple[list[
 def _start(arguments: Sequence[str], environment: dict[str, str], kept: IO[bytes] | None) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, so that Ctrl-C reaches it once; it stops when the parent is killed."""
     return subprocess.Popen(
-        [sys.executable, "-m", "attnlab", *arguments],
+        [*PROGRAM, *arguments],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL if kept else None,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attnlab.config import TrainConfig
 from attnlab.errors import CheckpointError
 from attnlab.model import LanguageModel
+from attnlab.processes import full, full_tensor, share_of
 
 # The quintic of Keller Jordan's Muon: steep at zero, so that five iterations bring singular values close to one.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -71,10 +72,12 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     shapes.setdefault(parameter.shape, []).append(parameter)
             for (rows, columns), parameters in shapes.items():
-                updates = orthogonalize(torch.stack([self._momentum(p, group["momentum"]) for p in parameters]))
+                averages = [full_tensor(self._momentum(p, group["momentum"])) for p in parameters]
+                updates = orthogonalize(torch.stack(averages))
                 rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
                 for parameter, update in zip(parameters, updates, strict=True):
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
+                    own = share_of(update, parameter)
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(own, alpha=-rate)
 
     def _momentum(self, parameter: Tensor, momentum: float) -> Tensor:
         state = self.state[parameter]
@@ -154,17 +157,19 @@ def set_rates(optimizers: dict[str, torch.optim.Optimizer], share: float) -> Non
 
 
 def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the state of the optimizers as named tensors."""
-    return {
-        f"{name}/{index}/{key}": value
-        for name, optimizer in optimizers.items()
-        for index, entries in optimizer.state_dict()["state"].items()
-        for key, value in entries.items()
-    }
+    """Return the state of the optimizers as named full tensors on the CPU; all processes must call it."""
+    return full(
+        {
+            f"{name}/{index}/{key}": value
+            for name, optimizer in optimizers.items()
+            for index, entries in optimizer.state_dict()["state"].items()
+            for key, value in entries.items()
+        }
+    )
 
 
 def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
-    """Load named tensors into the optimizers; wrong shapes and non-finite values are errors."""
+    """Load named full tensors into the optimizers; wrong shapes and non-finite values are errors."""
     expected = {
         f"{name}/{index}/{key}": parameter
         for name, optimizer in optimizers.items()
@@ -183,6 +188,7 @@ def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, 
         if not torch.isfinite(value).all():
             raise CheckpointError(f"the optimizer's state '{name}' holds NaN or infinity: use an older checkpoint")
         optimizer, index, key = name.split("/")
-        states[optimizer].setdefault(int(index), {})[key] = value
+        own = value if key == "step" else share_of(value, expected[name])
+        states[optimizer].setdefault(int(index), {})[key] = own
     for name, one in optimizers.items():
         one.load_state_dict({**one.state_dict(), "state": states[name]})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -99,6 +100,8 @@ def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
     A block is not sharded as a whole, since its weights are gathered when its forward is called, and a language model calls
     other methods of its last block.
     """
+    # The residual stream is added to out of place, so that this advice does not apply.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for block in [one for one in module.modules() if isinstance(one, Block)]:
         for part in (block.attn, block.mlp):
             fully_shard(part, mesh=mesh)
@@ -115,8 +118,11 @@ def no_sync(module: nn.Module, last: bool) -> AbstractContextManager[None]:
 
 
 def full(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return full tensors on the CPU; all processes must call it."""
-    return {name: full_tensor(tensor).detach().cpu() for name, tensor in tensors.items()}
+    """Return full copies of tensors on the CPU; all processes must call it."""
+    return {
+        name: full_tensor(tensor).detach().to("cpu", copy=not isinstance(tensor, DTensor))
+        for name, tensor in tensors.items()
+    }
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
