@@ -437,7 +437,7 @@ def drop_rights() -> None:
 def stop_training() -> None:
     """End a case that has begun to train: two steps of our own, none of the others'."""
     from attnlab import train
-    from attnlab.studies.compare import jobs
+    from attnlab.studies import workers
 
     batches = train.Trainer._batches
 
@@ -451,7 +451,7 @@ def stop_training() -> None:
         raise SystemExit(0)
 
     train.Trainer._batches = two  # type: ignore[method-assign]
-    jobs.start = begin
+    workers.Command.launch = begin  # type: ignore[method-assign]
     if "transformers" in sys.modules:
         sys.modules["transformers"].Trainer.train = begin
 

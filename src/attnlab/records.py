@@ -56,9 +56,9 @@ def _fields_of(cls: type[Any], values: Mapping[str, Any]) -> tuple[dict[str, Any
                 arguments, keys = _fields_of(inner, values)
                 found[one.name] = inner(**arguments)
                 used |= keys
-        elif one.name in values:
-            found[one.name] = _value(values[one.name], kind)
-            used.add(one.name)
+        elif key := next((name for name in (one.name, one.metadata.get("was")) if name in values), None):
+            found[one.name] = _value(values[key], kind)
+            used.add(key)
     return found, used
 
 

@@ -33,6 +33,7 @@ import torch
 
 from attnlab import cli, studies  # noqa: F401 - imported once, for all children
 from attnlab.folders import verify
+from attnlab.studies import workers
 from attnlab.studies.compare import job, jobs
 
 LONGEST = 120  # seconds that a command may take; more is a hang
@@ -278,8 +279,8 @@ def start(
     home = str(root / "home")
     os.environ |= {"HOME": home, "XDG_CACHE_HOME": f"{home}/cache", "XDG_STATE_HOME": f"{home}/state"}
     torch.set_num_threads(1)
-    jobs.subprocess = type("Fake", (), {"Popen": Forked, "DEVNULL": subprocess.DEVNULL})  # type: ignore[assignment]
-    jobs.PAUSE = 0.02
+    workers.subprocess = type("Fake", (), {"Popen": Forked, "DEVNULL": subprocess.DEVNULL})  # type: ignore[assignment]
+    jobs.PAUSE = workers.PAUSE = 0.02
     if strike:
         inject(root, strike)
     if before:

@@ -115,7 +115,7 @@ def test_a_plan_comes_back_from_its_folder() -> None:
         ({"forms": (1, 99)}, "1 to 15 forms"),
         ({"exposures": (0,)}, "at least 1"),
         ({"seeds": 0}, "--seeds"),
-        ({"jobs": -1}, "--jobs"),
+        ({"workers": -1}, "--workers"),
         ({"quick": True}, "--quick chooses its own"),
         ({"given": {"seed": 3}}, "--seeds 3"),
         ({"given": {"train": {"epochs": 3.0}}}, r"chooses train\.epochs itself"),

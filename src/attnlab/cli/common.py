@@ -24,7 +24,7 @@ from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
 _LONGEST = 2000  # characters of a message, which may quote user input
-_RENAMED = {"--longest": "--max-new-tokens"}  # options under their old names
+_RENAMED = {"--longest": "--max-new-tokens", "--jobs": "--workers"}  # options under their old names
 console = Terminal(markup=False, emoji=False)  # most of what is printed is user text
 errors = Terminal(stderr=True, markup=False, emoji=False)
 

@@ -50,7 +50,7 @@ def compare(
     preset: Annotated[opt.Preset | None, default("that of the task")] = None,
     config: opt.Config | None = None,
     mechanism: Annotated[opt.Mechanism | None, about("Attention mechanism of all, for --vary.")] = None,
-    jobs: opt.Jobs = 0,
+    workers: opt.Workers = "0",
     all_pairs: Annotated[bool, about("Test every pair, not only each against the first.")] = False,
     margin: Annotated[float | None, about("Test equivalence within this share, such as 0.01.")] = None,
     tune: Annotated[
@@ -91,7 +91,7 @@ def compare(
         given=collect(given, mechanism),
         seeds=read_seeds(seeds),
         data=comparing.Data(corpus, dev, facts, exam),
-        jobs=jobs,
+        workers=workers,
         quick=quick,
         all_pairs=all_pairs,
         tune=tune or (),
@@ -120,15 +120,16 @@ def _tell_plan(made: Plan, pilot: str | None, difference: float | None, json: bo
 
     comparing.check(made)
     advice = comparing.advise(made, pilot, difference)
-    names = [one.name for one in made.specimens]
+    names, time = [one.name for one in made.specimens], comparing.estimate(made)
     if json:
-        known = {"specimens": names, "varied": made.varied, "order": made.order(), "jobs": made.jobs}
-        show_json({**known, **plain(advice)})
+        known = {"specimens": names, "varied": made.varied, "order": made.order(), "workers": made.workers}
+        show_json({**known, "estimate": plain(time), **plain(advice)})
         return
     runs = ", ".join(f"{name} {seed}" for name, seed in made.order())
     say(
         f"{', '.join(names)} differ in {made.varied} only",
-        f"{len(made.order())} runs, {made.jobs} at a time: {runs}",
+        f"{len(made.order())} runs, {f'{made.workers} at a time' if made.at_a_time else made.workers}: {runs}",
+        *([str(time)] if time else []),
         *(f"- {line}" for line in advice.lines),
     )
     if advice.outlooks:

@@ -71,7 +71,7 @@ class _SeveralModels:
     preset: Annotated[opt.Preset | None, default("that of the study")] = None
     config: opt.Config | None = None
     seeds: Annotated[opt.Seeds | None, default("as planned")] = None
-    jobs: opt.Jobs = 0
+    workers: opt.Workers = "0"
     given: opt.Settings = NONE
 
     def options(self, mechanism: str | None = None) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class _SeveralModels:
             "preset": self.preset,
             "config": self.config,
             "seeds": read_seeds(self.seeds),
-            "jobs": self.jobs,
+            "workers": self.workers,
             "given": collect(self.given, mechanism),
             "quick": self.quick,
             "command": typed_command(),

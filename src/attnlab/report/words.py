@@ -49,6 +49,15 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def roughly(seconds: float) -> str:
+    """A time without false precision."""
+    if seconds < 60:
+        return "a minute" if seconds > 45 else f"{max(1, round(seconds / 5)) * 5} seconds"
+    if seconds < 100 * 60:
+        return plural(round(seconds / 60), "minute")
+    return f"{seconds / 3600:.1f} hours"
+
+
 def sized(size: float) -> str:
     """A number of bytes in a suitable unit."""
     for unit in ("bytes", "kB", "MB"):

@@ -34,12 +34,14 @@ from attnlab.report.why import document
 from attnlab.report.words import capital, count, interval, percent, plural, signed, span
 from attnlab.runs import lineage, unused_path
 from attnlab.studies.compare import Plan
+from attnlab.studies.compare.estimate import announce
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import Testing, compare_answers, settings_of
-from attnlab.studies.compare.plan import fingerprints, job_count, seed_numbers, try_once
+from attnlab.studies.compare.plan import fingerprints, seed_numbers, try_once
 from attnlab.studies.compare.records import Record, Records, notes_on, read_records, whole_result
 from attnlab.studies.compare.specimens import Specimen
 from attnlab.studies.study import Result, Study, StudyResult
+from attnlab.studies.workers import read_workers
 from attnlab.taps import eval_mode
 from attnlab.tokenizers import Tokenizer
 
@@ -123,7 +125,7 @@ def make_plan(
     preset: str | None = None,
     config: Path | None = None,
     given: Settings | None = None,
-    jobs: int = 0,
+    workers: int | str = 0,
     quick: bool = False,
     command: str = "attnlab run why",
 ) -> Plan:
@@ -150,7 +152,7 @@ def make_plan(
         corpus=world,
         facts=f"{world}:train",
         exam=f"{world}:test",
-        jobs=job_count(jobs, threads, len(specimens) * len(numbers)),
+        workers=read_workers(workers, threads, len(specimens) * len(numbers)),
         study="why",
         title=_TITLE,
         question=_QUESTION,
@@ -361,7 +363,7 @@ def judge(plan: Plan, folder: Path) -> _WhyResult:
         seconds=round(sum(one.values["seconds"] + one.measured.measuring for one in every), 1),
         quick=plan.quick,
         seeds=plan.seeds,
-        jobs=plan.jobs,
+        jobs=plan.at_a_time,
         world=world,
         majority=majority(facts, exam).score(),
         cells=list(cells.values()),
@@ -678,12 +680,18 @@ def _for_your_corpus(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list
     return [words]
 
 
+def train(plan: Plan, folder: Path, console: Console) -> None:
+    """Train and measure every run."""
+    announce(plan, folder, console)
+    train_all(plan, folder, console)
+
+
 STUDY = Study(
     plan=Plan,
     name=lambda _: "why",
     check=check,
     fingerprints=fingerprints,
-    train=train_all,
+    train=train,
     judge=lambda plan, folder, _: judge(plan, folder),
     document=document,
 )

@@ -83,7 +83,7 @@ def test_settings_files_that_differ_in_one_setting(tmp_path: Path) -> None:
         ([], {"vary": "model.vocab_size=60,2000", "task": "words"}, "changes what is predicted"),
         ([], {"vary": "tokenizer.min_count=1,3", "task": "words"}, "changes what is predicted"),
         ([], {"vary": "task.options.longest=20,100", "task": "words"}, "changes what is predicted"),
-        (["dot", "additive"], {"jobs": -1}, "--jobs"),
+        (["dot", "additive"], {"workers": -1}, "--workers"),
         (["dot", "additive"], {"probes": ("One .",)}, "--probe is for task words"),
         (["dot", "additive"], {"task": "words", "quick": True, "data": Data("a", "b")}, "--quick is for built-in"),
         (["dot", "additive"], {"seeds": 0}, "--seeds"),

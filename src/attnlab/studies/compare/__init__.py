@@ -4,6 +4,7 @@
     tuning    settings that are tuned for every specimen by itself
     planning  what a planned comparison would find, from a finished one
     jobs      the runs, several at a time, each trained and measured in its own process (job)
+    estimate  how long all of this will take
     variance  where the variation between runs comes from
     records   finished runs with their figures; those that do not belong together are refused
     judge     intervals, tests, Holm's correction, and verdicts in words
@@ -29,6 +30,7 @@ from attnlab.records import plain, restored
 from attnlab.report.comparison import document
 from attnlab.runs import Run, unused_path
 from attnlab.studies.compare import jobs
+from attnlab.studies.compare.estimate import announce, estimate
 from attnlab.studies.compare.judge import judge
 from attnlab.studies.compare.plan import Data, Plan, check, fingerprints, make_plan, seed_numbers, small_model
 from attnlab.studies.compare.planning import advise
@@ -36,7 +38,7 @@ from attnlab.studies.compare.tuning import tune, with_choice
 from attnlab.studies.compare.variance import train_variance
 from attnlab.studies.study import Result, Study
 
-__all__ = ["STUDY", "Data", "Plan", "add_seeds", "advise", "check", "compare", "make_plan"]
+__all__ = ["STUDY", "Data", "Plan", "add_seeds", "advise", "check", "compare", "estimate", "make_plan"]
 
 _AUDITS = "audits.json"
 
@@ -56,6 +58,7 @@ def compare(*specimens: str, out: Path | str | None = None, console: Console | N
 def _train(plan: Plan, folder: Path, console: Console) -> None:
     if not is_written(folder / _AUDITS):
         _audit_all(plan, folder, console)
+    announce(plan, folder, console)
     if plan.tune:
         tune(plan, folder, console)
     jobs.train_all(with_choice(plan, folder), folder, console)

@@ -7,9 +7,7 @@ Figures go to measured.json, and what the tests need per sentence or question to
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -21,8 +19,7 @@ from attnlab import perplexity, stages
 from attnlab.errors import AttnlabError
 from attnlab.evaluate import Score, encode_question, examine, sample
 from attnlab.flops import flops_per_token
-from attnlab.folders import is_written, locked, read_json, to_json, write_folder
-from attnlab.machine import end_with_parent
+from attnlab.folders import is_written, read_json, to_json, write_folder
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
 from attnlab.records import plain
@@ -31,6 +28,7 @@ from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
 from attnlab.studies.compare.records import READ_TWICE, Measured, OnText, Quality, Readings, some
 from attnlab.studies.compare.tuning import stored_plan
 from attnlab.studies.study import refuse_changes, run_stage
+from attnlab.studies.workers import started_by
 from attnlab.terminal import unexpected
 from attnlab.tokenizers import UNKNOWN, Tokenizer
 from attnlab.word_split import split_words
@@ -173,13 +171,8 @@ def quality(texts: Sequence[Sequence[str]]) -> Quality:
 def main(arguments: list[str]) -> int:
     """Do one job; errors are reported in one line."""
     folder, name, seed, parent = Path(arguments[0]), arguments[1], int(arguments[2]), int(arguments[3])
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # sent by the parent, even if it ignores Ctrl-C itself
-    end_with_parent(signal.SIGINT)
-    if os.getppid() != parent:
-        return 130  # the parent ended before it could be watched
     try:
-        plan = stored_plan(folder)
-        with locked(folder / "logs", f"{plan.find(name).folder}-seed-{seed}.lock"):
+        with started_by(parent, folder / "logs", f"{stored_plan(folder).find(name).folder}-seed-{seed}.lock"):
             work(folder, name, seed)
     except AttnlabError as error:
         sys.stderr.write(f"{error}\n")

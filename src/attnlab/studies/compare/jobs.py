@@ -1,14 +1,14 @@
-"""The runs of a comparison, several at a time, each in its own process; when stopped, all are saved and can be resumed."""
+"""The runs of a comparison, several at a time, each in its own process, here or on a cluster.
+
+When stopped, all are saved and can be resumed.
+"""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -18,24 +18,24 @@ from attnlab.errors import AttnlabError, Diverged, Interrupted
 from attnlab.folders import is_written, read_json
 from attnlab.listing import last_step
 from attnlab.progress import say
+from attnlab.report.words import roughly
 from attnlab.studies.compare.plan import Plan
-
-PAUSE = 0.2  # seconds between polls of the processes
-_INTERRUPTED = 130  # exit code of a job that was asked to stop and has saved its state
-PATIENCE = 60.0  # seconds that a process has to save its state when asked to stop
+from attnlab.studies.workers import PAUSE, Command, Task, opened, stop_all
 
 
 @dataclass
 class _Job:
-    """A process that trains and measures one run."""
+    """A task that trains and measures one run."""
 
     name: str
     seed: int
     run: Path
-    log: Path
-    process: subprocess.Popen[bytes]
-    began: float
-    bar: TaskID = TaskID(0)
+    command: Command
+    task: Task
+    bar: TaskID
+    began: float = field(default_factory=time.monotonic)
+    tries: int = 1
+    code: int | None = None
 
     @property
     def label(self) -> str:
@@ -58,29 +58,27 @@ class _Job:
     @property
     def diverged(self) -> bool:
         """Whether its loss was not finite."""
-        return self.process.returncode == Diverged.exit_code
+        return self.code == Diverged.exit_code
 
     def failure(self) -> str:
         """Why it ended: the signal, or the last line that it wrote."""
-        code = self.process.returncode
+        code = self.code or 0
+        if self.task.reason:
+            return self.task.reason
         if code < 0:
             return f"ended by {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
-        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = self.command.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else f"ended with code {code}"
 
 
-def start(plan: Plan, folder: Path, name: str, seed: int) -> _Job:
-    """Start a job."""
+def _command(plan: Plan, folder: Path, name: str, seed: int) -> Command:
+    """The command of a run."""
+    folder = folder.resolve()
     log = folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.txt"
     log.parent.mkdir(exist_ok=True)
-    module = [sys.executable, "-P", "-m", "attnlab.studies.compare.job"]
-    command = [*module, str(folder), name, str(seed), str(os.getpid())]
-    with log.open("ab") as stream:
-        # A new session: Ctrl-C in the terminal reaches the comparison only, which then asks its jobs to stop.
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    return _Job(name, seed, plan.path(folder, name, seed), log, process, time.monotonic())
+    train = plan.find(name).settings(seed).train
+    gpu = str(getattr(train, "device", "")).startswith("cuda")
+    return Command("attnlab.studies.compare.job", (str(folder), name, str(seed)), log, train.threads or 1, gpu)
 
 
 def _done(plan: Plan, folder: Path, name: str, seed: int) -> bool:
@@ -90,7 +88,7 @@ def _done(plan: Plan, folder: Path, name: str, seed: int) -> bool:
 
 
 def train_all(plan: Plan, folder: Path, console: Console) -> None:
-    """Train and measure every run that is not done yet, `plan.jobs` at a time, in the order of the plan.
+    """Train and measure every run that is not done yet, as many at a time as `plan.workers` says, in the order of the plan.
 
     The other runs are finished even if one fails.
     """
@@ -107,56 +105,61 @@ def refuse_failed(failed: Sequence[_Job], plan: Plan, folder: Path) -> None:
         again = "do not leave it out: start a new comparison with a lower learning rate, or with --tune"
     raise AttnlabError(
         f"{len(failed)} of {len(plan.order())} runs failed, the first {first.label}: {first.failure()} (its output:"
-        f" {first.log}); the others are kept, and {again}"
+        f" {first.command.log}); the others are kept, and {again}"
     )
 
 
 def try_all(plan: Plan, folder: Path, console: Console) -> list[_Job]:
     """Train and measure what is not done yet; return the jobs that failed."""
     waiting = [one for one in plan.order() if not _done(plan, folder, *one)]
-    total = len(plan.order())
+    if not waiting:
+        return []
+    total, todo, began = len(plan.order()), len(waiting), time.monotonic()
     running: list[_Job] = []
     failed: list[_Job] = []
-    if waiting:
-        say(
-            console,
-            f"{total - len(waiting)} of {total} runs are done; {plan.jobs} run at a time, one line each when done",
-        )
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, refresh_per_second=4, disable=not console.is_terminal) as bars:
+    hidden = not console.is_terminal
+    with (
+        opened(plan.workers, folder) as workers,
+        Progress(*columns, console=console, refresh_per_second=4, disable=hidden) as bars,
+    ):
+        many = f"{plan.workers} run at a time" if plan.at_a_time else f"the others run on {workers.place}"
+        say(console, f"{total - todo} of {total} runs are done; {many}, one line each when done")
         try:
             while waiting or running:
-                while waiting and len(running) < plan.jobs:
-                    job = start(plan, folder, *waiting.pop(0))
-                    job.bar = bars.add_task(job.label, total=1.0, state="starting")
-                    running.append(job)
+                while waiting and len(running) < workers.at_a_time:
+                    name, seed = waiting.pop(0)
+                    command = _command(plan, folder, name, seed)
+                    bar = bars.add_task(f"{name}, seed {seed}", total=1.0, state="starting")
+                    running.append(
+                        _Job(name, seed, plan.path(folder, name, seed), command, workers.start(command), bar)
+                    )
                 time.sleep(PAUSE)
-                for job in [one for one in running if one.process.poll() is not None]:
+                for job in list(running):
+                    job.code = job.task.poll()
+                    if job.code is None:
+                        continue
+                    lost = job.code < 0 or job.code == Interrupted.exit_code
+                    if lost and job.tries < workers.tries:
+                        say(console, f"{job.label}: {job.failure()}; it is started again from its last checkpoint")
+                        job.task, job.tries = workers.start(job.command), job.tries + 1
+                        continue
                     running.remove(job)
                     bars.remove_task(job.bar)
-                    if job.process.returncode == _INTERRUPTED:
+                    if job.code == Interrupted.exit_code:
                         raise Interrupted(job.failure())
-                    if job.process.returncode != 0:
+                    if job.code != 0:
                         failed.append(job)
                         say(console, f"{job.label} failed: {job.failure()}")
-                    else:
-                        number = total - len(waiting) - len(running) - len(failed)
-                        say(console, f"{number} of {total}: {job.label} done in {job.outcome()}")
-                for job in () if bars.disable else running:
+                        continue
+                    left = len(waiting) + len(running)
+                    worked = todo - left + sum(one.progress()[0] for one in running)
+                    rest = (time.monotonic() - began) * (todo - worked) / worked
+                    more = f"; about {roughly(rest)} left" if left else ""
+                    say(console, f"{total - left - len(failed)} of {total}: {job.label} done in {job.outcome()}{more}")
+                for job in () if hidden else running:
                     share, state = job.progress()
                     bars.update(job.bar, completed=share, state=state)
         finally:
-            _stop(running)
+            stop_all([job.task for job in running])
     return failed
-
-
-def _stop(running: Sequence[_Job]) -> None:
-    """Ask jobs to save their state and end."""
-    for job in running:
-        job.process.send_signal(signal.SIGINT)
-    until = time.monotonic() + PATIENCE
-    for job in running:
-        try:
-            job.process.wait(max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            job.process.kill()

@@ -297,7 +297,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
         preset=config.preset,
         varied=plan.varied,
         seeds=plan.seeds,
-        jobs=plan.jobs,
+        jobs=plan.at_a_time,
         order=plan.order(),
         data=data,
         figures=columns,

@@ -20,7 +20,6 @@ from attnlab.config import Settings, Stage, load_preset, merge, overlay, require
 from attnlab.corpora import Question
 from attnlab.errors import UserError, unknown
 from attnlab.evaluate import encode_questions
-from attnlab.machine import cores
 from attnlab.model import LanguageModel
 from attnlab.perplexity import PROBES
 from attnlab.runs import Run
@@ -33,6 +32,7 @@ from attnlab.studies.compare.specimens import (
     refuse_other_text,
 )
 from attnlab.studies.study import Datasets, all_or_none, sums_of_files
+from attnlab.studies.workers import read_workers
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Plan:
     facts: str | None = None
     exam: str | None = None
     probes: tuple[str, ...] = PROBES
-    jobs: int = 1
+    workers: int | str = field(default=1, metadata={"was": "jobs"})  # runs at a time, or a cluster: read_workers
     all_pairs: bool = False
     study: str = "compare"
     title: str = ""
@@ -151,6 +151,11 @@ class Plan:
         choosing = np.isin(self._all_clusters, chosen)
         return [item for item, side in zip(items, choosing, strict=True) if side == (self.part == "choosing")]
 
+    @property
+    def at_a_time(self) -> int:
+        """How many runs are trained at a time on this machine; 0: a cluster decides."""
+        return self.workers if isinstance(self.workers, int) else 0
+
     def find(self, name: str) -> Specimen:
         """The specimen of this name."""
         return next(one for one in self.specimens if one.name == name)
@@ -220,7 +225,7 @@ def make_plan(
     given: Settings | None = None,
     seeds: int | Sequence[int] | None = None,
     data: Data | None = None,
-    jobs: int = 0,
+    workers: int | str = 0,
     quick: bool = False,
     tune: str | Sequence[str] = (),
     tune_on: str | None = None,
@@ -230,6 +235,7 @@ def make_plan(
 ) -> Plan:
     """Make the plan of a comparison; `more` are further fields of the plan, such as probes or title."""
     data, more = data or Data(), {"started": date.today().isoformat(), **more}
+    workers = more.pop("jobs", workers)  # the old name
     for name in more:
         if name not in (*_MORE, "started"):
             raise UserError(unknown("argument", name, (*_MORE, *inspect.signature(make_plan).parameters)))
@@ -243,7 +249,7 @@ def make_plan(
         asked |= {"quick": quick, "tune": tune, "variance": more.get("variance")}
         _refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
         with usercode.trusting(trust_code):
-            return _plan_of_runs(names, data, jobs, **more)
+            return _plan_of_runs(names, data, workers, **more)
     preset = preset or _PRESETS.get(task or "", "quick" if quick else "small")
     values = overlay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
     values = merge({"task": values} if values else {}, given or {})
@@ -257,7 +263,6 @@ def make_plan(
     if data.corpus == "prose:train":
         epochs = _QUICK_EPOCHS if quick else _PROSE_EPOCHS
         specimens = tuple(one.with_default("train", "epochs", epochs) for one in specimens)
-    threads = max(one.settings(0).train.threads or 1 for one in specimens)
     numbers = seed_numbers(seeds, _QUICK_SEEDS if quick else _SEEDS)
     tuned = _read_tuned([tune] if isinstance(tune, str) else tune, varied)
     if tuned and not 1 <= tune_seeds <= _MOST_SEEDS:
@@ -265,8 +270,9 @@ def make_plan(
     if (tune_on or tune_seeds != 1) and not tuned:
         raise UserError("--tune-on and --tune-seeds need --tune: add settings, such as --tune train.lr=0.001,0.002")
     trials = len(specimens) * tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
-    at_a_time = job_count(jobs, threads, max(len(specimens) * len(numbers), trials))
-    fields = {**asdict(data), "jobs": at_a_time, "quick": quick, "title": _default_title(specimens, task), **more}
+    threads = max(one.settings(0).train.threads or 1 for one in specimens)
+    workers = read_workers(workers, threads, max(len(specimens) * len(numbers), trials))
+    fields = {**asdict(data), "workers": workers, "quick": quick, "title": _default_title(specimens, task), **more}
     if tuned:
         fields |= {"tune": tuned, "tune_on": tune_on, "tune_seeds": tune_seeds}
         fields["part"] = "all" if tune_on else "judging"
@@ -326,14 +332,6 @@ def tuning_plan(plan: Plan) -> Plan:
     )
 
 
-def job_count(asked: int, threads: int = 1, runs: int | None = None) -> int:
-    """How many runs are trained at a time; 0 asks for as many as there are cores for."""
-    if asked < 0:
-        raise UserError(f"--jobs must be at least 1, or 0 for one per core, not {asked}")
-    most = cores() // threads
-    return asked or max(1, most if runs is None else min(most, runs))
-
-
 def seed_numbers(seeds: int | Sequence[int] | None, usual: int = _SEEDS) -> tuple[int, ...]:
     """The seeds 0 to n - 1 for a number n, which is `usual` for None; a list of seeds unchanged."""
     if isinstance(seeds, int) and not 1 <= seeds <= _MOST_SEEDS:
@@ -354,7 +352,7 @@ def _refuse_for_runs(asked: Sequence[str]) -> None:
         raise UserError(f"finished runs are compared as they are: leave out {', '.join(asked)}")
 
 
-def _plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> Plan:
+def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: Any) -> Plan:
     """Compare finished runs, with the data that they were trained on."""
     if not all(map(is_run, names)):
         raise UserError(
@@ -376,7 +374,7 @@ def _plan_of_runs(names: Sequence[str], data: Data, jobs: int, **more: Any) -> P
         held_out = f"{corpus.removesuffix(':train')}:dev"
     fields: dict[str, Any] = {
         "corpus": corpus,
-        "jobs": job_count(jobs),
+        "workers": read_workers(workers),
         "runs": runs,
         "title": _default_title(specimens, task),
     }

@@ -229,7 +229,7 @@ def _outlook(plan: Plan, pilot: Pilot, seeds: int, items: int, alpha: float) -> 
     runs = len(plan.specimens) * seeds * (4 if plan.variance else 1) + (
         len(tuning_plan(plan).order()) if plan.tune else 0
     )
-    parts, seconds = pilot.components, pilot.seconds * runs / plan.jobs
+    parts, seconds = pilot.components, pilot.seconds * runs / max(1, plan.at_a_time)
     return Outlook(seeds, items, smallest(parts), smallest(parts.cautious), seconds)
 
 

@@ -1,0 +1,180 @@
+"""Where the runs of a study are worked on: processes of this machine, a Ray cluster or Slurm (remote).
+
+Each is a command in a process of its own, wherever it runs. It writes to the folder of the study, and what it prints to a log.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from attnlab.errors import Interrupted, UserError
+from attnlab.folders import locked
+from attnlab.machine import cores, end_with_parent
+
+PAUSE = 0.2  # seconds between polls of the processes
+PATIENCE = 60.0  # seconds that a process has to save its state when asked to stop
+MANY = 1_000_000  # more than any study starts
+_EXTRAS = {"ray": "ray", "slurm": "submitit"}  # the extras of attnlab and their packages
+
+
+@dataclass(frozen=True)
+class Command:
+    """`python -m MODULE ARGUMENTS PARENT`; `threads` is the number of cores that it needs, `gpu` whether it needs a GPU."""
+
+    module: str
+    arguments: tuple[str, ...]
+    log: Path
+    threads: int = 1
+    gpu: bool = False
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start it here, as a process that is told who waits for it."""
+        line = [sys.executable, "-P", "-m", self.module, *self.arguments, str(os.getpid())]
+        with self.log.open("ab") as stream:
+            # A new session: Ctrl-C in the terminal reaches the study only, which then asks its processes to stop.
+            return subprocess.Popen(
+                line, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+
+class Task(Protocol):
+    """A command that was started."""
+
+    reason: str  # why it ended, if its log does not say
+
+    def poll(self) -> int | None:
+        """Its exit code, negative if a signal ended it or its worker was lost; None while it runs or waits."""
+
+    def stop(self) -> None:
+        """Ask it to save its state and end."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+class Workers(Protocol):
+    """Those who work on commands."""
+
+    @property
+    def at_a_time(self) -> int:
+        """How many commands are started at a time."""
+
+    @property
+    def tries(self) -> int:
+        """How often a command is started whose worker is lost."""
+
+    @property
+    def place(self) -> str:
+        """Its name in messages."""
+
+    def start(self, command: Command) -> Task:
+        """Start a command, or queue it."""
+
+
+class _Process:
+    """A command in a process of this machine."""
+
+    reason = ""
+
+    def __init__(self, command: Command) -> None:
+        self._process = command.launch()
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+@dataclass(frozen=True)
+class _Here:
+    """Processes of this machine."""
+
+    at_a_time: int
+    tries: int = 1
+    place: str = "this machine"
+
+    def start(self, command: Command) -> Task:
+        """Start a command."""
+        return _Process(command)
+
+
+def read_workers(asked: int | str, threads: int = 1, runs: int | None = None) -> int | str:
+    """A number of runs at a time, or the name of a cluster; 0 asks for as many runs as there are cores for."""
+    wrong = UserError(
+        f"--workers must be a number of at least 1 (0: one per core), ray, ray://HOST:PORT or slurm, not {asked}"
+    )
+    if isinstance(asked, str) and not asked.lstrip("-").isdigit():
+        name = asked.partition("://")[0]
+        if asked not in _EXTRAS and not (name == "ray" and len(asked) > len("ray://")):
+            raise wrong
+        if importlib.util.find_spec(_EXTRAS[name]) is None:
+            raise UserError(f"--workers {asked} needs {_EXTRAS[name]}: pip install 'attnlab[{name}]'")
+        return asked
+    if (number := int(asked)) < 0:
+        raise wrong
+    most = cores() // threads
+    return number or max(1, most if runs is None else min(most, runs))
+
+
+@contextmanager
+def opened(workers: int | str, folder: Path) -> Iterator[Workers]:
+    """The workers of a study, as `read_workers` names them; a cluster is left when the study ends."""
+    if isinstance(workers, int):
+        yield _Here(workers)
+        return
+    from attnlab.studies import remote
+
+    with remote.slurm(folder) if workers == "slurm" else remote.ray_cluster(workers) as cluster:
+        yield cluster
+
+
+def stop_all(tasks: Sequence[Task]) -> None:
+    """Ask tasks to save their state and end, and wait for them; end those that take too long."""
+    for one in tasks:
+        one.stop()
+    until = time.monotonic() + PATIENCE
+    for one in tasks:
+        while one.poll() is None:
+            if time.monotonic() > until:
+                one.kill()
+                break
+            time.sleep(PAUSE / 10)
+
+
+@contextmanager
+def started_by(parent: int, folder: Path, name: str) -> Iterator[None]:
+    """What a command does first: stop when asked or when its parent ends, and lock `name` in a folder.
+
+    A process whose worker was lost may still be saving its state: it is waited for.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # sent by the parent, even if it ignores Ctrl-C itself
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # Ray's workers block them
+    end_with_parent(signal.SIGINT)
+    if os.getppid() != parent:
+        raise Interrupted("the process that started this one has ended")
+    until = time.monotonic() + PATIENCE
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(locked(folder, name))
+                break
+            except UserError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(PAUSE)
+        yield
