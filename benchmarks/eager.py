@@ -108,7 +108,7 @@ def make_optimizer(model: EagerModel, config: TrainConfig) -> torch.optim.Optimi
 
 def to_rows(batch: Sequence[Example], longest: int, pad: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets of a batch, every row filled up to the same number of tokens."""
-    rows = torch.tensor([example.ids + [pad] * (longest - len(example.ids)) for example in batch])
+    rows = torch.tensor([[*example.ids, *[pad] * (longest - len(example.ids))] for example in batch])
     targets = rows[:, 1:].clone()
     targets[targets == pad] = NOTHING
     return rows[:, :-1], targets

@@ -44,7 +44,7 @@ def examples_of(config: RunConfig, sources: stages.Sources, seed: int) -> tuple[
     """One epoch of a stage, and the symbol that fills a batch up."""
     tokenizer = stages.learn_tokenizer(config, sources)
     task = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
-    return task.examples(np.random.default_rng(seed)), tokenizer.pad
+    return list(task.examples(np.random.default_rng(seed))), tokenizer.pad
 
 
 def theirs(sources: stages.Sources, measured: int) -> tuple[float, float]:

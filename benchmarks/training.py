@@ -28,7 +28,7 @@ ROWS, BLOCK, BATCHES = 128, 128, 4
 
 def padded_step(model: LanguageModel, optimizer: torch.optim.Optimizer, batch: Sequence[Example], pad: int) -> None:
     """One step as the reports' trainer makes it."""
-    rows = torch.tensor([example.ids + [pad] * (BLOCK - len(example.ids)) for example in batch])
+    rows = torch.tensor([[*example.ids, *[pad] * (BLOCK - len(example.ids))] for example in batch])
     logits = model(rows[:, :-1])
     F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -74,7 +74,7 @@ def main() -> None:
         rng = np.random.default_rng(number)
         examples = list(task.examples(rng)[: BATCHES * ROWS])
         indices = train.make_batches([len(e.ids) for e in examples], config.train.tokens_per_batch, rng)
-        blocks = [examples[at : at + ROWS] for at in range(0, len(examples), ROWS)]
+        blocks = [list(examples[at : at + ROWS]) for at in range(0, len(examples), ROWS)]
         packed = [[examples[index] for index in batch] for batch in indices]
         results = {
             "padded": timed(lambda batch: padded_step(models[0], plain, batch, tokenizer.pad), blocks),

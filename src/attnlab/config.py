@@ -22,14 +22,16 @@ from attnlab.errors import ConfigError, cut, unknown
 
 Settings = Mapping[str, Any]  # nested tables of settings as TOML, JSON or the command line give them, not yet checked
 LARGEST = 2**31 - 1  # largest integer setting, seeds included: numpy takes no larger seeds
+LOGGERS = ("tensorboard", "wandb", "trackio")
 Stage = Literal["pretrain", "finetune", "scratch"]  # scratch: the baseline without pretraining
 
 
-def setting(default: Any, meaning: str) -> Any:
-    """Declare a dataclass field with its help text."""
+def setting(default: Any, meaning: str, short: str = "") -> Any:
+    """Declare a dataclass field with its help text, and its short name on the command line if it has one."""
+    metadata = {"help": meaning, "short": short}
     if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata={"help": meaning})
-    return field(default=default, metadata={"help": meaning})
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def require(condition: bool, message: str) -> None:
@@ -129,6 +131,9 @@ class TaskConfig:
     options: dict[str, Any] = setting({}, "options of the task")
 
 
+_COUNTS = ("validate_every", "validate_tokens", "patience", "sample_every")
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """How the weights are trained."""
@@ -145,7 +150,9 @@ class TrainConfig:
     beta2: float = setting(0.95, "AdamW's decay of the squared gradient")
     weight_decay: float = setting(0.0, "weight decay of matrices")
     clip: float = setting(1.0, "maximum gradient norm; 0: no clipping")
-    schedule: Literal["linear", "cosine"] = setting("linear", "shape of the decay: to zero, or cosine to a tenth")
+    schedule: Literal["linear", "cosine", "sqrt", "inverse_sqrt", "constant"] = setting(
+        "linear", "decay: linear or 1-sqrt to zero, cosine to a tenth, 1/sqrt after the warm-up, or none"
+    )
     horizon: float = setting(
         0.0, "epochs from the cosine's maximum to its minimum, after which it rises again; 0: the decay"
     )
@@ -155,21 +162,53 @@ class TrainConfig:
     checkpoint_minutes: float = setting(2.0, "maximum minutes between checkpoints")
     threads: int = setting(0, "CPU threads per process; 0: chosen by model size")
     order_seed: int = setting(-1, "seed of the order and choice of examples; -1: the seed of the run")
+    device: str = setting("auto", "device: cpu, cuda, cuda:1, mps, xpu, or auto", "--device")
+    precision: Literal["float64", "float32", "bf16", "fp16"] = setting(
+        "float32", "float64, float32, or mixed with float32: bf16, fp16", "--precision"
+    )
+    compile: bool = setting(False, "compile the model with torch.compile", "--compile")
+    shard: bool = setting(False, "shard the weights over the processes (FSDP2), for models that do not fit")
+    accumulate: int = setting(1, "parts of a batch that are computed one after the other, to save memory")
+    ema: float = setting(0.0, "decay of the average of the weights, such as 0.999, which becomes the model; 0: none")
+    validate_every: int = setting(0, "steps between validations; 0: after every epoch")
+    validate_tokens: int = setting(100_000, "held-out tokens per validation, evenly spread; 0: all")
+    patience: int = setting(0, "validations without improvement before training stops; 0: train to the end")
+    sample_every: int = setting(0, "validations between samples, which are shown and logged; 0: none")
+    log: str = setting("", "log to tensorboard, wandb, trackio, joined by commas", "--log")
 
     def __post_init__(self) -> None:
         require(
             -1 <= self.order_seed <= LARGEST,
             f"train.order_seed must lie between -1 and {LARGEST}, not {shortened(self.order_seed)}",
         )
-        for name in ("epochs", "tokens_per_batch", "lr", "muon_lr", "checkpoint_every", "checkpoint_minutes"):
+        for name in (
+            "epochs",
+            "tokens_per_batch",
+            "lr",
+            "muon_lr",
+            "checkpoint_every",
+            "checkpoint_minutes",
+            "accumulate",
+        ):
             require(getattr(self, name) > 0, f"train.{name} must be above 0, not {getattr(self, name)}")
         require(self.threads <= 1024, f"train.threads must be at most 1024, not {self.threads}")
-        for name in ("weight_decay", "clip", "threads", "horizon", "rows_per_batch"):
+        for name in ("weight_decay", "clip", "threads", "horizon", "rows_per_batch", *_COUNTS):
             require(getattr(self, name) >= 0, f"train.{name} must not be negative, but is {getattr(self, name)}")
-        for name in ("beta1", "beta2"):
+        for name in ("beta1", "beta2", "ema"):
             require(0 <= getattr(self, name) < 1, f"train.{name} must lie in [0, 1), not {getattr(self, name)}")
         for name in ("warmup", "decay"):
             require(0 <= getattr(self, name) <= 1, f"train.{name} must lie in [0, 1], not {getattr(self, name)}")
+        require(
+            self.schedule != "inverse_sqrt" or self.warmup > 0,
+            "train.schedule inverse_sqrt needs a train.warmup above 0: the rate falls from its end on",
+        )
+        for name in self.loggers:
+            require(name in LOGGERS, unknown("train.log", name, LOGGERS))
+
+    @property
+    def loggers(self) -> tuple[str, ...]:
+        """Where to log beside metrics.jsonl."""
+        return tuple(dict.fromkeys(name for one in self.log.split(",") if (name := one.strip())))
 
 
 @dataclass(frozen=True)

@@ -311,11 +311,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from None
 
 
-def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
-    """Return the files of a model folder by name."""
+def model_files(
+    model: LanguageModel, tokenizer: Tokenizer, weights: dict[str, Tensor] | None = None
+) -> dict[str, bytes]:
+    """Return the files of a model folder by name; `weights` are given if those of the model are sharded."""
     config = {"format": FORMAT, "model": model.config.__dict__}
     return {
-        "model.safetensors": to_bytes(dict(model.state_dict())),
+        "model.safetensors": to_bytes(weights or dict(model.state_dict())),
         "config.json": json.dumps(config, indent=1).encode(),
         "tokenizer.json": tokenizer.backend.to_str(pretty=True).encode(),
         **usercode.code_files(model.config.mechanism),

@@ -141,10 +141,16 @@ def rate_at(progress: float, config: TrainConfig) -> float:
     A cosine with a horizon is that of the course reports: after its minimum it rises again.
     """
     rise = min(1.0, progress / config.warmup) if config.warmup else 1.0
+    if config.schedule == "constant":
+        return rise
+    if config.schedule == "inverse_sqrt":
+        return rise * min(1.0, math.sqrt(config.warmup / progress)) if progress else 0.0
     begin = 1.0 - config.decay
     fallen = min(1.0, max(0.0, (progress - begin) / config.decay)) if config.decay else 0.0
     if config.schedule == "linear":
         return rise * (1.0 - fallen)
+    if config.schedule == "sqrt":
+        return rise * (1.0 - math.sqrt(fallen))
     turned = progress * config.epochs / config.horizon if config.horizon else fallen
     return rise * max(0.1, 0.5 * (1.0 + math.cos(math.pi * turned)))
 

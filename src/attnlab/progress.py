@@ -34,6 +34,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.loss = self.tokens_per_second = self.left = 0.0
+        self.dev = ""  # the last validation
         self._total = self._weight = 0.0  # of an exponential average of the losses
         self._first: Step | None = None
 
@@ -42,6 +43,7 @@ class Meter:
         self._total = SMOOTHING * self._total + step.loss
         self._weight = SMOOTHING * self._weight + 1
         self.loss = self._total / self._weight  # bias correction, as in Adam
+        self.dev = validation(step) or self.dev
         if self._first is None:
             self._first = step
             return
@@ -51,9 +53,18 @@ class Meter:
         self.left = seconds * (1 - step.progress) / done
 
     def __str__(self) -> str:
+        losses = f"loss {self.loss:.3f}" + (f"  {self.dev}" if self.dev else "")
         if not self.tokens_per_second:  # one step is too little to measure the rate
-            return f"loss {self.loss:.3f}"
-        return f"loss {self.loss:.3f}  {self.tokens_per_second:,.0f} tokens/s  {clock(self.left)} left"
+            return losses
+        return f"{losses}  {self.tokens_per_second:,.0f} tokens/s  {clock(self.left)} left"
+
+
+def validation(step: Step) -> str:
+    """Format what a validation found; empty for a step without one."""
+    if step.dev_loss is None:
+        return ""
+    right = f", {step.dev_accuracy:.1%} right" if step.dev_accuracy is not None else ""
+    return f"dev loss {step.dev_loss:.3f}{right}"
 
 
 @contextmanager
@@ -78,6 +89,8 @@ def _bar(label: str, console: Console) -> Iterator[Show]:
         def step(one: Step) -> None:
             meter.update(one)
             progress.update(bar, completed=one.progress, meter=str(meter))
+            if one.sample is not None:
+                say(progress.console, _sampled(label, one))
 
         yield Show(lambda line: say(progress.console, f"{label}: {line}"), step)
         progress.update(bar, completed=1.0)
@@ -92,5 +105,13 @@ def _lines(label: str, console: Console) -> Show:
         if one.progress * LINES >= shown[0] and meter.tokens_per_second:
             shown[0] = int(one.progress * LINES) + 1
             say(console, f"{label}: {one.progress:4.0%}  {meter}")
+        elif one.dev_loss is not None:
+            say(console, f"{label}: {one.progress:4.0%}  step {one.step:,}: {validation(one)}")
+        if one.sample is not None:
+            say(console, _sampled(label, one))
 
     return Show(lambda line: say(console, f"{label}: {line}"), step)
+
+
+def _sampled(label: str, step: Step) -> str:
+    return f"{label}: sample after step {step.step:,}: {' '.join((step.sample or '').split())}"

@@ -6,6 +6,7 @@
       code/           users' mechanism and task files, if any (also in checkpoints and model)
       metrics.jsonl   one line per step, written as it happens
       checkpoints/    step-000400/ ...: everything needed to resume
+      best/           the model with the lowest loss on held-out data, if there are any
       model/          the finished model
       result.json     written last
       manifest.json   the sha256 of these files; the run is complete when it lists result.json
@@ -75,6 +76,7 @@ class RunRecord:
     corpus: DataSource | None = None
     facts: DataSource | None = None
     base: str | None = None  # path from the run to the run it was trained from
+    dev: DataSource | None = None
     format: int | None = FORMAT
 
     @classmethod
@@ -96,11 +98,11 @@ class RunRecord:
             stage, settings, base = stored.get("stage", ""), stored.get("config", {}), stored.get("base")
             if not (isinstance(stage, str) and isinstance(settings, dict) and isinstance(base, str | None)):
                 raise TypeError("stage, config or base is of the wrong type")
-            return cls(stage, settings, data("corpus"), data("facts"), base, stored.get("format"))
+            return cls(stage, settings, data("corpus"), data("facts"), base, data("dev"), stored.get("format"))
 
     def to_json(self) -> bytes:
         """Return the content of config.json."""
-        data = {"corpus": self.corpus, "facts": self.facts}
+        data = {"corpus": self.corpus, "facts": self.facts, **({"dev": self.dev} if self.dev else {})}
         stored = {"format": self.format, "stage": self.stage, "config": self.settings, "data": plain(data)}
         return to_json({**stored, "base": self.base})
 

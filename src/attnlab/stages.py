@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnlab import corpora, registry, usercode
+from attnlab import corpora, devices, registry, shards, usercode
 from attnlab.config import ModelConfig, RunConfig, Stage, require_seed, restore
-from attnlab.corpora import Corpus, Question
+from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.folders import locked, note_without_manifest, refuse_existing
 from attnlab.model import LanguageModel, load_model, meta_model
-from attnlab.processes import Ranks, process_group
+from attnlab.processes import Ranks, process_group, restarted
 from attnlab.records import optional
 from attnlab.runs import FORMAT, DataSource, Run, RunRecord, movable, unused_path
-from attnlab.tasks import TaskData, make_task
+from attnlab.tasks import Example, Task, TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
-from attnlab.train import Step, Trainer, choose_threads, retain_freed_memory
+from attnlab.trackers import require_packages
+from attnlab.train import DevSet, Step, Trainer, choose_threads, retain_freed_memory, uniform_length
 from attnlab.word_split import split_words
 
 _Announce = Callable[[str], None]
@@ -53,29 +54,38 @@ QUIET = Show()
 class Sources:
     """The data of a stage, read and checked."""
 
-    corpus: Corpus | None
+    corpus: Corpus | RunningText | None
     facts: tuple[Question, ...]
     facts_source: str | None = None
+    dev: Corpus | RunningText | tuple[Question, ...] | None = None  # held-out text, or questions
+    dev_source: str | None = None
     tokenizers: dict[_Key, Tokenizer] = field(default_factory=dict, compare=False)  # learned so far
 
     @classmethod
-    def read(cls, corpus: str | None, facts: str | None) -> Sources:
-        """Read the named data."""
-        text = corpora.load_corpus(corpus) if corpus is not None else None
-        return cls(text, corpora.load_questions(facts) if facts is not None else (), facts)
+    def read(cls, corpus: str | None, facts: str | None, dev: str | None = None, *, running: bool = False) -> Sources:
+        """Read the named data; running text is only opened."""
+        load = corpora.open_text if running else corpora.load_corpus
+        questions = corpora.load_questions(facts) if facts is not None else ()
+        held_out: Corpus | RunningText | tuple[Question, ...] | None = None
+        if dev is not None:
+            held_out = corpora.load_questions(dev) if corpora.has_questions(dev) else load(dev)
+        return cls(load(corpus) if corpus is not None else None, questions, facts, held_out, dev)
 
     @property
-    def recorded(self) -> tuple[DataSource | None, DataSource | None]:
-        """The corpus and facts as a run stores them; with absolute paths, so that it can be resumed from anywhere."""
-        corpus, facts = self.corpus, self.facts_source
-        return (
-            DataSource(absolute(corpus.source), corpus.sha256) if corpus else None,
-            DataSource(absolute(facts), checksum(self.facts)) if facts else None,
-        )
+    def recorded(self) -> tuple[DataSource | None, DataSource | None, DataSource | None]:
+        """Corpus, facts and dev as a run stores them; with absolute paths, so that it can be resumed from anywhere."""
+
+        def recorded(source: str | None, data: Any) -> DataSource | None:
+            if not source:
+                return None
+            return DataSource(absolute(source), checksum(data) if isinstance(data, tuple) else data.sha256)
+
+        corpus = recorded(self.corpus.source, self.corpus) if self.corpus else None
+        return corpus, recorded(self.facts_source, self.facts), recorded(self.dev_source, self.dev)
 
     def texts(self) -> list[str]:
         """Return all texts that the tokenizer is trained on."""
-        lines = list(self.corpus.lines) if self.corpus else []
+        lines = list(self.corpus.lines) if isinstance(self.corpus, Corpus) else []
         for item in self.facts:
             lines += [item.question, item.answer or ""]
         return lines
@@ -92,12 +102,19 @@ def checksum(questions: tuple[Question, ...]) -> str:
 
 
 def pretrain(
-    config: RunConfig, corpus: str, facts: str | None = None, out: Path | None = None, show: Show = QUIET
+    config: RunConfig,
+    corpus: str,
+    facts: str | None = None,
+    out: Path | None = None,
+    show: Show = QUIET,
+    *,
+    dev: str | None = None,
 ) -> Run:
-    """Train a fresh model on a corpus, with training questions mixed in when `facts` are given."""
+    """Train a fresh model on a corpus, with training questions mixed in when `facts` are given; validate it on `dev`."""
     if facts and not reads_questions(config):
         raise DataError(f"task '{config.task.name}' uses no questions: leave --facts out, or choose --task.name recall")
-    return begin(config, "pretrain", Sources.read(corpus, facts), None, out, show)
+    sources = Sources.read(corpus, facts, dev, running=reads_running_text(config))
+    return begin(config, "pretrain", sources, None, out, show)
 
 
 def finetune(
@@ -108,16 +125,22 @@ def finetune(
     out: Path | None = None,
     show: Show = QUIET,
     *,
+    dev: str | None = None,
     trust_code: bool = False,
 ) -> Run:
     """Train on questions, from the model of a run or, as the baseline without pretraining, from scratch."""
     with usercode.trusting(trust_code):
-        return begin(config, "finetune" if base else "scratch", Sources.read(corpus, facts), base, out, show)
+        return begin(config, "finetune" if base else "scratch", Sources.read(corpus, facts, dev), base, out, show)
 
 
 def reads_questions(config: RunConfig) -> bool:
     """Whether the task of a run uses questions."""
     return bool(registry.find("task", config.task.name).build.reads_questions)  # type: ignore[attr-defined]
+
+
+def reads_running_text(config: RunConfig) -> bool:
+    """Whether the task of a run reads running text, of any size."""
+    return bool(getattr(registry.find("task", config.task.name).build, "reads_running_text", False))
 
 
 def stored_config(run: Run) -> RunConfig:
@@ -168,6 +191,8 @@ def check_settings(config: RunConfig, sources: Sources, tokenizer: Tokenizer) ->
 def learn_tokenizer(config: RunConfig, sources: Sources) -> Tokenizer:
     """Train the tokenizer of a run on all its texts; sources that share `tokenizers` train each only once."""
     kind, size, min_count = config.tokenizer.kind, config.model.vocab_size, config.tokenizer.min_count
+    if isinstance(sources.corpus, RunningText):
+        return shards.learn_tokenizer(sources.corpus, kind, size, min_count)
     key = (sources.corpus.sha256 if sources.corpus else "", checksum(sources.facts), kind, size, min_count)
     if key not in sources.tokenizers:
         sources.tokenizers[key] = Tokenizer.train(kind, sources.texts(), size, min_count=min_count)
@@ -210,20 +235,27 @@ class Preview:
 def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> Preview:
     """Show what a task makes of the data: counts, and examples as pairs of texts."""
     require_seed(seed)
-    sources = Sources.read(corpus, facts)
+    sources = Sources.read(corpus, facts, running=reads_running_text(config))
     tokenizer = learn_tokenizer(config, sources)
     task = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
     rng = np.random.default_rng(seed)
     examples = task.examples(rng)
-    picked = rng.permutation(len(examples))[:count]
-    lines = sources.corpus.lines if sources.corpus else ()
+    text = sources.corpus
+    if isinstance(text, RunningText):  # windows are in random order already
+        lines: Sequence[str] = ()
+        documents, characters = task.shard.documents, text.size  # type: ignore[attr-defined]
+        picked, tokens = list(range(min(count, len(examples)))), uniform_length(examples) * len(examples)
+    else:
+        lines = text.lines if text else ()
+        documents, characters = len(lines), sum(len(line) + 1 for line in lines)
+        picked, tokens = rng.permutation(len(examples))[:count].tolist(), sum(len(example.ids) for example in examples)
     pairs = [show_example(examples[index], tokenizer) for index in picked]
     return Preview(
-        documents=len(lines),
-        characters=sum(len(line) + 1 for line in lines),
+        documents=documents,
+        characters=characters,
         symbols=tokenizer.size,
         examples_per_epoch=len(examples),
-        tokens_per_epoch=sum(len(example.ids) for example in examples),
+        tokens_per_epoch=tokens,
         examples=tuple({"input": given, "target": wanted} for given, wanted in pairs),
         words=_word_counts(lines, tokenizer) if tokenizer.words else None,
     )
@@ -245,38 +277,58 @@ def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> WordCounts:
     )
 
 
-def resume(run: Run, show: Show = QUIET, *, trust_code: bool = False) -> Run:
-    """Resume a run from its last checkpoint; a complete run is left unchanged."""
+def resume(run: Run, show: Show = QUIET, *, trust_code: bool = False, device: str | None = None) -> Run:
+    """Resume a run from its last checkpoint, on another device if asked; a complete run is left unchanged."""
     if run.complete:
         show.line(f"{run.path} is already complete")
         return run
-    with (
-        usercode.trusting(trust_code),
-        process_group() as ranks,
-        locked(run.path) if ranks.first else nullcontext(),
-    ):
-        return run if run.complete else _resume(run, ranks, show)
+    with usercode.trusting(trust_code):
+        config = stored_config(run)
+        config = replace(config, train=replace(config.train, device=device or config.train.device))
+        with process_group(_choose_device(config)) as ranks:
+            return _resume(run, config, ranks, show)
 
 
-def _resume(run: Run, ranks: Ranks, show: Show) -> Run:
-    note_without_manifest(run.path)
-    record, config = run.record, stored_config(run)
-    base = Run.open(run.path / record.base) if record.base else None
-    corpus, facts = record.corpus, record.facts
-    if corpus is None and facts is None:
-        raise CheckpointError(f"{run.path / 'config.json'} is damaged (it names no data): train again")
-    sources = Sources.read(corpus.source if corpus else None, facts.source if facts else None)
-    for now, before in zip(sources.recorded, (corpus, facts), strict=True):
-        if now and before and now.sha256 != before.sha256:
-            raise DataError(f"{now.source} has changed since the run began: restore the file, or start a new run")
-    trainer = _prepare(run, config, sources, base, ranks, show)
-    for damage in trainer.restore():
-        show.line(f"note: falling back to an older checkpoint: {damage}")
-    show.line(
-        f"resuming from step {trainer.step}" if trainer.step else "no checkpoint yet: training from the beginning"
-    )
-    trainer.fit(show.step)
+def _resume(run: Run, config: RunConfig, ranks: Ranks, show: Show) -> Run:
+    with locked(run.path) if ranks.first else nullcontext():
+        if run.complete:
+            return run
+        note_without_manifest(run.path)
+        record = run.record
+        base = Run.open(run.path / record.base) if record.base else None
+        stored = record.corpus, record.facts, record.dev
+        if record.corpus is None and record.facts is None:
+            raise CheckpointError(f"{run.path / 'config.json'} is damaged (it names no data): train again")
+        named = [data.source if data else None for data in stored]
+        sources = Sources.read(*named, running=reads_running_text(config))
+        for now, before in zip(sources.recorded, stored, strict=True):
+            if now and before and now.sha256 != before.sha256:
+                raise DataError(f"{now.source} has changed since the run began: restore the file, or start a new run")
+        trainer = _prepare(run, config, sources, base, ranks, show)
+        for damage in trainer.restore():
+            show.line(f"note: falling back to an older checkpoint: {damage}")
+        show.line(
+            f"resuming from step {trainer.step}" if trainer.step else "no checkpoint yet: training from the beginning"
+        )
+        trainer.fit(show.step, show.line)
     return run
+
+
+def _choose_device(config: RunConfig) -> torch.device:
+    """The device of a run, which must be able to compute in its precision."""
+    device = devices.choose_device(config.train.device)
+    devices.check_precision(device, config.train.precision)
+    return device
+
+
+def _unfinished(path: Path | None, stem: str, config: RunConfig) -> Run | None:
+    """The run that this process was training before it was started again."""
+    if not restarted():
+        return None
+    number = int(unused_path(stem).name.rsplit("-", 1)[1]) - 1
+    run = Run(path or unused_path(stem).with_name(f"{stem}-{number}"))
+    same = run.path.exists() and not run.complete and replace(stored_config(run), model=config.model) == config
+    return run if same else None
 
 
 def begin(
@@ -289,21 +341,25 @@ def begin(
     # The number of threads is stored, since results depend on it.
     threads = choose_threads(config.model, config.train.threads)
     config = replace(config, train=replace(config.train, threads=threads))
-    with process_group() as ranks:
-        run = Run(out or unused_path(f"{stage}-{config.preset}"))
+    require_packages(config.train.loggers)
+    with process_group(_choose_device(config)) as ranks:
+        stem = f"{stage}-{config.preset}"
+        if unfinished := _unfinished(out, stem, config):
+            return _resume(unfinished, config, ranks, show)
+        run = Run(out or unused_path(stem))
         refuse_existing(run.path)
         ranks.wait()  # all processes have checked before the first creates the folder
         trainer = _prepare(run, config, sources, base, ranks, show)
         if ranks.first:
             settings = replace(config, model=trainer.model.config).to_dict()
-            corpus, facts = (data and movable(data, run.path) for data in sources.recorded)
+            corpus, facts, dev = (data and movable(data, run.path) for data in sources.recorded)
             path = os.path.relpath(base.path, run.path) if base else None
-            record = RunRecord(stage, settings, corpus, facts, path)
+            record = RunRecord(stage, settings, corpus, facts, path, dev)
             Run.create(run.path, record, usercode.code_files(trainer.model.config.mechanism, config.task.name))
         ranks.wait()
         show.line(f"run folder: {run.path}")
         with locked(run.path) if ranks.first else nullcontext():
-            trainer.fit(show.step)
+            trainer.fit(show.step, show.line)
     return run
 
 
@@ -317,15 +373,37 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
         model = LanguageModel(fit_vocabulary(config, tokenizer))
     else:
         model, tokenizer = load_model(base.model)
+    device = _choose_device(config)
+    model.to(device, devices.dtype_of(config.train.precision))
     task = make_task(config.task, TaskData(tokenizer, model.config.block_size, sources.corpus, sources.facts))
     if not task.examples(np.random.default_rng([config.seed, 0])):
         raise DataError(f"task '{config.task.name}' makes no examples from this data: check its options and the files")
     shared = f" in each of {ranks.world} processes" if ranks.world > 1 else ""
     show.line(
         f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {tokenizer.size:,},"
-        f" threads {torch.get_num_threads()}{shared}"
+        f" threads {torch.get_num_threads()}{shared}, {config.train.precision} on {devices.describe(device)}"
     )
     for name in dict.fromkeys(config.model.mechanisms):
         if defect := registry.find("mechanism", name).defect:
             show.line(f"{name} is wrong on purpose, its loss is invalid: {defect}")
-    return Trainer(run, model, tokenizer, task, config, ranks)
+    return Trainer(run, model, tokenizer, task, config, ranks, _dev_set(config, sources, task, tokenizer, show))
+
+
+def _dev_set(config: RunConfig, sources: Sources, task: Task, tokenizer: Tokenizer, show: Show) -> DevSet | None:
+    """The held-out data of a run, as examples of its task; None if there are none."""
+    dev, block = sources.dev, config.model.block_size
+    if isinstance(dev, tuple):
+        return DevSet(TaskData(tokenizer, block, questions=dev).answered, dev)
+    if dev is None:
+        kept: Sequence[Example] = getattr(task, "held_out", tuple)()
+        return DevSet(kept) if kept else None
+    if (
+        isinstance(dev, Corpus)
+        and isinstance(sources.corpus, Corpus)
+        and (known := set(dev.lines) & set(sources.corpus.lines))
+    ):
+        show.line(f"note: {len(known):,} of {len(dev.lines):,} held-out lines are in the training text too")
+    examples = make_task(config.task, TaskData(tokenizer, block, dev)).examples(np.random.default_rng(0))
+    if not examples:
+        raise DataError(f"task '{config.task.name}' makes no examples from {sources.dev_source}: give other --dev data")
+    return DevSet(examples)

@@ -2,7 +2,7 @@
 
 Batches hold about the same number of tokens in examples of similar length, instead of padding to the block. All
 randomness follows from the seed and the epoch, so that a killed run resumes from its last checkpoint with exactly the
-losses it would have had. Under torchrun, each process takes its share of the same batches.
+losses it would have had. With several processes, each takes its share of the same batches.
 """
 
 from __future__ import annotations
@@ -15,31 +15,44 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from attnlab import ops, optim
-from attnlab.config import ModelConfig, RunConfig, TrainConfig
-from attnlab.errors import CheckpointError, Diverged, Interrupted
-from attnlab.folders import add_files, disk, read_json, reporting_damage, to_json, write_folder
+from attnlab.config import ModelConfig, RunConfig
+from attnlab.corpora import Question
+from attnlab.devices import autocast
+from attnlab.errors import CheckpointError, Diverged, Interrupted, one_line
+from attnlab.evaluate import answer_all, examine, sample
+from attnlab.folders import (
+    Manifest,
+    add_files,
+    disk,
+    read_bytes,
+    read_json,
+    reporting_damage,
+    to_json,
+    write_folder,
+)
 from attnlab.kernels import vocabulary
 from attnlab.machine import cores, memory_held
 from attnlab.model import LanguageModel, load_weights, model_files, read_tensors, to_bytes
-from attnlab.processes import Ranks
+from attnlab.processes import Ranks, distribute, full, no_sync, shares_of
 from attnlab.runs import FORMAT, MetricsMark, Run
 from attnlab.taps import eval_mode
 from attnlab.tasks import Example, Task
 from attnlab.tokenizers import Tokenizer
+from attnlab.trackers import tracking
 
 IGNORED = -100  # ignored target
+_PROMPT = 8  # held-out tokens that a sample begins with
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,14 @@ class Step:
     rate: float  # learning rate as a share of its peak
     tokens: int  # since the start, without padding
     seconds: float  # since the start, without interruptions
+    norm: float | None = None  # of the gradient, before clipping
+    dev_loss: float | None = None  # mean over held-out targets, if validated after this step
+    dev_accuracy: float | None = None  # share of held-out questions answered exactly
+    sample: str | None = None  # what the model writes
+
+    def row(self) -> dict[str, Any]:
+        """Return the line of metrics.jsonl."""
+        return {key: value for key, value in self.__dict__.items() if value is not None}
 
 
 def retain_freed_memory() -> None:
@@ -109,6 +130,38 @@ def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(targets)
 
 
+def number_documents(examples: Sequence[Example]) -> Tensor | None:
+    """Number the documents in each row of a batch; None if no row has more than one."""
+    if not any(example.starts for example in examples):
+        return None
+    width = max(len(example.ids) for example in examples) - 1
+    numbers = np.zeros((len(examples), width), dtype=np.int64)
+    for row, example in enumerate(examples):
+        for start in example.starts:
+            numbers[row, start:] += 1
+    return torch.from_numpy(numbers)
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """Held-out data to validate on: examples, and the questions if they are to be answered too."""
+
+    examples: Sequence[Example]
+    questions: tuple[Question, ...] = ()
+
+    def spread(self, tokens: int) -> DevSet:
+        """Return about so many tokens of it, evenly spread (0: all); questions go with their examples."""
+        total = uniform_length(self.examples) * len(self.examples) or sum(len(one.ids) for one in self.examples)
+        step = math.ceil(total / tokens) if tokens else 1
+        places = range(0, len(self.examples), max(1, step))
+        return DevSet([self.examples[place] for place in places], self.questions[:: max(1, step)])
+
+
+def uniform_length(examples: Sequence[Example]) -> int:
+    """Return the ids per example of a task that makes windows on demand, in random order; 0 for other tasks."""
+    return int(getattr(examples, "uniform", 0))
+
+
 class SummedLoss(nn.Module):
     """The loss of a batch, summed over its targets; positions without a target are not computed where possible."""
 
@@ -116,10 +169,11 @@ class SummedLoss(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Return the summed negative log probability of all targets."""
+    def forward(self, ids: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Return the summed negative log probability of all targets; documents in one row do not see each other."""
         counted = targets != IGNORED
-        hidden, aims = self.model.hidden(ids, wanted=counted), targets[counted]
+        packed: dict[str, Any] = {} if documents is None else {"documents": documents}
+        hidden, aims = self.model.hidden(ids, wanted=counted, **packed), targets[counted]
         if self.model.config.vocab_size >= vocabulary.LARGE:
             return vocabulary.summed_losses(hidden, self.model.head.weight, aims)
         return ops.token_losses(self.model.head(hidden), aims).sum()
@@ -146,18 +200,72 @@ def _stop_requests() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """The examples of one step, and where in the run it is."""
+
+    examples: list[Example]
+    progress: float  # 0 to 1
+    epoch: float
+    ends_epoch: bool
+    final: bool  # the last of the run
+
+
+class Average:
+    """The exponential moving average of the weights, which is validated and saved in their place."""
+
+    def __init__(self, model: LanguageModel, decay: float) -> None:
+        self.decay = decay
+        self.weights = dict(model.named_parameters())
+        self.tensors = {name: weight.detach().clone() for name, weight in self.weights.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the present weights."""
+        torch._foreach_lerp_(list(self.tensors.values()), list(self.weights.values()), 1 - self.decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the average and the weights."""
+        for name, weight in self.weights.items():
+            weight.data, self.tensors[name] = self.tensors[name], weight.data
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the average of a checkpoint."""
+        if tensors.keys() != self.tensors.keys():
+            raise CheckpointError("the averaged weights of the checkpoint do not fit the model: train it again")
+        self.tensors = shares_of(tensors, self.weights)
+
+
 class Trainer:
     """Trains a model on a task."""
 
     def __init__(
-        self, run: Run, model: LanguageModel, tokenizer: Tokenizer, task: Task, config: RunConfig, ranks: Ranks
+        self,
+        run: Run,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        task: Task,
+        config: RunConfig,
+        ranks: Ranks,
+        dev: DevSet | None = None,
     ) -> None:
         self.run, self.model, self.tokenizer, self.task, self.ranks = run, model, tokenizer, task, ranks
-        self.settings: TrainConfig = config.train
+        self.config, self.settings = config, config.train
         self.order_seed = config.seed if self.settings.order_seed < 0 else self.settings.order_seed
+        self.device = next(model.parameters()).device
+        self.loss = SummedLoss(model)
+        self.module = distribute(self.loss, ranks, self.settings.shard)
+        self.forward: Callable[..., Tensor] = self.module  # the compiled module if asked for
         self.optimizers = optim.make_optimizers(model, self.settings)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
+        self.average = Average(model, self.settings.ema) if self.settings.ema else None
+        self.dev = dev.spread(self.settings.validate_tokens) if dev else None
         self.step = self.epoch = self.position = self.tokens = 0
-        self.seconds = 0.0
+        self.seconds = self.validating = 0.0  # seconds in all, and of validation
+        self.validations = self.best_step = 0
+        self.best_loss: float | None = None
+        self.stale = 0  # validations since the best
         self.saved = time.monotonic()  # when the last checkpoint was written
         if ranks.world > 1 and (config.model.dropout or config.model.dropout_of_attention):
             torch.manual_seed(config.seed + 1000 * ranks.rank)
@@ -166,27 +274,42 @@ class Trainer:
 
     def checkpoint(self) -> None:
         """Save everything needed for an exact resume."""
-        states = self._generator_states()
+        files = self._model_files()
+        files["optimizer.safetensors"] = to_bytes(full(optim.state_tensors(self.optimizers)))
+        files["rng.safetensors"] = to_bytes(self._generator_states())
+        if self.average:
+            files["average.safetensors"] = to_bytes(full(self.average.tensors))
         if self.ranks.first:
-            files = model_files(self.model, self.tokenizer)
-            files["optimizer.safetensors"] = to_bytes(optim.state_tensors(self.optimizers))
-            files["rng.safetensors"] = to_bytes(states)
-            counters = {key: getattr(self, key) for key in self._COUNTERS}
+            counters = {key: getattr(self, key) for key in (*self._COUNTERS, *self._VALIDATION)}
             state = {"format": FORMAT, **counters, "metrics": asdict(self.run.metrics_mark())}
+            if self.scaler.is_enabled():
+                state["scaler"] = self.scaler.state_dict()
             files["state.json"] = json.dumps(state).encode()
             self.run.save_checkpoint(self.step, files)
         self.ranks.wait()
         self.saved = time.monotonic()
 
     _COUNTERS = ("step", "epoch", "position", "tokens", "seconds")
+    _VALIDATION = ("validating", "validations", "best_step", "best_loss", "stale")  # missing in older checkpoints
+
+    def _model_files(self) -> dict[str, bytes]:
+        """The files of a model folder; all processes must call it."""
+        return model_files(self.model, self.tokenizer, full(self.model.state_dict()))
 
     def _generator_states(self) -> dict[str, Tensor]:
-        state = torch.get_rng_state()
-        if self.ranks.world == 1:
-            return {"0": state}
-        states = [torch.empty_like(state) for _ in range(self.ranks.world)]
-        distributed.all_gather(states, state)
-        return {str(rank): value for rank, value in enumerate(states)}
+        """The states of torch's generators by process, and by device if that has one of its own."""
+        states = {"": torch.get_rng_state()}
+        if self.device.type != "cpu":
+            states[f"/{self.device.type}"] = torch.get_device_module(self.device).get_rng_state(self.device)
+        found: dict[str, Tensor] = {}
+        for name, state in states.items():
+            every = [torch.empty_like(state) for _ in range(self.ranks.world)]
+            if self.ranks.world > 1:
+                distributed.all_gather(every, state)
+            else:
+                every = [state]
+            found |= {f"{rank}{name}": value for rank, value in enumerate(every)}
+        return found
 
     def restore(self) -> list[str]:
         """Restore the newest intact checkpoint, or the beginning; return what was wrong with newer ones."""
@@ -222,43 +345,61 @@ class Trainer:
             if not isinstance(state.get(key), int | float):
                 raise CheckpointError(f"{folder / 'state.json'} has no number '{key}': the checkpoint is damaged")
             setattr(self, key, state[key])
-        load_weights(self.model, read_tensors(folder / "model.safetensors"), folder)
+        for key in self._VALIDATION:
+            setattr(self, key, state.get(key, getattr(self, key)))
+        weights = read_tensors(folder / "model.safetensors")
+        load_weights(self.model, shares_of(weights, self.model.state_dict()), folder)
         optim.load_state(self.optimizers, read_tensors(folder / "optimizer.safetensors"))
-        self._restore_generator(folder / "rng.safetensors")
+        if self.average:
+            self.average.load(read_tensors(folder / "average.safetensors"))
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(state["scaler"])
+        self._restore_generators(folder / "rng.safetensors")
         return mark
 
-    def _restore_generator(self, path: Path) -> None:
-        """Restore torch's generator; a process that did not exist before keeps its own."""
-        states = read_tensors(path)
+    def _restore_generators(self, path: Path) -> None:
+        """Restore torch's generators; a process or device that did not exist before keeps its own."""
+        states, rank = read_tensors(path), self.ranks.rank
         if "0" not in states:
             raise CheckpointError(f"{path} has no generator state: the checkpoint is damaged")
-        if str(self.ranks.rank) in states:
-            try:
-                torch.set_rng_state(states[str(self.ranks.rank)])
-            except (RuntimeError, TypeError) as error:
-                raise CheckpointError(f"{path} has no generator state ({error}): the checkpoint is damaged") from None
+        try:
+            if str(rank) in states:
+                torch.set_rng_state(states[str(rank)])
+            if (name := f"{rank}/{self.device.type}") in states:
+                torch.get_device_module(self.device).set_rng_state(states[name], self.device)
+        except (RuntimeError, TypeError) as error:
+            raise CheckpointError(f"{path} has no generator state ({error}): the checkpoint is damaged") from None
 
     # The loop
 
-    def fit(self, watch: Callable[[Step], None]) -> None:
+    def fit(self, watch: Callable[[Step], None], note: Callable[[str], None] = lambda _: None) -> None:
         """Train to the end, and write the model and the result."""
-        summed_loss: nn.Module = SummedLoss(self.model)
-        if self.ranks.world > 1:
-            summed_loss = DistributedDataParallel(summed_loss)
-        self._compile()
+        self._compile(note)
         self.model.train()
-        with _stop_requests() as received, self._metrics_file() as metrics:
+        logs = self.settings.loggers if self.ranks.first else ()
+        with (
+            _stop_requests() as received,
+            self._metrics_file() as metrics,
+            tracking(logs, self.run.path, self.config.flat(), self.step) as trackers,
+        ):
             started = time.perf_counter() - self.seconds
-            for batch, progress, epoch in self._batches():
-                rate = optim.rate_at(progress, self.settings)
-                loss = self.train_step(summed_loss, batch, rate)
+            for batch in self._batches():
+                if self.stopped_early:
+                    break
+                rate = optim.rate_at(batch.progress, self.settings)
+                loss, norm = self.train_step(batch.examples, rate)
                 self.step += 1
                 overdue = time.monotonic() - self.saved > 60 * self.settings.checkpoint_minutes
                 loss, stop, save = self.ranks.total(loss, bool(received), overdue)
                 self.seconds = time.perf_counter() - started
-                now = Step(self.step, progress, epoch, loss, rate, self.tokens, round(self.seconds, 3))
+                reached = batch.progress, batch.epoch, loss, rate, self.tokens, round(self.seconds, 3)
+                now = Step(self.step, *reached, norm if math.isfinite(norm) else None)
+                if math.isfinite(loss) and self._is_due(batch):
+                    now = self._validate(now)
+                    self.seconds = time.perf_counter() - started
                 if self.ranks.first:
                     self._record(now, metrics)
+                    trackers.log(self.step, now.row())
                     watch(now)
                 if not math.isfinite(loss):
                     raise Diverged(f"the loss is {loss} at step {self.step}: train again with a lower --train.lr")
@@ -266,45 +407,155 @@ class Trainer:
                     self._stop(received)
                 if save or self.step % self.settings.checkpoint_every == 0:
                     self.checkpoint()
-        del summed_loss
+        if self.stopped_early:
+            note(f"stopped early: no better than step {self.best_step} in {self.stale} validations")
         self._finish()
 
-    def group(self, examples: Sequence[Example], rng: np.random.Generator) -> list[list[int]]:
+    # Validation
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether validation has not improved for too long."""
+        return 0 < self.settings.patience <= self.stale
+
+    def _is_due(self, batch: _Batch) -> bool:
+        """Whether to validate after a batch; always after the last."""
+        every = self.settings.validate_every
+        return bool(self.dev) and (batch.final or (self.step % every == 0 if every else batch.ends_epoch))
+
+    def _validate(self, now: Step) -> Step:
+        """Validate, keep the best model, and return the step with what was found."""
+        assert self.dev is not None
+        began = time.perf_counter()
+        with eval_mode(self.model), torch.no_grad(), self._averaged():
+            loss = self._dev_loss(self.dev)
+            accuracy = self._dev_accuracy(self.dev)
+            self.validations += 1
+            shown = self.settings.sample_every and self.validations % self.settings.sample_every == 0
+            text = self._sample(self.dev) if shown else None
+            if self.best_loss is None or loss < self.best_loss:
+                self.best_loss, self.best_step, self.stale = loss, self.step, 0
+                files = self._model_files()
+                if self.ranks.first:
+                    write_folder(self.run.path / "best", "model", files, replace=True)
+            else:
+                self.stale += 1
+        self.validating += time.perf_counter() - began
+        return replace(now, dev_loss=loss, dev_accuracy=accuracy, sample=text)
+
+    def _dev_loss(self, dev: DevSet) -> float:
+        """The mean loss per held-out target, computed by all processes together."""
+        batches = self.group(dev.examples, np.random.default_rng(0))
+        total = 0.0
+        for first in range(0, len(batches), self.ranks.world):
+            at = first + self.ranks.rank
+            # With sharded weights, all processes must compute the same number of batches.
+            batch = [dev.examples[index] for index in batches[min(at, len(batches) - 1)]]
+            loss = self._loss(self.loss, batch)
+            total += float(loss) if at < len(batches) else 0.0
+        targets = sum(
+            example.end - example.start for batch in batches for example in map(dev.examples.__getitem__, batch)
+        )
+        return self.ranks.total(total)[0] / targets
+
+    def _dev_accuracy(self, dev: DevSet) -> float | None:
+        """The share of held-out questions that are answered exactly; None if there are none."""
+        if not dev.questions or self.settings.shard:
+            return None
+        mine = dev.questions[self.ranks.rank :: self.ranks.world]
+        right = sum(examine(self.model, self.tokenizer, mine).right) if mine else 0
+        return self.ranks.total(right)[0] / len(dev.questions)
+
+    def _sample(self, dev: DevSet) -> str | None:
+        """What the model writes: the answer to a held-out question, or text."""
+        if self.settings.shard or not self.ranks.first:
+            return None
+        if dev.questions:
+            asked = dev.questions[self.validations % len(dev.questions)]
+            return f"{asked.question} {answer_all(self.model, self.tokenizer, [asked.question])[0]}"
+        first = dev.examples[self.validations % len(dev.examples)].ids[:_PROMPT]
+        special = (self.tokenizer.start, self.tokenizer.pad, *self.tokenizer.stops)
+        prompt = self.tokenizer.decode([int(token) for token in first if token not in special])
+        return sample(self.model, self.tokenizer, prompt, 1, seed=self.validations)[0]
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Put the average of the weights in place of the weights, if there is one."""
+        if self.average:
+            self.average.swap()
+        try:
+            yield
+        finally:
+            if self.average:
+                self.average.swap()
+
+    def group(self, examples: Sequence[Example], rng: np.random.Generator) -> Sequence[Sequence[int]]:
         """Group the indices of examples into batches, by rows or by tokens."""
+        if uniform := uniform_length(examples):
+            rows = self.settings.rows_per_batch or max(1, self.settings.tokens_per_batch // (uniform - 1))
+            return [range(at, min(at + rows, len(examples))) for at in range(0, len(examples), rows)]
         if self.settings.rows_per_batch:
             return make_rows(len(examples), self.settings.rows_per_batch, rng)
         return make_batches([len(one.ids) for one in examples], self.settings.tokens_per_batch, rng)
 
-    def train_step(self, summed_loss: nn.Module, batch: list[Example], rate: float) -> float:
-        """Update the weights once; return this process's share of the mean loss over the targets of the whole batch."""
+    def train_step(self, batch: list[Example], rate: float) -> tuple[float, float]:
+        """Update the weights once; return this process's share of the mean loss over all targets, and the norm."""
         ranks = self.ranks
         self.tokens += sum(example.end - 1 for example in batch)
         targets_in_all = sum(example.end - example.start for example in batch)
-        mine = batch[ranks.rank :: ranks.world]
-        ids, targets = collate(mine or batch[:1], self.tokenizer.pad)
-        loss = summed_loss(ids, targets) * (1.0 if mine else 0.0) / targets_in_all
-        (loss * ranks.world).backward()  # DistributedDataParallel averages the gradients
-        if self.settings.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        mine, share = batch[ranks.rank :: ranks.world], 1.0
+        if not mine:  # all processes take part in every step
+            mine, share = batch[:1], 0.0
+        size = math.ceil(len(mine) / self.settings.accumulate)
+        parts = [mine[at : at + size] for at in range(0, len(mine), size)]
+        total = 0.0
+        for number, part in enumerate(parts, start=1):
+            with no_sync(self.module, last=number == len(parts)):
+                loss = self._loss(self.forward, part) * share / targets_in_all
+                self.scaler.scale(loss * ranks.world).backward()  # the gradients of the processes are averaged
+            total += float(loss.item())
+        for optimizer in self.optimizers.values():
+            self.scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip or math.inf)
         optim.set_rates(self.optimizers, rate)
         for optimizer in self.optimizers.values():
-            optimizer.step()
+            self.scaler.step(optimizer)
             optimizer.zero_grad()
-        return float(loss.item())
+        self.scaler.update()
+        if self.average:
+            self.average.update()
+        return total, float(full({"norm": norm})["norm"])
+
+    def _loss(self, module: Callable[..., Tensor], examples: Sequence[Example]) -> Tensor:
+        """The summed loss of examples."""
+        batch = (*collate(examples, self.tokenizer.pad), number_documents(examples))
+        placed = [one.to(self.device, non_blocking=True) for one in batch if one is not None]
+        with autocast(self.device, self.settings.precision):
+            return module(*placed)
 
     def _record(self, step: Step, metrics: TextIO) -> None:
         with disk(self.run.path):
-            metrics.write(json.dumps(step.__dict__) + "\n")
+            metrics.write(json.dumps(step.row()) + "\n")
             metrics.flush()
 
-    def _compile(self) -> None:
+    def _compile(self, note: Callable[[str], None]) -> None:
         """Compile everything that is compiled on first use, so that it does not count as training time."""
-        ids = torch.zeros(1, 2, dtype=torch.long)
-        with eval_mode(self.model), torch.no_grad():
-            SummedLoss(self.model)(ids, ids)
+        ids = torch.zeros(1, 2, dtype=torch.long, device=self.device)
+        with eval_mode(self.model), torch.no_grad(), autocast(self.device, self.settings.precision):
+            self.loss(ids, ids)
+        if not self.settings.compile:
+            return
+        compiled = torch.compile(self.module, dynamic=True)
+        try:
+            with eval_mode(self.model), autocast(self.device, self.settings.precision):
+                compiled(ids, ids).backward()
+            self.forward = compiled
+        except Exception as error:  # torch.compile raises errors of many kinds
+            note(f"note: torch.compile failed, training goes on without it: {one_line(error)}")
+        self.model.zero_grad()
 
-    def _batches(self) -> Iterator[tuple[list[Example], float, float]]:
-        """Yield the remaining batches with their progress and epoch."""
+    def _batches(self) -> Iterator[_Batch]:
+        """Yield the remaining batches."""
         epochs = self.settings.epochs
         while self.epoch < epochs:
             rng = np.random.default_rng([self.order_seed, self.epoch])
@@ -317,7 +568,14 @@ class Trainer:
                 self.position = position + 1
                 # The middle of the step: neither the first nor the last step has rate 0.
                 middle = (epoch + min(epochs, epoch + 1 / len(batches))) / 2
-                yield [examples[index] for index in batches[position]], middle / epochs, epoch
+                ended = self.epoch + self.position / len(batches)
+                yield _Batch(
+                    examples=[examples[index] for index in batches[position]],
+                    progress=middle / epochs,
+                    epoch=epoch,
+                    ends_epoch=self.position == len(batches),
+                    final=ended >= epochs,
+                )
             self.epoch, self.position = self.epoch + 1, 0
 
     @contextmanager
@@ -334,6 +592,8 @@ class Trainer:
 
     def _finish(self) -> None:
         """Write the model and the result (first process only)."""
+        with self._averaged():
+            files = self._model_files()
         if self.ranks.first:
             rows = self.run.metrics()
             recent = [row["loss"] for row in rows[-max(1, len(rows) // 20) :]]
@@ -348,9 +608,26 @@ class Trainer:
                 "threads": torch.get_num_threads(),
                 "processes": self.ranks.world,
                 "peak_memory": memory_held("VmHWM"),  # of this process, libraries included
+                "device": str(self.device),
+                "precision": self.settings.precision,
+                **self._validated(),
             }
             self.run.tidy_checkpoints(self.step)
-            write_folder(self.run.path / "model", "model", model_files(self.model, self.tokenizer), replace=True)
+            best = self.run.path / "best"
+            if self.settings.patience and (listed := Manifest.read(best)):
+                files = {name: read_bytes(best / name) for name in listed.files}
+            write_folder(self.run.path / "model", "model", files, replace=True)
             add_files(self.run.path, {"result.json": to_json(result)}, existing=["metrics.jsonl"])
         self.ranks.wait()
         self.model.eval()
+
+    def _validated(self) -> dict[str, Any]:
+        """The part of the result that is about validation."""
+        if not self.validations:
+            return {}
+        return {
+            "best_dev_loss": self.best_loss,
+            "best_step": self.best_step,
+            "stopped_early": self.stopped_early,
+            "validation_seconds": round(self.validating, 1),
+        }

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError, U
 from rich.text import Text
 
 from attnlab import __version__
-from attnlab.config import LARGEST
+from attnlab.config import LARGEST, TrainConfig
 from attnlab.errors import AttnlabError, AttnlabWarning, PeerLost, UserError, cut, unknown
 from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
 _LONGEST = 2000  # characters of a message, which may quote user input
-_RENAMED = {"--longest": "--max-new-tokens", "--jobs": "--workers"}  # options under their old names
+_SHORT = {f"--train.{one.name}": one.metadata["short"] for one in fields(TrainConfig) if one.metadata["short"]}
+_RENAMED = {"--longest": "--max-new-tokens", "--jobs": "--workers", **_SHORT}  # other names of options
 console = Terminal(markup=False, emoji=False)  # most of what is printed is user text
 errors = Terminal(stderr=True, markup=False, emoji=False)
 
@@ -143,6 +145,8 @@ def respell(arguments: Sequence[str]) -> list[str]:
 
 
 def _respell(argument: str) -> str:
+    if argument == "--compile":  # a setting, which takes a value
+        return "--compile=true"
     name, equals, value = argument.partition("=")
     if "." not in name:
         name = name.replace("_", "-")

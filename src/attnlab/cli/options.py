@@ -44,6 +44,7 @@ Whole = Annotated[int, Parameter(converter=_whole)]
 Folder = Annotated[Path, about("Run folder.")]
 Corpus = Annotated[str, about("Text to train on, one document per line: a file, people or prose:train.")]
 Dev = Annotated[str, about("Held-out text to measure on: a file, or prose:dev.")]
+Validate = Annotated[str, about("Held-out text or questions to validate on; or a share of the text, such as 0.05.")]
 Facts = Annotated[str, about("Training questions, QUESTION<TAB>ANSWER per line; or people:train.")]
 Exam = Annotated[str, about("Test questions, with or without answers: a file, or people:test.")]
 Probe = Annotated[list[str], about("Sentence to show with its loss; repeatable."), default("four sentences")]
@@ -54,6 +55,7 @@ Mechanism = Annotated[str, about("Attention mechanism; short for --model.mechani
 Seed = Annotated[Whole, Parameter(validator=_refuse_seed), about("Seed of all random choices.")]
 Seeds = Annotated[str, about("Runs of each, or their seeds, such as 3,4,5.")]
 Workers = Annotated[str, about("Runs at a time, ray, ray://HOST:PORT or slurm."), default("one per core")]
+Processes = Annotated[Whole, about("Processes that train the model together on this machine.")]
 Quick = Annotated[bool, about("Use less data, for a first look.")]
 MaxRisk = Annotated[float, about("Largest share of answers that may be wrong.")]
 AsQuestion = Annotated[bool, about("Ask the text as a question, as in training.")]
@@ -75,11 +77,13 @@ def settings_class(cls: type[Any], without: tuple[str, ...] = ()) -> type[Any]:
         text: Any = {dict[str, Any]: dict[str, str], dict[str, dict[str, Any]]: dict[str, dict[str, str]]}.get(
             kind, str
         )
-        meaning: str = one.metadata["help"]
+        meaning, short = str(one.metadata["help"]), one.metadata.get("short")
+        named: dict[str, Any] = {"name": short, "show": True} if short else {}
         shown = Parameter(
+            **named,
             help=f"{meaning[:1].upper()}{meaning[1:]}.",
             metavar="CHOICE" if get_origin(kind) is Literal else getattr(kind, "__name__", "str").upper(),
-            show_default=str(one.default),
+            show_default=str(one.default) if one.default != "" else False,
         )
         entries.append((one.name, Annotated[text | None, shown], field(default=None)))
     made = make_dataclass(f"{cls.__name__}Given", entries, frozen=True)

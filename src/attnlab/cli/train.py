@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -11,8 +13,18 @@ from rich.table import Table
 
 from attnlab.cli import options as opt
 from attnlab.cli.common import TRAIN, app, console, say, show_json
-from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, read_numbers, read_seeds, typed_command
-from attnlab.config import RunConfig, flatten, load_preset, preset_names, resolve
+from attnlab.cli.options import (
+    NONE,
+    SETTINGS_HINT,
+    about,
+    at_least_one,
+    collect,
+    default,
+    read_numbers,
+    read_seeds,
+    typed_command,
+)
+from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names, resolve
 from attnlab.errors import UserError
 from attnlab.machine import is_main_process
 from attnlab.studies.ready import READY
@@ -219,21 +231,37 @@ def pretrain(
     *,
     corpus: Annotated[opt.Corpus, about("Text, one document per line: a file, people or prose.")] = "people",
     facts: Annotated[opt.Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line.")] = None,
+    dev: opt.Validate | None = None,
     out: Annotated[opt.Out | None, default("runs/pretrain-PRESET-N")] = None,
     preset: opt.Preset = "small",
     config: opt.Config | None = None,
     mechanism: opt.Mechanism | None = None,
     seed: opt.Seed | None = None,
+    processes: opt.Processes = 1,
     given: opt.Settings = NONE,
 ) -> None:
     """Train a new model on a corpus."""
     from attnlab import stages
     from attnlab.progress import display
 
+    _in_processes(processes, out, f"pretrain-{preset}")
     settings = resolve(preset, "pretrain", config, collect(given, mechanism, seed))
     with display("pretrain", console) as show:
-        done = stages.pretrain(settings, corpus, facts, out, show)
+        done = stages.pretrain(settings, corpus, facts, out, show, dev=dev)
     _report_training(done)
+
+
+def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
+    """Run this command again in several processes, and end with their exit code; return if it is one of them."""
+    at_least_one("processes", count)
+    if count == 1 or "WORLD_SIZE" in os.environ:
+        return
+    from attnlab.launcher import launch
+    from attnlab.runs import unused_path
+
+    # All processes, and those that are started again, write the same folder.
+    folder = ["--out", str(unused_path(stem))] if stem and out is None else []
+    sys.exit(launch(count, [*sys.argv[1:], *folder]))
 
 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
@@ -243,10 +271,12 @@ def finetune(
     *,
     facts: Annotated[opt.Facts, about("Training questions, QUESTION<TAB>ANSWER per line.")] = "people:train",
     corpus: Annotated[opt.Corpus | None, about("Text for the tokenizer if there is no run to start from.")] = None,
+    dev: Annotated[opt.Validate | None, about("Held-out questions to validate on.")] = None,
     out: Annotated[opt.Out | None, default("runs/finetune-PRESET-N")] = None,
     preset: Annotated[opt.Preset | None, default("that of the run, or small")] = None,
     config: opt.Config | None = None,
     seed: opt.Seed | None = None,
+    processes: opt.Processes = 1,
     trust_code: opt.TrustCode = False,
     given: opt.Settings = NONE,
 ) -> None:
@@ -260,18 +290,23 @@ def finetune(
     values = collect(given, None, seed)
     if start and "model" in values:
         raise UserError("the model comes from the run: leave out --model settings, or pretrain another run with them")
-    settings = resolve(preset, "finetune" if start else "scratch", config, values)
+    stage: Stage = "finetune" if start else "scratch"
+    _in_processes(processes, out, f"{stage}-{preset}")
+    settings = resolve(preset, stage, config, values)
     with display("finetune", console) as show:
-        done = stages.finetune(settings, start, facts, corpus, out, show, trust_code=trust_code)
+        done = stages.finetune(settings, start, facts, corpus, out, show, dev=dev, trust_code=trust_code)
     _report_training(done)
 
 
 def _report_training(done: Run) -> None:
     if is_main_process():
         result = done.result
+        best = ""
+        if (loss := result.get("best_dev_loss")) is not None:
+            best = f", best dev loss {loss:.3f} at step {result['best_step']:,} ({done.path / 'best'})"
         say(
             f"{result['steps']:,} steps, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
-            f" ({result['tokens_per_second']:,} tokens/s), loss {result['final_loss']:.3f}: {done.path}"
+            f" ({result['tokens_per_second']:,} tokens/s), loss {result['final_loss']:.3f}{best}: {done.path}"
         )
 
 
@@ -283,6 +318,8 @@ def resume(
     seeds: Annotated[
         opt.Seeds | None, about("Seeds of a finished comparison, with further ones."), default("as they are")
     ] = None,
+    processes: opt.Processes = 1,
+    device: Annotated[str | None, about("Device to go on with."), default("as before")] = None,
     trust_code: opt.TrustCode = False,
 ) -> None:
     """Resume a run or a study that was stopped or killed, or add seeds to a comparison."""
@@ -302,8 +339,9 @@ def resume(
         studies.resume(folder, console, trust_code=trust_code)
         return
     opened = Run.open(folder)
+    _in_processes(processes)
     with display(folder.name, console) as show:
-        stages.resume(opened, show, trust_code=trust_code)
+        stages.resume(opened, show, trust_code=trust_code, device=device)
     say(f"done: {folder}")
 
 

@@ -3,7 +3,7 @@
 from attnlab.corpora.files import Question
 from attnlab.corpora.library import Corpus, documents_about, open_book, title_of
 from attnlab.corpora.running import RunningText, open_text
-from attnlab.corpora.sources import as_table, export, is_built_in, load_corpus, load_questions
+from attnlab.corpora.sources import as_table, export, has_questions, is_built_in, load_corpus, load_questions
 
 __all__ = [
     "Corpus",
@@ -12,6 +12,7 @@ __all__ = [
     "as_table",
     "documents_about",
     "export",
+    "has_questions",
     "is_built_in",
     "load_corpus",
     "load_questions",

@@ -29,6 +29,7 @@ from attnlab.folders import MANIFEST, Manifest, write_bytes, write_folder
 
 _PARTS = {"people": ("train", "dev", "calibration", "test"), "prose": ("train", "dev", "test")}
 _TEXTS = ("people", "prose", "prose:train", "prose:dev", "prose:test")
+_RECORDS = (".jsonl", ".ndjson", ".parquet", ".arrow")
 _LICENCES = {
     "people": "The text is made from the Lahman Baseball Database (SABR), CC BY-SA 3.0: share what you make of it under the"
     " same licence, and name the source.",
@@ -128,6 +129,14 @@ def load_questions(source: str | Path) -> tuple[Question, ...]:
         choices = " or ".join(f"{source}:{part}" for part in _PARTS["people"])
         raise DataError(f"{source} names a corpus, not questions; choose {choices}")
     return people.questions(people.split(people.load_people(data.n))[data.part])
+
+
+def has_questions(source: str | Path) -> bool:
+    """Whether held-out data are questions: a part of people, or a file whose first line has a tab."""
+    data = _built_in(source)
+    if data is not None:
+        return data.name == "people" and data.part is not None
+    return Path(source).is_file() and Path(source).suffix not in _RECORDS and "\t" in next(lines_of(source))
 
 
 def as_table(questions: tuple[Question, ...]) -> tuple[str, ...]:

@@ -170,7 +170,7 @@ class Datasets:
 
     def made(self, corpus: Corpus | None, facts: tuple[Question, ...], source: str | None = None) -> stages.Sources:
         """Training data in memory."""
-        return stages.Sources(corpus, facts, source, self._tokenizers)
+        return stages.Sources(corpus, facts, source, tokenizers=self._tokenizers)
 
 
 def all_or_none(corpus: str | None, facts: str | None, exam: str | None) -> tuple[str, str, str] | None:
