@@ -184,10 +184,15 @@ def test_words_begin_by_themselves_and_never_write_their_filling() -> None:
     assert any(texts)
 
 
+def test_without_a_prompt_a_text_begins_as_a_document_does() -> None:
+    model, tokenizer = writer("bpe")
+    [alone] = evaluate.sample(model, tokenizer, count=1, temperature=0, limit=9)
+    [wanted] = evaluate.generate(model, torch.tensor([[tokenizer.pad]]), 9, tokenizer.stops)
+    assert alone == tokenizer.decode(wanted)
+
+
 def test_samples_that_cannot_be_had() -> None:
     model, tokenizer = writer("bpe")
-    with pytest.raises(UserError, match="give a prompt"):
-        evaluate.sample(model, tokenizer)
     with pytest.raises(UserError, match="the model's block holds 48: shorten it"):
         evaluate.sample(model, tokenizer, "dog " * 60)
     for wrong in ({"count": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": -1}, {"seed": -1}):

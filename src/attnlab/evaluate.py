@@ -103,9 +103,7 @@ def sample(
         raise UserError("samples need a count and a limit of at least 1")
     if not (math.isfinite(temperature) and temperature >= 0) or top_k < 0:
         raise UserError(f"temperature and top_k must not be negative, but are {temperature} and {top_k}")
-    begin = tokenizer.opening(prompt)
-    if not begin:
-        raise UserError("this model has no start symbol: give a prompt")
+    begin = tokenizer.opening(prompt) or [tokenizer.pad]
     if len(begin) >= model.config.block_size:
         raise UserError(
             f"the prompt has {len(begin)} tokens, but the model's block holds {model.config.block_size}: shorten it"
@@ -113,7 +111,7 @@ def sample(
     choose = _by_chance(tokenizer, count, temperature, top_k, seed)
     with eval_mode(model):
         written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, use_cache, choose)
-    first = 0 if tokenizer.start is None else 1
+    first = len(begin) - len(tokenizer.encode(prompt))
     return [tokenizer.decode([*begin[first:], *ids]) for ids in written]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from attnlab import __version__
 from attnlab.errors import StorageError, UserError
 
-STATUS = Path("/proc/self/status")  # of Linux
+STATUS, MEMORY = Path("/proc/self/status"), Path("/proc/meminfo")  # of Linux
 
 
 def cores() -> int:
@@ -39,6 +39,15 @@ def memory_held(field: str) -> int | None:
     """Return this process's memory in bytes: VmRSS now, VmHWM at the peak, VmSize virtual; None if the system does not say."""
     try:
         match = re.search(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(), flags=re.MULTILINE)
+    except OSError:
+        return None
+    return 1024 * int(match[1]) if match else None
+
+
+def memory_free() -> int | None:
+    """Return the bytes of memory that processes can still take; None if the system does not say."""
+    try:
+        match = re.search(r"^MemAvailable:\s+(\d+) kB$", MEMORY.read_text(), flags=re.MULTILINE)
     except OSError:
         return None
     return 1024 * int(match[1]) if match else None

@@ -41,6 +41,7 @@ _SPECIAL = str.maketrans({PAD: "?", MASK: "?"})
 _CHUNK = re.compile(rf"{PAD}|\s*+(?:[^\s{PAD}]++(?:[^\S ]\s*+)?)++|\s+")
 _LONGEST_CHUNK = 1000
 _REMEMBERED = 2**18  # chunks
+_MANY = 32  # chunks from which on threads help
 _BYTES = 256
 
 
@@ -105,7 +106,7 @@ class Tokenizer:
         found: list[int] = self._encode_marked(self.space + text if text else text).tolist()
         return found
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The type of stored ids."""
         return np.dtype(np.uint16 if self.size <= 2**16 else np.uint32)
@@ -138,9 +139,11 @@ class Tokenizer:
                 missing = set(chunks)
             missing.discard(PAD)
             known[PAD] = np.array([self.pad], dtype=self.dtype).tobytes()
-            new = list(missing)
-            for chunk, coded in zip(new, self.backend.encode_batch_fast(new), strict=True):
-                known[chunk] = np.array(coded.ids, dtype=self.dtype).tobytes()
+            new, backend = list(missing), self.backend
+            coded = backend.encode_batch_fast(new) if len(new) >= _MANY else map(backend.encode, new)
+            known.update(
+                (chunk, np.array(one.ids, self.dtype).tobytes()) for chunk, one in zip(new, coded, strict=True)
+            )
         return np.frombuffer(b"".join(map(known.__getitem__, chunks)), dtype=self.dtype)
 
     @cached_property

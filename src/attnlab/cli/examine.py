@@ -217,7 +217,7 @@ def _show_calibration(found: CalibrationSummary) -> None:
 @app.command(group=MEASURE)
 def generate(
     folder: opt.Folder,
-    prompt: Annotated[str, about("Start of the texts; models of words need none.")] = "",
+    prompt: Annotated[str, about("Start of the texts; models of words or of running text need none.")] = "",
     /,
     *,
     n: Annotated[opt.Whole, about("Number of texts.")] = 5,

@@ -30,6 +30,7 @@ from attnlab.tokenizers import MASK, PAD
 Documents = Literal["file", "lines", "blank"]
 
 BLOCK = 2**20  # bytes
+LONGEST_LINE = 2**16  # bytes; a line may be cut between blocks only if it is longer
 _SEPARATOR = "<|endoftext|>"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _RECORDS = {".jsonl": "JSONL", ".ndjson": "JSONL", ".parquet": "parquet", ".arrow": "arrow"}
@@ -146,9 +147,14 @@ def _files_of(path: Path) -> list[Path]:
     return found
 
 
+def record_form(path: Path) -> str | None:
+    """The form of a file of records, or None if it is plain text."""
+    return _RECORDS.get(path.suffix.lower())
+
+
 def _pieces_of(path: Path, documents: Documents) -> _Pieces:
     """The parts of the documents of one file."""
-    form = _RECORDS.get(path.suffix.lower())
+    form = record_form(path)
     if form is None:
         return _split(read_blocks(path), documents)
     records = {"JSONL": _read_jsonl, "parquet": _read_parquet, "arrow": _read_arrow}[form]
@@ -160,10 +166,13 @@ def read_blocks(path: Path) -> Iterator[str]:
     rest, number, offset = b"", 1, 0
     with opened(path) as stream:
         while data := stream.read(BLOCK):
-            if offset == 0 and not rest:
-                refuse_foreign(data, path.name)
+            if offset == 0:
+                refuse_foreign(rest + data, path.name)
             data = rest + data
-            cut = data.rfind(b"\n") + 1 or _last_character(data)
+            cut = data.rfind(b"\n") + 1 or (_last_character(data) if len(data) > LONGEST_LINE else 0)
+            if not cut:
+                rest = data
+                continue
             yield _normal(decoded(data[:cut], path.name, number, offset), offset)
             number, offset, rest = number + data.count(b"\n", 0, cut), offset + cut, data[cut:]
     if rest:
@@ -186,23 +195,22 @@ def _normal(text: str, offset: int) -> str:
 
 def _split(blocks: Iterable[str], documents: Documents) -> _Pieces:
     """Split blocks of a file into parts of documents."""
-    fresh, line_ended = True, True  # whether a document begins next, and a line
+    fresh = begins = True  # whether a document begins next, and a line
     for block in blocks:
         parts: list[str] = []
         for line in _LINE.findall(block) if documents != "file" or _SEPARATOR in block else [block]:
             blank = not line.strip()
-            ends = line_ended and (line.rstrip("\n") == _SEPARATOR or (documents == "blank" and blank))
-            if ends or (documents == "lines" and line_ended):
+            separates = begins and (line.rstrip("\n") == _SEPARATOR or (blank and documents == "blank"))
+            if separates or (begins and documents == "lines"):
                 if parts:
                     yield fresh, "".join(parts)
-                fresh, parts = True if ends or parts else fresh, []
-            line_ended = line.endswith("\n")
-            if ends or (blank and (documents == "lines" or (fresh and not parts))):
-                continue
-            parts.append(line.removesuffix("\n") if documents == "lines" else line)
+                fresh, parts = True, []
+            begins = line.endswith("\n")
+            if not separates and not (blank and fresh and not parts):
+                parts.append(line.removesuffix("\n") if documents == "lines" else line)
         if parts:
             yield fresh, "".join(parts)
-            fresh = documents == "lines" and line_ended
+            fresh = False
 
 
 def _refused(path: Path, number: int, reason: str) -> DataError:

@@ -26,6 +26,7 @@ from attnlab.corpora.files import Question, documents, numbered_lines, read_ques
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, OutputExists, unknown
 from attnlab.folders import MANIFEST, Manifest, write_bytes, write_folder
+from attnlab.machine import memory_free
 
 _PARTS = {"people": ("train", "dev", "calibration", "test"), "prose": ("train", "dev", "test")}
 _TEXTS = ("people", "prose", "prose:train", "prose:dev", "prose:test")
@@ -36,6 +37,7 @@ _LICENCES = {
     "prose": "The text is that of Python itself, © Python Software Foundation, under its licence.",
 }
 _UNKNOWN_LICENCE = "The licence of your own data is not known: check it before you share the model."
+_PER_BYTE = 20  # bytes of memory per byte of a file of lines, with what tasks make of them
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,24 @@ def load_corpus(source: str | Path) -> Corpus:
 
 def _from_file(source: str | Path) -> Corpus:
     """The lines of a file; blank lines, if there are any, separate documents of several lines."""
+    _require_memory(Path(source))
     lines: list[str] = []
     blank: list[int] = []  # lines before each, plus 1
     for number, line in numbered_lines(source):
         blank.append(number - len(lines))
         lines.append(line)
     return Corpus(str(source), tuple(lines), tuple(blank) if blank[0] != blank[-1] else None)
+
+
+def _require_memory(path: Path) -> None:
+    """Refuse a file whose lines, with what tasks make of them, do not fit into memory."""
+    free = memory_free()
+    needed = _PER_BYTE * path.stat().st_size if path.is_file() else 0
+    if free is not None and needed > free:
+        raise DataError(
+            f"{path} needs about {needed / 1e9:.1f} GB of memory line by line, and {free / 1e9:.1f} GB are free:"
+            " train with --task.name text, which reads it from disk"
+        )
 
 
 def load_questions(source: str | Path) -> tuple[Question, ...]:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import calendar
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,9 +35,9 @@ _MONTHS = frozenset(calendar.month_name[1:])
 class Reading:
     """One document, tokenized in the parts of its views."""
 
-    title: list[int]
-    line: list[int]
-    spans: tuple[tuple[list[int], list[int]], ...]  # the text to the left, and the span
+    title: Sequence[int]
+    line: Sequence[int]
+    spans: tuple[tuple[Sequence[int], Sequence[int]], ...]  # the end of the text to the left, and the span
 
 
 def words(text: str) -> Iterator[tuple[str, int, int]]:
@@ -57,7 +58,7 @@ def proper_words(lines: Iterable[str]) -> frozenset[str]:
         for word, begin, end in words(line):
             if word[0].islower():
                 lower[word.lower()] += 1
-            elif last is not None and not set(".!?") & set(line[last:begin]):
+            elif last is not None and (line[last:begin] == " " or not set(".!?") & set(line[last:begin])):
                 capital[word] += 1
             last = end
     return frozenset(word for word, count in capital.items() if count > lower[word.lower()])
@@ -145,15 +146,26 @@ class Recall:
 
     def read(self, line: str, proper: frozenset[str]) -> Reading:
         """Tokenize a document; without a title, or if title and span do not fit the block, it has no spans."""
-        encode = self.tokenizer.encode
         title = title_of(line)
+
+        def encode(part: str) -> Sequence[int]:
+            return array("I", self.tokenizer.encode(part))  # a list would take nine times the memory
+
         text, cue = line[len(title) :].lstrip(". "), encode(title)
         spans = [
-            (encode(text[:begin].rstrip()), encode(text[begin:end]))
+            (self.last_of(text[:begin].rstrip()), encode(text[begin:end]))
             for begin, end in (salient_spans(text, title, proper) if title else ())
         ]
         fitting = tuple((left, span) for left, span in spans if len(cue) + len(span) + 2 <= self.block_size)
         return Reading(cue, encode(line), fitting)
+
+    def last_of(self, text: str) -> Sequence[int]:
+        """Tokenize the end of a text, as many tokens as views show of it."""
+        first, *words = text.rsplit(" ", max(1, self.left))
+        if len(words) == self.left and all(words) and first[-1:].strip():
+            text = " ".join(words)  # the others would not change the tokens
+        ids = self.tokenizer.encode(text)
+        return array("I", ids[max(0, len(ids) - self.left) :])
 
     def examples(self, rng: np.random.Generator) -> list[Example]:
         """Return the examples of one epoch."""

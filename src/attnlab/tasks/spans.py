@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+
 import numpy as np
 
 from attnlab.registry import task
@@ -26,13 +29,13 @@ class Spans:
         self.tokenizer = data.tokenizer
         self.block_size = data.block_size
         self.pad = pad
-        self.lines = [self.tokenizer.encode(line) for line in data.lines("spans")]
+        self.lines = [array("I", self.tokenizer.encode(line)) for line in data.lines("spans")]
 
     def examples(self, rng: np.random.Generator) -> list[Example]:
         """Return the examples of one epoch."""
         return [self.corrupt(line, rng) for line in self.lines]
 
-    def corrupt(self, line: list[int], rng: np.random.Generator) -> Example:
+    def corrupt(self, line: Sequence[int], rng: np.random.Generator) -> Example:
         """Return a line with a span moved to its end."""
         longest = min(self.block_size * 7 // 8, self.block_size - 3)
         length = min(len(line), int(rng.integers(4, longest + 1)))

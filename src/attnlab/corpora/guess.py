@@ -1,0 +1,62 @@
+"""What to train on a text, guessed from its beginning: recall of documents with titles, or next tokens of running text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnlab.corpora.library import title_of
+from attnlab.corpora.running import open_text, read_blocks, record_form
+from attnlab.corpora.sources import is_built_in
+
+_LINES = 200  # lines that are read
+_MOST = 0.8  # share of the lines from which on a property is that of the text
+_LONG = 60  # characters; lines that are broken to a width end within sentences
+_NAME = 8  # most words of a title
+_ENDS = (".", "!", "?", '"', "”", "’", ")", "…")
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A task with its options, and a sentence that says why."""
+
+    task: str
+    options: dict[str, str]
+    reason: str
+
+
+def guess_task(source: str | Path) -> Guess:
+    """Guess the task for a text from its name and its first lines."""
+    if is_built_in(source):
+        if str(source).startswith("people"):
+            return Guess("recall", {}, "each line is a document with a title")
+        return Guess("text", {"documents": "blank"}, "it is running text, several sentences per document")
+    first = open_text(source).files[0]
+    if form := record_form(first):
+        return Guess("text", {}, f"it is {form}, a document per record")
+    lines = next(read_blocks(first), "").strip("\n").split("\n")[:_LINES]
+    one_per_line = all(map(str.strip, lines))  # there are no blank lines
+    if one_per_line and not Path(source).is_dir() and _share(map(_is_titled, lines)) >= _MOST:
+        return Guess("recall", {}, "each line is a document that begins with a title")
+    if one_per_line and len(lines) > 1 and _share(map(_is_complete, lines)) >= _MOST:
+        return Guess("text", {"documents": "lines"}, "each line is a complete text")
+    return Guess("text", {"documents": "file"}, "it is running text")
+
+
+def _share(found: map[bool]) -> float:
+    values = list(found)
+    return sum(values) / len(values)
+
+
+def _is_titled(line: str) -> bool:
+    """Whether a line begins with a name that it is about, not just with a short sentence."""
+    title = title_of(line)
+    words = title.split()
+    rest = line[len(title) :]
+    named = [word for word in words if word[0].isupper() or word[0].isdigit()]
+    return 0 < len(words) <= _NAME and 2 * len(named) > len(words) and any(word in rest for word in named)
+
+
+def _is_complete(line: str) -> bool:
+    """Whether a line is long and ends a sentence."""
+    return len(line) >= _LONG and line.rstrip().endswith(_ENDS)
