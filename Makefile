@@ -9,7 +9,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 SLOWER := faults hf kernels measure studies trust corpora/test_index.py design/test_noisy_keys.py design/test_verdicts.py \
 	test_cli.py test_evaluate.py test_malformed.py test_package.py test_reader.py test_resume.py test_train.py test_training_rules.py test_usercode.py test_bench_words.py
 
-.PHONY: run quick test test-fast test-slow faults check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
+.PHONY: run quick test test-fast test-slow faults cluster check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
 run: setup-run
 	$(BIN)/attnlab run
 
@@ -29,6 +29,10 @@ test-slow: setup
 # Kills, torn lines, full disks, flipped bits and the like against a small chain of commands: docs/reliability.md.
 faults: setup
 	$(TEST_ENV) $(BIN)/python tests/faults/faults.py
+
+# Comparisons on a Ray cluster of this machine and through submitit, with workers that are killed: docs/scale.md.
+cluster: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -59,7 +63,11 @@ lock: setup
 	$(BIN)/python tools/lock.py $(LOCK_ARGS)
 
 # Builds wheel and sdist, installs each into an empty environment, and uses it.
-dist-check: setup
+dist-# Comparisons on a Ray cluster of this machine and through submitit, with workers that are killed: docs/scale.md.
+cluster: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster
+
+check: setup
 	$(BIN)/python tools/check_dist.py $(PIP_ARGS)
 
 # Known vulnerabilities of what is locked; asks a service on the network. Skipped packages count as failures.

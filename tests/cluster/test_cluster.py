@@ -1,0 +1,182 @@
+"""Comparisons on a Ray cluster and through submitit, with workers that are killed: the results are those of an undisturbed one.
+
+Slurm itself is not here: submitit's local executor stands in for it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from attnlab.folders import read_json
+from attnlab.runs import Run
+from attnlab.studies import compare as comparing
+from attnlab.studies import remote
+
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]  # warnings of ray and submitit
+
+ASKED: dict[str, Any] = {
+    "corpus": "prose:100:train",
+    "dev": "prose:100:dev",
+    "task": "words",
+    "seeds": 1,
+    "given": {
+        "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 64},
+        "train": {"epochs": 100.0, "tokens_per_batch": 512, "checkpoint_every": 20, "lr": 3e-3},
+        "tokenizer": {"min_count": 1},
+    },
+}
+NAMES = ("dot", "linear")
+
+
+def losses(folder: Path) -> dict[str, list[float]]:
+    """The loss of every step, by mechanism."""
+    return {name: [one["loss"] for one in Run.open(folder / name / "seed-0").metrics()] for name in NAMES}
+
+
+def figures(result: dict[str, Any]) -> list[Any]:
+    return [one["values"]["dev_token_perplexity"] for one in result["specimens"]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "study"
+    return folder, comparing.compare(*NAMES, workers=2, out=folder, **ASKED)
+
+
+def job_of(folder: Path, name: str) -> tuple[int, int] | None:
+    """The process that trains a specimen, and the worker that waits for it."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode().split("\0")[:-1]
+        except OSError:
+            continue
+        if words[-4:-1] == [str(folder), name, "0"]:
+            return int(path.parent.name), int(words[-1])
+    return None
+
+
+def strike(folder: Path, name: str, blow: Callable[[int, int], None]) -> threading.Thread:
+    """Do something to a run and its worker once it has made 50 steps, which is after its second checkpoint."""
+    metrics = folder / name / "seed-0" / "metrics.jsonl"
+
+    def wait() -> None:
+        for _ in range(6000):
+            if metrics.is_file() and metrics.read_bytes().count(b"\n") >= 50 and (found := job_of(folder, name)):
+                blow(*found)
+                return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def compared(folder: Path, workers: str, **blows: Callable[[int, int], None]) -> tuple[dict[str, Any], str]:
+    """The result of a comparison in which something happens to its runs, and what it said."""
+    said = StringIO()
+    threads = [strike(folder, name, blow) for name, blow in blows.items()]
+    result = comparing.compare(*NAMES, workers=workers, out=folder, console=Console(file=said, width=200), **ASKED)
+    for one in threads:
+        one.join()
+    return result, said.getvalue()
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """A Ray cluster of two cores that only this machine can reach, with a token that only the tests know."""
+    with socket.socket() as one, socket.socket() as two:
+        for each in (one, two):
+            each.bind(("127.0.0.1", 0))
+        port, client = one.getsockname()[1], two.getsockname()[1]
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        where = ["--node-ip-address=127.0.0.1", f"--port={port}", f"--ray-client-server-port={client}"]
+        size = ["--num-cpus=2", "--object-store-memory=100000000", "--include-dashboard=false"]
+        program = str(Path(sys.executable).with_name("ray"))
+        head = subprocess.Popen(
+            [program, "start", "--head", "--block", *where, *size, f"--temp-dir={folder}"], stdout=subprocess.DEVNULL
+        )
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", client)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"ray://127.0.0.1:{client}"
+        head.terminate()
+        head.wait(30)
+
+
+def test_workers_of_ray_are_killed(cluster: str, undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """One loses the worker that waits for it, the other is killed itself."""
+    result, said = compared(
+        tmp_path / "study",
+        cluster,
+        dot=lambda _, worker: os.kill(worker, signal.SIGKILL),
+        linear=lambda process, _: os.kill(process, signal.SIGKILL),
+    )
+    assert "the others run on Ray with 2 cores" in said
+    assert "dot, seed 0: its worker was lost" in said
+    assert "linear, seed 0: ended by SIGKILL" in said
+    assert said.count("it is started again from its last checkpoint") == 2
+    assert losses(tmp_path / "study") == losses(undisturbed[0])
+    assert figures(result) == figures(undisturbed[1])
+
+
+def test_jobs_of_submitit_are_killed_and_preempted(
+    undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is killed, the other is told that its time is up, which submitit does by SIGUSR2: it saves and is queued again."""
+    monkeypatch.setattr(remote, "SLURM", "local")
+    result, said = compared(
+        tmp_path / "study",
+        "slurm",
+        dot=lambda _, worker: os.kill(worker, signal.SIGKILL),
+        linear=lambda _, worker: os.kill(worker, signal.SIGUSR2),
+    )
+    assert "dot, seed 0: its job " in said
+    assert said.count("it is started again from its last checkpoint") == 1
+    assert "linear, seed 0 done" in said
+    assert losses(tmp_path / "study") == losses(undisturbed[0])
+    assert figures(result) == figures(undisturbed[1])
+
+
+@pytest.mark.parametrize("workers", ["ray", "slurm"])
+def test_ctrl_c_stops_and_saves(workers: str, undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """`ray` without a cluster starts one; the comparison is then finished on this machine."""
+    folder = tmp_path / "study"
+    code = (
+        "from attnlab.studies import remote, compare as comparing; from attnlab.errors import Interrupted\n"
+        "remote.SLURM = 'local'\n"
+        f"try: comparing.compare(*{NAMES!r}, workers={workers!r}, out={str(folder)!r}, **{ASKED!r})\n"
+        "except Interrupted as error: print(error)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    strike(folder, "dot", lambda *_: process.send_signal(signal.SIGINT)).join()
+    said, _ = process.communicate(timeout=90)
+    assert f"Resume with: attnlab resume {folder}" in said
+    assert job_of(folder, "dot") is None
+    run = Run.open(folder / "dot" / "seed-0")
+    assert not run.complete
+    # Saved when it was asked to stop, not only every 20 steps.
+    assert run.checkpoints()[-1].name == f"step-{len(run.metrics()):06d}"
+    stored = read_json(folder / "study.json")["plan"] | {"workers": 2}
+    result = comparing.STUDY.resume(folder, stored, Console(quiet=True))
+    assert losses(folder) == losses(undisturbed[0])
+    assert figures(result) == figures(undisturbed[1])
