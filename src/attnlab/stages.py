@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from attnlab import corpora, devices, registry, shards, usercode
-from attnlab.config import ModelConfig, RunConfig, Stage, require_seed, restore
+from attnlab.config import ModelConfig, RunConfig, Settings, Stage, merge, require_seed, restore
 from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import CheckpointError, ConfigError, DataError
 from attnlab.folders import locked, note_without_manifest, refuse_existing
@@ -141,6 +141,20 @@ def reads_questions(config: RunConfig) -> bool:
 def reads_running_text(config: RunConfig) -> bool:
     """Whether the task of a run reads running text, of any size."""
     return bool(getattr(registry.find("task", config.task.name).build, "reads_running_text", False))
+
+
+_SHARE = 0.05  # of running text that is held out unless other data are given
+
+
+def guess_settings(source: str, given: Settings, share: bool = True) -> tuple[str, Settings, str]:
+    """Guess the preset and the task for a text from its beginning, hold out a share of running text, and say so."""
+    guess = corpora.guess_task(source)
+    if guess.task != "text":
+        return "small", given, f"task {guess.task} (--task.name): {guess.reason}"
+    options = {**guess.options, **({"held_out": _SHARE} if share else {})}
+    kept = f"; its last {_SHARE:.0%} are held out for validation (--dev)" if share else ""
+    apart = "".join(f", {name} {value}" for name, value in guess.options.items())
+    return "text", merge(given, {"task": {"options": options}}), f"task text{apart} (--task.name): {guess.reason}{kept}"
 
 
 def stored_config(run: Run) -> RunConfig:

@@ -52,6 +52,7 @@ from attnlab.tokenizers import Tokenizer
 from attnlab.trackers import tracking
 
 IGNORED = -100  # ignored target
+_VALIDATE_EVERY = 1000  # steps at most, in long epochs
 _PROMPT = 8  # held-out tokens that a sample begins with
 
 
@@ -421,7 +422,8 @@ class Trainer:
     def _is_due(self, batch: _Batch) -> bool:
         """Whether to validate after a batch; always after the last."""
         every = self.settings.validate_every
-        return bool(self.dev) and (batch.final or (self.step % every == 0 if every else batch.ends_epoch))
+        ended = batch.final or (batch.ends_epoch and not every)
+        return self.dev is not None and (ended or self.step % (every or _VALIDATE_EVERY) == 0)
 
     def _validate(self, now: Step) -> Step:
         """Validate, keep the best model, and return the step with what was found."""

@@ -24,7 +24,7 @@ from attnlab.cli.options import (
     read_seeds,
     typed_command,
 )
-from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names, resolve
+from attnlab.config import RunConfig, Settings, Stage, flatten, load_preset, merge, preset_names, resolve
 from attnlab.errors import UserError
 from attnlab.machine import is_main_process
 from attnlab.studies.ready import READY
@@ -99,6 +99,7 @@ class _SeveralModels:
         }
 
 
+_PEOPLE = default("people")
 _ONE, _SEVERAL = _OneModel(), _SeveralModels()
 
 
@@ -228,27 +229,51 @@ def _compare(study: str, data: tuple[str | None, ...], models: _SeveralModels) -
 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)
 def pretrain(
+    text: Annotated[str | None, about("Text to train on; the task is guessed from it.")] = None,
+    /,
     *,
-    corpus: Annotated[opt.Corpus, about("Text, one document per line: a file, people or prose.")] = "people",
+    corpus: Annotated[
+        opt.Corpus | None, about("Text, one document per line: a file, people or prose."), _PEOPLE
+    ] = None,
     facts: Annotated[opt.Facts | None, about("Training questions to mix in, QUESTION<TAB>ANSWER per line.")] = None,
     dev: opt.Validate | None = None,
     out: Annotated[opt.Out | None, default("runs/pretrain-PRESET-N")] = None,
-    preset: opt.Preset = "small",
+    preset: Annotated[opt.Preset | None, default("small; text for running text")] = None,
     config: opt.Config | None = None,
     mechanism: opt.Mechanism | None = None,
     seed: opt.Seed | None = None,
     processes: opt.Processes = 1,
     given: opt.Settings = NONE,
 ) -> None:
-    """Train a new model on a corpus."""
+    """Train a new model on a text or a corpus.
+
+    A TEXT file is running text or one document per line; JSONL, parquet and datasets folders are accepted too.
+    """
     from attnlab import stages
     from attnlab.progress import display
 
-    _in_processes(processes, out, f"pretrain-{preset}")
-    settings = resolve(preset, "pretrain", config, collect(given, mechanism, seed))
+    if text is not None and corpus is not None:
+        raise UserError("the text is named twice: give TEXT or --corpus")
+    values, reason = collect(given, mechanism, seed), ""
+    if text is not None and preset is None and config is None and "task" not in values:
+        preset, values, reason = stages.guess_settings(text, values, share=dev is None)
+    values, dev = _held_out(values, dev)
+    settings = resolve(preset or "small", "pretrain", config, values)
+    _in_processes(processes, out, f"pretrain-{settings.preset}")
     with display("pretrain", console) as show:
-        done = stages.pretrain(settings, corpus, facts, out, show, dev=dev)
+        if reason:
+            show.line(reason)
+        done = stages.pretrain(settings, text or corpus or "people", facts, out, show, dev=dev)
     _report_training(done)
+
+
+def _held_out(values: Settings, dev: str | None) -> tuple[Settings, str | None]:
+    """The settings and the data to validate on; a share of the text is an option of its task."""
+    try:
+        share = float(dev or "")
+    except ValueError:
+        return values, dev
+    return merge(values, {"task": {"options": {"held_out": share}}}), None
 
 
 def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
