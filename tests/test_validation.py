@@ -1,0 +1,278 @@
+"""What a run does beside its steps: validation, the best model, averages, schedules, trackers, precision."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from attnlab import devices, optim, stages, train
+from attnlab.config import RunConfig, TrainConfig, resolve
+from attnlab.corpora import load_questions
+from attnlab.errors import AttnlabWarning, ConfigError, UserError
+from attnlab.evaluate import examine, sample
+from attnlab.model import load_model, read_tensors
+from attnlab.runs import Run
+from attnlab.tasks import TaskData
+from verbs import call
+
+WORLD, FACTS, DEV = "people:60", "people:60:train", "people:60:dev"
+
+
+def with_train(config: RunConfig, **settings: Any) -> RunConfig:
+    return replace(config, train=replace(config.train, **settings))
+
+
+def pretrained(config: RunConfig, out: Path, dev: str | None = DEV, show: stages.Show = stages.QUIET) -> Run:
+    return stages.pretrain(config, WORLD, FACTS, out, show, dev=dev)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return read_tensors(folder / "model.safetensors")
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    from conftest import TINY
+
+    config = with_train(resolve("small", given=TINY), validate_every=3, sample_every=2)
+    return pretrained(config, tmp_path_factory.mktemp("runs") / "validated")
+
+
+def test_validation_leaves_training_as_it_is(tmp_path: Path, tiny: RunConfig, validated: Run) -> None:
+    plain = pretrained(tiny, tmp_path / "plain", dev=None)
+    assert [row["loss"] for row in plain.metrics()] == [row["loss"] for row in validated.metrics()]
+    assert same(weights(plain.model), weights(validated.model))
+    assert not (plain.path / "best").exists()
+    assert "best_dev_loss" not in plain.result
+
+
+def test_the_dev_loss_is_that_of_the_best_model_on_the_questions(validated: Run) -> None:
+    rows = [row for row in validated.metrics() if "dev_loss" in row]
+    last = validated.metrics()[-1]["step"]
+    assert [row["step"] for row in rows] == [*range(3, last, 3), last]
+    best = min(rows, key=lambda row: row["dev_loss"])
+    assert (validated.result["best_step"], validated.result["best_dev_loss"]) == (best["step"], best["dev_loss"])
+    model, tokenizer = load_model(validated.path / "best")
+    questions = load_questions(DEV)
+    total = targets = 0.0
+    for example in TaskData(tokenizer, 64, questions=questions).answered:  # one at a time, without padding
+        ids = torch.tensor([example.ids])
+        logits = model(ids[:, :-1])[0, example.start - 1 :]
+        total += float(F.cross_entropy(logits, ids[0, example.start :], reduction="sum"))
+        targets += len(example.ids) - example.start
+    assert total / targets == pytest.approx(best["dev_loss"], rel=1e-5)
+    accuracy = sum(examine(model, tokenizer, questions).right) / len(questions)
+    assert best["dev_accuracy"] == pytest.approx(accuracy)
+
+
+def test_samples_are_shown_every_so_often(validated: Run) -> None:
+    sampled = [row["step"] for row in validated.metrics() if "sample" in row]
+    every = [row["step"] for row in validated.metrics() if "dev_loss" in row]
+    assert sampled == every[1::2]
+
+
+def test_early_stopping_keeps_the_best_model(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([3.0, 2.0, 2.5, 2.0, 1.0])
+    monkeypatch.setattr(train.Trainer, "_dev_loss", lambda *_: next(found))
+    notes: list[str] = []
+    run = pretrained(
+        with_train(tiny, validate_every=1, patience=2), tmp_path / "run", show=stages.Show(line=notes.append)
+    )
+    assert run.metrics()[-1]["step"] == 4
+    assert run.result["best_step"] == 2
+    assert run.result["stopped_early"] is True
+    assert notes[-1] == "stopped early: no better than step 2 in 2 validations"
+    assert same(weights(run.model), weights(run.path / "best"))
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_run_with_validation_and_averages_resumes_exactly(tmp_path: Path, tiny: RunConfig) -> None:
+    config = with_train(tiny, validate_every=2, ema=0.8, accumulate=2, checkpoint_every=3)
+    whole = pretrained(config, tmp_path / "whole")
+
+    def stop(step: train.Step) -> None:
+        if step.step == 5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        pretrained(config, tmp_path / "broken", show=stages.Show(step=stop))
+    broken = stages.resume(Run.open(tmp_path / "broken"))
+    kept = [{key: row[key] for key in row if key != "seconds"} for row in broken.metrics()]
+    assert kept == [{key: row[key] for key in row if key != "seconds"} for row in whole.metrics()]
+    assert same(weights(broken.model), weights(whole.model))
+
+
+def test_the_average_is_exponential_and_becomes_the_model(tmp_path: Path, tiny: RunConfig) -> None:
+    seen: list[dict[str, torch.Tensor]] = []
+    original = train.Average.update
+
+    def update(self: train.Average) -> None:
+        original(self)
+        seen.append({name: weight.detach().clone() for name, weight in self.weights.items()})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.Average, "update", update)
+        run = pretrained(with_train(tiny, ema=0.5), tmp_path / "run", dev=None)
+    first = stages.pretrain(with_train(tiny, epochs=0.001, lr=1e-30, muon_lr=1e-30), WORLD, FACTS, tmp_path / "first")
+    expected = weights(first.model)  # the weights before the first step
+    for step in seen:
+        expected = {name: 0.5 * expected[name] + 0.5 * step[name] for name in step}
+    model = weights(run.model)
+    assert all(torch.allclose(model[name], expected[name], atol=1e-6) for name in expected)
+    assert not torch.allclose(model["head.weight"], seen[-1]["head.weight"], atol=1e-4)
+
+
+def test_parts_of_a_batch_give_the_losses_of_the_whole(tmp_path: Path, tiny: RunConfig) -> None:
+    config = with_train(tiny, precision="float64")
+    whole, parts = (
+        pretrained(with_train(config, accumulate=number), tmp_path / str(number), dev=None) for number in (1, 3)
+    )
+    pairs = zip(whole.metrics(), parts.metrics(), strict=True)
+    assert all(a["loss"] == pytest.approx(b["loss"], abs=1e-9) for a, b in pairs)
+    assert weights(whole.model)["head.weight"].dtype == torch.float64
+
+
+def test_schedules_by_name() -> None:
+    def rates(**settings: Any) -> list[float]:
+        config = TrainConfig(**{"warmup": 0.1, "decay": 0.5, **settings})
+        return [round(optim.rate_at(at, config), 6) for at in (0.05, 0.1, 0.4, 0.75, 1.0)]
+
+    assert rates(schedule="linear") == [0.5, 1, 1, 0.5, 0]
+    assert rates(schedule="sqrt") == [0.5, 1, 1, round(1 - 0.5**0.5, 6), 0]
+    assert rates(schedule="constant") == [0.5, 1, 1, 1, 1]
+    assert rates(schedule="inverse_sqrt") == [0.5, 1, 0.5, round((0.1 / 0.75) ** 0.5, 6), round(0.1**0.5, 6)]
+    with pytest.raises(ConfigError, match="warmup above 0"):
+        TrainConfig(schedule="inverse_sqrt", warmup=0)
+
+
+def test_the_gradient_norm_is_recorded(validated: Run, tmp_path: Path, tiny: RunConfig) -> None:
+    norms = [row["norm"] for row in validated.metrics()]
+    assert all(norm > 0 for norm in norms)
+    free = pretrained(with_train(tiny, clip=0.0), tmp_path / "free", dev=None)
+    assert free.metrics()[0]["norm"] == pytest.approx(norms[0])
+
+
+def test_a_share_of_the_held_out_tokens_is_spread_evenly() -> None:
+    from attnlab.tasks import Example
+
+    examples = [Example([number] * 10, 1) for number in range(20)]
+    dev = train.DevSet(examples, load_questions(DEV)[:20])
+    part = dev.spread(50)
+    assert [example.ids[0] for example in part.examples] == [0, 4, 8, 12, 16]
+    assert part.questions == dev.questions[::4][:5]
+    assert dev.spread(0).examples == examples
+
+
+# Trackers
+
+
+def test_tensorboard_has_the_curves(tmp_path: Path, tiny: RunConfig) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = pretrained(with_train(tiny, log="tensorboard", validate_every=5), tmp_path / "run")
+    events = EventAccumulator(str(run.path / "tensorboard")).Reload()
+    rows = {row["step"]: row for row in run.metrics()}
+    found = {one.step: one.value for one in events.Scalars("dev/loss")}
+    assert found == pytest.approx({step: row["dev_loss"] for step, row in rows.items() if "dev_loss" in row})
+    assert {one.step for one in events.Scalars("train/norm")} == {*found, *(step for step in rows if step % 10 == 0)}
+
+
+def test_wandb_and_trackio_log_offline(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    run = pretrained(with_train(tiny, log="wandb,trackio", epochs=1.0), tmp_path / "run")
+    assert list((run.path / "wandb").glob("offline-run-*/*.wandb"))
+    assert list((tmp_path / "trackio").glob("*.db"))
+
+
+def test_a_tracker_that_fails_is_switched_off(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnlab import trackers
+
+    def fail(*_: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(trackers._TensorBoard, "log", fail)
+    with pytest.warns(AttnlabWarning, match="tensorboard failed and is switched off for this run: no route"):
+        run = pretrained(with_train(tiny, log="tensorboard"), tmp_path / "run")
+    assert run.complete
+
+
+def test_unknown_trackers_and_devices_are_refused(tmp_path: Path, tiny: RunConfig) -> None:
+    with pytest.raises(ConfigError, match="unknown train.log 'tensorbord': did you mean tensorboard"):
+        TrainConfig(log="tensorbord")
+    for device in ("gpu", "cuda:99", "cpu:1"):
+        with pytest.raises(UserError, match="choose"):
+            pretrained(with_train(tiny, device=device), tmp_path / "run")
+    with pytest.raises(UserError, match="fp16 needs a GPU"):
+        pretrained(with_train(tiny, device="cpu", precision="fp16"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# Precision and compilation
+
+
+def test_mixed_precision_keeps_float32_weights(tmp_path: Path, tiny: RunConfig) -> None:
+    try:
+        devices.check_precision(torch.device("cpu"), "bf16")
+    except UserError:
+        pytest.skip("this processor has no bf16")
+    mixed = pretrained(with_train(tiny, device="cpu", precision="bf16"), tmp_path / "mixed", dev=None)
+    plain = pretrained(with_train(tiny, device="cpu"), tmp_path / "plain", dev=None)
+    assert all(tensor.dtype == torch.float32 for tensor in weights(mixed.model).values())
+    differences = [abs(a["loss"] - b["loss"]) for a, b in zip(mixed.metrics(), plain.metrics(), strict=True)]
+    assert 0 < max(differences) < 0.1
+
+
+def test_training_goes_on_without_a_compiler(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    notes: list[str] = []
+    run = pretrained(with_train(tiny, compile=True), tmp_path / "run", dev=None, show=stages.Show(line=notes.append))
+    assert run.complete
+    assert "note: torch.compile failed, training goes on without it: RuntimeError: no compiler" in notes
+
+
+# Running text
+
+
+def test_a_text_file_is_all_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    words = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "dogs"]
+    lines = [" ".join(words[pick] for pick in rng.integers(0, 10, 9)) for _ in range(300)]
+    (tmp_path / "my.txt").write_text(
+        "\n".join(line + ("\n" if number % 7 == 0 else "") for number, line in enumerate(lines))
+    )
+    size = ("--model.n_embd", "32", "--model.n_head", "2", "--model.vocab_size", "300", "--model.block_size", "32")
+    short = ("--train.epochs", "2", "--out", tmp_path / "run")
+    call("pretrain", tmp_path / "my.txt", *size, *short)
+    told = capsys.readouterr().out
+    assert "task text, documents file" in told
+    assert "5% are held out for validation" in told
+    run = Run.open(tmp_path / "run")
+    assert run.result["best_dev_loss"] < 5
+    model, tokenizer = load_model(run.model)
+    first, second = sample(model, tokenizer, "", 2, limit=20)
+    assert first != second
+    config = json.loads((run.path / "config.json").read_text())["config"]
+    assert config["task"] == {"name": "text", "options": {"documents": "file", "held_out": 0.05}}
+    before = [row["loss"] for row in run.metrics()]
+    call("pretrain", tmp_path / "my.txt", *size, "--train.epochs", "2", "--out", tmp_path / "again", "--dev", "0")
+    assert "best_dev_loss" not in Run.open(tmp_path / "again").result
+    assert before[0] != pytest.approx(before[-1], abs=0.5)
