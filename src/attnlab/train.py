@@ -235,7 +235,8 @@ class Average:
         """Restore the average of a checkpoint."""
         if tensors.keys() != self.tensors.keys():
             raise CheckpointError("the averaged weights of the checkpoint do not fit the model: train it again")
-        self.tensors = shares_of(tensors, self.weights)
+        placed = shares_of(tensors, self.weights)
+        self.tensors = {name: placed[name].to(weight.device) for name, weight in self.weights.items()}
 
 
 class Trainer:

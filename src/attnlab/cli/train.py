@@ -247,7 +247,7 @@ def pretrain(
 ) -> None:
     """Train a new model on a text or a corpus.
 
-    A TEXT file is running text or one document per line; JSONL, parquet and datasets folders are accepted too.
+    TEXT is running text, or one document per line; JSONL, parquet and datasets folders are read too.
     """
     from attnlab import stages
     from attnlab.progress import display
