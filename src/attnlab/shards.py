@@ -30,7 +30,7 @@ from attnlab.tokenizers import Ids, Kind, Tokenizer
 
 _FORMAT = 1  # increased when what is stored changes: older folders are then rebuilt
 _ABOUT, _TOKENS = "about.json", "tokens.bin"
-_LEARNED_FROM = 64 * 2**20  # bytes of text that pieces are learned from
+_LEARNED_FROM = 32 * 2**20  # bytes of text that pieces are learned from
 
 
 @dataclass(frozen=True)
