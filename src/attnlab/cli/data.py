@@ -31,9 +31,9 @@ _BuiltIn = Annotated[str, about("Data: people, people:300, people:x4 (four forms
 @_corpus_app.command(name="show")
 def corpus_show(
     *,
-    corpus: Annotated[opt.Corpus, about("Text, one document per line: a file, people:300:x4 or prose.")] = "people",
+    corpus: Annotated[opt.Corpus, about("Text: a file, people:300:x4 or prose.")] = "people",
     facts: opt.Facts | None = None,
-    task: Annotated[str, about("Task: spans, recall, questions or words.")] = "spans",
+    task: Annotated[str, about("Task: text, spans, recall, questions or words.")] = "spans",
     preset: Annotated[
         opt.Preset | None, about("Preset of the tokenizer."), default("mingpt, nano-words or small, by task")
     ] = None,
@@ -49,7 +49,10 @@ def corpus_show(
     preset = preset or {"spans": "mingpt", "words": "nano-words"}.get(task, "small")
     if facts is None and task == "questions" and corpora.is_built_in(corpus):
         facts = "people:train"
-    preview = stages.preview(resolve(preset, given={"task": {"name": task}}), corpus, facts, n, seed)
+    options = corpora.guess_task(corpus).options if task == "text" else {}
+    preview = stages.preview(
+        resolve(preset, given={"task": {"name": task, "options": options}}), corpus, facts, n, seed
+    )
     if json:
         show_json(plain(preview))
         return

@@ -105,7 +105,7 @@ def make_task(config: TaskConfig, data: TaskData) -> Task:
 
 def show(example: Example, tokenizer: Tokenizer) -> tuple[str, str]:
     """Return an example as two texts: the input, and what the model must write after the last `⁇` that asks."""
-    ids, split = example.ids, example.start
+    ids, split = list(map(int, example.ids)), example.start
     if split == 1 and not tokenizer.words:  # every token is a target: split where the hidden span is asked for
         asked = [position for position, token in enumerate(ids) if token == tokenizer.mask]
         split = asked[-1] + 1 if asked else 0
