@@ -83,7 +83,7 @@ def main() -> None:
         print(json.dumps(load(asked.load, asked.kind)))
         return
     print(
-        "  MB text  M tokens  libraries MB  first MB  second MB  learn s  tokenise s  M tokens/s  read M tokens/s  second start s"
+        "  MB text  M tokens  libraries MB  first MB  second MB  learn s  tokenise s  M tokens/s  read M tokens/s  restart s"
     )
     for size in asked.sizes:
         with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ def main() -> None:
         print(
             f"{size:9,}{first['tokens'] / 1e6:10.1f}{first['before'] / 1e6:14.0f}{first['peak'] / 1e6:10.0f}"
             f"{second['peak'] / 1e6:11.0f}{first['learning']:9.1f}{first['tokenising']:12.1f}"
-            f"{first['tokens'] / first['tokenising'] / 1e6:12.2f}{second['reading'] / 1e6:17.2f}{second['start']:16.2f}",
+            f"{first['tokens'] / first['tokenising'] / 1e6:12.2f}{second['reading'] / 1e6:17.2f}{second['start']:11.2f}",
             flush=True,
         )
 
