@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,52 @@ def arguments_of(call: Callable[..., Any]) -> frozenset[str]:
         return frozenset()
 
 
+@dataclass(frozen=True)
+class Packing:
+    """Rows with several documents each, taken apart around attention, the only place where tokens meet.
+
+    Attention sees one row per document, filled up with zeros at the end to the longest of its group; documents of about the
+    same length (up to the next power of two) are a group, so that at most half of a row is filler.
+    """
+
+    positions: Int[Tensor, "B T"]  # of every token in its document
+    groups: tuple[tuple[Tensor, Tensor], ...]  # [R, L]: the tokens of every document, and which are filler
+    places: Int[Tensor, " N"]  # of every token in the groups, one after the other
+
+    @classmethod
+    def of(cls, documents: Int[Tensor, "B T"]) -> Packing:
+        """Cut rows where the number of the document changes."""
+        numbers, device = documents.cpu(), documents.device
+        begins = F.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0), value=True).flatten()
+        starts, tokens = begins.nonzero()[:, 0], torch.arange(numbers.numel())
+        lengths = starts.diff(append=torch.tensor([numbers.numel()]))
+        powers = lengths.double().log2().ceil().long()
+        places, groups, before = torch.empty_like(tokens), [], 0
+        for power in powers.unique():
+            first, length = starts[powers == power, None], lengths[powers == power, None]
+            offset = tokens[: int(length.max())]
+            where, filler = first + offset, offset >= length
+            places[where[~filler]] = before + (~filler).flatten().nonzero()[:, 0]
+            groups.append((where.masked_fill_(filler, 0).to(device), filler.to(device)))
+            before += where.numel()
+        positions = tokens - starts[begins.cumsum(0) - 1]
+        return cls(positions.view_as(numbers).to(device), tuple(groups), places.to(device))
+
+    def attend(
+        self,
+        attention: Callable[[Tensor, Tensor | None], Tensor],
+        x: Float[Tensor, "B T D"],
+        padding: Bool[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Return the outputs of attention for every document by itself; the filler is hidden if there is padding at all."""
+        parts = []
+        for where, filler in self.groups:
+            rows = x.flatten(0, 1)[where].masked_fill(filler[..., None], 0.0)
+            hidden = None if padding is None else filler | padding.flatten()[where]
+            parts.append(attention(rows, hidden).flatten(0, 1))
+        return torch.cat(parts)[self.places].unflatten(0, x.shape[:2])
+
+
 class MLP(nn.Module):
     """Two linear layers with an activation in between."""
 
@@ -113,13 +159,22 @@ class Block(nn.Module):
         self.hook_attn_out, self.hook_mlp_out = Tap(), Tap()
 
     def attend(
-        self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
+        self,
+        x: Float[Tensor, "B T D"],
+        padding: Bool[Tensor, "B S"] | None,
+        cache: Any,
+        packing: Packing | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Add the attention over the tokens to the residual stream."""
         x = self.hook_resid_pre(x)
-        # A mechanism may take forward(x) alone: padding and cache are passed only if there are any.
-        given = {name: value for name, value in (("padding", padding), ("cache", cache)) if value is not None}
-        return self._add(x, self.attn(self.norm1(x), **given))
+
+        def attention(rows: Tensor, hidden: Tensor | None) -> Tensor:
+            # A mechanism may take forward(x) alone: padding and cache are passed only if there are any.
+            given = {name: value for name, value in (("padding", hidden), ("cache", cache)) if value is not None}
+            return self.attn(rows, **given)
+
+        normed = self.norm1(x)
+        return self._add(x, packing.attend(attention, normed, padding) if packing else attention(normed, padding))
 
     def cross_attend(
         self, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B 1 T N"], cache: Any
@@ -137,10 +192,14 @@ class Block(nn.Module):
         return self.hook_resid_post(x + self.hook_mlp_out(self.dropout(self.mlp(self.norm2(x)))))
 
     def forward(
-        self, x: Float[Tensor, "B T D"], padding: Bool[Tensor, "B S"] | None, cache: Any
+        self,
+        x: Float[Tensor, "B T D"],
+        padding: Bool[Tensor, "B S"] | None,
+        cache: Any,
+        packing: Packing | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Return the residual stream after this block."""
-        x = self.attend(x, padding, cache)
+        x = self.attend(x, padding, cache, packing)
         return self.feed_forward(x)
 
 
@@ -236,11 +295,13 @@ class LanguageModel(nn.Module):
         padding: Bool[Tensor, "B S"] | None = None,
         caches: Sequence[Any] | None = None,
         wanted: Bool[Tensor, "B T"] | None = None,
+        documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"] | Float[Tensor, "N D"]:
         """Return the input of the head, the residual stream after the last norm: for all tokens, or only for those `wanted`.
 
         After the last attention tokens are independent, so the last MLP is computed for the wanted tokens only; the taps
-        after it then see [N, D].
+        after it then see [N, D]. A row may hold several documents one after the other: `documents` numbers them, they do not
+        see each other, and positions begin anew in each. Taps within attention then see the last group of a Packing.
         """
         start = caches[0].length if caches else 0
         if start + ids.shape[1] > self.config.block_size:
@@ -249,21 +310,35 @@ class LanguageModel(nn.Module):
             )
         if padding is not None and not self.takes_padding:
             raise UserError(f"mechanism '{self.config.mechanism}' accepts no padding mask: batch texts of equal length")
-        x = self._embed(ids, start)
+        packing = self._pack(documents, caches)
+        x = self._embed(ids, start, packing)
         blocks, of_block = self._layers, list(caches) if caches else [None] * len(self.blocks)
         if self.latents is None:
             for block, cache in zip(blocks[:-1], of_block[:-1], strict=True):
-                x = block(x, padding, cache)
-            x = blocks[-1].attend(x, padding, of_block[-1])
+                x = block(x, padding, cache, packing)
+            x = blocks[-1].attend(x, padding, of_block[-1], packing)
         else:
             share = self.config.block_size // self.config.bottleneck
             x = _attend_through_latents(blocks, self.latents, x, padding, of_block, share)
         x = blocks[-1].feed_forward(x if wanted is None else x[wanted])
         return self.hook_final(self.norm(x))
 
-    def _embed(self, ids: Int[Tensor, "B T"], start: int) -> Float[Tensor, "B T D"]:
+    def _pack(self, documents: Int[Tensor, "B T"] | None, caches: Sequence[Any] | None) -> Packing | None:
+        if documents is None:
+            return None
+        if self.latents is not None:
+            raise ConfigError(
+                "with a bottleneck, documents cannot share a row: set --model.bottleneck 0, or do not pack"
+            )
+        if caches:
+            raise ValueError("a cache continues one document per row: generate without packing")
+        return Packing.of(documents)
+
+    def _embed(self, ids: Int[Tensor, "B T"], start: int, packing: Packing | None) -> Float[Tensor, "B T D"]:
         x = self.hook_embed(self.tokens(ids))
-        if self.positions is not None:
+        if self.positions is not None and packing is not None:
+            x = x + self.hook_pos_embed(self.positions(packing.positions))
+        elif self.positions is not None:
             positions = self.positions.weight[start : start + ids.shape[1]]
             x = x + self.hook_pos_embed(positions.expand(len(ids), -1, -1))
         return self.dropout(x)
@@ -273,9 +348,10 @@ class LanguageModel(nn.Module):
         ids: Int[Tensor, "B T"],
         padding: Bool[Tensor, "B S"] | None = None,
         caches: Sequence[Any] | None = None,
+        documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Return the logits of the next token at every position."""
-        return self.head(self.hidden(ids, padding, caches))
+        return self.head(self.hidden(ids, padding, caches, documents=documents))
 
 
 def meta_model(config: ModelConfig) -> LanguageModel:

@@ -257,7 +257,7 @@ def batch(subject: Subject, lengths: Sequence[int]) -> Finding:
 
 
 def _batch_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
-    """The first text in a batch with others, with larger ones, with padded ones, and alone."""
+    """The first text in a batch with others, with larger ones, with padded ones, and alone; then two texts in one row."""
     x = subject.draw(3, setting.tokens, seed=setting.seed)
     others = torch.arange(3)[:, None].expand(3, setting.tokens) > 0
     with subject.mode(setting.training):
@@ -271,6 +271,21 @@ def _batch_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
             yield Finding(apart, f"a text moves by {apart:.2g} when others in its batch are padded ({setting})")
         apart = difference(y, subject.run(x[:1]))
         yield Finding(apart, f"a text gives something else alone than in a batch, by {apart:.2g} ({setting})")
+    if subject.causal and setting.tokens > 2:
+        with suppress(NotTested):
+            yield _packed_at(subject, setting)
+
+
+def _packed_at(subject: Subject, setting: Setting) -> Finding:
+    """Two texts in one row: does one move when the other changes?"""
+    x, second = subject.draw(2, setting.tokens, seed=setting.seed), torch.arange(setting.tokens) > setting.tokens // 3
+    documents, sizes = second.long().expand(2, -1), []
+    with subject.mode(setting.training):
+        y = subject.run_packed(x, documents)
+        for others in (second, ~second):
+            after = subject.run_packed(replace_tokens(subject, x, others.expand(2, -1), setting, 1), documents)
+            sizes.append(difference(y[:, ~others], after[:, ~others]))
+    return Finding(max(sizes), f"a text moves by {max(sizes):.2g} when another packed into its row changes ({setting})")
 
 
 # Repeatable, the same in every mode, and finite

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.errors import ConfigError, UserError
-from attnlab.model import arguments_of
+from attnlab.model import Packing, arguments_of
 from attnlab.registry import Entry
 
 
@@ -91,6 +91,17 @@ class Subject:
                 f" and has the shape {tuple(out.shape)}"
             )
         return out
+
+    def run_packed(self, tokens: Tensor, documents: Tensor) -> Tensor:
+        """The outputs of rows that hold several documents; a mechanism is called as a language model would."""
+        if "documents" in self.takes:
+            try:
+                return _tensor_of(self.call(tokens, documents=documents))
+            except ConfigError as error:
+                raise NotTested(str(error)) from None
+        if self.reads_ids:
+            raise NotTested("reads one text per row")
+        return Packing.of(documents).attend(lambda rows, _: self.run(rows), tokens)
 
     def new_cache(self) -> Any:
         """An empty cache, if the subject keeps one."""
