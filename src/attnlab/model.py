@@ -22,7 +22,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnlab import registry, usercode
+from attnlab import ops, registry, usercode
 from attnlab.config import ModelConfig, require, restore_model
 from attnlab.errors import CheckpointError, ConfigError, UserError
 from attnlab.folders import note_without_manifest, read_bytes, read_json
@@ -40,7 +40,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _make_norm(kind: str, width: int) -> nn.Module:
-    return nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width, elementwise_affine=False)
+    return nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width, ops.EPSILON, elementwise_affine=False)
 
 
 def make_attention(config: ModelConfig, layer: int) -> nn.Module:

@@ -7,11 +7,41 @@ G heads of keys and values   V vocabulary   N targets
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+
+EPSILON = torch.finfo(torch.float32).eps  # of norms: torch's default would differ with the dtype
+_P = ParamSpec("_P")
+_R = TypeVar("_R", Tensor, tuple[Tensor, Tensor])
+
+
+def single(x: Tensor) -> Tensor:
+    """Return bfloat16 and float16 as float32, anything else as it is."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def in_float32(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have a function compute in float32 what is given in 16 bits, also under autocast; its result has 16 bits again."""
+
+    @wraps(function)
+    def computed(*given: _P.args, **named: _P.kwargs) -> _R:
+        tensors = [one for one in given if isinstance(one, Tensor) and one.is_floating_point()]
+        kind = tensors[0].device.type
+        coarse = [one.dtype for one in tensors if one.itemsize == 2]
+        if not coarse and not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+            return function(*given, **named)
+        with torch.autocast(kind, enabled=False):
+            out = function(*(single(one) if isinstance(one, Tensor) else one for one in given), **named)  # type: ignore[arg-type]
+        if not coarse:
+            return out
+        return out.to(coarse[0]) if isinstance(out, Tensor) else (out[0].to(coarse[0]), out[1].to(coarse[0]))
+
+    return computed
 
 
 def split_heads(x: Float[Tensor, "B T D"], n_head: int) -> Float[Tensor, "B H T C"]:
@@ -36,7 +66,7 @@ def rotate(x: Float[Tensor, "B H T C"], table: Float[Tensor, "T C"]) -> Float[Te
 
 def rms_norm(x: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:
     """Scale to a root mean square of one."""
-    return F.rms_norm(x, (x.shape[-1],))
+    return F.rms_norm(x, (x.shape[-1],), eps=EPSILON)
 
 
 def blank(x: Float[Tensor, "B H T C"], padding: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B H T C"]:
@@ -156,4 +186,4 @@ def fused_attention(
 
 def token_losses(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
     """Return the negative log probability of every target."""
-    return F.cross_entropy(logits, targets, reduction="none")
+    return F.cross_entropy(single(logits), targets, reduction="none")

@@ -1,18 +1,29 @@
-"""The contract of a mechanism, run over everything in the registry: no test names one."""
+"""The contract of a mechanism, run over everything in the registry on every device that is here: no test names one."""
 
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab import registry
+from attnlab import devices, registry
+from attnlab.errors import UserError
 from attnlab.taps import capture
 
 WIDTH, HEADS, BLOCK = 32, 4, 24
+
+
+@pytest.fixture(autouse=True, params=[one for one in ("cpu", "cuda", "xpu", "mps") if devices.available(one)])
+def place(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything is made on this device."""
+    torch.set_default_device(None if request.param == "cpu" else request.param)
+    yield
+    torch.set_default_device(None)
 
 
 def forms(entry: registry.Entry) -> list[dict[str, Any]]:
@@ -241,3 +252,45 @@ def test_with_a_cache_is_as_without(form: Form, pieces: list[int], variant: dict
     parts = [module(part, cache=cache) for part in x.split(pieces, dim=1)]
     assert cache.length == 10
     assert torch.allclose(torch.cat(parts, dim=1), module(x), atol=1e-5 * slack(module, x))
+
+
+@pytest.mark.parametrize("form", HEALTHY)
+@pytest.mark.parametrize("causal", [True, False])
+def test_float64_is_computed_in_float64(form: Form, causal: bool) -> None:
+    if torch.get_default_device().type == "mps":
+        pytest.skip("mps has no float64")
+    module = make(form, block=160, causal=causal, bias=True).double()
+    x = torch.randn(2, 150, WIDTH, dtype=torch.float64)
+    padding = torch.arange(150) >= torch.tensor([[150], [99]])
+    (fast, fast_grad), (plain, plain_grad) = both_paths(module, x, padding)
+    assert fast.dtype == fast_grad.dtype == torch.float64
+    assert torch.allclose(fast, plain, atol=1e-12 * slack(module, x, padding), rtol=0)
+    assert torch.allclose(fast_grad, plain_grad, atol=1e-11 * slack(module, x, padding) ** 2, rtol=0)
+
+
+@pytest.fixture(params=["bf16", "fp16"])
+def half(request: pytest.FixtureRequest) -> torch.dtype:
+    """A precision of autocast; the processor can be slow at fp16, which training refuses there, but shows overflows."""
+    try:
+        devices.check_precision(torch.get_default_device(), "bf16")
+    except UserError as error:
+        pytest.skip(str(error))
+    return devices._HALF[request.param]
+
+
+@pytest.mark.parametrize("form", HEALTHY)
+@pytest.mark.parametrize("watched", [False, True])
+def test_autocast_gives_nearly_the_same(form: Form, watched: bool, half: torch.dtype) -> None:
+    module, x = make(form, block=160, rotary=True, qk_norm=True), torch.randn(2, 150, WIDTH)
+    padding = torch.arange(150) >= torch.tensor([[150], [99]])
+    exact = module(x, padding).detach()
+    inputs = x.clone().requires_grad_()
+    with torch.autocast(x.device.type, half), capture(module, "hook_pattern") if watched else nullcontext():
+        out = module(inputs, padding)
+    condition = slack(module, x, padding)
+    assert (out - exact).norm() < 0.03 * condition * exact.norm()
+    (out.float().square().mean() / condition**2).backward()
+    for one in (inputs, *module.parameters()):
+        assert one.grad is not None
+        assert one.grad.dtype == torch.float32
+        assert one.grad.isfinite().all()

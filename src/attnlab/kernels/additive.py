@@ -18,10 +18,12 @@ from torch.autograd.function import once_differentiable
 from attnlab.kernels import build, in_parts
 from attnlab.kernels.additive_plain import BACKWARD, FORWARD, PlainAdditive, flops
 from attnlab.kernels.counting import counted_as
+from attnlab.ops import in_float32
 
 ALONE = 2**20  # sums; for a smaller problem a second thread only costs time
 
 
+@in_float32  # 16 bits are too coarse for exponentials
 def additive_attention(
     a: Float[Tensor, "B H T K"],
     b: Float[Tensor, "B H S K"],
@@ -35,8 +37,6 @@ def additive_attention(
 
     A query that sees nothing gets zeros.
     """
-    if a.dtype in (torch.float16, torch.bfloat16):  # too coarse for exponentials
-        return additive_attention(a.float(), b.float(), w.float(), v.float(), padding, causal, dropout).to(a.dtype)
     seed = int(torch.randint(2**62, ())) if dropout else 0
     compiled = a.is_cpu and a.dtype == torch.float32 and build.load("additive") is not None
     apply = CompiledAdditive.apply if compiled else PlainAdditive.apply

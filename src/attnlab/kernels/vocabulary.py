@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
+from attnlab import ops
 from attnlab.kernels import build, in_parts
 from attnlab.kernels.counting import counted_as
-from attnlab.ops import fill
 
 LARGE = 4096  # words; for smaller vocabularies it does not pay
 CHUNK = 2**21  # logits at a time: 8 MB
@@ -75,7 +76,7 @@ def compiled_expected(hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"]
     library = build.load("vocabulary")
     assert library is not None
     width = hidden.shape[1]
-    hidden, weight = (fill(one, -width % _LANES).contiguous() for one in (hidden, weight))
+    hidden, weight = (ops.fill(one, -width % _LANES).contiguous() for one in (hidden, weight))
     logsum, of_hidden = hidden.new_empty(len(hidden)), torch.zeros_like(hidden)
     foreign = library.vocabulary_softmax
     foreign.argtypes = [ctypes.POINTER(_Problem), ctypes.c_int64, ctypes.c_int64]
@@ -148,9 +149,12 @@ class _SummedLosses(torch.autograd.Function):
 def summed_losses(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, ""]:
-    """Return the summed loss of all targets, for training."""
-    total: Tensor = _SummedLosses.apply(hidden, weight, targets)  # type: ignore[no-untyped-call]
-    return total
+    """Return the summed loss of all targets, for training: dense where there is no processor's cache to stay in."""
+    if not hidden.is_cpu:
+        return ops.token_losses(F.linear(hidden, weight), targets).sum()
+    with torch.autocast("cpu", enabled=False):
+        total: Tensor = _SummedLosses.apply(ops.single(hidden), weight, targets)  # type: ignore[no-untyped-call]
+        return total
 
 
 @torch.no_grad()
@@ -158,4 +162,5 @@ def token_losses(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
     """Return the loss of every target, for evaluation."""
+    hidden = ops.single(hidden)
     return _losses_of(expected(hidden, weight, gradients=False).logsum, hidden, weight[targets])

@@ -47,6 +47,7 @@ class Alibi(Attention):
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5 + self.biases(q.shape[2], k.shape[2])
         return ops.masked_softmax(scores, mask)
 
+    @ops.in_float32  # positions are coordinates
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """By torch's fused kernel; in the causal form, the bias m·(s - t) is two more coordinates of query and key.
 

@@ -73,7 +73,7 @@ class Heads(nn.Module):
         if self.rotary:
             table = self.table[start : start + x.shape[1]]
             q, k = ops.rotate(q, table), ops.rotate(k, table)
-        return q, k, v
+        return q.to(v.dtype), k.to(v.dtype), v  # under autocast, norms and angles are float32
 
 
 class KeyValueCache:

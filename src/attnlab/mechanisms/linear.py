@@ -35,15 +35,18 @@ class Linear(Attention):
         """An empty cache of one matrix per head."""
         return StateCache()
 
+    @ops.in_float32
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The products of features, normalised to a sum of one."""
         return ops.feature_pattern(_log_features(q), _log_features(k), mask)
 
+    @ops.in_float32
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The same by summing keys and values first."""
         q, k = _log_features(q), hide(_log_features(k), padding)
         return prefix_attention(q, k, v)[0] if self.causal else pooled_attention(q, k, v)
 
+    @ops.in_float32
     def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: StateCache) -> Tensor:
         """The averages for new tokens; earlier ones are in the sums."""
         hidden = None if padding is None else padding[:, -k.shape[2] :]

@@ -80,6 +80,7 @@ class Linformer(Attention):
         rows = self.before(self.mix_keys, hidden_k), self.before(self.mix_values, hidden_v)
         return summary_attention(q, k, v, rows, self.block, padding, dropout)
 
+    @ops.in_float32
     def before(self, mix: Tensor, x: Tensor) -> Float[Tensor, "R N S C"]:
         """For every block, the rows that mix everything before it."""
         blocks = cut(x, self.block)

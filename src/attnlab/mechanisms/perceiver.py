@@ -83,9 +83,7 @@ class Perceiver(Attention):
             keys, values = self.read(k, both, padding).chunk(2, dim=-1)
             return ops.fused_attention(q, keys, values, None, False, dropout)
         scores = k @ self.asking().transpose(-2, -1) / k.shape[-1] ** 0.5
-        if padding is not None:
-            scores = scores.masked_fill(padding[:, None, :, None], _HIDDEN)
-        return summary_attention(q, k, v, self.before(scores, both), self.block, padding, dropout)
+        return summary_attention(q, k, v, self.before(scores, both, padding), self.block, padding, dropout)
 
     def read(self, k: Tensor, both: Tensor, padding: Tensor | None) -> Tensor:
         """What the latents read of a whole text, a few heads at a time, so that their weights stay in the cache.
@@ -98,11 +96,14 @@ class Perceiver(Attention):
         parts = zip(*(one.split(together, dim=1) for one in (asking, k, both)), strict=True)
         return torch.cat([ops.attention_pattern(a, some, may) @ b for a, some, b in parts], dim=1)
 
-    def before(self, scores: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
+    @ops.in_float32
+    def before(self, scores: Tensor, both: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and values of the latents that have read what comes before each block.
 
         The average over several blocks is the average of the blocks' averages, weighted by their sums of exponentials.
         """
+        if padding is not None:
+            scores = scores.masked_fill(padding[:, None, :, None], _HIDDEN)
         short = -scores.shape[2] % self.block
         scores = ops.fill(scores, rows=short, value=_HIDDEN).flatten(0, 1).unflatten(1, (-1, self.block))
         size = scores.logsumexp(dim=2)

@@ -102,7 +102,7 @@ class Performer(Attention):
     def features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The logarithms of the features, and their signs if they are not positive."""
         x = x * x.shape[-1] ** -0.25
-        along = x @ self.directions.T
+        along = x @ self.directions.to(x.dtype).T
         half_square = x.square().sum(dim=-1, keepdim=True) / 2
         if self.kind == "positive":
             return along - half_square, None
@@ -111,6 +111,7 @@ class Performer(Attention):
         waves = torch.cat([along.cos(), along.sin()], dim=-1)
         return half_square.expand_as(waves), waves
 
+    @ops.in_float32
     def pattern(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The estimated kernel, normalised to a sum of one."""
         (log_q, signs_q), (log_k, signs_k) = self.features(q), self.features(k)
@@ -122,6 +123,7 @@ class Performer(Attention):
         weight = kernel.sum(dim=-1, keepdim=True)
         return kernel / torch.where(weight.abs() < 1e-30, 1e-30, weight)
 
+    @ops.in_float32
     def fast(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """The same by summing keys and values first, a few heads at a time."""
         together = max(1, AT_ONCE // (q[:, 0, :, 0].numel() * self.count))
@@ -137,6 +139,7 @@ class Performer(Attention):
             return prefix_attention(log_q, log_k, v, signs=signs)[0]
         return pooled_attention(log_q, log_k, v, signs)
 
+    @ops.in_float32
     def decode_step(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, cache: StateCache) -> Tensor:
         """The averages for new tokens; earlier ones are in the sums."""
         (log_q, signs_q), (log_k, signs_k) = self.features(q), self.features(k)

@@ -278,7 +278,9 @@ def _batch_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
 
 def _packed_at(subject: Subject, setting: Setting) -> Finding:
     """Two texts in one row: does one move when the other changes?"""
-    x, second = subject.draw(2, setting.tokens, seed=setting.seed), torch.arange(setting.tokens) > setting.tokens // 3
+    tokens = setting.tokens
+    whole, cut = (tokens, tokens // 3) if "documents" in subject.takes else (2 * tokens, tokens)
+    x, second = subject.draw(2, whole, seed=setting.seed), torch.arange(whole) >= cut
     documents, sizes = second.long().expand(2, -1), []
     with subject.mode(setting.training):
         y = subject.run_packed(x, documents)
