@@ -56,7 +56,7 @@ def train(
     config = resolve(preset, given={"model": {**SETTINGS, "n_layer": layers}, "train": {"clip": 0.5}})
     model = LanguageModel(config.model).to(dtype)
     module = distribute(SummedLoss(model), ranks, shard)
-    optimizers = optim.make_optimizers(model, config.train)
+    optimizers = optim.make_optimizers(model, config.train, ranks)
     if start:
         weights = {name[6:]: one for name, one in start.items() if name.startswith("model/")}
         model.load_state_dict(shares_of(weights, model.state_dict()))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnlab.config import TrainConfig
 from attnlab.errors import CheckpointError
 from attnlab.model import LanguageModel
-from attnlab.processes import full, full_tensor, share_of
+from attnlab.processes import ALONE, Ranks, full, full_tensor, share_of, spread
 
 # The quintic of Keller Jordan's Muon: steep at zero, so that five iterations bring singular values close to one.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -60,12 +60,20 @@ def _polynomial(gram: Tensor, a: float, b: float, c: float) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Orthogonalised momentum: all directions of a matrix are updated at the same rate."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.ranks = ranks
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update once; matrices of the same shape are orthogonalised together."""
+        """Update once; matrices of the same shape are orthogonalised together, of several processes each a share."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Tensor]] = {}
             for parameter in group["params"]:
@@ -73,7 +81,7 @@ class Muon(torch.optim.Optimizer):
                     shapes.setdefault(parameter.shape, []).append(parameter)
             for (rows, columns), parameters in shapes.items():
                 averages = [full_tensor(self._momentum(p, group["momentum"])) for p in parameters]
-                updates = orthogonalize(torch.stack(averages))
+                updates = spread(orthogonalize, averages, self.ranks)
                 rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
                 for parameter, update in zip(parameters, updates, strict=True):
                     own = share_of(update, parameter)
@@ -108,7 +116,9 @@ class OptimizerPair(torch.optim.Optimizer):
             optimizer.step()
 
 
-def make_optimizers(model: LanguageModel, config: TrainConfig) -> dict[str, torch.optim.Optimizer]:
+def make_optimizers(
+    model: LanguageModel, config: TrainConfig, ranks: Ranks = ALONE
+) -> dict[str, torch.optim.Optimizer]:
     """Make the optimizers of a run by name; weight decay applies to the matrices of the blocks and the head only.
 
     A matrix is the weight of a linear layer. Other parameters of a mechanism, such as latents or position tables, must not be
@@ -121,7 +131,7 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> dict[str, torc
     decayed = [model.head.weight]
     optimizers: dict[str, torch.optim.Optimizer] = {}
     if config.optimizer == "muon":
-        optimizers["muon"] = Muon(inner, config.muon_lr, weight_decay=config.weight_decay)
+        optimizers["muon"] = Muon(inner, config.muon_lr, weight_decay=config.weight_decay, ranks=ranks)
     else:
         decayed += inner
     groups = [

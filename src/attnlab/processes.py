@@ -8,10 +8,11 @@ tensors in either case, so that any number of processes of either kind can resum
 from __future__ import annotations
 
 import gc
+import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -52,11 +53,14 @@ class Ranks:
         self.total(0.0)
 
 
+ALONE = Ranks()
+
+
 @contextmanager
 def process_group(device: torch.device | None = None) -> Iterator[Ranks]:
     """Join the processes started by --processes or torchrun, or run alone; PeerLost if another process ends early."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Ranks()
+        yield ALONE
         return
     with _noticing_lost_peers():
         distributed.init_process_group(_BACKENDS.get(device.type if device else "cpu", "gloo"))
@@ -140,3 +144,21 @@ def share_of(tensor: Tensor, like: Tensor) -> Tensor:
 def shares_of(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Shard full tensors as those of the same names are, for loading; names and shapes are not checked."""
     return {name: share_of(one, like[name]) if name in like else one for name, one in tensors.items()}
+
+
+def spread(function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor], ranks: Ranks) -> Tensor:
+    """Apply a function to a stack of tensors that all processes hold: each computes a share, and all receive the results.
+
+    The function must treat the tensors of a stack one by one, and keep their shape.
+    """
+    stack = torch.stack(tuple(tensors))
+    if ranks.world == 1:
+        return function(stack)
+    each = math.ceil(len(stack) / ranks.world)
+    own = stack[ranks.rank * each :][:each]
+    results = stack.new_zeros(each, *stack.shape[1:])
+    if len(own):
+        results[: len(own)] = function(own)
+    gathered = stack.new_empty(ranks.world * each, *stack.shape[1:])
+    distributed.all_gather_single(gathered, results)
+    return gathered[: len(stack)]
