@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from attnlab import launcher
+from attnlab import launcher, stages
+from attnlab.config import resolve
 from attnlab.processes import Ranks
+from attnlab.runs import Run
 from together import SAVED, SOME, STEPS, State, train
 
 WORKER = """
@@ -169,7 +172,8 @@ time.sleep(60)
 """
 PARENT = """
 import sys
-from attnlab import launcher
+from attnlab import launcher, stages
+from attnlab.config import resolve
 launcher.PROGRAM = (sys.executable, sys.argv[1] + "/worker.py")
 sys.exit(launcher.launch(2, sys.argv[1:]))
 """
@@ -194,3 +198,78 @@ def wait_for(*paths: Path) -> None:
     while not all(path.exists() for path in paths):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+SETTINGS = {"model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300}}
+TRAINING = {"epochs": 12.0, "tokens_per_batch": 512, "checkpoint_every": 8, "precision": "float64", "threads": 1}
+COMPARED = ("step", "loss", "norm", "dev_loss")
+
+
+def command(folder: Path, **training: object) -> list[str]:
+    """A training in two processes."""
+    given = {"model": SETTINGS["model"], "train": {**TRAINING, **training}}
+    options = [f"--{part}.{name}={value}" for part, values in given.items() for name, value in values.items()]
+    corpus = ["--corpus", "people:60", "--facts", "people:60:train", "--dev", "people:60:test"]
+    return [sys.executable, "-m", "attnlab", "pretrain", "--processes=2", *corpus, *options, "--out", str(folder)]
+
+
+def trained_alone(folder: Path, **training: object) -> Run:
+    config = resolve("small", given={**SETTINGS, "train": {**TRAINING, **training}})
+    return stages.pretrain(config, "people:60", "people:60:train", folder, dev="people:60:test")
+
+
+def wait_for_steps(folder: Path, steps: int) -> None:
+    deadline = time.monotonic() + 120
+    while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < steps:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started, oldest first."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(path.read_text().rsplit(")", 1)[1].split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return sorted(found)
+
+
+def assert_same(run: Run, whole: Run) -> None:
+    """Losses, norms of gradients and validation agree at every step."""
+    assert run.complete
+    rows = [[{key: row.get(key) for key in COMPARED} for row in one.metrics()] for one in (run, whole)]
+    assert len(rows[0]) == len(rows[1])
+    assert any(row["dev_loss"] for row in rows[1])
+    for one, other in zip(*rows, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)
+    assert run.result["final_loss"] == pytest.approx(whole.result["final_loss"], rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the processes in /proc")
+def test_a_worker_killed_with_nine_leaves_no_trace_in_the_losses(tmp_path: Path) -> None:
+    parent = subprocess.Popen(command(tmp_path / "two"), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_for_steps(tmp_path / "two", 10)
+    os.kill(children(parent.pid)[1], signal.SIGKILL)
+    output, error = parent.communicate(timeout=240)
+    assert parent.returncode == 0, error
+    assert "process 1 of 2 was killed by SIGKILL; starting all again" in error
+    assert "resuming from step" in output
+    assert_same(Run.open(tmp_path / "two"), trained_alone(tmp_path / "one"))
+
+
+@pytest.mark.slow
+def test_a_sharded_run_is_stopped_and_resumed_by_one_process(tmp_path: Path) -> None:
+    training = {"ema": 0.9, "accumulate": 3, "validate_every": 5}
+    parent = subprocess.Popen(
+        command(tmp_path / "two", shard=True, **training), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    wait_for_steps(tmp_path / "two", 10)
+    parent.send_signal(signal.SIGINT)
+    _, error = parent.communicate(timeout=240)
+    assert parent.returncode == 130, error
+    assert error.count("\n") == 1
+    assert "stopped by Ctrl-C" in error
+    stages.resume(Run.open(tmp_path / "two"))
+    assert_same(Run.open(tmp_path / "two"), trained_alone(tmp_path / "one", **training))

@@ -227,9 +227,11 @@ class Average:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange the average and the weights."""
+        """Exchange the average and the weights, in place: sharded weights are gathered from the memory they began with."""
         for name, weight in self.weights.items():
-            weight.data, self.tensors[name] = self.tensors[name], weight.data
+            kept = weight.detach().clone()
+            weight.copy_(self.tensors[name])
+            self.tensors[name].copy_(kept)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the average of a checkpoint."""
@@ -259,7 +261,7 @@ class Trainer:
         self.loss = SummedLoss(model)
         self.module = distribute(self.loss, ranks, self.settings.shard)
         self.forward: Callable[..., Tensor] = self.module  # the compiled module if asked for
-        self.optimizers = optim.make_optimizers(model, self.settings)
+        self.optimizers = optim.make_optimizers(model, self.settings, ranks)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
         self.average = Average(model, self.settings.ema) if self.settings.ema else None
         self.dev = dev.spread(self.settings.validate_tokens) if dev else None
@@ -277,7 +279,7 @@ class Trainer:
     def checkpoint(self) -> None:
         """Save everything needed for an exact resume."""
         files = self._model_files()
-        files["optimizer.safetensors"] = to_bytes(full(optim.state_tensors(self.optimizers)))
+        files["optimizer.safetensors"] = to_bytes(optim.state_tensors(self.optimizers))
         files["rng.safetensors"] = to_bytes(self._generator_states())
         if self.average:
             files["average.safetensors"] = to_bytes(full(self.average.tensors))
@@ -506,15 +508,13 @@ class Trainer:
         ranks = self.ranks
         self.tokens += sum(example.end - 1 for example in batch)
         targets_in_all = sum(example.end - example.start for example in batch)
-        mine, share = batch[ranks.rank :: ranks.world], 1.0
-        if not mine:  # all processes take part in every step
-            mine, share = batch[:1], 0.0
-        size = math.ceil(len(mine) / self.settings.accumulate)
-        parts = [mine[at : at + size] for at in range(0, len(mine), size)]
+        mine, rows = batch[ranks.rank :: ranks.world], math.ceil(len(batch) / ranks.world)
+        size = math.ceil(rows / self.settings.accumulate)
+        parts = [mine[at : at + size] for at in range(0, rows, size)]  # as many in every process; the last may be empty
         total = 0.0
         for number, part in enumerate(parts, start=1):
             with no_sync(self.module, last=number == len(parts)):
-                loss = self._loss(self.forward, part) * share / targets_in_all
+                loss = self._loss(self.forward, part or batch[:1]) * (1.0 if part else 0.0) / targets_in_all
                 self.scaler.scale(loss * ranks.world).backward()  # the gradients of the processes are averaged
             total += float(loss.item())
         for optimizer in self.optimizers.values():
