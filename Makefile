@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
 SLOWER := faults hf kernels measure studies trust corpora/test_index.py design/test_noisy_keys.py design/test_verdicts.py \
-	test_cli.py test_evaluate.py test_malformed.py test_package.py test_reader.py test_resume.py test_train.py test_training_rules.py test_usercode.py test_bench_words.py
+	test_cli.py test_evaluate.py test_malformed.py test_package.py test_processes.py test_reader.py test_resume.py test_train.py test_training_rules.py test_usercode.py test_bench_words.py
 
-.PHONY: run quick test test-fast test-slow faults cluster check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
+.PHONY: run quick test test-fast test-slow faults cluster processes check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
 run: setup-run
 	$(BIN)/attnlab run
 
@@ -33,6 +33,10 @@ faults: setup
 # Comparisons on a Ray cluster of this machine and through submitit, with workers that are killed: docs/scale.md.
 cluster: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster
+
+# Several processes for one model, with workers killed and runs stopped: a minute or two.
+processes: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m 'slow or not slow' tests/test_processes.py
 
 check: setup
 	$(BIN)/ruff format --check .
