@@ -12,7 +12,7 @@ from attnlab.config import TaskConfig
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import ConfigError, DataError
 from attnlab.tasks import TaskData, cut_at, make_task, show
-from attnlab.tasks.recall import proper_words, salient_spans
+from attnlab.tasks.recall import Recall, proper_words, salient_spans
 from attnlab.tokenizers import MASK, PAD, Tokenizer
 
 LINES = (
@@ -61,6 +61,14 @@ def test_a_hidden_span_put_back_gives_the_document(seed: int, block: int, line: 
     assert LINES[line].startswith(document)
     assert min(4, len(LINES[line])) <= len(document) <= block * 7 // 8
     assert len(example.ids) <= block
+
+
+@given(st.lists(st.sampled_from(["Mobile,", "in", "1954", "", "\n", "a\t", "é"])), st.integers(0, 7))
+def test_only_the_end_of_the_text_before_a_span_is_read(words: list[str], left: int) -> None:
+    text = " ".join(words)
+    for tokenizer in (BPE, CHAR):
+        task = Recall(data(tokenizer), left=left)
+        assert list(task.last_of(text)) == tokenizer.encode(text)[-left or 99999 :]
 
 
 def test_about_a_quarter_is_hidden_and_lengths_vary() -> None:

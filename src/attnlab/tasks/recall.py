@@ -161,9 +161,11 @@ class Recall:
 
     def last_of(self, text: str) -> Sequence[int]:
         """Tokenize the end of a text, as many tokens as views show of it."""
-        first, *words = text.rsplit(" ", max(1, self.left))
-        if len(words) == self.left and all(words) and first[-1:].strip():
-            text = " ".join(words)  # the others would not change the tokens
+        first, *words = text.rsplit(" ", self.left + 1)
+        if len(words) > self.left and all(words) and first[-1:].strip():
+            text = " ".join(
+                words
+            )  # as many tokens at least, and one word more, whose tokens depend on what is before it
         ids = self.tokenizer.encode(text)
         return array("I", ids[max(0, len(ids) - self.left) :])
 
