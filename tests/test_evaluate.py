@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnlab import corpora, evaluate, stages
-from attnlab.config import resolve
+from attnlab.config import ModelConfig, resolve
 from attnlab.corpora import Question
 from attnlab.errors import DataError, UserError
 from attnlab.model import LanguageModel, load_model
@@ -200,3 +200,19 @@ def test_samples_that_cannot_be_had() -> None:
     for wrong in ({"count": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": -1}, {"seed": -1}):
         with pytest.raises(UserError):
             evaluate.sample(model, tokenizer, "dog", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_texts_may_be_longer_than_the_block(use_cache: bool) -> None:
+    torch.manual_seed(0)
+    model = LanguageModel(
+        ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=50, zero_init=False)
+    ).eval()
+    begin = torch.tensor([[3, 4, 5]])
+    inside = evaluate.generate(model, begin, 5, use_cache=use_cache)[0]
+    long = evaluate.generate(model, begin, 12, use_cache=use_cache, beyond=True)[0]
+    assert long[:5] == inside
+    whole = [3, 4, 5, *long]
+    for place in range(8, len(whole)):  # from the fourth token on, then four more, and so on
+        seen = whole[place - 4 - (place - 8) % 4 : place]
+        assert whole[place] == model(torch.tensor([seen]))[0, -1].argmax()

@@ -41,19 +41,25 @@ def generate(
     stops: tuple[int, ...] = (),
     use_cache: bool = True,
     choose: _Choose = _likeliest,
+    beyond: bool = False,
 ) -> list[list[int]]:
-    """Continue each row token by token, up to a stop symbol (not included) or `limit` tokens.
+    """Continue each row token by token, up to a stop symbol (not included), `limit` tokens or the end of the block.
 
-    With the cache, each step computes only the new token; without it, everything is recomputed (the reference).
+    With the cache, each step computes only the new token; without it, everything is recomputed (the reference). `beyond` the
+    block, rows are continued from the last half of a block.
     """
     caches = model.new_caches() if use_cache else None
     new = ids = ids.to(model.device)
     running = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-    start = ids.shape[1]
-    for _ in range(min(limit, model.config.block_size - start)):
+    start, block = ids.shape[1], model.config.block_size
+    seen = start  # tokens that the model sees
+    for _ in range(limit if beyond else min(limit, block - start)):
+        if seen == block:
+            caches, seen = model.new_caches() if use_cache else None, block // 2
+            new = ids[:, -seen:]
         chosen = choose(model.head(model.hidden(new, caches=caches)[:, -1]))
-        ids = torch.cat([ids, chosen[:, None]], dim=1)
-        new = ids if caches is None else chosen[:, None]
+        ids, seen = torch.cat([ids, chosen[:, None]], dim=1), seen + 1
+        new = ids[:, -seen:] if caches is None else chosen[:, None]
         for stop in stops:
             running &= chosen != stop
         if not running.any():
@@ -97,7 +103,7 @@ def sample(
     limit: int = 100,
     use_cache: bool = True,
 ) -> list[str]:
-    """Sample continuations of a prompt, each up to a stop symbol or `limit` new tokens."""
+    """Sample continuations of a prompt, each up to a stop symbol or `limit` new tokens, which may be more than a block."""
     require_seed(seed)
     if count < 1 or limit < 1:
         raise UserError("samples need a count and a limit of at least 1")
@@ -110,7 +116,8 @@ def sample(
         )
     choose = _by_chance(tokenizer, count, temperature, top_k, seed)
     with eval_mode(model):
-        written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, use_cache, choose)
+        beyond = limit > model.config.block_size
+        written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, use_cache, choose, beyond)
     first = len(begin) - len(tokenizer.encode(prompt))
     return [tokenizer.decode([*begin[first:], *ids]) for ids in written]
 

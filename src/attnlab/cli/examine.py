@@ -25,6 +25,7 @@ def evaluate(
     corpus: Annotated[str | None, about("Text to measure on, one sentence per line: a file, or prose:dev.")] = None,
     probe: opt.Probe | None = None,
     out: Annotated[opt.Out | None, default("runs/evaluate-N")] = None,
+    device: opt.Device = "auto",
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
@@ -37,16 +38,17 @@ def evaluate(
     if corpus is not None or probe:
         if exam is not None:
             raise UserError("--exam asks questions, --corpus and --probe measure text: give one, then the other")
-        _measure(folder, corpus, probe, out, trust_code, json)
+        _measure(folder, corpus, probe, out, device, trust_code, json)
         return
     exam = "people:test" if exam is None else exam
     from attnlab import corpora, evaluate
+    from attnlab.devices import choose_device
     from attnlab.folders import to_json, write_folder
     from attnlab.model import load_model
     from attnlab.runs import Run
 
     target = output_folder(out, "evaluate", "an examination")
-    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)
+    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code, device=choose_device(device))
     examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
     summary = {"run": str(folder), "exam": exam, **examination.summary()}
     write_folder(target, "evaluation", {"predictions.txt": examination.lines(), "result.json": to_json(summary)})
@@ -61,9 +63,16 @@ def evaluate(
 
 
 def _measure(
-    folder: Path, corpus: str | None, probes: list[str] | None, out: Path | None, trust_code: bool, json: bool
+    folder: Path,
+    corpus: str | None,
+    probes: list[str] | None,
+    out: Path | None,
+    device: str,
+    trust_code: bool,
+    json: bool,
 ) -> None:
     from attnlab import corpora, perplexity, stages
+    from attnlab.devices import choose_device
     from attnlab.folders import to_json, write_folder
     from attnlab.model import load_model
     from attnlab.records import plain
@@ -71,7 +80,8 @@ def _measure(
 
     opened, target = Run.open(folder), output_folder(out, "evaluate", "a measurement")
     text = corpora.load_corpus(corpus) if corpus is not None else None
-    (model, tokenizer), reading = load_model(opened.model, trust_code=trust_code), stages.reading_options(opened)
+    model, tokenizer = load_model(opened.model, trust_code=trust_code, device=choose_device(device))
+    reading = stages.reading_options(opened)
     probed = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
     summary = {"run": str(folder), "corpus": corpus, **reading, "probes": plain(probed)}
     files, lines = {}, []
@@ -225,15 +235,17 @@ def generate(
     top_k: Annotated[opt.Whole, about("Number of likeliest tokens to sample from; 0: all.")] = 0,
     seed: opt.Seed = 0,
     max_new_tokens: Annotated[opt.Whole, about("Maximum new tokens per text.")] = 100,
+    device: opt.Device = "auto",
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
     """Sample texts from a run's model."""
     from attnlab import evaluate
+    from attnlab.devices import choose_device
     from attnlab.model import load_model
     from attnlab.runs import Run
 
-    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)
+    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code, device=choose_device(device))
     texts = evaluate.sample(
         model, tokenizer, prompt, n, temperature=temperature, top_k=top_k, seed=seed, limit=max_new_tokens
     )
