@@ -32,7 +32,7 @@ faults: setup
 
 # Comparisons on a Ray cluster of this machine and through submitit, with workers that are killed: docs/scale.md.
 cluster: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster tests/hf/test_search_study.py
 
 # Several processes for one model, with workers killed and runs stopped: a minute or two.
 processes: setup
@@ -69,7 +69,7 @@ lock: setup
 # Builds wheel and sdist, installs each into an empty environment, and uses it.
 dist-# Comparisons on a Ray cluster of this machine and through submitit, with workers that are killed: docs/scale.md.
 cluster: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster tests/hf/test_search_study.py
 
 check: setup
 	$(BIN)/python tools/check_dist.py $(PIP_ARGS)

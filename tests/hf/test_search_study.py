@@ -135,6 +135,23 @@ def test_going_on_is_as_if_it_had_not_stopped(made: Path, tmp_path: Path, monkey
         assert again[key] == trial[key]
 
 
+@pytest.mark.cluster
+def test_several_trials_at_a_time(made: Path, roberta: Path, files: Path, tmp_path: Path) -> None:
+    """The first trial is that of a search one by one, all are there, and the test table is measured in the end."""
+    tables = (files / "train.tsv", files / "dev.tsv", "--test", files / "test.tsv")
+    options = ("--search", "--trials", str(TRIALS), "--epochs", "2", "--lr", "0.003", "--batch_size", "16")
+    folder = tmp_path / "search"
+    assert call("classify", *tables, "--model", roberta, *options, "--out", folder, "--workers", "2") == 0
+    result, alone = read_json(folder / "result.json"), read_json(made / "result.json")
+    assert [one["number"] for one in result["trials"]] == [1, 2, 3]
+    for key in ("params", "accuracy", "outcomes", "reached"):
+        assert result["trials"][0][key] == alone["trials"][0][key]
+    assert result["test"]["texts"] == alone["test"]["texts"]
+    (folder / "result.json").unlink()
+    (folder / "trials" / "0002.json").unlink()
+    assert [one["number"] for one in studies.resume(folder, quiet())["trials"]] == [1, 2, 3]
+
+
 def test_stopped_it_keeps_its_trials(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = Path(shutil.copytree(made, tmp_path / "copy"))
     for path in (copy / "result.json", copy / "trials" / f"{TRIALS:04d}.json"):

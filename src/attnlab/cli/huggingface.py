@@ -57,6 +57,9 @@ def classify(
         opt.Whole | None, about("With --search: maximum trials."), default("12, or none with --minutes")
     ] = None,
     minutes: Annotated[float | None, about("With --search: start no new trial after so many minutes.")] = None,
+    workers: Annotated[
+        opt.Workers | None, about("With --search: trials at a time, ray, ray://HOST:PORT or slurm."), default("1")
+    ] = None,
     json: opt.Json = False,
     given: Annotated[_GivenTuning, Parameter(name="*", group=_TRAINING)] = _NO_TUNING,
 ) -> None:
@@ -71,7 +74,7 @@ def classify(
 
     if model is None:
         raise UserError("which model? Add --model bag-of-words, minilm, roberta-base or a folder")
-    studied = search or any(one is not None for one in (optimizers, seeds, trials, minutes))
+    studied = search or any(one is not None for one in (optimizers, seeds, trials, minutes, workers))
     if model != BAG_OF_WORDS and not studied:  # studies check their options first
         require_reachable(locate(model))  # before torch and transformers are imported, which takes seconds
 
@@ -97,7 +100,7 @@ def classify(
     first, second, third = (str(path) if path else None for path in (train, dev, test))
     asked = Request(model, settings, first, second, third, column, parse_names(labels), typed_command())
     tables = asked.tables
-    study = _make_study(asked, optimizers, seeds, search, trials, minutes)
+    study = _make_study(asked, optimizers, seeds, search, trials, minutes, workers)
     target, shown = out or unused_path(study[0] if study else "classify"), errors if json else console
     if not explain_batch:
         refuse_existing(target)
@@ -130,12 +133,15 @@ def _make_study(
     search: bool,
     trials: int | None,
     minutes: float | None,
+    workers: str | None,
 ) -> tuple[str, Callable[[Path, Console], Result]] | None:
     """The name and the start of the study that is asked for instead of one training, if any; wrong options are refused."""
     if seeds is not None and optimizers is None:
         raise UserError("--seeds needs --optimizers; for one training use --seed")
     if not search and (trials is not None or minutes is not None):
         raise UserError("--trials and --minutes are the budget of --search: add it, or leave them out")
+    if not search and workers is not None:
+        raise UserError("--workers needs --search: add it, or leave it out")
     if search and optimizers is not None:
         raise UserError(
             "--search tunes one optimizer, named by --optimizer: search for each, then compare with --optimizers"
@@ -143,7 +149,7 @@ def _make_study(
     if search:
         from attnlab.hf import search as searching
 
-        return "search", partial(searching.STUDY.begin, searching.make_plan(asked, trials, minutes))
+        return "search", partial(searching.STUDY.begin, searching.make_plan(asked, trials, minutes, workers or 1))
     if optimizers is None:
         return None
     from attnlab.hf import optimizers as comparing

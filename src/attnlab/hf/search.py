@@ -8,6 +8,8 @@ with the same seed; only that model is kept, and only it is measured on the test
 
 from __future__ import annotations
 
+import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,11 +21,12 @@ from typing import Any
 from rich.console import Console
 
 from attnlab.corpora.labelled import Tables
-from attnlab.errors import UserError
-from attnlab.folders import add_files, is_written, read_json, reporting_damage, to_json, write_folder
+from attnlab.errors import AttnlabError, Interrupted, UserError
+from attnlab.folders import add_files, is_written, read_json, reporting_damage, to_json, write_folder, write_json
 from attnlab.hf.classify import Epoch, Request, fine_tune, make_classifier, short_name
 from attnlab.hf.loading import PACKAGES
 from attnlab.hf.settings import FineTuning
+from attnlab.machine import cores
 from attnlab.progress import display, say
 from attnlab.records import flat, plain, restored
 from attnlab.report import strict
@@ -31,6 +34,8 @@ from attnlab.report.classification import search_document
 from attnlab.report.words import duration, interval, percent, plural
 from attnlab.stats import Chosen, chosen_best, proportion_interval
 from attnlab.studies.study import Result, Study, StudyResult
+from attnlab.studies.workers import PAUSE, Attempts, Command, opened, read_workers, started_by, stop_all
+from attnlab.terminal import unexpected
 
 __all__ = ["STUDY", "SearchPlan", "make_plan"]
 
@@ -39,6 +44,7 @@ _BATCHES = (16, 32, 64)
 _FEWEST_EPOCHS = 2
 _BELOW, _ABOVE = 5.0, 10.0  # how far the rate may lie below and above the given one, as factors
 _RANDOM_FIRST = 4  # trials before the estimator and the median are used
+_ON_CLUSTER = 4  # trials at a time on a cluster
 _PARTS = 4  # of a schedule, after each of which trials are compared
 
 
@@ -121,6 +127,12 @@ class SearchPlan:
     asked: Request
     trials: int = _TRIALS
     minutes: float = 0.0
+    workers: int | str = 1
+
+    @property
+    def at_a_time(self) -> int:
+        """How many trials run at a time."""
+        return self.workers if isinstance(self.workers, int) else _ON_CLUSTER
 
     def space(self) -> _Space:
         """The space around the given settings, which are the first trial."""
@@ -131,12 +143,12 @@ class SearchPlan:
             (min(_FEWEST_EPOCHS, given.epochs), given.epochs),
         )
 
-    def is_spent(self, trials: Sequence[Trial]) -> bool:
-        """Whether the budget is spent; there is always one trial."""
-        if not trials:
+    def is_spent(self, trials: Sequence[Trial], running: int = 0) -> bool:
+        """Whether the budget is spent by finished and running trials; there is always one trial."""
+        if not trials and not running:
             return False
-        seconds = sum(one.seconds for one in trials)
-        return 0 < self.trials <= len(trials) or 0 < 60 * self.minutes <= seconds
+        seconds = sum(one.seconds for one in trials) / self.at_a_time
+        return 0 < self.trials <= len(trials) + running or 0 < 60 * self.minutes <= seconds
 
     def budget(self) -> str:
         """The budget in words."""
@@ -149,13 +161,15 @@ class SearchPlan:
         return replace(self.asked.settings, batch_size=params.batch_size, lr=params.lr, epochs=params.epochs)
 
 
-def make_plan(asked: Request, trials: int | None = None, minutes: float | None = None) -> SearchPlan:
+def make_plan(
+    asked: Request, trials: int | None = None, minutes: float | None = None, workers: int | str = 1
+) -> SearchPlan:
     """The study that a user asks for."""
     if trials is not None and trials < 1:
         raise UserError(f"--trials must be at least 1, not {trials}")
     if minutes is not None and not 0 < minutes < 1e6:
         raise UserError(f"--minutes must be above 0, not {minutes:g}")
-    return SearchPlan(asked.absolute(), trials or (0 if minutes else _TRIALS), minutes or 0.0)
+    return SearchPlan(asked.absolute(), trials or (0 if minutes else _TRIALS), minutes or 0.0, read_workers(workers))
 
 
 # Trials
@@ -188,8 +202,10 @@ def _try_all(plan: SearchPlan, folder: Path, tables: Tables, console: Console) -
     trials = _read_trials(folder)
     say(console, f"budget: {plan.budget()}, then the best once more; {len(trials)} trials are done")
     say(console, f"tried: {plan.space()}")
-    while not plan.is_spent(trials):
-        one = _one_trial(plan, tables, trials, console)
+    finished = (
+        _one_by_one(plan, tables, trials, console) if plan.workers == 1 else _together(plan, folder, trials, console)
+    )
+    for one in finished:
         add_files(folder, {f"{one.number:04d}.json": to_json(strict(plain(one)))})
         trials.append(one)
         early = ", ended early" if one.pruned else ""
@@ -197,23 +213,82 @@ def _try_all(plan: SearchPlan, folder: Path, tables: Tables, console: Console) -
         say(console, f"trial {one.number}: {one.params}: {right}, {duration(one.seconds)}{early}")
         if one.number == 1:
             say(console, estimate(plan, one.seconds))
-    return trials
+    return sorted(trials, key=lambda one: one.number)
+
+
+def _one_by_one(plan: SearchPlan, tables: Tables, trials: Sequence[Trial], console: Console) -> Iterator[Trial]:
+    """Trials in this process, each proposed from all before it; the caller adds them to `trials`."""
+    while not plan.is_spent(trials):
+        yield _one_trial(plan, tables, trials, len(trials) + 1, console)
+
+
+def _together(plan: SearchPlan, folder: Path, trials: Sequence[Trial], console: Console) -> Iterator[Trial]:
+    """Several trials at a time, each in a process of its own; the caller adds them to `trials` as they end."""
+    logs, running = folder.resolve() / "logs", dict[int, Attempts]()
+    logs.mkdir(exist_ok=True)
+    threads = max(1, cores() // plan.at_a_time)
+    with opened(plan.workers, folder) as workers:
+        say(console, f"{plan.at_a_time} trials at a time on {workers.place}")
+        try:
+            while running or not plan.is_spent(trials):
+                while len(running) < plan.at_a_time and not plan.is_spent(trials, len(running)):
+                    used = {*running, *(one.number for one in trials)}
+                    number = next(one for one in itertools.count(1) if one not in used)
+                    words = str(logs.parent), str(number), str(threads)
+                    command = Command("attnlab.hf.search", words, logs / f"{number:04d}.txt", threads)
+                    running[number] = Attempts(workers, command, f"trial {number}", console)
+                time.sleep(PAUSE)
+                for number, task in list(running.items()):
+                    if (code := task.poll()) is None:
+                        continue
+                    del running[number]
+                    if code == Interrupted.exit_code:
+                        raise Interrupted(task.failure())
+                    if code != 0:
+                        raise AttnlabError(f"trial {number} failed: {task.failure()} (its output: {task.command.log})")
+                    yield Trial.read(logs / f"{number:04d}.json")
+        finally:
+            stop_all(list(running.values()))
+
+
+def main(arguments: list[str]) -> int:
+    """One trial in its own process: FOLDER NUMBER THREADS PARENT; errors are reported in one line."""
+    import torch
+
+    folder, number, threads, parent = Path(arguments[0]), *map(int, arguments[1:])
+    try:
+        with started_by(parent, folder / "logs", f"{number:04d}.lock"):
+            torch.set_num_threads(threads)
+            plan = restored(SearchPlan, read_json(folder.parent / "study.json")["plan"])
+            tables = replace(plan.asked.tables, test=None)
+            one = _one_trial(plan, tables, _read_trials(folder), number, Console(quiet=True))
+            write_json(folder / "logs" / f"{number:04d}.json", strict(plain(one)))
+    except AttnlabError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return Interrupted.exit_code
+    except Exception as error:
+        line, code = unexpected(error)
+        sys.stderr.write(f"{line}\n")
+        return code
+    return 0
 
 
 def estimate(plan: SearchPlan, first: float) -> str:
     """How long the rest may take: the first trial has the most epochs, the others the mean number."""
     low, high = plan.space().epochs
     mean = first * (low + high) / (2 * high)
-    rest = [(plan.trials - 1) * mean] if plan.trials else []
+    rest = [(plan.trials - 1) * mean / plan.at_a_time] if plan.trials else []
     rest += [max(0.0, 60 * plan.minutes - first)] if plan.minutes else []
     return f"the first took {duration(first)}: the others may take about {duration(min(rest))}, and the best once more"
 
 
-def _one_trial(plan: SearchPlan, tables: Tables, trials: Sequence[Trial], console: Console) -> Trial:
+def _one_trial(plan: SearchPlan, tables: Tables, trials: Sequence[Trial], number: int, console: Console) -> Trial:
     """Propose settings and train them, to the end or until they fall behind."""
-    proposed = rebuild_study(plan, trials).ask(plan.space().distributions())
+    proposed = rebuild_study(plan, trials, number).ask(plan.space().distributions())
     params, epochs, outcome = Params(**proposed.params), list[Epoch](), None
-    number, began = len(trials) + 1, time.perf_counter()
+    began = time.perf_counter()
     with display(f"trial {number}", console) as show:
         show.line(str(params))
         with suppress(Pruned):
@@ -249,13 +324,14 @@ def watcher(proposed: Any, epochs: list[Epoch], planned: int) -> Callable[[Epoch
     return watch
 
 
-def rebuild_study(plan: SearchPlan, trials: Sequence[Trial]) -> Any:
-    """Optuna's study with all finished trials, or else with the given settings as the first."""
+def rebuild_study(plan: SearchPlan, trials: Sequence[Trial], number: int | None = None) -> Any:
+    """Optuna's study with all finished trials, for the next trial or that of a number; the first has the given settings."""
     import optuna
     from optuna.trial import TrialState, create_trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    seed = 1000 * plan.asked.settings.seed + len(trials)  # another for every trial, the same after a stop
+    number = len(trials) + 1 if number is None else number
+    seed = 1000 * plan.asked.settings.seed + number - 1  # another for every trial, the same after a stop
     study = optuna.create_study(
         direction="maximize",
         sampler=optuna.samplers.TPESampler(n_startup_trials=_RANDOM_FIRST, seed=seed % 2**32),
@@ -271,7 +347,7 @@ def rebuild_study(plan: SearchPlan, trials: Sequence[Trial]) -> Any:
                 intermediate_values={int(part): value for part, value in one.reached.items()},
             )
         )
-    if not trials:
+    if number == 1:
         given = plan.asked.settings
         study.enqueue_trial(asdict(Params(given.batch_size, given.rate, given.epochs)))
     return study
@@ -424,3 +500,7 @@ STUDY = Study(
     judge=judge,
     document=search_document,
 )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

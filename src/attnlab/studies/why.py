@@ -34,7 +34,7 @@ from attnlab.report.why import document
 from attnlab.report.words import capital, count, interval, percent, plural, signed, span
 from attnlab.runs import lineage, unused_path
 from attnlab.studies.compare import Plan
-from attnlab.studies.compare.estimate import announce
+from attnlab.studies.compare.estimating import announce
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import Testing, compare_answers, settings_of
 from attnlab.studies.compare.plan import fingerprints, seed_numbers, try_once

@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from rich.console import Console
+
 from attnlab.errors import Interrupted, UserError
 from attnlab.folders import locked
 from attnlab.machine import cores, end_with_parent
+from attnlab.progress import say
 
 PAUSE = 0.2  # seconds between polls of the processes
 PATIENCE = 60.0  # seconds that a process has to save its state when asked to stop
@@ -142,13 +145,55 @@ def opened(workers: int | str, folder: Path) -> Iterator[Workers]:
         yield cluster
 
 
-def stop_all(tasks: Sequence[Task]) -> None:
+class Attempts:
+    """A command that is started again, and this is said, if its worker is lost."""
+
+    def __init__(self, workers: Workers, command: Command, label: str, console: Console) -> None:
+        self.command = command
+        self.code: int | None = None
+        self._workers, self._tries = workers, 1
+        self._label, self._console = label, console
+        self._task = workers.start(command)
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs, or waits to be started again."""
+        self.code = self._task.poll()
+        lost = self.code is not None and (self.code < 0 or self.code == Interrupted.exit_code)
+        if lost and self._tries < self._workers.tries:
+            say(self._console, f"{self._label}: {self.failure()}; it is started again")
+            self._task, self._tries, self.code = self._workers.start(self.command), self._tries + 1, None
+        return self.code
+
+    def failure(self) -> str:
+        """Why it ended: the signal, or the last line that it wrote."""
+        code = self.code or 0
+        if self._task.reason:
+            return self._task.reason
+        if code < 0:
+            return f"ended by {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
+        lines = self.command.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"ended with code {code}"
+
+    def stop(self) -> None:
+        """Ask it to save its state and end."""
+        self._task.stop()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._task.kill()
+
+    def ended(self) -> bool:
+        """Whether it has ended, for good or to be started again."""
+        return self._task.poll() is not None
+
+
+def stop_all(tasks: Sequence[Attempts]) -> None:
     """Ask tasks to save their state and end, and wait for them; end those that take too long."""
     for one in tasks:
         one.stop()
     until = time.monotonic() + PATIENCE
     for one in tasks:
-        while one.poll() is None:
+        while not one.ended():
             if time.monotonic() > until:
                 one.kill()
                 break

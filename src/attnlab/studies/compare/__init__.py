@@ -4,7 +4,7 @@
     tuning    settings that are tuned for every specimen by itself
     planning  what a planned comparison would find, from a finished one
     jobs      the runs, several at a time, each trained and measured in its own process (job)
-    estimate  how long all of this will take
+    estimating  how long all of this will take
     variance  where the variation between runs comes from
     records   finished runs with their figures; those that do not belong together are refused
     judge     intervals, tests, Holm's correction, and verdicts in words
@@ -30,7 +30,7 @@ from attnlab.records import plain, restored
 from attnlab.report.comparison import document
 from attnlab.runs import Run, unused_path
 from attnlab.studies.compare import jobs
-from attnlab.studies.compare.estimate import announce, estimate
+from attnlab.studies.compare.estimating import announce, estimate
 from attnlab.studies.compare.judge import judge
 from attnlab.studies.compare.plan import Data, Plan, check, fingerprints, make_plan, seed_numbers, small_model
 from attnlab.studies.compare.planning import advise

@@ -5,7 +5,6 @@ When stopped, all are saved and can be resumed.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from attnlab.listing import last_step
 from attnlab.progress import say
 from attnlab.report.words import roughly
 from attnlab.studies.compare.plan import Plan
-from attnlab.studies.workers import PAUSE, Command, Task, opened, stop_all
+from attnlab.studies.workers import PAUSE, Attempts, Command, opened, stop_all
 
 
 @dataclass
@@ -30,12 +29,9 @@ class _Job:
     name: str
     seed: int
     run: Path
-    command: Command
-    task: Task
+    task: Attempts
     bar: TaskID
     began: float = field(default_factory=time.monotonic)
-    tries: int = 1
-    code: int | None = None
 
     @property
     def label(self) -> str:
@@ -58,17 +54,7 @@ class _Job:
     @property
     def diverged(self) -> bool:
         """Whether its loss was not finite."""
-        return self.code == Diverged.exit_code
-
-    def failure(self) -> str:
-        """Why it ended: the signal, or the last line that it wrote."""
-        code = self.code or 0
-        if self.task.reason:
-            return self.task.reason
-        if code < 0:
-            return f"ended by {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
-        lines = self.command.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"ended with code {code}"
+        return self.task.code == Diverged.exit_code
 
 
 def _command(plan: Plan, folder: Path, name: str, seed: int) -> Command:
@@ -77,7 +63,7 @@ def _command(plan: Plan, folder: Path, name: str, seed: int) -> Command:
     log = folder / "logs" / f"{plan.find(name).folder}-seed-{seed}.txt"
     log.parent.mkdir(exist_ok=True)
     train = plan.find(name).settings(seed).train
-    gpu = str(getattr(train, "device", "")).startswith("cuda")
+    gpu = train.device.startswith("cuda")
     return Command("attnlab.studies.compare.job", (str(folder), name, str(seed)), log, train.threads or 1, gpu)
 
 
@@ -104,8 +90,8 @@ def refuse_failed(failed: Sequence[_Job], plan: Plan, folder: Path) -> None:
     if first.diverged:
         again = "do not leave it out: start a new comparison with a lower learning rate, or with --tune"
     raise AttnlabError(
-        f"{len(failed)} of {len(plan.order())} runs failed, the first {first.label}: {first.failure()} (its output:"
-        f" {first.command.log}); the others are kept, and {again}"
+        f"{len(failed)} of {len(plan.order())} runs failed, the first {first.label}: {first.task.failure()} (its output:"
+        f" {first.task.command.log}); the others are kept, and {again}"
     )
 
 
@@ -129,28 +115,22 @@ def try_all(plan: Plan, folder: Path, console: Console) -> list[_Job]:
             while waiting or running:
                 while waiting and len(running) < workers.at_a_time:
                     name, seed = waiting.pop(0)
-                    command = _command(plan, folder, name, seed)
-                    bar = bars.add_task(f"{name}, seed {seed}", total=1.0, state="starting")
-                    running.append(
-                        _Job(name, seed, plan.path(folder, name, seed), command, workers.start(command), bar)
-                    )
+                    label = f"{name}, seed {seed}"
+                    bar = bars.add_task(label, total=1.0, state="starting")
+                    task = Attempts(workers, _command(plan, folder, name, seed), label, console)
+                    running.append(_Job(name, seed, plan.path(folder, name, seed), task, bar))
                 time.sleep(PAUSE)
                 for job in list(running):
-                    job.code = job.task.poll()
-                    if job.code is None:
-                        continue
-                    lost = job.code < 0 or job.code == Interrupted.exit_code
-                    if lost and job.tries < workers.tries:
-                        say(console, f"{job.label}: {job.failure()}; it is started again from its last checkpoint")
-                        job.task, job.tries = workers.start(job.command), job.tries + 1
+                    code = job.task.poll()
+                    if code is None:
                         continue
                     running.remove(job)
                     bars.remove_task(job.bar)
-                    if job.code == Interrupted.exit_code:
-                        raise Interrupted(job.failure())
-                    if job.code != 0:
+                    if code == Interrupted.exit_code:
+                        raise Interrupted(job.task.failure())
+                    if code != 0:
                         failed.append(job)
-                        say(console, f"{job.label} failed: {job.failure()}")
+                        say(console, f"{job.label} failed: {job.task.failure()}")
                         continue
                     left = len(waiting) + len(running)
                     worked = todo - left + sum(one.progress()[0] for one in running)

@@ -87,7 +87,7 @@ def tune(plan: Plan, folder: Path, console: Console) -> None:
     failed = jobs.try_all(trying, place, console)
     # A value at which training diverges is a bad value; anything else is no fault of the value.
     jobs.refuse_failed([job for job in failed if not job.diverged], trying, folder)
-    failures = {(job.name, job.seed): job.failure() for job in failed}
+    failures = {(job.name, job.seed): job.task.failure() for job in failed}
     found = choose(plan, trying, place, failures)
     for name, values in found.chosen.items():
         say(console, f"tuned {name}: " + ", ".join(f"{key}={value}" for key, value in values.items()))
