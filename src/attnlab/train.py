@@ -173,8 +173,7 @@ class SummedLoss(nn.Module):
     def forward(self, ids: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the summed negative log probability of all targets; documents in one row do not see each other."""
         counted = targets != IGNORED
-        packed: dict[str, Any] = {} if documents is None else {"documents": documents}
-        hidden, aims = self.model.hidden(ids, wanted=counted, **packed), targets[counted]
+        hidden, aims = self.model.hidden(ids, wanted=counted, documents=documents), targets[counted]
         if self.model.config.vocab_size >= vocabulary.LARGE:
             return vocabulary.summed_losses(hidden, self.model.head.weight, aims)
         return ops.token_losses(self.model.head(hidden), aims).sum()
