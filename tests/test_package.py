@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 import attnlab
 from attnlab import cli
+from attnlab.cli.common import respell
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,7 +43,7 @@ def understood(command: str) -> bool:
     words = shlex.split(command)
     if words[0] == "torchrun":
         words = words[words.index("attnlab") :]
-    return callable(cli.app.parse_args(words[1:], exit_on_error=False, print_error=False)[0])
+    return callable(cli.app.parse_args(respell(words[1:]), exit_on_error=False, print_error=False)[0])
 
 
 def test_every_public_name_is_there_and_strangers_are_not() -> None:
