@@ -65,7 +65,7 @@ def reduction(parameters: int) -> float:
     """Seconds in which two processes of this machine add up their gradients."""
     with tempfile.TemporaryDirectory() as folder:
         port = 20_000 + os.getpid() % 20_000
-        spawn(_add_up, (parameters, port, folder), nprocs=2)  # type: ignore[no-untyped-call]
+        spawn(_add_up, (parameters, port, folder), nprocs=2)
         return float((Path(folder) / "seconds").read_text())
 
 
