@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from attnlab.train import Step
 
 LINES = 5  # per stage, without a terminal
+PAUSE = 10.0  # seconds between lines about the share of a text that is tokenised
 SMOOTHING = 0.95
 
 
@@ -92,7 +94,10 @@ def _bar(label: str, console: Console) -> Iterator[Show]:
             if one.sample is not None:
                 say(progress.console, _sampled(label, one))
 
-        yield Show(lambda line: say(progress.console, f"{label}: {line}"), step)
+        def reading(share: float) -> None:
+            progress.update(bar, completed=share if share < 1 else 0.0, meter="tokenising, once" if share < 1 else "")
+
+        yield Show(lambda line: say(progress.console, f"{label}: {line}"), step, reading)
         progress.update(bar, completed=1.0)
 
 
@@ -110,7 +115,14 @@ def _lines(label: str, console: Console) -> Show:
         if one.sample is not None:
             say(console, _sampled(label, one))
 
-    return Show(lambda line: say(console, f"{label}: {line}"), step)
+    read = [time.monotonic() + PAUSE]
+
+    def reading(share: float) -> None:
+        if share < 1 and time.monotonic() > read[0]:
+            read[0] = time.monotonic() + PAUSE
+            say(console, f"{label}: tokenising, once: {share:.0%}")
+
+    return Show(lambda line: say(console, f"{label}: {line}"), step, reading)
 
 
 def _sampled(label: str, step: Step) -> str:

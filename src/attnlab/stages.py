@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,11 @@ def silent(_: object) -> None:
 
 @dataclass(frozen=True)
 class Show:
-    """Callbacks of a stage: lines for people, and every step for a progress bar."""
+    """Callbacks of a stage: lines for people, and for a progress bar every step and the share of a text made into tokens."""
 
     line: _Announce = silent
     step: Callable[[Step], None] = silent
+    reading: Callable[[float], None] = silent
 
 
 QUIET = Show()
@@ -62,9 +64,17 @@ class Sources:
     tokenizers: dict[_Key, Tokenizer] = field(default_factory=dict, compare=False)  # learned so far
 
     @classmethod
-    def read(cls, corpus: str | None, facts: str | None, dev: str | None = None, *, running: bool = False) -> Sources:
+    def read(
+        cls,
+        corpus: str | None,
+        facts: str | None,
+        dev: str | None = None,
+        *,
+        running: bool = False,
+        reading: Callable[[float], None] | None = None,
+    ) -> Sources:
         """Read the named data; running text is only opened."""
-        load = corpora.open_text if running else corpora.load_corpus
+        load = partial(corpora.open_text, progress=reading) if running else corpora.load_corpus
         questions = corpora.load_questions(facts) if facts is not None else ()
         held_out: Corpus | RunningText | tuple[Question, ...] | None = None
         if dev is not None:
@@ -113,7 +123,7 @@ def pretrain(
     """Train a fresh model on a corpus, with training questions mixed in when `facts` are given; validate it on `dev`."""
     if facts and not reads_questions(config):
         raise DataError(f"task '{config.task.name}' uses no questions: leave --facts out, or choose --task.name recall")
-    sources = Sources.read(corpus, facts, dev, running=reads_running_text(config))
+    sources = Sources.read(corpus, facts, dev, running=reads_running_text(config), reading=show.reading)
     return begin(config, "pretrain", sources, None, out, show)
 
 
@@ -151,10 +161,13 @@ def guess_settings(source: str, given: Settings, share: bool = True) -> tuple[st
     guess = corpora.guess_task(source)
     if guess.task != "text":
         return "small", given, f"task {guess.task} (--task.name): {guess.reason}"
-    options = {**guess.options, **({"held_out": _SHARE} if share else {})}
+    chosen = given.get("task", {}).get("options", {})
+    share = share and "held_out" not in chosen
+    options = {**guess.options, **({"held_out": _SHARE} if share else {}), **chosen}
     kept = f"; its last {_SHARE:.0%} are held out for validation (--dev)" if share else ""
-    apart = "".join(f", {name} {value}" for name, value in guess.options.items())
-    return "text", merge(given, {"task": {"options": options}}), f"task text{apart} (--task.name): {guess.reason}{kept}"
+    documents = f", documents {options['documents']}" if "documents" in options else ""
+    reason = f"task text{documents} (--task.name): {guess.reason}{kept}"
+    return "text", merge(given, {"task": {"options": options}}), reason
 
 
 def stored_config(run: Run) -> RunConfig:
@@ -314,7 +327,7 @@ def _resume(run: Run, config: RunConfig, ranks: Ranks, show: Show) -> Run:
         if record.corpus is None and record.facts is None:
             raise CheckpointError(f"{run.path / 'config.json'} is damaged (it names no data): train again")
         named = [data.source if data else None for data in stored]
-        sources = Sources.read(*named, running=reads_running_text(config))
+        sources = Sources.read(*named, running=reads_running_text(config), reading=show.reading)
         for now, before in zip(sources.recorded, stored, strict=True):
             if now and before and now.sha256 != before.sha256:
                 raise DataError(f"{now.source} has changed since the run began: restore the file, or start a new run")

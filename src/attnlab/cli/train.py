@@ -255,7 +255,7 @@ def pretrain(
     if text is not None and corpus is not None:
         raise UserError("the text is named twice: give TEXT or --corpus")
     values, reason = collect(given, mechanism, seed), ""
-    if text is not None and preset is None and config is None and "task" not in values:
+    if text is not None and preset is None and config is None and "name" not in values.get("task", {}):
         preset, values, reason = stages.guess_settings(text, values, share=dev is None)
     values, dev = _held_out(values, dev)
     settings = resolve(preset or "small", "pretrain", config, values)
