@@ -67,11 +67,7 @@ lock: setup
 	$(BIN)/python tools/lock.py $(LOCK_ARGS)
 
 # Builds wheel and sdist, installs each into an empty environment, and uses it.
-dist-# Comparisons on a Ray cluster of this machine and through submitit, with workers that are killed: docs/scale.md.
-cluster: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster tests/hf/test_search_study.py
-
-check: setup
+dist-check: setup
 	$(BIN)/python tools/check_dist.py $(PIP_ARGS)
 
 # Known vulnerabilities of what is locked; asks a service on the network. Skipped packages count as failures.
