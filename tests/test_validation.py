@@ -276,3 +276,22 @@ def test_a_text_file_is_all_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     call("pretrain", tmp_path / "my.txt", *size, "--out", tmp_path / "again", "--dev", "0")
     assert "best_dev_loss" not in Run.open(tmp_path / "again").result
     assert before[0] != pytest.approx(before[-1], abs=0.5)
+
+
+def test_a_file_to_validate_on_is_read_whole_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    seen: list[train.DevSet] = []
+    monkeypatch.setattr(train.Trainer, "fit", lambda self, *_: seen.append(self.dev))
+    (tmp_path / "text.txt").write_text("abcdefgh " * 500)
+    (tmp_path / "dev.txt").write_text("hgfedcba" * 3)
+    size = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 8, "vocab_size": 0}
+    options = {"task": {"options": {"held_out": 0.05}}, "model": size, "tokenizer": {"kind": "char"}}
+    config = resolve("text", given=options)
+    notes: list[str] = []
+    for name in ("dev", "text"):
+        show, dev = stages.Show(line=notes.append), str(tmp_path / f"{name}.txt")
+        stages.pretrain(config, str(tmp_path / "text.txt"), None, tmp_path / name, show, dev=dev)
+    letters = {letter: 4 + number for number, letter in enumerate("abcdefgh")}
+    wanted = [0, *(letters[letter] for letter in "hgfedcba" * 3)]
+    assert [[*example.ids] for example in seen[0].examples] == [wanted[at : at + 9] for at in (0, 8, 16)]
+    assert notes.count("note: the held-out text is the training text") == 1

@@ -430,7 +430,10 @@ def _dev_set(config: RunConfig, sources: Sources, task: Task, tokenizer: Tokeniz
         and (known := set(dev.lines) & set(sources.corpus.lines))
     ):
         show.line(f"note: {len(known):,} of {len(dev.lines):,} held-out lines are in the training text too")
-    examples = make_task(config.task, TaskData(tokenizer, block, dev)).examples(np.random.default_rng(0))
+    if isinstance(dev, RunningText) and sources.corpus and dev.sha256 == sources.corpus.sha256:
+        show.line("note: the held-out text is the training text")
+    made = make_task(config.task, TaskData(tokenizer, block, dev))
+    examples = getattr(made, "validation", partial(made.examples, np.random.default_rng(0)))()
     if not examples:
         raise DataError(f"task '{config.task.name}' makes no examples from {sources.dev_source}: give other --dev data")
     return DevSet(examples)

@@ -138,6 +138,15 @@ def test_text_held_out_is_never_trained_on(text: RunningText, documents: str) ->
     assert len(task_of(text).held_out()) == 0
 
 
+@pytest.mark.parametrize("held_out", [0.0, 0.1, 0.9999])
+def test_a_text_for_validation_is_read_whole_and_as_it_is(text: RunningText, held_out: float) -> None:
+    task = task_of(text, held_out=held_out)
+    windows = task.validation()
+    rows = np.concatenate([example.ids[:-1] for example in windows])
+    assert rows.tolist() == ids_of(task.shard)[: len(rows)]
+    assert len(windows) == (len(task.shard) - 1) // 32
+
+
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 60, 65])
 def test_a_text_shorter_than_a_block_works(tmp_path: Path, length: int) -> None:
     (tmp_path / "short.txt").write_text("x" * length)
@@ -195,8 +204,8 @@ def test_mistakes_are_named(text: RunningText, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is empty"):
         task_of(open_text(tmp_path / "blank.txt"))
     (tmp_path / "tiny.txt").write_text("ab")
-    with pytest.raises(ConfigError, match="too few to hold out"):
-        task_of(open_text(tmp_path / "tiny.txt"), held_out=0.1)
+    with pytest.raises(ConfigError, match="too few to hold out 0.1 of them: set --dev 0"):
+        task_of(open_text(tmp_path / "tiny.txt"), held_out=0.1).examples(np.random.default_rng(0))
 
 
 _CHILD = """

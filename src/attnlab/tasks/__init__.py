@@ -8,7 +8,8 @@ The contract. A task is built as `Task(data, *, options)` and has
 and may have
 
     reads_running_text                  whether its corpus is a RunningText, which may be larger than memory
-    held_out() -> Sequence[Example]     examples of text that is kept for validation
+    held_out() -> Sequence[Example]     the examples of a share of the text that is kept for validation
+    validation() -> Sequence[Example]   the examples to validate on, if the whole text is kept for it; else examples(rng)
 
 Examples may be made when they are asked for. If they have an attribute `uniform`, the number of ids of every example, they
 are already in random order, and batches are slices of them.
@@ -39,9 +40,8 @@ class Example:
     ids: Any  # a list of whole numbers, or an array of numpy
     start: int
     padding: int = 0  # tokens at the end
-    starts: tuple[
-        int, ...
-    ] = ()  # positions above 0 at which a further document begins, which does not see those before it
+    # positions above 0 at which a further document begins, which does not see those before it
+    starts: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:

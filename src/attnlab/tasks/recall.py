@@ -163,9 +163,8 @@ class Recall:
         """Tokenize the end of a text, as many tokens as views show of it."""
         first, *words = text.rsplit(" ", self.left + 1)
         if len(words) > self.left and all(words) and first[-1:].strip():
-            text = " ".join(
-                words
-            )  # as many tokens at least, and one word more, whose tokens depend on what is before it
+            # As many tokens at least, and one word more, whose tokens depend on what is before it.
+            text = " ".join(words)
         ids = self.tokenizer.encode(text)
         return array("I", ids[max(0, len(ids) - self.left) :])
 

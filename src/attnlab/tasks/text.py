@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import overload
 
 import numpy as np
@@ -124,18 +125,19 @@ class Text:
         corpus = data.corpus
         text = RunningText(corpus.source, lines=corpus) if isinstance(corpus, Corpus) else corpus
         self.pad, self.apart, self.block_size = data.tokenizer.pad, apart, data.block_size
+        self.share = held_out
         self.shard = tokenized(text, data.tokenizer, documents)
-        self.end = self._end_of_training(held_out)
 
-    def _end_of_training(self, held_out: float) -> int:
+    @cached_property
+    def end(self) -> int:
         """The first token that is held out: the beginning of a document, unless that halves the share."""
         total = len(self.shard)
-        wanted = round(total * held_out)
-        if not held_out:
+        wanted = round(total * self.share)
+        if not self.share:
             return total
         require(
             2 <= wanted <= total - 2,
-            f"task text: the text has {total} tokens, too few to hold out {held_out:g} of them: leave held_out out",
+            f"task text: the text has {total} tokens, too few to hold out {self.share:g} of them: set --dev 0",
         )
         found = self.shard.find(self.pad, total - wanted)
         return total - wanted if found is None or 2 * (total - found) < max(wanted, 4) else found
@@ -148,7 +150,15 @@ class Text:
         return Windows(self.shard, self.pad, begin, (self.end - 1 - begin) // length, length, self.apart, keys)
 
     def held_out(self) -> Windows:
-        """Return the windows of the text that is kept for validation, in order."""
-        total = len(self.shard) - self.end
+        """Return the windows of the share that is kept for validation, in order."""
+        return self._in_order(self.end)
+
+    def validation(self) -> Windows:
+        """Return the windows of the whole text in order, for a text that is kept for validation."""
+        return self._in_order(0)
+
+    def _in_order(self, begin: int) -> Windows:
+        """The windows from a token to the end of the text, as they are in it."""
+        total = len(self.shard) - begin
         length = min(self.block_size, max(1, total - 1))
-        return Windows(self.shard, self.pad, self.end, max(0, total - 1) // length, length, self.apart)
+        return Windows(self.shard, self.pad, begin, max(0, total - 1) // length, length, self.apart)
