@@ -79,7 +79,7 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 @functools.cache
 def _cpu_has_bf16() -> bool:
     """Whether the processor computes in bf16, tried in a child: on some it is an illegal instruction."""
-    return subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False).returncode == 0
+    return subprocess.run([sys.executable, "-P", "-c", _PROBE], capture_output=True, check=False).returncode == 0
 
 
 def check_precision(device: torch.device, precision: Precision) -> None:

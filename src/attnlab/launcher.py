@@ -20,7 +20,7 @@ from typing import IO
 from attnlab.errors import PeerLost
 from attnlab.machine import end_with_parent
 
-PROGRAM = (sys.executable, "-m", "attnlab")
+PROGRAM = (sys.executable, "-P", "-m", "attnlab")
 RESTARTS = 3
 _GRACE = 10.0  # seconds for the others to end after one has failed
 _POLL = 0.05  # seconds

@@ -22,10 +22,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from attnlab.errors import UserError
 from attnlab.folders import read_json
 from attnlab.runs import Run
 from attnlab.studies import compare as comparing
 from attnlab.studies import remote
+from attnlab.studies.workers import Attempts, Command
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]  # warnings of ray and submitit
 
@@ -96,7 +98,7 @@ def compared(folder: Path, workers: str, **blows: Callable[[int, int], None]) ->
     return result, said.getvalue()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A Ray cluster of two cores that only this machine can reach, with a token that only the tests know."""
     with socket.socket() as one, socket.socket() as two:
@@ -137,6 +139,22 @@ def test_workers_of_ray_are_killed(cluster: str, undisturbed: tuple[Path, dict[s
     assert said.count("it is started again") == 2
     assert losses(tmp_path / "study") == losses(undisturbed[0])
     assert figures(result) == figures(undisturbed[1])
+
+
+def test_what_ray_cannot_start_is_an_error_at_once(cluster: str, tmp_path: Path) -> None:
+    """Ray itself would wait for more cores for ever; and a folder that a machine does not see stays out of its sight."""
+    with remote.ray_cluster(cluster) as workers:
+        with pytest.raises(UserError, match="needs 64 cores, and .* more than 2: use --train.threads 2"):
+            workers.start(Command("any", (), tmp_path / "log.txt", threads=64))
+        with pytest.raises(UserError, match="needs a GPU, .*: use --device cpu"):
+            workers.start(Command("any", (), tmp_path / "log.txt", gpu=True))
+        said = StringIO()
+        absent = Command("any", (), tmp_path / "absent" / "log.txt")
+        task = Attempts(workers, absent, "dot, seed 0", Console(file=said))
+        while task.poll() is None:
+            time.sleep(0.1)
+        assert (task.code, said.getvalue()) == (1, "")
+        assert "the study must be on a file system that all machines share" in task.failure()
 
 
 def test_jobs_of_submitit_are_killed_and_preempted(

@@ -120,16 +120,16 @@ def _tell_plan(made: Plan, pilot: str | None, difference: float | None, json: bo
 
     comparing.check(made)
     advice = comparing.advise(made, pilot, difference)
-    names, time = [one.name for one in made.specimens], comparing.estimate(made)
+    names, training = [one.name for one in made.specimens], comparing.estimate(made)
     if json:
         known = {"specimens": names, "varied": made.varied, "order": made.order(), "workers": made.workers}
-        show_json({**known, "estimate": plain(time), **plain(advice)})
+        show_json({**known, "estimate": plain(training), **plain(advice)})
         return
     runs = ", ".join(f"{name} {seed}" for name, seed in made.order())
     say(
         f"{', '.join(names)} differ in {made.varied} only",
         f"{len(made.order())} runs, {f'{made.workers} at a time' if made.at_a_time else made.workers}: {runs}",
-        *([str(time)] if time else []),
+        *([str(training)] if training else []),
         *(f"- {line}" for line in advice.lines),
     )
     if advice.outlooks:

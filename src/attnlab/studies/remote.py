@@ -7,8 +7,11 @@ here, and that the process stops when its worker does. The folder of the study m
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -16,14 +19,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from attnlab.errors import Interrupted, UserError, one_line
+from attnlab.errors import AttnlabError, Interrupted, UserError, one_line
 from attnlab.studies.workers import MANY, PATIENCE, PAUSE, Command, Task, Workers
 
 _TRIES = 3
 _LOST = -signal.SIGKILL  # exit code of a command whose worker is gone
-_MINUTES = (
-    24 * 60
-)  # limit of a Slurm job unless SBATCH_TIMELIMIT is set; a job that reaches it saves and is queued again
+_FAILED = AttnlabError.exit_code  # of one that could not be started
+_SAVING = PATIENCE - 5.0  # seconds to save the state, before the study ends the worker that waits for it
+_MINUTES = 365 * 24 * 60  # submitit queues a job that ends sooner again, however often
 SLURM = "slurm"  # the cluster of submitit; tests use "local"
 
 
@@ -36,7 +39,10 @@ class Attendant:
     def __call__(self) -> int:
         """The exit code of the command."""
         if not self.command.log.parent.is_dir():
-            raise FileNotFoundError(f"{self.command.log.parent} is not on this worker: use a folder that all share")
+            raise FileNotFoundError(
+                "the study must be on a file system that all machines share (--out):"
+                f" {socket.gethostname()} has no {self.command.log.parent}"
+            )
         self._process = self.command.launch()
         try:
             while self._process.poll() is None:
@@ -48,7 +54,11 @@ class Attendant:
     def _end(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(PATIENCE)
+            try:
+                self._process.wait(_SAVING)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
 
     def checkpoint(self) -> Any:
         """What submitit calls before a time limit or a preemption: save, and queue the command again."""
@@ -75,6 +85,8 @@ class _RayTask:
                 self._code = self._ray.get(self._reference)
             except self._ray.exceptions.TaskCancelledError:
                 self._code = Interrupted.exit_code
+            except self._ray.exceptions.RayTaskError as error:  # which it would meet again
+                self._code, self.reason = _FAILED, f"its worker could not start it: {one_line(error.cause)}"
             except self._ray.exceptions.RayError as error:
                 self._code, self.reason = _LOST, f"its worker was lost ({_last_line(error)})"
         return self._code
@@ -101,7 +113,23 @@ class _Ray:
         self.place = f"Ray with {ray.cluster_resources().get('CPU', 0):.0f} cores"
 
     def start(self, command: Command) -> Task:
+        self._refuse_too_large(command)
         return _RayTask(self._ray, command)
+
+    def _refuse_too_large(self, command: Command) -> None:
+        """Raise UserError if no machine is large enough: Ray would wait for one for ever."""
+        machines = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
+        sizes = [(one.get("GPU", 0) >= command.gpu, one.get("CPU", 0)) for one in machines]
+        fits, cpus = max(sizes, default=(False, 0))
+        if not fits:
+            raise UserError(
+                "a run needs a GPU, and no machine of the Ray cluster has one: use --device cpu, or add a machine"
+            )
+        if cpus < command.threads:
+            raise UserError(
+                f"a run needs {command.threads} cores, and no machine of the Ray cluster has more than {cpus:.0f}"
+                f"{' beside a GPU' if command.gpu else ''}: use --train.threads {max(1, int(cpus))}, or add a machine"
+            )
 
 
 @contextmanager
@@ -150,14 +178,19 @@ class _SlurmTask:
         try:
             return self._job.result()
         except Exception as error:  # of submitit: the job ended without a result, or its function failed
-            self.reason = f"its job {self._job.job_id} was lost ({_last_line(error)})"
-            return Interrupted.exit_code if self._stopped else _LOST
+            failed = type(error).__name__ == "FailedJobError"  # which it would again
+            self.reason = f"its job {self._job.job_id} {'failed' if failed else 'was lost'} ({_last_line(error)})"
+            return Interrupted.exit_code if self._stopped else _FAILED if failed else _LOST
 
     def stop(self) -> None:
         self._stopped = True
         self._job.cancel(check=False)
 
-    kill = stop
+    def kill(self) -> None:
+        self.stop()
+        if SLURM == "slurm":  # which waits half a minute after it has asked a job to end
+            line = ["scancel", "--full", "--signal=KILL", str(self._job.job_id)]
+            subprocess.run(line, capture_output=True, check=False)
 
 
 class _Slurm:
@@ -169,12 +202,19 @@ class _Slurm:
         import submitit
 
         self._executor = submitit.AutoExecutor(folder=folder / "logs" / "submitit", cluster=SLURM)
+        _leave_time_limit(self._executor._executor)
 
     def start(self, command: Command) -> Task:
         self._executor.update_parameters(
             name=command.log.stem, timeout_min=_MINUTES, cpus_per_task=command.threads, gpus_per_node=int(command.gpu)
         )
         return _SlurmTask(self._executor.submit(Attendant(command)))
+
+
+def _leave_time_limit(executor: Any) -> None:
+    """Leave the time limit to the partition and SBATCH_TIMELIMIT: that of submitit may be refused."""
+    written = executor._make_submission_file_text
+    executor._make_submission_file_text = lambda *given: re.sub(r"(?m)^#SBATCH --time=.*\n", "", written(*given))
 
 
 @contextmanager

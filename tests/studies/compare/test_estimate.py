@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from attnlab import train
 from attnlab.errors import UserError
 from attnlab.records import plain, restored
 from attnlab.report.words import roughly
 from attnlab.studies.compare import Data, Plan, estimate, estimating, make_plan
 from attnlab.studies.compare.estimating import Estimate
 from attnlab.studies.workers import read_workers
+from attnlab.trackers import Trackers
 
 TEXT = Data("prose:100:train", "prose:100:dev")
 
@@ -36,11 +40,26 @@ def test_time_follows_runs_and_epochs(small: dict[str, Any], tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+def test_measuring_neither_logs_nor_compiles(small: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[object] = []
+
+    def tracking(names: object, *_: object) -> AbstractContextManager[Trackers]:
+        logged.append(names)
+        return nullcontext(Trackers({}))
+
+    monkeypatch.setattr(train, "tracking", tracking)
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: logged.append("compiled"))
+    monkeypatch.setattr(estimating, "_STEPS", 2)
+    given = {**small, "train": {**small["train"], "log": "tensorboard", "compile": True}}
+    assert estimate(make_plan(["dot", "linear"], task="words", data=TEXT, seeds=1, given=given)) is not None
+    assert logged == [(), ()]
+
+
 def test_it_says_what_it_rests_on() -> None:
     assert str(Estimate(725.0, 15, 2, 20, ("dot", "linear"))) == (
         "about 12 minutes of training for 15 runs, 2 at a time (estimate from 20 steps of dot, linear)"
     )
-    assert "one after the other on a machine like this one" in str(Estimate(9.0, 1, 0, 2, ("dot",)))
+    assert "for 3 runs, if run one at a time on this machine (" in str(Estimate(9.0, 3, 0, 2, ("dot",)))
     assert [roughly(one) for one in (1, 12, 50, 90, 9000)] == [
         "5 seconds",
         "10 seconds",

@@ -34,6 +34,13 @@ def test_layers_of_several_mechanisms_and_classes_in_files_are_specimens(tmp_pat
     assert plan.find("Mine").settings(0).model.mechanism.startswith("mine.py@")  # with digits of its sha256
 
 
+def test_running_text_is_refused_with_what_works_instead() -> None:
+    says = "task text reads running text: use --task words, with one sentence per line"
+    for asked in ({"task": "text", "data": Data("a.txt", "b.txt")}, {"vary": "task.name=words,text", "task": "words"}):
+        with pytest.raises(UserError, match=says):
+            make_plan([] if "vary" in asked else ["dot", "linear"], **asked)  # type: ignore[arg-type]
+
+
 def test_values_of_one_setting() -> None:
     plan = make_plan([], vary="train.lr=0.001,0.002", task="words")
     assert plan.varied == "train.lr"

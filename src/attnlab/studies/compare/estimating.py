@@ -6,12 +6,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from attnlab.config import RunConfig
 from attnlab.errors import AttnlabError, Interrupted
 from attnlab.progress import say
 from attnlab.report.words import plural, roughly
@@ -37,7 +38,7 @@ class Estimate:
     measured: tuple[str, ...]
 
     def __str__(self) -> str:
-        where = f"{self.at_a_time} at a time" if self.at_a_time else "one after the other on a machine like this one"
+        where = f"{self.at_a_time} at a time" if self.at_a_time else "if run one at a time on this machine"
         more = f" and {len(self.measured) - 3} more" if len(self.measured) > 3 else ""
         source = f"{plural(self.steps, 'step')} of {', '.join(self.measured[:3])}{more}"
         return f"about {roughly(self.seconds)} of training for {plural(self.runs, 'run')}, {where} (estimate from {source})"
@@ -105,11 +106,16 @@ def _measure(plan: Plan, specimen: Specimen) -> tuple[float, int]:
                 raise _Enough
 
         with tempfile.TemporaryDirectory(prefix="attnlab-") as folder, suppress(_Enough):
-            settings = specimen.settings(plan.seeds[0], stage)
+            settings = _bare(specimen.settings(plan.seeds[0], stage))
             run_stage(plan.data, settings, stage, sources, Path(folder) / "run", Show(step=watch))
         total += _whole(steps)
         count += len(steps)
     return total, count
+
+
+def _bare(settings: RunConfig) -> RunConfig:
+    """The same training, without what is not worth its time in a few steps that nobody keeps."""
+    return replace(settings, train=replace(settings.train, log="", compile=False, sample_every=0))
 
 
 def _whole(steps: Sequence[Step]) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from attnlab import corpora, stages, usercode
-from attnlab.config import Settings, Stage, load_preset, merge, overlay, require_seed, shortened
+from attnlab.config import RunConfig, Settings, Stage, load_preset, merge, overlay, require_seed, shortened
 from attnlab.corpora import Question
 from attnlab.errors import UserError, unknown
 from attnlab.evaluate import encode_questions
@@ -254,6 +254,8 @@ def make_plan(
     values = overlay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
     values = merge({"task": values} if values else {}, given or {})
     specimens, varied = make_specimens(names, vary, preset, config, values)
+    for one in specimens:
+        _refuse_running_text(one.settings(0))
     task = specimens[0].settings(0).task.name
     data = data.complete(task, quick)
     if task == "words":
@@ -352,6 +354,15 @@ def _refuse_for_runs(asked: Sequence[str]) -> None:
         raise UserError(f"finished runs are compared as they are: leave out {', '.join(asked)}")
 
 
+def _refuse_running_text(config: RunConfig) -> None:
+    """Refuse a task that reads running text: a comparison counts losses of sentences, or answers."""
+    if stages.reads_running_text(config):
+        raise UserError(
+            f"a comparison measures sentences or answers, and task {config.task.name} reads running text:"
+            " use --task words, with one sentence per line"
+        )
+
+
 def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: Any) -> Plan:
     """Compare finished runs, with the data that they were trained on."""
     if not all(map(is_run, names)):
@@ -360,6 +371,7 @@ def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: 
         )
     specimens, varied, seeds, runs = from_runs(names)
     first = Run.open(names[0])
+    _refuse_running_text(stages.stored_config(first))
     task, record = stages.stored_config(first).task.name, first.record
     words, corpus = task == "words", record.corpus.source if record.corpus else ""
     facts = record.facts.source if record.facts else None
