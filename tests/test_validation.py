@@ -263,8 +263,10 @@ def test_a_text_file_is_all_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     size = (*size, "--train.epochs", "2", "--train.tokens_per_batch", "256")
     assert call("pretrain", tmp_path / "my.txt", *size, "--out", tmp_path / "run") == 0
     told = capsys.readouterr().out
-    assert "task text, documents file" in told
-    assert "5% are held out for validation" in told
+    assert (
+        "guessed: task text, a file is one document, because it is running text, and its last 5% is held out for"
+        " validation; change with --task.name, --task.options.documents and --dev"
+    ) in " ".join(told.split())
     run = Run.open(tmp_path / "run")
     assert run.result["best_dev_loss"] < 5
     model, tokenizer = load_model(run.model)
@@ -295,3 +297,35 @@ def test_a_file_to_validate_on_is_read_whole_and_in_order(tmp_path: Path, monkey
     wanted = [0, *(letters[letter] for letter in "hgfedcba" * 3)]
     assert [[*example.ids] for example in seen[0].examples] == [wanted[at : at + 9] for at in (0, 8, 16)]
     assert notes.count("note: the held-out text is the training text") == 1
+
+
+def test_a_guess_is_one_sentence(tmp_path: Path) -> None:
+    story, name = "It was a cold morning, and he went out to see whether the boat was there.\n", "stories.txt"
+    (tmp_path / name).write_text(story * 30)
+    said = stages.guess_settings(str(tmp_path / name), {})[2]
+    assert said.startswith("guessed: task text, each line is a document, because each line is a complete text, and its")
+    given = {"task": {"options": {"documents": "blank", "held_out": 0.2}}}
+    preset, settings, said = stages.guess_settings(str(tmp_path / name), given)
+    assert (preset, settings) == ("text", given)
+    assert said == "guessed: task text, because each line is a complete text; change with --task.name"
+    assert stages.guess_settings("people:60", {}) == (
+        "small",
+        {},
+        "guessed: task recall, because each line is a document with a title; change with --task.name",
+    )
+
+
+def test_of_a_short_text_nothing_is_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "short.txt").write_text("To be, or not to be.")
+    size = ("--model.n_embd", "32", "--model.n_head", "2", "--model.vocab_size", "300", "--train.epochs", "1")
+    assert call("pretrain", tmp_path / "short.txt", *size, "--out", tmp_path / "run") == 0
+    assert "nothing is held out for validation, because it is short" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_share_is_held_out_of_running_text_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("pretrain", "--corpus", "people:60", "--dev", "0.1", "--out", tmp_path / "run") == 2
+    assert "a share can be held out of running text only" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

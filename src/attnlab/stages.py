@@ -154,19 +154,34 @@ def reads_running_text(config: RunConfig) -> bool:
 
 
 _SHARE = 0.05  # of running text that is held out unless other data are given
+_SHORT = 2000  # bytes of text of which no share is held out
+_DOCUMENTS = {
+    "file": "a file is one document",
+    "lines": "each line is a document",
+    "blank": "blank lines separate documents",
+}
 
 
 def guess_settings(source: str, given: Settings, share: bool = True) -> tuple[str, Settings, str]:
     """Guess the preset and the task for a text from its beginning, hold out a share of running text, and say so."""
     guess = corpora.guess_task(source)
     if guess.task != "text":
-        return "small", given, f"task {guess.task} (--task.name): {guess.reason}"
+        return "small", given, f"guessed: task {guess.task}, because {guess.reason}; change with --task.name"
     chosen = given.get("task", {}).get("options", {})
-    share = share and "held_out" not in chosen
-    options = {**guess.options, **({"held_out": _SHARE} if share else {}), **chosen}
-    kept = f"; its last {_SHARE:.0%} are held out for validation (--dev)" if share else ""
-    documents = f", documents {options['documents']}" if "documents" in options else ""
-    reason = f"task text{documents} (--task.name): {guess.reason}{kept}"
+    options, said, changes = {**guess.options, **chosen}, "", ["--task.name"]
+    if "documents" in guess.options and "documents" not in chosen:
+        said = f", {_DOCUMENTS[guess.options['documents']]}"
+        changes.append("--task.options.documents")
+    kept = ""
+    if share and "held_out" not in chosen:
+        changes.append("--dev")
+        if corpora.open_text(source).size < _SHORT:
+            kept = ", and nothing is held out for validation, because it is short"
+        else:
+            options["held_out"] = _SHARE
+            kept = f", and its last {_SHARE:.0%} is held out for validation"
+    last = f" and {changes.pop()}" if len(changes) > 1 else ""
+    reason = f"guessed: task text{said}, because {guess.reason}{kept}; change with {', '.join(changes)}{last}"
     return "text", merge(given, {"task": {"options": options}}), reason
 
 

@@ -41,6 +41,7 @@ _SPECIAL = str.maketrans({PAD: "?", MASK: "?"})
 _CHUNK = re.compile(rf"{PAD}|\s*+(?:[^\s{PAD}]++(?:[^\S ]\s*+)?)++|\s+")
 _LONGEST_CHUNK = 1000
 _REMEMBERED = 2**18  # chunks
+_LONGEST_REMEMBERED = 32  # characters: longer chunks seldom come again
 _MANY = 32  # chunks from which on threads help
 _BYTES = 256
 
@@ -144,7 +145,11 @@ class Tokenizer:
             known.update(
                 (chunk, np.array(one.ids, self.dtype).tobytes()) for chunk, one in zip(new, coded, strict=True)
             )
-        return np.frombuffer(b"".join(map(known.__getitem__, chunks)), dtype=self.dtype)
+        coded_text = b"".join(map(known.__getitem__, chunks))
+        for chunk in missing:
+            if len(chunk) > _LONGEST_REMEMBERED:
+                del known[chunk]
+        return np.frombuffer(coded_text, dtype=self.dtype)
 
     @cached_property
     def _known(self) -> dict[str, bytes]:

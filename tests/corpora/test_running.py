@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.corpora import export, guess_task, load_corpus, open_text, running, sources
-from attnlab.errors import DataError
+from attnlab.errors import AttnlabWarning, DataError
 from attnlab.tokenizers import MASK, PAD
 
 TEXTS = ["Hello there.\nHow are you?", "Für Elise", "three"]
@@ -59,14 +59,31 @@ def test_records_are_documents(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_all_its_files_in_order(tmp_path: Path) -> None:
-    (tmp_path / "b.txt").write_text("second")
-    (tmp_path / "a.jsonl").write_text('{"text": "first"}\n')
+    (tmp_path / "b.TXT").write_text("second")
+    (tmp_path / "a.txt").write_text("first")
     (tmp_path / "c.png").write_bytes(b"\x89PNG")
     (tmp_path / ".hidden.txt").write_text("no")
     assert documents(tmp_path) == ["first", "second"]
     before = open_text(tmp_path).sha256
-    (tmp_path / "b.txt").write_text("Second")
+    (tmp_path / "b.TXT").write_text("Second")
     assert open_text(tmp_path).sha256 != before
+    (tmp_path / "d.JSONL").write_text('{"text": "record"}\n')
+    assert documents(tmp_path) == ["record"]  # the rest describes it
+
+
+@pytest.mark.parametrize("names", [("train-0{}", "test-0"), ("a.train.{}", "a.valid"), ("train/{}", "Validation/0")])
+def test_other_splits_are_not_trained_on(tmp_path: Path, names: tuple[str, str]) -> None:
+    train, other = names
+    files = {train.format(0): "first", train.format(1): "second", other: "no"}
+    for name, text in files.items():
+        path = tmp_path / f"data/{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"text": text}))
+    with pytest.warns(AttnlabWarning, match="read 2 of 3 files, those named train"):
+        assert documents(tmp_path) == ["first", "second"]
+    assert documents(tmp_path / f"data/{other}.jsonl") == ["no"]
+    path.rename(tmp_path / "data/latest.jsonl")  # no other split, and no name of one
+    assert len(documents(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(
@@ -77,7 +94,7 @@ def test_a_folder_is_all_its_files_in_order(tmp_path: Path) -> None:
         ("a.txt", b"a\n\0", "a.txt:2: byte 0x00"),
         ("a.jsonl", b'{"text": "a"}\n{"txt": "a"}', "a.jsonl:2: no text"),
         ("a.jsonl", b'{"text": "a"', "a.jsonl:1: not valid JSON"),
-        ("a.jsonl", b'{"text": "\\ud800"}', "a.jsonl:1: .ud800 alone is no character"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "a.jsonl:1: .ud800 is half of a character"),
         ("a.parquet", b"PAR1 not really", "a.parquet cannot be read"),
         ("a.arrow", b"not really", "a.arrow cannot be read"),
     ],

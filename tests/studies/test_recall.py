@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from attnlab import stages, studies, train
-from attnlab.config import preset_names
+from attnlab.config import merge, preset_names
 from attnlab.corpora import Question, export, load_corpus, load_questions, sources
 from attnlab.errors import AttnlabWarning, CheckpointError, DataError, Interrupted, OutputExists, UserError
 from attnlab.folders import write_json, write_manifest
@@ -305,11 +305,12 @@ def test_a_study_is_resumed_only_as_it_was_begun(
         studies.resume(tmp_path / "study", console)
 
 
-SMALL = {"model": {"n_layer": 2, "n_head": 2, "n_embd": 16}, "train": {"epochs": 0.05}}
+SMALL = {"model": {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 64}, "train": {"epochs": 0.05}}
 
 
 def small_plan(preset: str) -> recall.Plan:
-    return replace(PLAN, corpus="people:20", facts="people:20:train", exam="people:20:test", preset=preset, given=SMALL)
+    given = merge(SMALL, {"model": {"bottleneck": 32}}) if preset == "mingpt-perceiver" else SMALL
+    return replace(PLAN, corpus="people:20", facts="people:20:train", exam="people:20:test", preset=preset, given=given)
 
 
 @pytest.mark.parametrize("preset", sorted({*preset_names()} - {"nano-words"}))

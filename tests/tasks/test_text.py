@@ -236,3 +236,20 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     (small, before), (large, after) = (map(int, row.split()) for row in ran.stdout.splitlines())
     assert large - small > 15_000_000
     assert after - before < 10_000_000
+
+
+def test_memory_does_not_grow_with_text_without_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(0)
+    letters = [chr(0x4E00 + number) for number in range(500)]
+    (tmp_path / "text.txt").write_text("".join(draw.choices(letters, k=100_000)), encoding="utf-8")
+    whole = open_text(tmp_path / "text.txt")
+    tokenizer = learn_tokenizer(whole, "bpe", 800)
+    stored = ids_of(tokenized(whole, tokenizer, "file"))
+    assert stored == [tokenizer.pad, *tokenizer.encode("".join(whole.blocks()).removeprefix("□"))]
+    kept = sum(len(chunk.encode()) + len(ids) for chunk, ids in tokenizer._known.items())
+    assert kept < 10_000
+    monkeypatch.setattr("attnlab.corpora.running.BLOCK", 2**12)
+    most = 2**16
+    assert sum(len(one.encode()) for one in whole.texts(most)) < most / 8 + 2**12
+    (tmp_path / "english.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 7000)
+    assert sum(map(len, open_text(tmp_path / "english.txt").texts(most))) > 0.9 * most

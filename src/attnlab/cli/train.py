@@ -24,7 +24,7 @@ from attnlab.cli.options import (
     read_seeds,
     typed_command,
 )
-from attnlab.config import RunConfig, Settings, Stage, flatten, load_preset, merge, preset_names, resolve
+from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names, resolve
 from attnlab.errors import UserError
 from attnlab.machine import is_main_process
 from attnlab.studies.ready import READY
@@ -257,8 +257,7 @@ def pretrain(
     values, reason = collect(given, mechanism, seed), ""
     if text is not None and preset is None and config is None and "name" not in values.get("task", {}):
         preset, values, reason = stages.guess_settings(text, values, share=dev is None)
-    values, dev = _held_out(values, dev)
-    settings = resolve(preset or "small", "pretrain", config, values)
+    settings, dev = _held_out(resolve(preset or "small", "pretrain", config, values), dev)
     _in_processes(processes, out, f"pretrain-{settings.preset}")
     with display("pretrain", console) as show:
         if reason:
@@ -267,13 +266,20 @@ def pretrain(
     _report_training(done)
 
 
-def _held_out(values: Settings, dev: str | None) -> tuple[Settings, str | None]:
+def _held_out(settings: RunConfig, dev: str | None) -> tuple[RunConfig, str | None]:
     """The settings and the data to validate on; a share of the text is an option of its task."""
+    from attnlab.stages import reads_running_text
+
     try:
         share = float(dev or "")
     except ValueError:
-        return values, dev
-    return merge(values, {"task": {"options": {"held_out": share}}}), None
+        return settings, dev
+    if reads_running_text(settings):
+        options = {**settings.task.options, "held_out": share}
+        return replace(settings, task=replace(settings.task, options=options)), None
+    if share:
+        raise UserError("a share can be held out of running text only: name a file of held-out text or questions")
+    return settings, None
 
 
 def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:

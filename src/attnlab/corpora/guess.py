@@ -18,7 +18,7 @@ _ENDS = (".", "!", "?", '"', "”", "’", ")", "…")
 
 @dataclass(frozen=True)
 class Guess:
-    """A task with its options, and a sentence that says why."""
+    """A task with its options, and a clause that says why."""
 
     task: str
     options: dict[str, str]
@@ -30,10 +30,10 @@ def guess_task(source: str | Path) -> Guess:
     if is_built_in(source):
         if str(source).startswith("people"):
             return Guess("recall", {}, "each line is a document with a title")
-        return Guess("text", {"documents": "blank"}, "it is running text, several sentences per document")
+        return Guess("text", {"documents": "blank"}, "it is running text")
     first = open_text(source).files[0]
     if form := record_form(first):
-        return Guess("text", {}, f"it is {form}, a document per record")
+        return Guess("text", {}, f"it is {form} with a document per record")
     lines = next(read_blocks(first), "").strip("\n").split("\n")[:_LINES]
     one_per_line = all(map(str.strip, lines))  # there are no blank lines
     if one_per_line and not Path(source).is_dir() and _share(map(_is_titled, lines)) >= _MOST:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +24,7 @@ from attnlab.corpora.cache import Progress, hash_of, remembered
 from attnlab.corpora.files import decoded, opened, refuse_foreign
 from attnlab.corpora.library import Corpus
 from attnlab.corpora.sources import check_name, is_built_in, load_corpus
-from attnlab.errors import DataError
+from attnlab.errors import AttnlabWarning, DataError
 from attnlab.machine import cache_folder
 from attnlab.tokenizers import MASK, PAD
 
@@ -32,9 +33,12 @@ Documents = Literal["file", "lines", "blank"]
 BLOCK = 2**20  # bytes
 LONGEST_LINE = 2**16  # bytes; a line may be cut between blocks only if it is longer
 _SEPARATOR = "<|endoftext|>"
+_WORD = re.compile(r"[^\W\d]+")
+_REPEATED = 8  # bytes of a large text for each byte of its different words, at least, when a tokenizer is learned
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _RECORDS = {".jsonl": "JSONL", ".ndjson": "JSONL", ".parquet": "parquet", ".arrow": "arrow"}
 _TEXTS = (".txt", ".text", ".md", "")
+_SPLIT = re.compile(r"(?<![a-z])(train|training|test|validation|valid|val|dev|eval)(?![a-z])")
 _ROWS = 1000  # records of a parquet or arrow file read at once
 _Pieces = Iterator[tuple[bool, str]]  # whether a document begins, and a part of it
 
@@ -83,10 +87,17 @@ class RunningText:
             yield "".join(gathered)
 
     def texts(self, most: int = 0) -> Iterator[str]:
-        """Yield the text for learning a tokenizer; if it is longer than `most` bytes, blocks spread evenly over it."""
-        every = max(1, -(-self.size // most)) if most else 1
+        """Yield the text for learning a tokenizer; if it is longer than `most` bytes, blocks spread evenly over it.
+
+        Learning takes memory for different words, so that a block that has too many, as in languages without spaces, is cut.
+        """
+        size = self.size
+        every = max(1, -(-size // most)) if most else 1
         for number, block in enumerate(self.blocks()):
             if number % every == 0:
+                if most:
+                    wanted = most * BLOCK // min(most, max(1, size)) // _REPEATED
+                    block = block[: len(block) * wanted // max(wanted, _different(block))]
                 yield from filter(None, block.split(PAD))
 
     def _pieces(self, documents: Documents) -> _Pieces:
@@ -108,6 +119,11 @@ def open_text(source: str | Path, progress: Progress | None = None) -> RunningTe
     return text
 
 
+def _different(text: str) -> int:
+    """The bytes of all different words of a text."""
+    return sum(len(word.encode()) for word in set(_WORD.findall(text)))
+
+
 def _hash_of(path: Path) -> str:
     with opened(path):
         return hash_of(path)
@@ -126,7 +142,7 @@ def _blocks_of(corpus: Corpus) -> Iterator[str]:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """The files of a text: the file itself, those of a `datasets` folder, or all that can be read in a folder."""
+    """The files of a text: the file itself, those of a `datasets` folder, or those in a folder that can be trained on."""
     if not path.is_dir():
         return [path]
     if (path / "dataset_dict.json").exists():
@@ -140,11 +156,27 @@ def _files_of(path: Path) -> list[Path]:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path / 'state.json'} cannot be used ({error}): save the dataset again") from None
     readable = (*_RECORDS, *_TEXTS)
-    found = sorted(one for one in path.rglob("*") if one.suffix in readable and one.is_file())
+    found = sorted(one for one in path.rglob("*") if one.suffix.lower() in readable and one.is_file())
     found = [one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts)]
     if not found:
         raise DataError(f"{path} has no file that can be read: it needs .txt, .jsonl, .parquet or .arrow files")
-    return found
+    return _without_other_splits(_without_notes(found), path)
+
+
+def _without_notes(files: list[Path]) -> list[Path]:
+    """The files of records, if there are any: plain text beside them describes them."""
+    return [one for one in files if record_form(one)] or files
+
+
+def _without_other_splits(files: list[Path], folder: Path) -> list[Path]:
+    """The files of the split `train`, if names of files or folders tell it from others; a note says so."""
+    splits = [set(_SPLIT.findall(str(one.relative_to(folder)).lower())) for one in files]
+    trained = [one for one, names in zip(files, splits, strict=True) if names & {"train", "training"}]
+    if not trained or set.union(*splits) <= {"train", "training"}:
+        return files
+    message = f"{folder}: read {len(trained)} of {len(files)} files, those named train; name a file to read another"
+    warnings.warn(message, AttnlabWarning, stacklevel=2)
+    return trained
 
 
 def record_form(path: Path) -> str | None:
@@ -238,7 +270,7 @@ def _encodable(text: str, path: Path, number: int) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _refused(path, number, f"\\u{ord(text[error.start]):04x} alone is no character") from None
+        raise _refused(path, number, f"\\u{ord(text[error.start]):04x} is half of a character") from None
     return text
 
 
