@@ -46,7 +46,7 @@ def same_numbers() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> RunConfig:
     return resolve("small", given=TINY)
 

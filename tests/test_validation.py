@@ -13,11 +13,12 @@ import torch
 from torch.nn import functional as F
 
 from attnlab import devices, optim, stages, train
-from attnlab.config import RunConfig, TrainConfig, resolve
+from attnlab.config import RunConfig, TrainConfig
 from attnlab.corpora import load_questions
 from attnlab.errors import AttnlabWarning, ConfigError, UserError
 from attnlab.evaluate import examine, sample
 from attnlab.model import load_model, read_tensors
+from attnlab.processes import ALONE
 from attnlab.runs import Run
 from attnlab.tasks import TaskData
 from verbs import call
@@ -42,10 +43,8 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def validated(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    from conftest import TINY
-
-    config = with_train(resolve("small", given=TINY), validate_every=3, sample_every=2)
+def validated(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> Run:
+    config = with_train(tiny, validate_every=3, sample_every=2)
     return pretrained(config, tmp_path_factory.mktemp("runs") / "validated")
 
 
@@ -92,7 +91,7 @@ def test_early_stopping_keeps_the_best_model(tmp_path: Path, tiny: RunConfig, mo
     assert run.metrics()[-1]["step"] == 4
     assert run.result["best_step"] == 2
     assert run.result["stopped_early"] is True
-    assert notes[-1] == "stopped early: no better than step 2 in 2 validations"
+    assert notes[-1] == "stopped early: 2 validations without improvement since step 2"
     assert same(weights(run.model), weights(run.path / "best"))
 
 
@@ -120,17 +119,18 @@ def test_the_average_is_exponential_and_becomes_the_model(tmp_path: Path, tiny: 
     seen: list[dict[str, torch.Tensor]] = []
     original = train.Average.update
 
-    def update(self: train.Average) -> None:
-        original(self)
+    def update(self: train.Average, step: int) -> None:
+        original(self, step)
         seen.append({name: weight.detach().clone() for name, weight in self.weights.items()})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train.Average, "update", update)
-        run = pretrained(with_train(tiny, ema=0.5), tmp_path / "run", dev=None)
+        run = pretrained(with_train(tiny, ema=0.4), tmp_path / "run", dev=None)
     first = stages.pretrain(with_train(tiny, epochs=0.001, lr=1e-30, muon_lr=1e-30), WORLD, FACTS, tmp_path / "first")
     expected = weights(first.model)  # the weights before the first step
-    for step in seen:
-        expected = {name: 0.5 * expected[name] + 0.5 * step[name] for name in step}
+    for number, step in enumerate(seen, start=1):
+        decay = min(0.4, (1 + number) / (10 + number))  # 2/11, 3/12, ..., 0.4
+        expected = {name: decay * expected[name] + (1 - decay) * step[name] for name in step}
     model = weights(run.model)
     assert all(torch.allclose(model[name], expected[name], atol=1e-6) for name in expected)
     assert not torch.allclose(model["head.weight"], seen[-1]["head.weight"], atol=1e-4)
@@ -206,7 +206,7 @@ def test_a_tracker_that_fails_is_switched_off(tmp_path: Path, tiny: RunConfig, m
         raise ConnectionError("no route")
 
     monkeypatch.setattr(trackers._TensorBoard, "log", fail)
-    with pytest.warns(AttnlabWarning, match="tensorboard failed and is switched off for this run: no route"):
+    with pytest.warns(AttnlabWarning, match="tensorboard failed and is switched off: no route"):
         run = pretrained(with_train(tiny, log="tensorboard"), tmp_path / "run")
     assert run.complete
 
@@ -222,7 +222,49 @@ def test_unknown_trackers_and_devices_are_refused(tmp_path: Path, tiny: RunConfi
     assert not (tmp_path / "run").exists()
 
 
+def test_a_service_that_is_not_there_is_left_out(tmp_path: Path, tiny: RunConfig, monkeypatch: Any) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "x")  # of the wrong length
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.warns(AttnlabWarning, match="wandb cannot be used: .*; log in with `wandb login`"):
+        assert pretrained(with_train(tiny, log="wandb", epochs=0.1), tmp_path / "run", dev=None).complete
+
+
+def test_patience_without_held_out_data_is_refused(tmp_path: Path, tiny: RunConfig) -> None:
+    with pytest.raises(UserError, match="needs held-out data to stop by: give --dev"):
+        pretrained(with_train(tiny, patience=2), tmp_path / "run", dev=None)
+
+
+def test_validation_counts_every_question_whatever_the_batches(tmp_path: Path, tiny: RunConfig, validated: Run) -> None:
+    rows = pretrained(with_train(tiny, rows_per_batch=7, epochs=0.01, lr=1e-30, muon_lr=1e-30), tmp_path / "rows")
+    tokens = pretrained(with_train(tiny, epochs=0.01, lr=1e-30, muon_lr=1e-30), tmp_path / "tokens")
+    assert rows.result["best_dev_loss"] == pytest.approx(tokens.result["best_dev_loss"], rel=1e-6)
+
+
 # Precision and compilation
+
+
+@pytest.mark.parametrize("overflowing", ["head.weight", "blocks.0.mlp.up.weight"])
+def test_a_step_that_overflows_is_left_out_as_a_whole(tmp_path: Path, tiny: RunConfig, overflowing: str) -> None:
+    """Whether the weight belongs to Muon or to AdamW, neither of them steps, and the average does not either."""
+    config = with_train(tiny, ema=0.5)
+    sources = stages.Sources.read(WORLD, FACTS)
+    trainer = stages._prepare(Run(tmp_path / "run"), with_train(config, threads=1), sources, None, ALONE, stages.QUIET)
+    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+    weight = dict(trainer.model.named_parameters())[overflowing]
+    hook = weight.register_hook(lambda gradient: gradient * float("inf"))
+    batch = next(trainer._batches()).examples
+    _, norm = trainer.train_step(batch, 1.0)
+    assert not np.isfinite(norm)
+    assert same(before, dict(trainer.model.named_parameters()))
+    assert trainer.average is not None
+    assert same(before, trainer.average.tensors)
+    assert trainer.scaler.get_scale() == 512
+    hook.remove()
+    trainer.train_step(batch, 1.0)
+    after = dict(trainer.model.named_parameters())
+    assert not torch.equal(after["head.weight"], before["head.weight"])
+    assert not torch.equal(after["blocks.0.mlp.out.weight"], before["blocks.0.mlp.out.weight"])
 
 
 def test_mixed_precision_keeps_float32_weights(tmp_path: Path, tiny: RunConfig) -> None:

@@ -103,7 +103,7 @@ def sample(
     limit: int = 100,
     use_cache: bool = True,
 ) -> list[str]:
-    """Sample continuations of a prompt, each up to a stop symbol or `limit` new tokens, which may be more than a block."""
+    """Sample continuations of a prompt, each up to a stop symbol or `limit` new tokens; models of words stop at the block."""
     require_seed(seed)
     if count < 1 or limit < 1:
         raise UserError("samples need a count and a limit of at least 1")
@@ -116,7 +116,7 @@ def sample(
         )
     choose = _by_chance(tokenizer, count, temperature, top_k, seed)
     with eval_mode(model):
-        beyond = limit > model.config.block_size
+        beyond = not tokenizer.words  # sentences end with the block
         written = generate(model, torch.tensor([begin] * count), limit, tokenizer.stops, use_cache, choose, beyond)
     first = len(begin) - len(tokenizer.encode(prompt))
     return [tokenizer.decode([*begin[first:], *ids]) for ids in written]

@@ -17,8 +17,9 @@ import torch
 from attnlab import corpora, devices, registry, shards, usercode
 from attnlab.config import ModelConfig, RunConfig, Settings, Stage, merge, require_seed, restore
 from attnlab.corpora import Corpus, Question, RunningText
-from attnlab.errors import CheckpointError, ConfigError, DataError
+from attnlab.errors import CheckpointError, ConfigError, DataError, UserError
 from attnlab.folders import locked, note_without_manifest, refuse_existing
+from attnlab.machine import cores
 from attnlab.model import LanguageModel, load_model, meta_model
 from attnlab.processes import Ranks, process_group, restarted
 from attnlab.records import optional
@@ -326,7 +327,12 @@ def resume(run: Run, show: Show = QUIET, *, trust_code: bool = False, device: st
         return run
     with usercode.trusting(trust_code):
         config = stored_config(run)
-        config = replace(config, train=replace(config.train, device=device or config.train.device))
+        threads = min(config.train.threads, max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        if threads < config.train.threads:
+            show.line(
+                f"note: {threads} instead of {config.train.threads} threads per process: losses are rounded differently"
+            )
+        config = replace(config, train=replace(config.train, device=device or config.train.device, threads=threads))
         with process_group(_choose_device(config)) as ranks:
             return _resume(run, config, ranks, show)
 
@@ -363,14 +369,13 @@ def _choose_device(config: RunConfig) -> torch.device:
     return device
 
 
-def _unfinished(path: Path | None, stem: str, config: RunConfig) -> Run | None:
-    """The run that this process was training before it was started again."""
+def _interrupted(path: Path | None, stem: str, config: RunConfig) -> Run | None:
+    """The run that this process was training before it was started again; it may even be complete."""
     if not restarted():
         return None
     number = int(unused_path(stem).name.rsplit("-", 1)[1]) - 1
     run = Run(path or unused_path(stem).with_name(f"{stem}-{number}"))
-    same = run.path.exists() and not run.complete and replace(stored_config(run), model=config.model) == config
-    return run if same else None
+    return run if run.path.exists() and replace(stored_config(run), model=config.model) == config else None
 
 
 def begin(
@@ -386,8 +391,8 @@ def begin(
     require_packages(config.train.loggers)
     with process_group(_choose_device(config)) as ranks:
         stem = f"{stage}-{config.preset}"
-        if unfinished := _unfinished(out, stem, config):
-            return _resume(unfinished, config, ranks, show)
+        if interrupted := _interrupted(out, stem, config):
+            return _resume(interrupted, config, ranks, show)
         run = Run(out or unused_path(stem))
         refuse_existing(run.path)
         ranks.wait()  # all processes have checked before the first creates the folder
@@ -428,7 +433,10 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
     for name in dict.fromkeys(config.model.mechanisms):
         if defect := registry.find("mechanism", name).defect:
             show.line(f"{name} is wrong on purpose, its loss is invalid: {defect}")
-    return Trainer(run, model, tokenizer, task, config, ranks, _dev_set(config, sources, task, tokenizer, show))
+    dev = _dev_set(config, sources, task, tokenizer, show)
+    if config.train.patience and not dev:
+        raise UserError("train.patience needs held-out data to stop by: give --dev")
+    return Trainer(run, model, tokenizer, task, config, ranks, dev)
 
 
 def _dev_set(config: RunConfig, sources: Sources, task: Task, tokenizer: Tokenizer, show: Show) -> DevSet | None:

@@ -98,6 +98,10 @@ _HINTS = {
 }
 
 
+def _warn(message: str) -> None:
+    warnings.warn(" ".join(message.split()), AttnlabWarning, stacklevel=2)
+
+
 class Trackers:
     """The trackers of a run."""
 
@@ -124,8 +128,7 @@ class Trackers:
             action(self.trackers[name])
         except Exception as error:  # whatever a service or its package raises must not end the training
             del self.trackers[name]
-            message = f"{name} failed and is switched off for this run: {error}; metrics.jsonl has everything"
-            warnings.warn(message, AttnlabWarning, stacklevel=3)
+            _warn(f"{name} failed and is switched off: {error}; metrics.jsonl has everything")
 
 
 @contextmanager
@@ -138,7 +141,7 @@ def tracking(names: Sequence[str], run: Path, settings: Mapping[str, Any], step:
             try:
                 trackers.trackers[name] = _MAKE[name](run, settings, step)
             except Exception as error:  # whatever a package raises, such as a missing key
-                raise UserError(f"{name} cannot be used ({error}): {_HINTS[name]}, or leave it out of --log") from None
+                _warn(f"{name} cannot be used: {error}; {_HINTS[name]}")
         yield trackers
 
 

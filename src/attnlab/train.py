@@ -44,7 +44,7 @@ from attnlab.folders import (
 from attnlab.kernels import vocabulary
 from attnlab.machine import cores, memory_held
 from attnlab.model import LanguageModel, load_weights, model_files, read_tensors, to_bytes
-from attnlab.processes import Ranks, distribute, full, no_sync, shares_of
+from attnlab.processes import Ranks, distribute, full, full_tensor, no_sync, shares_of
 from attnlab.runs import FORMAT, MetricsMark, Run
 from attnlab.taps import eval_mode
 from attnlab.tasks import Example, Task
@@ -212,7 +212,10 @@ class _Batch:
 
 
 class Average:
-    """The exponential moving average of the weights, which is validated and saved in their place."""
+    """The exponential moving average of the weights, which is validated and saved in their place.
+
+    Early in a run the decay is smaller, (1 + step) / (10 + step), so that the random weights of the start are soon forgotten.
+    """
 
     def __init__(self, model: LanguageModel, decay: float) -> None:
         self.decay = decay
@@ -220,9 +223,10 @@ class Average:
         self.tensors = {name: weight.detach().clone() for name, weight in self.weights.items()}
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Take in the present weights."""
-        torch._foreach_lerp_(list(self.tensors.values()), list(self.weights.values()), 1 - self.decay)
+    def update(self, step: int) -> None:
+        """Take in the weights after a step, counted from 1."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.tensors.values()), list(self.weights.values()), 1 - decay)
 
     @torch.no_grad()
     def swap(self) -> None:
@@ -379,6 +383,7 @@ class Trainer:
         """Train to the end, and write the model and the result."""
         self._compile(note)
         self.model.train()
+        stopped = False
         logs = self.settings.loggers if self.ranks.first else ()
         with (
             _stop_requests() as received,
@@ -387,7 +392,7 @@ class Trainer:
         ):
             started = time.perf_counter() - self.seconds
             for batch in self._batches():
-                if self.stopped_early:
+                if stopped := self.out_of_patience:
                     break
                 rate = optim.rate_at(batch.progress, self.settings)
                 loss, norm = self.train_step(batch.examples, rate)
@@ -410,14 +415,14 @@ class Trainer:
                     self._stop(received)
                 if save or self.step % self.settings.checkpoint_every == 0:
                     self.checkpoint()
-        if self.stopped_early:
-            note(f"stopped early: no better than step {self.best_step} in {self.stale} validations")
-        self._finish()
+        if stopped:
+            note(f"stopped early: {self.stale} validations without improvement since step {self.best_step}")
+        self._finish(stopped)
 
     # Validation
 
     @property
-    def stopped_early(self) -> bool:
+    def out_of_patience(self) -> bool:
         """Whether validation has not improved for too long."""
         return 0 < self.settings.patience <= self.stale
 
@@ -449,7 +454,8 @@ class Trainer:
 
     def _dev_loss(self, dev: DevSet) -> float:
         """The mean loss per held-out target, computed by all processes together."""
-        batches = self.group(dev.examples, np.random.default_rng(0))
+        lengths = [len(one.ids) for one in dev.examples]
+        batches = make_batches(lengths, self.settings.tokens_per_batch, np.random.default_rng(0))
         total = 0.0
         for first in range(0, len(batches), self.ranks.world):
             at = first + self.ranks.rank
@@ -473,11 +479,13 @@ class Trainer:
     def _sample(self, dev: DevSet) -> str | None:
         """What the model writes: the answer to a held-out question, or text."""
         if self.settings.shard or not self.ranks.first:
-            return None
+            return None  # sharded weights are there only while all processes compute
         if dev.questions:
             asked = dev.questions[self.validations % len(dev.questions)]
             return f"{asked.question} {answer_all(self.model, self.tokenizer, [asked.question])[0]}"
-        first = dev.examples[self.validations % len(dev.examples)].ids[:_PROMPT]
+        first = dev.examples[self.validations % len(dev.examples)].ids[
+            : min(_PROMPT, self.model.config.block_size // 4)
+        ]
         special = (self.tokenizer.start, self.tokenizer.pad, *self.tokenizer.stops)
         prompt = self.tokenizer.decode([int(token) for token in first if token not in special])
         return sample(self.model, self.tokenizer, prompt, 1, seed=self.validations)[0]
@@ -518,15 +526,18 @@ class Trainer:
             total += float(loss.item())
         for optimizer in self.optimizers.values():
             self.scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip or math.inf)
-        optim.set_rates(self.optimizers, rate)
+        norm = float(full_tensor(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip or math.inf)))
+        if math.isfinite(norm) or not self.scaler.is_enabled():
+            optim.set_rates(self.optimizers, rate)
+            for optimizer in self.optimizers.values():
+                self.scaler.step(optimizer)
+            if self.average:
+                self.average.update(self.step + 1)
+        # Otherwise fp16 has overflowed: the whole step is left out, and the loss is scaled less from now on.
         for optimizer in self.optimizers.values():
-            self.scaler.step(optimizer)
             optimizer.zero_grad()
         self.scaler.update()
-        if self.average:
-            self.average.update()
-        return total, float(full({"norm": norm})["norm"])
+        return total, norm
 
     def _loss(self, module: Callable[..., Tensor], examples: Sequence[Example]) -> Tensor:
         """The summed loss of examples."""
@@ -588,11 +599,12 @@ class Trainer:
 
     def _stop(self, received: list[int]) -> None:
         self.checkpoint()
-        reason = "SIGTERM" if received[:1] == [signal.SIGTERM] else "Ctrl-C"
+        reason = signal.Signals(received[0]).name if received else "a signal"
+        reason = {"SIGINT": "Ctrl-C"}.get(reason, reason)
         command = f"attnlab resume {shlex.quote(str(self.run.path))}"
         raise Interrupted(f"stopped by {reason} at step {self.step}; all is saved. Resume with: {command}")
 
-    def _finish(self) -> None:
+    def _finish(self, stopped_early: bool) -> None:
         """Write the model and the result (first process only)."""
         with self._averaged():
             files = self._model_files()
@@ -612,7 +624,7 @@ class Trainer:
                 "peak_memory": memory_held("VmHWM"),  # of this process, libraries included
                 "device": str(self.device),
                 "precision": self.settings.precision,
-                **self._validated(),
+                **({**self._validated(), "stopped_early": stopped_early} if self.validations else {}),
             }
             self.run.tidy_checkpoints(self.step)
             best = self.run.path / "best"
@@ -625,11 +637,8 @@ class Trainer:
 
     def _validated(self) -> dict[str, Any]:
         """The part of the result that is about validation."""
-        if not self.validations:
-            return {}
         return {
             "best_dev_loss": self.best_loss,
             "best_step": self.best_step,
-            "stopped_early": self.stopped_early,
             "validation_seconds": round(self.validating, 1),
         }

@@ -139,14 +139,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def respell(arguments: Sequence[str]) -> list[str]:
-    """Arguments with options in their shown spelling: underscores and old names are accepted too."""
+    """Arguments with options in their shown spelling: underscores and other names are accepted too."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    return [*(_respell(one) if one.startswith("--") else one for one in arguments[:end]), *arguments[end:]]
+    given = [_respell(one) if one.startswith("--") else one for one in arguments[:end]]
+    for place, (one, value) in enumerate(zip(given, [*given[1:], ""], strict=True)):
+        if one == "--compile" and value not in ("true", "false"):  # a setting, which takes a value
+            given[place] = "--compile=true"
+    return [*given, *arguments[end:]]
 
 
 def _respell(argument: str) -> str:
-    if argument == "--compile":  # a setting, which takes a value
-        return "--compile=true"
     name, equals, value = argument.partition("=")
     if "." not in name:
         name = name.replace("_", "-")

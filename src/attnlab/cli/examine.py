@@ -45,10 +45,9 @@ def evaluate(
     from attnlab.devices import choose_device
     from attnlab.folders import to_json, write_folder
     from attnlab.model import load_model
-    from attnlab.runs import Run
 
     target = output_folder(out, "evaluate", "an examination")
-    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code, device=choose_device(device))
+    model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
     examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
     summary = {"run": str(folder), "exam": exam, **examination.summary()}
     write_folder(target, "evaluation", {"predictions.txt": examination.lines(), "result.json": to_json(summary)})
@@ -243,9 +242,8 @@ def generate(
     from attnlab import evaluate
     from attnlab.devices import choose_device
     from attnlab.model import load_model
-    from attnlab.runs import Run
 
-    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code, device=choose_device(device))
+    model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
     texts = evaluate.sample(
         model, tokenizer, prompt, n, temperature=temperature, top_k=top_k, seed=seed, limit=max_new_tokens
     )

@@ -285,7 +285,7 @@ def _held_out(settings: RunConfig, dev: str | None) -> tuple[RunConfig, str | No
 def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
     """Run this command again in several processes, and end with their exit code; return if it is one of them."""
     at_least_one("processes", count)
-    if count == 1 or "WORLD_SIZE" in os.environ:
+    if count == 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return
     from attnlab.launcher import launch
     from attnlab.runs import unused_path
@@ -322,8 +322,8 @@ def finetune(
     if start and "model" in values:
         raise UserError("the model comes from the run: leave out --model settings, or pretrain another run with them")
     stage: Stage = "finetune" if start else "scratch"
-    _in_processes(processes, out, f"{stage}-{preset}")
     settings = resolve(preset, stage, config, values)
+    _in_processes(processes, out, f"{stage}-{preset}")
     with display("finetune", console) as show:
         done = stages.finetune(settings, start, facts, corpus, out, show, dev=dev, trust_code=trust_code)
     _report_training(done)
