@@ -22,6 +22,8 @@ from attnlab.machine import end_with_parent
 
 PROGRAM = (sys.executable, "-P", "-m", "attnlab")
 RESTARTS = 3
+# Without torch's advice not to look for unused parameters, which some mechanisms have.
+QUIET = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
 _GRACE = 10.0  # seconds for the others to end after one has failed
 _POLL = 0.05  # seconds
 
@@ -62,6 +64,7 @@ def _run(processes: int, arguments: Sequence[str], restarts: int) -> tuple[list[
     """
     shared = {
         **os.environ,
+        **QUIET,
         "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "MASTER_ADDR": "127.0.0.1",

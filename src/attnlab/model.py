@@ -158,49 +158,39 @@ class Block(nn.Module):
         self.hook_resid_pre, self.hook_resid_mid, self.hook_resid_post = Tap(), Tap(), Tap()
         self.hook_attn_out, self.hook_mlp_out = Tap(), Tap()
 
-    def attend(
-        self,
-        x: Float[Tensor, "B T D"],
-        padding: Bool[Tensor, "B S"] | None,
-        cache: Any,
-        packing: Packing | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """Add the attention over the tokens to the residual stream."""
-        x = self.hook_resid_pre(x)
-
-        def attention(rows: Tensor, hidden: Tensor | None) -> Tensor:
-            # A mechanism may take forward(x) alone: padding and cache are passed only if there are any.
-            given = {name: value for name, value in (("padding", hidden), ("cache", cache)) if value is not None}
-            return self.attn(rows, **given)
-
-        normed = self.norm1(x)
-        return self._add(x, packing.attend(attention, normed, padding) if packing else attention(normed, padding))
-
-    def cross_attend(
-        self, x: Float[Tensor, "B T D"], source: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B 1 T N"], cache: Any
-    ) -> Float[Tensor, "B T D"]:
-        """Add the attention over another sequence to the residual stream."""
-        assert isinstance(self.attn, Attention)
-        x = self.hook_resid_pre(x)
-        return self._add(x, self.attn.across(self.norm1(x), self.norm1(source), mask, cache))
-
-    def _add(self, x: Tensor, attended: Tensor) -> Tensor:
-        return self.hook_resid_mid(x + self.hook_attn_out(self.dropout(attended)))
-
-    def feed_forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        """Add the MLP's output to the residual stream."""
-        return self.hook_resid_post(x + self.hook_mlp_out(self.dropout(self.mlp(self.norm2(x)))))
-
     def forward(
         self,
         x: Float[Tensor, "B T D"],
         padding: Bool[Tensor, "B S"] | None,
         cache: Any,
         packing: Packing | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """Return the residual stream after this block."""
-        x = self.attend(x, padding, cache, packing)
-        return self.feed_forward(x)
+        wanted: Bool[Tensor, "B T"] | None = None,
+        across: tuple[Tensor, Tensor] | None = None,
+    ) -> Float[Tensor, "B T D"] | Float[Tensor, "N D"]:
+        """Return the residual stream after this block, for all tokens or only for those `wanted`.
+
+        With `across`, a sequence [B, S, D] and a mask, tokens attend to that sequence and not to each other.
+        """
+        x = self.hook_resid_pre(x)
+        normed = self.norm1(x)
+        if across is None:
+            attended = self._attend(normed, padding, cache, packing)
+        else:
+            assert isinstance(self.attn, Attention)
+            attended = self.attn.across(normed, self.norm1(across[0]), across[1], cache)
+        x = self.hook_resid_mid(x + self.hook_attn_out(self.dropout(attended)))
+        x = x if wanted is None else x[wanted]
+        return self.hook_resid_post(x + self.hook_mlp_out(self.dropout(self.mlp(self.norm2(x)))))
+
+    def _attend(self, x: Tensor, padding: Tensor | None, cache: Any, packing: Packing | None) -> Tensor:
+        """Return the outputs of attention over the tokens of a row, or of a document."""
+
+        def attention(rows: Tensor, hidden: Tensor | None) -> Tensor:
+            # A mechanism may take forward(x) alone: padding and cache are passed only if there are any.
+            given = {name: value for name, value in (("padding", hidden), ("cache", cache)) if value is not None}
+            return self.attn(rows, **given)
+
+        return packing.attend(attention, x, padding) if packing else attention(x, padding)
 
 
 def _attend_through_latents(
@@ -210,8 +200,9 @@ def _attend_through_latents(
     padding: Bool[Tensor, "B S"] | None,
     caches: Sequence[Any],
     share: int,
-) -> Float[Tensor, "B T D"]:
-    """A Perceiver up to its last attention: the first block reads tokens into latents, the last reads from the latents.
+    wanted: Bool[Tensor, "B T"] | None,
+) -> Float[Tensor, "B T D"] | Float[Tensor, "N D"]:
+    """Apply the blocks of a Perceiver: the first reads tokens into latents, the last reads from the latents.
 
     Each latent covers `share` tokens and reads all tokens up to the end of its share; a token reads the latents whose share
     has ended. So nothing comes from the future, and the latents of a text do not change while it is being generated.
@@ -225,10 +216,11 @@ def _attend_through_latents(
     if padding is not None:
         reads = reads & ~padding[:, None, None, :]
     y = latents[start // share : end // share].expand(len(x), -1, -1)
-    y = first.feed_forward(first.cross_attend(y, x, reads, caches[0]))
+    y = first(y, None, caches[0], across=(x, reads))
     for block, cache in zip(middle, caches[1:-1], strict=True):
-        y = block(y, None, cache) if y.shape[1] else y
-    return last.cross_attend(x, y, (ends <= place[start + 1 :, None])[None, None], caches[-1])
+        # A sharded block is called by all processes, since others may have longer texts.
+        y = block(y, None, cache) if y.shape[1] or hasattr(block, "unshard") else y
+    return last(x, None, caches[-1], wanted=wanted, across=(y, (ends <= place[start + 1 :, None])[None, None]))
 
 
 class LanguageModel(nn.Module):
@@ -314,13 +306,11 @@ class LanguageModel(nn.Module):
         x = self._embed(ids, start, packing)
         blocks, of_block = self._layers, list(caches) if caches else [None] * len(self.blocks)
         if self.latents is None:
-            for block, cache in zip(blocks[:-1], of_block[:-1], strict=True):
-                x = block(x, padding, cache, packing)
-            x = blocks[-1].attend(x, padding, of_block[-1], packing)
+            for block, cache in zip(blocks, of_block, strict=True):
+                x = block(x, padding, cache, packing, wanted if block is blocks[-1] else None)
         else:
             share = self.config.block_size // self.config.bottleneck
-            x = _attend_through_latents(blocks, self.latents, x, padding, of_block, share)
-        x = blocks[-1].feed_forward(x if wanted is None else x[wanted])
+            x = _attend_through_latents(blocks, self.latents, x, padding, of_block, share, wanted)
         return self.hook_final(self.norm(x))
 
     def _pack(self, documents: Int[Tensor, "B T"] | None, caches: Sequence[Any] | None) -> Packing | None:

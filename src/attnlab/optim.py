@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -172,26 +172,33 @@ def set_rates(optimizers: dict[str, torch.optim.Optimizer], share: float) -> Non
             group["lr"] = group["peak"] * share
 
 
+def _entries(optimizers: Mapping[str, torch.optim.Optimizer]) -> Iterator[tuple[str, int, str, Tensor]]:
+    """Yield optimizer, index, key and parameter of everything that the state of optimizers holds."""
+    for name, optimizer in optimizers.items():
+        for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+            for key in ("momentum",) if name == "muon" else ("step", "exp_avg", "exp_avg_sq"):
+                yield name, index, key, parameter
+
+
 def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the state of the optimizers as named full tensors on the CPU; all processes must call it."""
-    return full(
-        {
-            f"{name}/{index}/{key}": value
-            for name, optimizer in optimizers.items()
-            for index, entries in optimizer.state_dict()["state"].items()
-            for key, value in entries.items()
-        }
-    )
+    """Return the state of the optimizers as named full tensors on the CPU; all processes must call it.
+
+    Parameters that were never used have zeros, the state in which their optimizer begins.
+    """
+    states = {name: optimizer.state_dict()["state"] for name, optimizer in optimizers.items()}
+    found = {}
+    for name, index, key, parameter in _entries(optimizers):
+        entry = states[name].get(index)
+        if entry:
+            found[f"{name}/{index}/{key}"] = entry[key]
+        else:
+            found[f"{name}/{index}/{key}"] = torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
+    return full(found)
 
 
 def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
     """Load named full tensors into the optimizers; wrong shapes and non-finite values are errors."""
-    expected = {
-        f"{name}/{index}/{key}": parameter
-        for name, optimizer in optimizers.items()
-        for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
-        for key in (("momentum",) if name == "muon" else ("step", "exp_avg", "exp_avg_sq"))
-    }
+    expected = {f"{name}/{index}/{key}": parameter for name, index, key, parameter in _entries(optimizers)}
     states: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in optimizers}
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in expected or name not in tensors:

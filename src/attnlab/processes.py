@@ -13,13 +13,14 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,6 +28,8 @@ from attnlab.errors import PeerLost
 from attnlab.model import Block
 
 _BACKENDS = {"cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
+# Whether parameters of a sharded block have received a gradient in this step, by name.
+_used: WeakKeyDictionary[nn.Module, dict[str, bool]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -92,33 +95,59 @@ def restarted() -> bool:
 
 
 def distribute(module: nn.Module, ranks: Ranks, shard: bool = False) -> nn.Module:
-    """Copy a module to all processes, or shard it over them; sharding replaces the parameters: optimizers come after."""
-    if shard and ranks.world > 1:
+    """Copy a module to all processes, or shard it over them; sharding replaces the parameters: optimizers come after.
+
+    As in one process, parameters that a batch does not use have no gradient, and optimizers skip them.
+    """
+    if ranks.world == 1:
+        return module
+    if shard:
         return _shard(module, init_device_mesh(next(module.parameters()).device.type, (ranks.world,)))
-    return DistributedDataParallel(module) if ranks.world > 1 else module
+    # Which parameters a mechanism uses may depend on the length of its rows; most use all.
+    return DistributedDataParallel(module, find_unused_parameters=True)
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shard attention and MLP of every block, and then the rest.
-
-    A block is not sharded as a whole, since its weights are gathered when its forward is called, and a language model calls
-    other methods of its last block.
-    """
+    """Shard every block, and then the rest: weights are gathered once per call of a block, however it is computed."""
     # The residual stream is added to out of place, so that this advice does not apply.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for block in [one for one in module.modules() if isinstance(one, Block)]:
-        for part in (block.attn, block.mlp):
-            fully_shard(part, mesh=mesh)
-        register_fsdp_forward_method(block.attn, "across")
-    fully_shard(module, mesh=mesh)
+        fully_shard(block, mesh=mesh)
+        block.register_forward_pre_hook(_note_use)
+    root = fully_shard(module, mesh=mesh)
+    root.set_reduce_scatter_unused_params(True)  # all processes must reduce the same parameters
     return module
 
 
-def no_sync(module: nn.Module, last: bool) -> AbstractContextManager[None]:
+def _note_use(block: nn.Module, _given: object) -> None:
+    """Have every gathered parameter of a block note when it receives a gradient."""
+    used = _used.setdefault(block, {})
+    for name, parameter in block.named_parameters():
+        if name not in used:
+            used[name] = False
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: used.update({name: True}))
+
+
+def _drop_unused(module: nn.Module, ranks: Ranks) -> None:
+    """Remove the gradients of parameters that no process has used."""
+    blocks = [one for one in module.modules() if isinstance(one, Block)]
+    names = [(block, name) for block in blocks for name in _used[block]]
+    processes = ranks.total(*(_used[block][name] for block, name in names))
+    for (block, name), count in zip(names, processes, strict=True):
+        _used[block][name] = False
+        if not count:
+            block.get_parameter(name).grad = None
+
+
+@contextmanager
+def no_sync(module: nn.Module, last: bool) -> Iterator[None]:
     """Leave gradients of a part of a batch unsynchronised, unless it is the last part."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
-    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
+    with module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext():
+        yield
+    if isinstance(module, FSDPModule) and last:
+        _drop_unused(module, Ranks(distributed.get_rank(), distributed.get_world_size()))
 
 
 def full(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
