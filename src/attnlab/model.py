@@ -184,13 +184,13 @@ class Block(nn.Module):
 
     def _attend(self, x: Tensor, padding: Tensor | None, cache: Any, packing: Packing | None) -> Tensor:
         """Return the outputs of attention over the tokens of a row, or of a document."""
-
-        def attention(rows: Tensor, hidden: Tensor | None) -> Tensor:
-            # A mechanism may take forward(x) alone: padding and cache are passed only if there are any.
-            given = {name: value for name, value in (("padding", hidden), ("cache", cache)) if value is not None}
-            return self.attn(rows, **given)
-
+        attention = partial(self._attention, cache)
         return packing.attend(attention, x, padding) if packing else attention(x, padding)
+
+    def _attention(self, cache: Any, x: Tensor, padding: Tensor | None) -> Tensor:
+        # A mechanism may take forward(x) alone: padding and cache are passed only if there are any.
+        given = {name: value for name, value in (("padding", padding), ("cache", cache)) if value is not None}
+        return self.attn(x, **given)
 
 
 def _attend_through_latents(

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from attnlab import stages, studies, train
-from attnlab.config import merge, preset_names
+from attnlab.config import merge
 from attnlab.corpora import Question, export, load_corpus, load_questions, sources
 from attnlab.errors import AttnlabWarning, CheckpointError, DataError, Interrupted, OutputExists, UserError
 from attnlab.folders import write_json, write_manifest
@@ -313,8 +313,8 @@ def small_plan(preset: str) -> recall.Plan:
     return replace(PLAN, corpus="people:20", facts="people:20:train", exam="people:20:test", preset=preset, given=given)
 
 
-@pytest.mark.parametrize("preset", sorted({*preset_names()} - {"nano-words"}))
-def test_every_preset_runs_through_the_study(preset: str, tmp_path: Path, console: Console) -> None:
+@pytest.mark.parametrize("preset", ["small", "mingpt-perceiver"])
+def test_presets_run_through_the_study(preset: str, tmp_path: Path, console: Console) -> None:
     result = recall.STUDY.begin(small_plan(preset), tmp_path / "study", console)
     assert (tmp_path / "study" / "report.html").is_file()
     assert (result["attention"] is None) == (preset == "mingpt-perceiver")  # its layers weigh latents, not tokens

@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 
 from attnlab.folders import read_json
+from attnlab.measure import audit
+from attnlab.model import LanguageModel
 from attnlab.studies import compare as comparing
-from attnlab.studies.compare import jobs
+from attnlab.studies.compare import estimating, jobs
 from attnlab.studies.compare.job import work
 
 SMALL: dict[str, Any] = {
@@ -18,7 +20,7 @@ SMALL: dict[str, Any] = {
     "train": {"epochs": 2.0, "tokens_per_batch": 512, "checkpoint_every": 20, "lr": 3e-3},
     "tokenizer": {"min_count": 1},
 }
-WORDS = {"corpus": "prose:200:train", "dev": "prose:200:dev", "task": "words", "given": SMALL}
+WORDS = {"corpus": "prose:100:train", "dev": "prose:100:dev", "task": "words", "given": SMALL}
 
 
 @pytest.fixture
@@ -34,6 +36,23 @@ def train_here(plan: comparing.Plan, folder: Path, _: Console) -> list[Any]:
     return []
 
 
+_audit, _audited = audit.audit_module, dict[tuple[str, str], audit.Report]()
+
+
+def audit_once(model: LanguageModel, name: str) -> audit.Report:
+    """Audit each mechanism once: audits have tests of their own."""
+    key = name, model.config.mechanism
+    return _audited.get(key) or _audited.setdefault(key, _audit(model, name=name))
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits once, estimates of time from one step."""
+    monkeypatch.setattr(audit, "audit_module", audit_once)
+    monkeypatch.setattr(estimating, "_STEPS", 1)
+    monkeypatch.setattr(estimating, "_BUDGET", 0.0)
+
+
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "try_all", train_here)
@@ -45,6 +64,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     folder = tmp_path_factory.mktemp("compared") / "study"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(jobs, "try_all", train_here)
+        patched.setattr(audit, "audit_module", audit_once)
         result = comparing.compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
     assert read_json(folder / "result.json") == result
     return folder, result
@@ -57,6 +77,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     given = {**SMALL, "train": {**SMALL["train"], "epochs": 1.0}}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(jobs, "try_all", train_here)
+        patched.setattr(audit, "audit_module", audit_once)
         result = comparing.compare(
             *("dot", "linear"),
             **{**WORDS, "given": given},

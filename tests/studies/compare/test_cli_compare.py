@@ -17,9 +17,10 @@ TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "
 SHORT = ["--train.epochs", "1", "--task.options.longest", "40"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_study_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "masking"
-    data = ["--corpus", "prose:200:train", "--dev", "prose:200:dev"]
+    data = ["--corpus", "prose:100:train", "--dev", "prose:100:dev"]
     assert call("run", "masking", "--seeds", "1", "--out", out, *data, *TINY, *SHORT) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "zero_mask" in said

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import signal
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rich.console import Console
 
 from attnlab import corpora, perplexity, stats
 from attnlab.config import ModelConfig
-from attnlab.errors import AttnlabError, UserError
+from attnlab.errors import AttnlabError, Interrupted, UserError
 from attnlab.folders import locked, read_json
 from attnlab.model import LanguageModel, load_model
 from attnlab.perplexity import SentenceLosses
@@ -33,6 +33,7 @@ from verbs import reseal
 pytestmark = pytest.mark.xdist_group("compared")  # they share what is trained
 
 Compared = tuple[Path, dict[str, Any]]
+TEXT: dict[str, Any] = {"corpus": "prose:100:train", "dev": "prose:100:dev"}
 
 
 def copied(compared: Compared, tmp_path: Path) -> tuple[Path, comparing.Plan]:
@@ -66,7 +67,7 @@ def test_figures_are_those_of_the_runs(compared: Compared) -> None:
             assert run["values"]["dev_token_perplexity"] == pytest.approx(losses.token_perplexity)
             assert specimen["values"]["dev_token_perplexity"]["each"][at] == run["values"]["dev_token_perplexity"]
             assert [step["loss"] for step in run["metrics"]] == [step["loss"] for step in there.metrics()]
-            lines = corpora.load_corpus("prose:200:dev").lines
+            lines = corpora.load_corpus("prose:100:dev").lines
             again = perplexity.sentence_losses(*load_model(there.model), lines, longest=100)
             assert again.losses == pytest.approx(losses.losses, abs=1e-5)
         assert specimen["values"]["peak_memory"]["mean"] > 1e8
@@ -120,29 +121,30 @@ def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
     assert values[0] == values[1]
 
 
-def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
+def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Ctrl-C reaches this process, which asks those of the runs to stop."""
     folder = tmp_path / "study"
     slow = {**small, "train": {**small["train"], "epochs": 400.0}}
-    code = (
-        "from attnlab.studies import compare as comparing; from attnlab.errors import Interrupted\n"
-        f"try: comparing.compare('dot', 'linear', seeds=1, jobs=2, out={str(folder)!r}, corpus='prose:100:train',"
-        f" dev='prose:100:dev', task='words', given={slow!r})\n"
-        "except Interrupted as error: print(error)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     metrics = folder / "dot" / "seed-0" / "metrics.jsonl"
-    for _ in range(600):
-        if metrics.is_file() and metrics.read_text().count("\n") > 3:
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert f"Resume with: attnlab resume {folder}" in said
+
+    def stop() -> None:
+        for _ in range(1200):
+            if metrics.is_file() and metrics.read_text().count("\n") > 3:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(Interrupted, match=f"Resume with: attnlab resume {folder}"):
+        comparing.compare("dot", "linear", seeds=1, jobs=2, out=folder, task="words", given=slow, **TEXT)
+    thread.join()
     stopped = Run.open(folder / "dot" / "seed-0")
     assert not stopped.complete
     assert stopped.checkpoints()
     # A shorter way to the end than the 400 epochs that were asked for.
     shorten(folder)
+    request.getfixturevalue("in_process")
     result = comparing.STUDY.resume(folder, read_json(folder / "study.json")["plan"], Console(quiet=True))
     assert [one["name"] for one in result["specimens"]] == ["dot", "linear"]
     assert result["comparisons"][0]["test"] == "for new sentences, with this one seed"
@@ -187,16 +189,16 @@ def test_two_at_once_on_one_folder_are_refused(compared: Compared, tmp_path: Pat
 def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Path) -> None:
     folder, result = compared
     names = [str(folder / name / f"seed-{seed}") for name in ("dot", "shared_qk") for seed in (0, 1)]
-    again = comparing.compare(*names, dev="prose:200:dev", out=tmp_path / "again")
+    again = comparing.compare(*names, dev="prose:100:dev", out=tmp_path / "again")
     assert [one["name"] for one in again["specimens"]] == ["dot", "shared_qk"]
     assert (
         again["specimens"][0]["values"]["dev_token_perplexity"]
         == result["specimens"][0]["values"]["dev_token_perplexity"]
     )
     with pytest.raises(UserError, match="no run of shared_qk with seed 1"):
-        comparing.make_plan(names[:3], data=comparing.Data(dev="prose:200:dev"))
+        comparing.make_plan(names[:3], data=comparing.Data(dev="prose:100:dev"))
     with pytest.raises(UserError, match="are both dot with seed 0"):
-        comparing.make_plan([names[0], *names], data=comparing.Data(dev="prose:200:dev"))
+        comparing.make_plan([names[0], *names], data=comparing.Data(dev="prose:100:dev"))
     with pytest.raises(UserError, match="finished runs only"):
         comparing.make_plan([names[0], "dot"])
 
@@ -212,11 +214,12 @@ def test_a_job_that_fails_says_why(compared: Compared, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("in_process")
 def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
-    given = {"model": {"n_layer": 1, "n_head": 2, "n_embd": 32}, "train": {"epochs": 2.0}}
-    result = comparing.compare("dot", "linear", seeds=1, quick=True, given=given, out=tmp_path / "study")
+    given = {"model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "vocab_size": 300}, "train": {"epochs": 2.0}}
+    world = {"corpus": "people:60", "facts": "people:60:train", "exam": "people:60:dev"}
+    result = comparing.compare("dot", "linear", seeds=1, given=given, out=tmp_path / "study", **world)
     assert result["figures"][0]["key"] == "accuracy"
     (one,) = result["comparisons"]
-    questions = len(corpora.load_questions("people:300:dev"))
+    questions = len(corpora.load_questions("people:60:dev"))
     assert one["details"]["questions"] == questions
     assert one["by_seed"][0]["mcnemar"]["questions"] == questions
     right = (tmp_path / "study" / "measured" / "dot" / "seed-0" / "right.csv").read_text().split()[1:]
@@ -225,7 +228,7 @@ def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mechanism", "same"), [("dot", True), ("additive", True), ("zero_mask", False)])
 def test_word_by_word_tells_who_looks_ahead(mechanism: str, same: bool) -> None:
-    lines = some(corpora.load_corpus("prose:200:dev").lines, 5)
+    lines = some(corpora.load_corpus("prose:100:dev").lines, 5)
     tokenizer = Tokenizer.train("word", lines, 0)
     torch.manual_seed(0)
     config = ModelConfig(

@@ -26,6 +26,7 @@ TEXT = Data("prose:100:train", "prose:100:dev")
 def test_time_follows_runs_and_epochs(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(estimating, "_BUDGET", 60.0)  # of a busy machine
+    monkeypatch.setattr(estimating, "_STEPS", 4)
     plan = make_plan(["dot", "linear"], task="words", data=TEXT, seeds=3, workers=2, given=small)
     found = estimate(plan)
     assert found is not None
@@ -49,7 +50,7 @@ def test_measuring_neither_logs_nor_compiles(small: dict[str, Any], monkeypatch:
 
     monkeypatch.setattr(train, "tracking", tracking)
     monkeypatch.setattr(torch, "compile", lambda *_, **__: logged.append("compiled"))
-    monkeypatch.setattr(estimating, "_STEPS", 2)
+    monkeypatch.setattr(estimating, "_BUDGET", 60.0)
     given = {**small, "train": {**small["train"], "log": "tensorboard", "compile": True}}
     assert estimate(make_plan(["dot", "linear"], task="words", data=TEXT, seeds=1, given=given)) is not None
     assert logged == [(), ()]

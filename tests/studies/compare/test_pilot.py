@@ -19,6 +19,8 @@ from attnlab.studies.compare import Plan, advise, make_plan, planning
 from attnlab.studies.compare.planning import Pilot
 from verbs import call, reseal
 
+pytestmark = pytest.mark.xdist_group("compared")  # they share what is trained
+
 Compared = tuple[Path, dict[str, Any]]
 PILOT = Pilot(
     folder="runs/pilot",
@@ -34,7 +36,7 @@ PILOT = Pilot(
 @pytest.fixture
 def words() -> Plan:
     """A plan on the data of the pilot `compared`."""
-    data = {"corpus": "prose:200:train", "dev": "prose:200:dev"}
+    data = {"corpus": "prose:100:train", "dev": "prose:100:dev"}
     return replace(make_plan(["dot", "shared_qk"], task="words", seeds=4), **data)
 
 
@@ -180,7 +182,7 @@ def test_mistakes_name_the_fix(compared: Compared, words: Plan, tmp_path: Path) 
 
 def test_the_command(compared: Compared, capsys: pytest.CaptureFixture[str]) -> None:
     folder, _ = compared
-    asked = ["compare", "dot", "shared_qk", "--task", "words", "--corpus", "prose:200:train", "--dev", "prose:200:dev"]
+    asked = ["compare", "dot", "shared_qk", "--task", "words", "--corpus", "prose:100:train", "--dev", "prose:100:dev"]
     asked += ["--tokenizer.min_count", "1", "--plan", "--pilot", str(folder)]
     assert call(*asked, "--difference", "0.05") == 0
     said = capsys.readouterr().out

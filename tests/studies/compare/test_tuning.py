@@ -82,7 +82,7 @@ def test_documents_are_not_torn_apart(tmp_path: Path) -> None:
     text = tmp_path / "dev.txt"
     blocks = ["".join(f"Sentence {number} of text {block} .\n" for number in range(3)) for block in range(40)]
     text.write_text("\n".join(blocks), encoding="utf-8")
-    data = comparing.Data("prose:200:train", str(text))
+    data = comparing.Data("prose:100:train", str(text))
     plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=0.001,0.002"])
     assert plan.clusters is not None
     assert len(set(plan.clusters)) + len(set(tuning_plan(plan).clusters or ())) == 40
@@ -148,10 +148,10 @@ def test_mistakes_in_tuning(more: dict[str, Any], says: str) -> None:
 
 
 def test_other_data_to_choose_on_leaves_all_for_the_verdict() -> None:
-    data = comparing.Data("prose:200:train", "prose:200:dev")
-    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], tune_on="prose:200:test")
-    assert (plan.part, tuning_plan(plan).dev, tuning_plan(plan).part) == ("all", "prose:200:test", "all")
-    assert len(plan.sentences) == len(plan.data.corpus("prose:200:dev").lines)
+    data = comparing.Data("prose:100:train", "prose:100:dev")
+    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], tune_on="prose:100:test")
+    assert (plan.part, tuning_plan(plan).dev, tuning_plan(plan).part) == ("all", "prose:100:test", "all")
+    assert len(plan.sentences) == len(plan.data.corpus("prose:100:dev").lines)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -215,8 +215,8 @@ def test_one_source_of_variation_changes_at_a_time(tuned: Compared) -> None:
 
 
 def test_the_verdict_is_not_taken_from_what_chose(tmp_path: Path) -> None:
-    data = comparing.Data("prose:200:train", "prose:200:dev")
-    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], tune_on="prose:200:dev")
+    data = comparing.Data("prose:100:train", "prose:100:dev")
+    plan = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], tune_on="prose:100:dev")
     with pytest.raises(UserError, match="to choose on are those of the verdict: give other data to --tune-on"):
         comparing.check(plan)
     taken = make_plan(["dot", "linear"], task="words", data=data, tune=["train.lr=1,2"], seeds=[1000, 1001])
