@@ -18,7 +18,7 @@ _ENDS = (".", "!", "?", '"', "”", "’", ")", "…")
 
 @dataclass(frozen=True)
 class Guess:
-    """A task with its options, and a clause that says why."""
+    """A task with its options, and a sentence that says why."""
 
     task: str
     options: dict[str, str]
