@@ -23,7 +23,7 @@ import torch
 from birthplaces import data_folder, options, split_questions
 from training import bucketed_step, padded_step
 
-from attnlab import corpora, evaluate, optim, stages, train
+from attnlab import corpora, evaluate, machine, optim, stages, train
 from attnlab.config import RunConfig, resolve
 from attnlab.kernels.counting import Counter
 from attnlab.model import LanguageModel, load_model
@@ -95,7 +95,7 @@ def main() -> None:
     sources = stages.Sources.read(str(data / "wiki.txt"), facts)
     config = resolve("small", given={"train": {"epochs": epochs}})
     torch.set_num_threads(train.choose_threads(config.model, 0))
-    train.retain_freed_memory()
+    machine.retain_freed_memory()
     work, seconds = theirs(sources, measured)
 
     run = stages.pretrain(config, str(data / "wiki.txt"), facts, folder / "run")

@@ -17,7 +17,7 @@ import torch
 from birthplaces import options
 from torch.nn import functional as F
 
-from attnlab import corpora, optim, train
+from attnlab import corpora, machine, optim, train
 from attnlab.config import resolve
 from attnlab.model import LanguageModel
 from attnlab.tasks import Example, TaskData, make_task
@@ -63,7 +63,7 @@ def main() -> None:
     given = parser.parse_args()
     config, corpus, rounds = resolve("mingpt"), corpora.load_corpus(given.corpus), given.rounds
     torch.set_num_threads(train.choose_threads(config.model, 0))
-    train.retain_freed_memory()
+    machine.retain_freed_memory()
     tokenizer = Tokenizer.train("char", corpus.lines, config.model.vocab_size)
     task = make_task(config.task, TaskData(tokenizer, BLOCK, corpus))
     models = [LanguageModel(config.model).train() for _ in range(2)]

@@ -33,14 +33,14 @@ from torch import Tensor
 
 from attnlab import ops, optim, stages
 from attnlab.config import RunConfig, resolve
-from attnlab.machine import environment
+from attnlab.machine import environment, retain_freed_memory
 from attnlab.model import LanguageModel
 from attnlab.processes import Ranks
 from attnlab.runs import Run
 from attnlab.stages import Sources
 from attnlab.tasks import Example, Task, TaskData, make_task
 from attnlab.tokenizers import Tokenizer
-from attnlab.train import IGNORED, SummedLoss, Trainer, retain_freed_memory
+from attnlab.train import IGNORED, SummedLoss, Trainer
 
 ROWS, LONGEST = 32, 100  # of the reports' batches
 MINGPT, BUCKETED, OURS = "minGPT's manner", "minGPT's, unpadded", "ours"

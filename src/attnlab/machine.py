@@ -44,6 +44,17 @@ def memory_held(field: str) -> int | None:
     return 1024 * int(match[1]) if match else None
 
 
+def retain_freed_memory() -> None:
+    """Have glibc retain freed memory: mapping large tensors anew at every step is expensive."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    trim_threshold, mmap_threshold = -1, -3
+    mallopt(mmap_threshold, 32 * 2**20)  # glibc's maximum
+    mallopt(trim_threshold, 2**31 - 1)
+
+
 def memory_free() -> int | None:
     """Return the bytes of memory that processes can still take; None if the system does not say."""
     try:

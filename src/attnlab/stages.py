@@ -19,7 +19,7 @@ from attnlab.config import ModelConfig, RunConfig, Settings, Stage, merge, requi
 from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import CheckpointError, ConfigError, DataError, UserError
 from attnlab.folders import locked, note_without_manifest, refuse_existing
-from attnlab.machine import cores
+from attnlab.machine import cores, retain_freed_memory
 from attnlab.model import LanguageModel, load_model, meta_model
 from attnlab.processes import Ranks, process_group, restarted
 from attnlab.records import optional
@@ -28,7 +28,7 @@ from attnlab.tasks import Example, Task, TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
 from attnlab.trackers import require_packages
-from attnlab.train import DevSet, Step, Trainer, choose_threads, retain_freed_memory, uniform_length
+from attnlab.train import DevSet, Step, Trainer, choose_threads, uniform_length
 from attnlab.word_split import split_words
 
 _Announce = Callable[[str], None]

@@ -7,7 +7,6 @@ losses it would have had. With several processes, each takes its share of the sa
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
@@ -75,17 +74,6 @@ class Step:
     def row(self) -> dict[str, Any]:
         """Return the line of metrics.jsonl."""
         return {key: value for key, value in self.__dict__.items() if value is not None}
-
-
-def retain_freed_memory() -> None:
-    """Have glibc retain freed memory: mapping large tensors anew at every step is expensive."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    trim_threshold, mmap_threshold = -1, -3
-    mallopt(mmap_threshold, 32 * 2**20)  # glibc's maximum
-    mallopt(trim_threshold, 2**31 - 1)
 
 
 def choose_threads(config: ModelConfig, asked: int) -> int:

@@ -65,10 +65,15 @@ class Broken(Mean):
 
 MAKERS = """
 import os
+import sys
 import torch
 from attnlab.measure.bench.cases import prepare_fields
 
+loaded = []
 def make(tokens, kind="", **fields):
+    if kind == "loading":
+        loaded[:] = loaded or sys.modules  # before the limit is set
+        return lambda: print(*{*sys.modules} - {*loaded}, file=open(fields["file"], "a"))
     if not kind:
         return prepare_fields(tokens=tokens, **fields)
     def one():
@@ -383,6 +388,15 @@ def test_the_memory_of_a_step_is_what_it_holds_at_once(probe: MemoryProbe) -> No
     assert megabytes("one", 100) == pytest.approx(100, abs=5)
     assert megabytes("after", 100) == pytest.approx(100, abs=5)
     assert megabytes("both", 100) == pytest.approx(200, abs=5)
+
+
+@linux
+def test_nothing_is_loaded_between_the_steps_of_a_child(probe: MemoryProbe, tmp_path: Path) -> None:
+    file = tmp_path / "loaded"
+    with MemoryProbe(probe.limit, maker=probe.maker, timed=True) as timed:
+        timed.measure({"tokens": 1, "kind": "loading", "file": str(file)})
+    assert [row for row in file.read_text().split("\n") if "attnlab" in row] == []
+    assert file.read_text().count("\n") == 4  # warm-up, memory and two for time
 
 
 @linux

@@ -30,10 +30,10 @@ from attnlab.errors import DataError, Interrupted, UserError
 from attnlab.folders import folders_above, refuse_existing, to_json, write_folder
 from attnlab.hf.loading import load, load_weights, locate, need_extra, quietly, render_card, require_reachable
 from attnlab.hf.settings import EncoderConfig
-from attnlab.machine import environment, require_single_process
+from attnlab.machine import environment, require_single_process, retain_freed_memory
 from attnlab.stages import QUIET, Show
 from attnlab.tokenizers import split_long_text
-from attnlab.train import choose_threads, retain_freed_memory
+from attnlab.train import choose_threads
 
 if TYPE_CHECKING:
     from transformers import RobertaForMaskedLM, RobertaTokenizer

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 
 from attnlab.errors import one_line
-from attnlab.machine import STATUS, end_with_parent, memory_held
+from attnlab.machine import STATUS, end_with_parent, memory_held, retain_freed_memory
 from attnlab.measure.bench import Point, format_bytes
 
 MAKER = "attnlab.measure.bench.cases:prepare_fields"
@@ -103,8 +103,6 @@ def watch(step: Step, threads: int = 1) -> tuple[int, float]:
 
 def _time_as_in_training(step: Step, threads: int) -> float:
     """Seconds of a step while memory is retained from step to step; the shorter of two, or one if it is slow."""
-    from attnlab.train import retain_freed_memory
-
     retain_freed_memory()
     now, times = clock(threads), list[float]()
     while len(times) < 2 and sum(times) < _SLOW:

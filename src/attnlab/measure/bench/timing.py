@@ -26,7 +26,7 @@ from typing import Literal, TypeVar
 import torch
 
 from attnlab.errors import UserError, one_line
-from attnlab.machine import environment
+from attnlab.machine import environment, retain_freed_memory
 from attnlab.measure.bench import (
     BenchResult,
     Budget,
@@ -42,7 +42,6 @@ from attnlab.measure.bench import (
 )
 from attnlab.measure.bench.cases import LEAST_TOKENS, Case, Inputs, Step, forms_pattern, prepare
 from attnlab.measure.bench.memory import MAKER, WARM_UP_TOKENS, MemoryProbe, clock, measurable
-from attnlab.train import retain_freed_memory
 
 _SHORTEST, LONGEST = 256, 2**22  # tokens, for a budget
 _ENOUGH_SECONDS = 3.0  # of runs of one case at one length
