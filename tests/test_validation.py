@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from attnlab import devices, optim, stages, train
-from attnlab.config import RunConfig, TrainConfig
+from attnlab.config import RunConfig, TrainConfig, resolve
 from attnlab.corpora import load_questions
 from attnlab.errors import AttnlabWarning, ConfigError, UserError
 from attnlab.evaluate import examine, sample

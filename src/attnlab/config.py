@@ -170,7 +170,7 @@ class TrainConfig:
     shard: bool = setting(False, "shard the weights over the processes (FSDP2), for models that do not fit")
     accumulate: int = setting(1, "parts of a batch that are computed one after the other, to save memory")
     ema: float = setting(0.0, "decay of the average of the weights, such as 0.999, which becomes the model; 0: none")
-    validate_every: int = setting(0, "steps between validations; 0: after every epoch, and every 1,000 steps")
+    validate_every: int = setting(0, "steps between validations; 0: after epochs, as often as costs less than 2 %")
     validate_tokens: int = setting(100_000, "held-out tokens per validation, evenly spread; 0: all")
     patience: int = setting(0, "validations without improvement before training stops; 0: train to the end")
     sample_every: int = setting(0, "validations between samples, which are shown and logged; 0: none")

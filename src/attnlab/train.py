@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,7 +52,9 @@ from attnlab.tokenizers import Tokenizer
 from attnlab.trackers import tracking
 
 IGNORED = -100  # ignored target
-_VALIDATE_EVERY = 1000  # steps at most, in long epochs
+_VALIDATE_EVERY = 1000  # steps, in long epochs
+_TRAINED_PER_VALIDATED = 20  # tokens; a validated one costs a third, so that validation takes less than 2 % of the time
+_COST_OF_ANSWERS = 4  # tokens that reading takes as long as writing the answer takes, per token of question and answer
 _PROMPT = 8  # held-out tokens that a sample begins with
 
 
@@ -137,6 +140,12 @@ class DevSet:
 
     examples: Sequence[Example]
     questions: tuple[Question, ...] = ()
+
+    @cached_property
+    def cost(self) -> int:
+        """The time of a validation, as a number of tokens to read."""
+        tokens = sum(len(one.ids) for one in self.examples)
+        return tokens * (1 + _COST_OF_ANSWERS) if self.questions else tokens
 
     def spread(self, tokens: int) -> DevSet:
         """Return about so many tokens of it, evenly spread (0: all); questions go with their examples."""
@@ -258,7 +267,7 @@ class Trainer:
         self.dev = dev.spread(self.settings.validate_tokens) if dev else None
         self.step = self.epoch = self.position = self.tokens = 0
         self.seconds = self.validating = 0.0  # seconds in all, and of validation
-        self.validations = self.best_step = 0
+        self.validations = self.best_step = self.validated_at = 0  # validated_at: tokens at the last validation
         self.best_loss: float | None = None
         self.stale = 0  # validations since the best
         self.saved = time.monotonic()  # when the last checkpoint was written
@@ -285,7 +294,14 @@ class Trainer:
         self.saved = time.monotonic()
 
     _COUNTERS = ("step", "epoch", "position", "tokens", "seconds")
-    _VALIDATION = ("validating", "validations", "best_step", "best_loss", "stale")  # missing in older checkpoints
+    _VALIDATION = (
+        "validating",
+        "validations",
+        "validated_at",
+        "best_step",
+        "best_loss",
+        "stale",
+    )  # missing in older checkpoints
 
     def _model_files(self) -> dict[str, bytes]:
         """The files of a model folder; all processes must call it."""
@@ -416,9 +432,12 @@ class Trainer:
 
     def _is_due(self, batch: _Batch) -> bool:
         """Whether to validate after a batch; always after the last."""
-        every = self.settings.validate_every
-        ended = batch.final or (batch.ends_epoch and not every)
-        return self.dev is not None and (ended or self.step % (every or _VALIDATE_EVERY) == 0)
+        if self.dev is None or batch.final:
+            return self.dev is not None
+        if every := self.settings.validate_every:
+            return self.step % every == 0
+        ended = batch.ends_epoch or self.step % _VALIDATE_EVERY == 0
+        return ended and self.tokens - self.validated_at >= _TRAINED_PER_VALIDATED * self.dev.cost
 
     def _validate(self, now: Step) -> Step:
         """Validate, keep the best model, and return the step with what was found."""
@@ -427,7 +446,7 @@ class Trainer:
         with eval_mode(self.model), torch.no_grad(), self._averaged():
             loss = self._dev_loss(self.dev)
             accuracy = self._dev_accuracy(self.dev)
-            self.validations += 1
+            self.validations, self.validated_at = self.validations + 1, self.tokens
             shown = self.settings.sample_every and self.validations % self.settings.sample_every == 0
             text = self._sample(self.dev) if shown else None
             if self.best_loss is None or loss < self.best_loss:
