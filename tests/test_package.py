@@ -83,8 +83,9 @@ def test_the_prose_of_the_documents_is_wrapped_at_100_columns() -> None:
 def test_the_readmes_python_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As written, but for a model small enough to train at once."""
+    """As written, but for a world and a model small enough to train at once."""
     (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    block = block.replace('"people', '"people:60')
     monkeypatch.chdir(tmp_path)
     tiny = {"model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "vocab_size": 300}, "train": {"epochs": 0.1}}
     real = attnlab.resolve
@@ -178,7 +179,8 @@ def test_a_mechanism_of_ones_own_is_as_easy_as_told(tmp_path: Path, monkeypatch:
     (command,) = re.findall(r"^attnlab (pretrain .*)$", page, flags=re.MULTILINE)
     words = shlex.split(command)
     words[words.index("people:300")] = "people:60"
-    cli.main([*words, "--model.n_embd", "32", "--model.n_head", "2", "--out", "run"])
+    words[words.index("--train.epochs") + 1] = "1"
+    cli.main([*words, "--model.n_embd", "32", "--model.n_head", "2", "--model.vocab_size", "300", "--out", "run"])
     model, _ = attnlab.load_model("run")
     assert model.blocks[1].attn.strength == 0.5
 

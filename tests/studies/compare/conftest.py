@@ -16,7 +16,7 @@ from attnlab.studies.compare import estimating, jobs
 from attnlab.studies.compare.job import work
 
 SMALL: dict[str, Any] = {
-    "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 64},
+    "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 32},
     "train": {"epochs": 2.0, "tokens_per_batch": 512, "checkpoint_every": 20, "lr": 3e-3},
     "tokenizer": {"min_count": 1},
 }

@@ -13,8 +13,8 @@ from attnlab.studies import MODULES, ready
 from attnlab.studies.compare import Data
 from verbs import call
 
-TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "--model.block_size", "64"]
-SHORT = ["--train.epochs", "1", "--task.options.longest", "40"]
+TINY = ["--model.n_layer", "1", "--model.n_head", "2", "--model.n_embd", "16", "--model.block_size", "32"]
+SHORT = ["--train.epochs", "1", "--task.options.longest", "30"]
 
 
 @pytest.mark.usefixtures("in_process")
@@ -27,7 +27,7 @@ def test_a_study_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "sees the future" in said
     result = read_json(out / "result.json")
     assert result["study"] == "masking"
-    assert result["settings"]["dot"]["task"]["options"] == {"padded": True, "replacement": True, "longest": "40"}
+    assert result["settings"]["dot"]["task"]["options"] == {"padded": True, "replacement": True, "longest": "30"}
     assert result["settings"]["dot"]["train"]["rows_per_batch"] == 32
     assert call("runs", tmp_path, "--json") == 0
     (listed,) = json.loads(capsys.readouterr().out)

@@ -137,7 +137,7 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path, req
     thread = threading.Thread(target=stop)
     thread.start()
     with pytest.raises(Interrupted, match=f"Resume with: attnlab resume {folder}"):
-        comparing.compare("dot", "linear", seeds=1, jobs=2, out=folder, task="words", given=slow, **TEXT)
+        comparing.compare("dot", "linear", seeds=1, jobs=1, out=folder, task="words", given=slow, **TEXT)
     thread.join()
     stopped = Run.open(folder / "dot" / "seed-0")
     assert not stopped.complete
