@@ -223,6 +223,9 @@ def test_unknown_trackers_and_devices_are_refused(tmp_path: Path, tiny: RunConfi
 
 
 def test_a_service_that_is_not_there_is_left_out(tmp_path: Path, tiny: RunConfig, monkeypatch: Any) -> None:
+    import wandb
+
+    wandb.teardown()  # it remembers the mode of an earlier run
     monkeypatch.setenv("WANDB_API_KEY", "x")  # of the wrong length
     monkeypatch.setenv("WANDB_MODE", "online")
     with pytest.warns(AttnlabWarning, match="wandb cannot be used: .*; log in with `wandb login`"):
