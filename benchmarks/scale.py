@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py [--rounds 3]
 
-Measured on this machine: tokens per second of a training process (one thread, preset `small`, task `text`), the time in which
-two processes add up their gradients, tokens per document and characters per token of the built-in people. Projected from that:
+Measured on this machine: tokens per CPU second of training (one thread, preset `small`, task `text`), the time in which two
+processes add up their gradients, tokens per document and characters per token of the built-in people. Projected from that:
 time and storage of one epoch for other numbers of processes and documents, under assumptions that are printed.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -34,16 +35,27 @@ PROCESSES, DOCUMENTS = (1, 8, 1000), (10**6, 10**7, 10**8, 10**9)
 
 
 def training_rate() -> tuple[float, int]:
-    """Tokens per second of one process with one thread, and its number of parameters."""
+    """Tokens per CPU second of one process with one thread, and its number of parameters.
+
+    The difference of a longer and a shorter run: neither the start nor other programs of the machine count.
+    """
+    spent, tokens, parameters = [], [], 0
     with tempfile.TemporaryDirectory() as folder:
-        text, run = Path(folder) / "text.txt", Path(folder) / "run"
+        text = Path(folder) / "text.txt"
         text.write_text("\n".join(PEOPLE.lines), encoding="utf-8")
-        settings = ("--preset", "small", "--task.name", "text", "--train.epochs", "2", "--train.threads", "1")
-        where = ("--corpus", str(text), "--out", str(run), "--device", "cpu")
-        command = [sys.executable, "-m", "attnlab", "pretrain", *where, *settings]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        result = json.loads((run / "result.json").read_text())
-        return result["tokens"] / result["seconds"], result["parameters"]
+        for epochs in (0.2, 1.2):
+            run = Path(folder) / f"run-{epochs}"
+            settings = ("--preset", "small", "--task.name", "text", "--train.threads", "1", "--device", "cpu")
+            where = ("--corpus", str(text), "--out", str(run), "--train.epochs", str(epochs))
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            command = [sys.executable, "-m", "attnlab", "pretrain", *where, *settings]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            result = json.loads((run / "result.json").read_text())
+            tokens.append(result["tokens"])
+            parameters = result["parameters"]
+    return (tokens[1] - tokens[0]) / (spent[1] - spent[0]), parameters
 
 
 def _add_up(rank: int, parameters: int, port: int, folder: str) -> None:
@@ -92,9 +104,8 @@ def main() -> None:
     tokenizer = Tokenizer.train("bpe", PEOPLE.lines, 3500)
     tokens = sum(len(tokenizer.encode(line)) + 1 for line in PEOPLE.lines) / len(PEOPLE.lines)
     characters = sum(map(len, PEOPLE.lines)) / len(PEOPLE.lines)
-    print(
-        f"measured: {rate:,.0f} tokens/s in a process of one thread ({', '.join(f'{one:,.0f}' for one, _ in rates)}),"
-    )
+    each = ", ".join(f"{one:,.0f}" for one, _ in rates)
+    print(f"measured: {rate:,.0f} tokens per CPU second in a process of one thread ({each}),")
     print(f"  {parameters:,} parameters, {1e9 / rate / 3600:.1f} core hours per 1e9 tokens;")
     print(f"  {1000 * reduction(parameters):.1f} ms to add up the gradients of two processes of this machine;")
     print(f"  {tokens:.1f} tokens and {characters:.0f} characters per document")
