@@ -98,6 +98,7 @@ class Packing:
     places: Int[Tensor, " N"]  # of every token in the groups, one after the other
 
     @classmethod
+    @torch.compiler.disable
     def of(cls, documents: Int[Tensor, "B T"]) -> Packing:
         """Cut rows where the number of the document changes."""
         numbers, device = documents.cpu(), documents.device
@@ -116,6 +117,7 @@ class Packing:
         positions = tokens - starts[begins.cumsum(0) - 1]
         return cls(positions.view_as(numbers).to(device), tuple(groups), places.to(device))
 
+    @torch.compiler.disable  # every group has another shape
     def attend(
         self,
         attention: Callable[[Tensor, Tensor | None], Tensor],

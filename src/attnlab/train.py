@@ -8,12 +8,14 @@ losses it would have had. With several processes, each takes its share of the sa
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import shlex
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -563,16 +565,33 @@ class Trainer:
         ids = torch.zeros(1, 2, dtype=torch.long, device=self.device)
         with eval_mode(self.model), torch.no_grad(), autocast(self.device, self.settings.precision):
             self.loss(ids, ids)
-        if not self.settings.compile:
-            return
-        compiled = torch.compile(self.module, dynamic=True)
+        if self.settings.compile:
+            failure = self._try_compiled(compiled := torch.compile(self.module, dynamic=True))
+            if not self.ranks.total(bool(failure))[0]:
+                self.forward = compiled
+            else:
+                why = failure or "it failed in another process"
+                note(f"note: torch.compile failed, training goes on without it: {why}")
+
+    def _try_compiled(self, compiled: Callable[..., Tensor]) -> str:
+        """Try a compiled module once, without an effect on training; return what failed."""
+        logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module=r"torch\._(dynamo|inductor|functorch)")
+        ids = torch.zeros(2, min(8, self.model.config.block_size), dtype=torch.long, device=self.device)
+        buffers = {name: one.clone() for name, one in self.model.named_buffers()}
+        failure = ""
+        self.model.train()
         try:
-            with eval_mode(self.model), autocast(self.device, self.settings.precision):
-                compiled(ids, ids).backward()
-            self.forward = compiled
+            with torch.random.fork_rng(), no_sync(self.module, last=self.settings.shard):
+                with autocast(self.device, self.settings.precision):
+                    loss = compiled(ids, ids)
+                loss.backward()
         except Exception as error:  # torch.compile raises errors of many kinds
-            note(f"note: torch.compile failed, training goes on without it: {one_line(error)}")
+            failure = one_line(error)
+        for name, one in self.model.named_buffers():
+            one.copy_(buffers[name])
         self.model.zero_grad()
+        return failure
 
     def _batches(self) -> Iterator[_Batch]:
         """Yield the remaining batches."""
