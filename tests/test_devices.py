@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from attnlab import devices
 from attnlab.errors import UserError
@@ -13,7 +14,8 @@ CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(devices, "available", lambda kind: {"cpu": 1, "cuda": 2}.get(kind, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Made-up 1")
 
@@ -50,8 +52,19 @@ def test_other_names_are_refused_with_the_fix(name: str, fix: str) -> None:
 @pytest.mark.usefixtures("two_gpus")
 def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(UserError, match="start at most 2 processes"):
+    with pytest.raises(UserError, match="there are 2 cuda devices: start at most 2 processes"):
         devices.choose_device("cuda")
+    monkeypatch.setattr(devices, "available", lambda _: 1)
+    with pytest.raises(UserError, match="there is 1 cuda device: start at most 1 process$"):
+        devices.choose_device("cuda")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_several_processes_do_not_share_a_numbered_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="'cuda:1' is one device, and each process needs its own: choose cuda"):
+        devices.choose_device("cuda:1")
+    assert devices.choose_device("cuda") == CUDA
 
 
 def test_the_devices_of_this_machine_are_described() -> None:
@@ -72,7 +85,7 @@ def test_a_precision_that_the_device_lacks_is_refused(monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match="cpu cannot compute in bf16: choose precision float32"):
         devices.check_precision(CPU, "bf16")
     devices._cpu_has_bf16.cache_clear()
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Made-up 1")
     with pytest.raises(UserError, match="choose precision fp16"):
         devices.check_precision(CUDA, "bf16")
@@ -86,3 +99,11 @@ def test_weights_are_float32_or_float64_and_float32_computes_without_autocast() 
     with devices.autocast(CPU, "bf16"):
         assert torch.get_autocast_dtype("cpu") == torch.bfloat16
         assert torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.xfail(not torch.cuda.is_available(), raises=RuntimeError, reason="this torch has no device guard for cuda")
+def test_fake_tensors_can_be_on_a_device_that_is_not_there() -> None:
+    """When this passes on a CPU build, FakeTensorMode can replace tests/other_device.py."""
+    with FakeTensorMode(), torch.no_grad():
+        rows = torch.ones(3, 2, device="cuda")[torch.tensor([0], device="cuda")]
+    assert rows.device.type == "cuda"

@@ -134,6 +134,12 @@ def test_a_checkpoint_with_parameters_never_used_so_far_is_resumed() -> None:
     assert distance(resumed, train(Ranks(), range(1, 5), mechanism="perceiver"), 2) == 0
 
 
+def test_performer_counts_steps_and_not_calls() -> None:
+    """Parts of batches and groups of packed documents are calls of the same step."""
+    redrawn = train(Ranks(), mechanism="performer", options={"redraw": 2}, accumulate=3)
+    assert redrawn["model/blocks.0.attn.steps"] == redrawn["model/blocks.1.attn.steps"] == SOME
+
+
 @pytest.mark.slow
 def test_a_long_training_has_the_losses_of_one(tmp_path: Path) -> None:
     together = trained_together(tmp_path, "long")

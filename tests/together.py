@@ -67,6 +67,7 @@ def train(
     preset: str = "small",
     mechanism: str = "dot",
     bottleneck: int = 0,
+    options: dict[str, Any] | None = None,
     **settings: Any,
 ) -> State:
     """Train; return losses and norms of the gradients, and the full state of model and optimizers by name."""
@@ -78,6 +79,7 @@ def train(
         "mechanism": mechanism,
         "positions": "rotary" if rotary else "learned",
         "bottleneck": bottleneck,
+        "options": {mechanism: options or {}},
     }
     training = {"clip": 0.5, "weight_decay": 0.1, "precision": "float64", **settings}
     config = resolve(preset, given={"model": model, "train": training})

@@ -52,10 +52,14 @@ def choose_device(name: str) -> torch.device:
     if not count:
         others = [one for one in (*_BEST_FIRST, "cpu") if available(one)]
         raise UserError(f"there is no {kind} device here, or this torch cannot use it: choose {' or '.join(others)}")
+    if number and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        raise UserError(f"device '{name}' is one device, and each process needs its own: choose {kind}")
     place = int(number or os.environ.get("LOCAL_RANK", "0"))
     if place >= count:
-        fix = f"choose {kind}:{count - 1} or lower" if number else f"start at most {count} processes"
-        raise UserError(f"{kind}:{place} does not exist, there are {count} {kind} devices: {fix}")
+        there = f"there is 1 {kind} device" if count == 1 else f"there are {count} {kind} devices"
+        most = "1 process" if count == 1 else f"{count} processes"
+        fix = f"choose {kind}:{count - 1} or lower" if number else f"start at most {most}"
+        raise UserError(f"{kind}:{place} does not exist, {there}: {fix}")
     return torch.device(kind, place)
 
 
@@ -88,7 +92,10 @@ def check_precision(device: torch.device, precision: Precision) -> None:
         raise UserError("fp16 needs a GPU: choose precision bf16 or float32")
     if device.type == "mps" and precision == "float64":
         raise UserError("mps has no float64: choose precision float32, or device cpu")
-    lacks = {"cpu": lambda: not _cpu_has_bf16(), "cuda": lambda: not torch.cuda.is_bf16_supported()}
+    lacks = {
+        "cpu": lambda: not _cpu_has_bf16(),
+        "cuda": lambda: not torch.cuda.is_bf16_supported(including_emulation=False),
+    }
     if precision == "bf16" and device.type in lacks and lacks[device.type]():
         other = "float32" if device.type == "cpu" else "fp16"
         raise UserError(f"{describe(device)} cannot compute in bf16: choose precision {other}")

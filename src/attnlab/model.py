@@ -98,7 +98,7 @@ class Packing:
     places: Int[Tensor, " N"]  # of every token in the groups, one after the other
 
     @classmethod
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def of(cls, documents: Int[Tensor, "B T"]) -> Packing:
         """Cut rows where the number of the document changes."""
         numbers, device = documents.cpu(), documents.device
@@ -117,7 +117,7 @@ class Packing:
         positions = tokens - starts[begins.cumsum(0) - 1]
         return cls(positions.view_as(numbers).to(device), tuple(groups), places.to(device))
 
-    @torch.compiler.disable  # every group has another shape
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # every group has another shape
     def attend(
         self,
         attention: Callable[[Tensor, Tensor | None], Tensor],
@@ -276,6 +276,11 @@ class LanguageModel(nn.Module):
     @property
     def _layers(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
+
+    def begin_step(self) -> None:
+        """Announce a training step to mechanisms that count them: a step may call attention several times."""
+        for one in self.mechanisms:
+            getattr(one, "begin_step", lambda: None)()
 
     def new_caches(self) -> list[Any] | None:
         """Make one empty cache per layer for generation; None if a layer has no cache, and texts are then recomputed."""

@@ -26,7 +26,7 @@ def single(x: Tensor) -> Tensor:
 
 
 def in_float32(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have a function compute in float32 what is given in 16 bits, also under autocast; its result has 16 bits again."""
+    """Decorate a function to compute in float32 without autocast; the result has the dtype of 16-bit arguments."""
 
     @wraps(function)
     def computed(*given: _P.args, **named: _P.kwargs) -> _R:

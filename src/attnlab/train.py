@@ -522,6 +522,7 @@ class Trainer:
     def train_step(self, batch: list[Example], rate: float) -> tuple[float, float]:
         """Update the weights once; return this process's share of the mean loss over all targets, and the norm."""
         ranks = self.ranks
+        self.model.begin_step()
         self.tokens += sum(example.end - 1 for example in batch)
         targets_in_all = sum(example.end - example.start for example in batch)
         mine, rows = batch[ranks.rank :: ranks.world], math.ceil(len(batch) / ranks.world)

@@ -56,7 +56,7 @@ Seed = Annotated[Whole, Parameter(validator=_refuse_seed), about("Seed of all ra
 Seeds = Annotated[str, about("Runs of each, or their seeds, such as 3,4,5.")]
 Workers = Annotated[str, about("Runs at a time, ray, ray://HOST:PORT or slurm."), default("one per core")]
 Device = Annotated[str, about("Device: cpu, cuda, cuda:1, mps, xpu, or auto.")]
-Processes = Annotated[Whole, about("Processes that train the model together on this machine.")]
+Processes = Annotated[Whole, about("Number of local processes that train the model.")]
 Quick = Annotated[bool, about("Use less data, for a first look.")]
 MaxRisk = Annotated[float, about("Largest share of answers that may be wrong.")]
 AsQuestion = Annotated[bool, about("Ask the text as a question, as in training.")]

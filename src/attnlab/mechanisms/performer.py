@@ -81,6 +81,11 @@ class Performer(Attention):
         count = features if kind == "positive" else features // 2
         self.register_buffer("directions", draw_directions(count, width, self.orthogonal))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.begun: bool | None = None  # whether a step has begun and is not yet counted; None: every call is a step
+
+    def begin_step(self) -> None:
+        """Announce a training step: of the calls until the next one, only the first counts."""
+        self.begun = True
 
     def new_cache(self) -> StateCache:
         """An empty cache of one matrix per head."""
@@ -88,7 +93,8 @@ class Performer(Attention):
 
     def prepare(self) -> None:
         """Count a training step, and draw new directions when they are due."""
-        if self.training and self.redraw:
+        if self.training and self.redraw and self.begun is not False:
+            self.begun = None if self.begun is None else False
             self.steps += 1
             if self.steps % self.redraw == 0:
                 count, width = self.directions.shape
