@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -314,3 +315,11 @@ def test_a_sharded_run_is_stopped_and_resumed_by_one_process(tmp_path: Path) -> 
     assert "stopped by Ctrl-C" in error
     stages.resume(Run.open(tmp_path / "two"))
     assert_same(Run.open(tmp_path / "two"), trained_alone(tmp_path / "one", **training))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_compiled_runs_have_the_losses_of_others(tmp_path: Path) -> None:
+    done = subprocess.run(command(tmp_path / "two", compile=True), capture_output=True, text=True, check=True)
+    assert "without it" not in done.stdout + done.stderr
+    assert_same(Run.open(tmp_path / "two"), trained_alone(tmp_path / "one"))

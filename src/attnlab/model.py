@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo  # torch.compiler.disable imports the compiler at once, for 2 seconds
 from torch.nn import functional as F
 
 from attnlab import ops, registry, usercode
@@ -98,7 +99,7 @@ class Packing:
     places: Int[Tensor, " N"]  # of every token in the groups, one after the other
 
     @classmethod
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def of(cls, documents: Int[Tensor, "B T"]) -> Packing:
         """Cut rows where the number of the document changes."""
         numbers, device = documents.cpu(), documents.device
@@ -117,7 +118,7 @@ class Packing:
         positions = tokens - starts[begins.cumsum(0) - 1]
         return cls(positions.view_as(numbers).to(device), tuple(groups), places.to(device))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # every group has another shape
+    @_disable_dynamo  # every group has another shape
     def attend(
         self,
         attention: Callable[[Tensor, Tensor | None], Tensor],

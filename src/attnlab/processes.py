@@ -15,17 +15,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeGuard, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from attnlab.errors import PeerLost
 from attnlab.model import Block
+
+if TYPE_CHECKING:  # importing them takes a second, and few runs are sharded
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 _BACKENDS = {"cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
 # Whether parameters of a sharded block have received a gradient in this step, by name.
@@ -102,13 +104,17 @@ def distribute(module: nn.Module, ranks: Ranks, shard: bool = False) -> nn.Modul
     if ranks.world == 1:
         return module
     if shard:
-        return _shard(module, init_device_mesh(next(module.parameters()).device.type, (ranks.world,)))
+        return _shard(module, ranks)
     # Which parameters a mechanism uses may depend on the length of its rows; most use all.
     return DistributedDataParallel(module, find_unused_parameters=True)
 
 
-def _shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+def _shard(module: nn.Module, ranks: Ranks) -> nn.Module:
     """Shard every block, and then the rest: weights are gathered once per call of a block, however it is computed."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(next(module.parameters()).device.type, (ranks.world,))
     # The residual stream is added to out of place, so that this advice does not apply.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for block in [one for one in module.modules() if isinstance(one, Block)]:
@@ -139,34 +145,40 @@ def _drop_unused(module: nn.Module, ranks: Ranks) -> None:
             block.get_parameter(name).grad = None
 
 
+def _is_share(tensor: Tensor) -> TypeGuard[DTensor]:
+    return hasattr(tensor, "full_tensor")
+
+
 @contextmanager
 def no_sync(module: nn.Module, last: bool) -> Iterator[None]:
     """Leave gradients of a part of a batch unsynchronised, unless it is the last part."""
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(last)
+    sharded = hasattr(module, "set_requires_gradient_sync")
+    if sharded:
+        cast("FSDPModule", module).set_requires_gradient_sync(last)
     with module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext():
         yield
-    if isinstance(module, FSDPModule) and last:
+    if sharded and last:
         _drop_unused(module, Ranks(distributed.get_rank(), distributed.get_world_size()))
 
 
 def full(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return full copies of tensors on the CPU; all processes must call it."""
     return {
-        name: full_tensor(tensor).detach().to("cpu", copy=not isinstance(tensor, DTensor))
-        for name, tensor in tensors.items()
+        name: full_tensor(tensor).detach().to("cpu", copy=not _is_share(tensor)) for name, tensor in tensors.items()
     }
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """Gather a sharded tensor; all processes must call it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if _is_share(tensor) else tensor
 
 
 def share_of(tensor: Tensor, like: Tensor) -> Tensor:
     """Shard a full tensor, which all processes hold, as another one is sharded."""
-    if not isinstance(like, DTensor):
+    if not _is_share(like):
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
