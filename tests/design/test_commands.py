@@ -98,7 +98,7 @@ def test_the_other_commands(capsys):
     assert run_json(capsys, "layer", "--tokens", "1,0;0,1", "--outputs", "0,1;nan,nan")["status"] == "solved"
     edit = run_json(capsys, "edit-key", "--keys", "0,0;0,0", "--values", "1,0;0,1", "--query", "5,0", "--index", 1)
     assert edit["key"][0] > 0.5
-    noise = run_json(capsys, "noise", "--samples", 2000, "--n", 4, "--robust", "--heads", 1)
+    noise = run_json(capsys, "noise", "--samples", 2000, "--n", 4, "--robust", 1, "--varies", "0,1")
     assert len(noise["designs"]) == 4
 
 

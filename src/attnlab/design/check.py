@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from attnlab.design import inputs
-from attnlab.design.attention import Problem, Scale, factor, softmax
+from attnlab.design.attention import Problem, Scale, softmax
 from attnlab.design.edits import edit_key
 from attnlab.design.exact import Rows, decimal, dot, rational_rows, read_as
 from attnlab.design.expressions import Exact, evaluate, exact_array
 from attnlab.design.matrices import layer, project
-from attnlab.design.noisy_keys import Keys, simulate
+from attnlab.design.noisy_keys import blended, noisy, simulate
 from attnlab.design.results import Result, number, vector
 from attnlab.design.solve import blend, reach, select
 from attnlab.errors import DataError, UserError, unknown
@@ -160,8 +160,8 @@ def _check_settings(where: str, settings: _Table) -> None:
             raise UserError(f"{where}: {name} must be text in quotes, not {shown}")
         if name in ("name", "title") and not given.isprintable():
             raise UserError(f"{where}: {name} must be one line of text, not {shown}")
-        if name == "indices" and not (isinstance(given, list) and all(type(j) is int for j in given)):
-            raise UserError(f"{where}: indices must be a list of whole numbers, such as [0, 1], not {shown}")
+        if name in ("indices", "varies") and not (isinstance(given, list) and all(type(j) is int for j in given)):
+            raise UserError(f"{where}: {name} must be a list of whole numbers, such as [0, 1], not {shown}")
 
 
 def _is_number(given: Any) -> bool:
@@ -302,19 +302,16 @@ def _noise(task: _Task, answer: Any) -> Outcome:
     given = np.atleast_2d(_numeric(task, answer))
     heads = int(task.own.get("heads", len(given)))
     queries = _shaped(task, given, (heads, means.shape[1])).astype(np.float64)
-    pair = inputs.indices(task.own.get("indices", [0, 1]), len(means))
-    if len(pair) != 2:
-        raise UserError(f"{task.name}: {len(pair)} indices are given; name two keys, such as [0, 1]")
-    stretch = np.zeros(len(means))
-    stretch[pair[0]] = float(task.own.get("varying", 0.0))
-    keys = Keys(means, float(task.own.get("alpha", 1e-6)), stretch, factor(task.scale, means.shape[1]))
-    found = simulate(keys, values, (pair[0], pair[1]), {"answer": queries}, 100_000, 0)[0]
+    chosen = blended(task.own.get("indices", [0, 1]), len(means))
+    alpha, varying = (float(task.own.get(name, default)) for name, default in (("alpha", 1e-6), ("varying", 0.0)))
+    keys = noisy(means, chosen, alpha, varying, task.own.get("varies"), task.scale)
+    found = simulate(keys, values, chosen, {"answer": queries}, 100_000, 0)[0]
     s = found.simulated
     error = float(np.sqrt(found.squared_error))
     said = (
         f"under this noise the root mean square error is {number(error)} (allowed {number(float(task.tolerance))}): the "
-        f"weight on v_{pair[0]} has mean {number(s.mean)} and standard deviation {number(s.sd)}, and leaves [0.25, 0.75] in "
-        f"{s.failures:.1%} of samples"
+        f"weight on v_{chosen[0]} has mean {number(s.mean)} and standard deviation {number(s.sd)}, and is off "
+        f"1/{len(chosen)} by more than half of it in {s.failures:.1%} of samples"
     )
     return task.outcome(error <= task.tolerance, error, said)
 
@@ -364,7 +361,7 @@ _ASKS: dict[str, tuple[Callable[[_Task, Any], Outcome], set[str]]] = {
     "project": (_project, {"keep", "forget"}),
     "edit-key": (_edit_key, {"query", "index", "target", "norm"}),
     "layer": (_layer, {"tokens", "outputs"}),
-    "noise": (_noise, {"indices", "alpha", "varying", "heads"}),
+    "noise": (_noise, {"indices", "alpha", "varying", "varies", "heads"}),
 }
 
 

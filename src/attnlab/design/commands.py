@@ -208,20 +208,21 @@ def noise(
     *,
     keys: Annotated[str | None, _text("Mean keys, one per row; orthonormal by default.")] = None,
     values: Annotated[str | None, _text("One value per key; orthonormal by default.")] = None,
-    indices: Annotated[str, _text("Two values to average; the first key's norm varies.")] = "0,1",
+    indices: Annotated[str, _text("Values to average, such as 0,1.")] = "0,1",
     n: Annotated[int, _count("Number of keys, if none are given.")] = 10,
     strength: Annotated[float, Parameter(help="Norm C of the queries.")] = 10.0,
     alpha: Annotated[float, Parameter(help="Variance of each key in each direction.")] = 1e-6,
-    varying: Annotated[float, Parameter(help="Variance of the first key along itself.")] = 0.5,
+    varying: Annotated[float, Parameter(help="Variance of varying keys along themselves.")] = 0.5,
+    varies: Annotated[str | None, _text("Keys whose norm varies; the first averaged by default.")] = None,
+    heads: Annotated[int, _count("Number of equal heads, and of split heads.")] = 2,
     samples: Annotated[int, _count("Number of draws.")] = 1_000_000,
-    robust: Annotated[bool, Parameter(help="Also fit queries to the noise.")] = False,
-    heads: Annotated[int, _count("Number of heads of the robust design.")] = 2,
+    robust: Annotated[int, _count("Also fit this many heads to the noise.")] = 0,
     seed: Annotated[int, _count("Seed of all random choices.")] = 0,
     scale: _Scales = "none",
     json: _Json = False,
     picture: _Picture = None,
 ) -> None:
-    """Simulate noise on the keys of a blend: one head, two equal or two split heads."""
+    """Simulate noise on the keys of a blend: one head, equal heads, split heads."""
     from attnlab.design import inputs
     from attnlab.design.noisy_keys import noise as simulate_noise
 
@@ -235,9 +236,10 @@ def noise(
         strength=strength,
         alpha=alpha,
         varying=varying,
+        varies=None if varies is None else _indices(varies),
+        heads=heads,
         samples=samples,
         robust=robust,
-        heads=heads,
         seed=seed,
         scale=scale,
     )

@@ -1,9 +1,9 @@
-"""Noisy keys k_i ~ N(mu_i, Sigma_i): the output of one head, two equal heads, two split heads, and heads fitted to the
-noise.
+"""Noisy keys k_i ~ N(mu_i, Sigma_i): the output of one head, of equal heads, of split heads, and of heads fitted to the
+noise. Sigma_i is alpha·I plus, for keys whose norm varies, a variance along mu_i.
 
 The scores of one key for all queries are jointly Gaussian, so the simulation draws one small vector per key, never the
-key. The closed form uses a_a = sigmoid(D) with D = s_a - log-sum-exp of the other scores: exact if only key a varies,
-and first order in the small noise of the others.
+key. The closed form conditions on the norms of the varying keys, for which it is exact, and takes the noise alpha of
+the other keys to second order; `_law` has the derivation, and returns the size of the term left out.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.design import inputs
-from attnlab.design.attention import Scale, factor, log_sum_exp, softmax
+from attnlab.design.attention import Scale, factor, softmax
 from attnlab.design.exact import Array
 from attnlab.design.inputs import Data
 from attnlab.design.results import html_table, number, rich_table, vector
@@ -32,7 +31,8 @@ BINS = 80
 _NEAR = 0.9  # a weight of at least this counts as near 1
 _LOUDEST = 1e6  # largest strength and variance
 _FAR = 4.0  # standard errors beyond which simulation and closed form disagree
-_FAIL = 0.25  # the blend fails when the weight on v_a leaves [1/4, 3/4]
+_FAIL = 0.5  # the blend of k values fails when the weight on v_a is off 1/k by more than this share of it
+_NODES, _SCRAMBLES = 2**13, 16  # of the integral over the noise
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,13 @@ class Keys:
     factor: float
 
     @property
-    def _directions(self) -> Array:
+    def directions(self) -> Array:
+        """The means as unit vectors."""
         return self.means / np.maximum(np.linalg.norm(self.means, axis=1, keepdims=True), 1e-300)
 
     def covariance(self, queries: Array) -> Array:
         """The covariance of the scores of each key for these queries: keys x queries x queries."""
-        along = (self._directions @ queries.T) * np.sqrt(self.varying)[:, None]
+        along = (self.directions @ queries.T) * np.sqrt(self.varying)[:, None]
         plain = self.alpha * (queries @ queries.T)
         return self.factor**2 * (plain[None] + along[:, :, None] * along[:, None, :])
 
@@ -58,14 +59,14 @@ class Keys:
         """Samples of the keys, for fitting: count x keys x width."""
         stretch = rng.normal(size=(count, len(self.means), 1)) * np.sqrt(self.varying)[None, :, None]
         return (
-            self.means + np.sqrt(self.alpha) * rng.normal(size=(count, *self.means.shape)) + stretch * self._directions
+            self.means + np.sqrt(self.alpha) * rng.normal(size=(count, *self.means.shape)) + stretch * self.directions
         )
 
 
 @dataclass(frozen=True)
 class _Moments:
-    """The weight on v_a: mean, standard deviation, and the shares at 0.9 or more, at 0.1 or less, and outside
-    [1/4, 3/4].
+    """The weight on v_a: mean, standard deviation, and the shares at 0.9 or more, at 0.1 or less, and off 1/k by more than
+    half of it, where k values are averaged.
     """
 
     mean: float
@@ -73,6 +74,16 @@ class _Moments:
     near_one: float
     near_zero: float
     failures: float
+
+
+@dataclass(frozen=True)
+class _Law:
+    """The closed form: moments, the standard errors of their integration, and limits on what the approximation changes."""
+
+    moments: _Moments
+    standard_error: _Moments
+    approximation: _Moments
+    histogram: Array
 
 
 @dataclass(frozen=True)
@@ -84,18 +95,31 @@ class _Design:
     simulated: _Moments
     standard_error: _Moments
     closed_form: _Moments
+    integration_error: _Moments
+    approximation: _Moments
     squared_error: float
     histogram: Array
     law: Array
 
     @property
     def distance(self) -> float:
-        """The largest distance between simulation and closed form, in standard errors of the simulation."""
-        pairs = [
-            (getattr(self.simulated, name), getattr(self.closed_form, name), getattr(self.standard_error, name))
-            for name in ("mean", "sd", "failures")
-        ]
-        return max(abs(one - other) / max(error, 1e-12) for one, other, error in pairs)
+        """The largest distance between simulation and closed form beyond what the approximation explains, in standard
+        errors of both.
+        """
+        apart = []
+        for name in ("mean", "sd", "failures"):
+            one, other, error, integration, allowed = (
+                getattr(part, name)
+                for part in (
+                    self.simulated,
+                    self.closed_form,
+                    self.standard_error,
+                    self.integration_error,
+                    self.approximation,
+                )
+            )
+            apart.append(max(abs(one - other) - allowed, 0.0) / max(float(np.hypot(error, integration)), 1e-12))
+        return max(apart)
 
 
 @dataclass(frozen=True)
@@ -103,7 +127,9 @@ class Noise:
     """All designs, compared."""
 
     designs: tuple[_Design, ...]
-    pair: tuple[int, int]
+    indices: tuple[int, ...]
+    varies: tuple[int, ...]
+    heads: int
     strength: float
     alpha: float
     varying: float
@@ -122,19 +148,24 @@ class Noise:
         """One object, as `--json` prints it."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
+    @property
+    def _wanted(self) -> str:
+        """The average that is aimed at, in letters."""
+        return "(" + " + ".join(f"v_{i}" for i in self.indices) + f")/{len(self.indices)}"
+
     def statement(self) -> str:
         """The finding in one sentence."""
-        one, split = (next(d for d in self.designs if d.name == n).simulated for n in ("one head", "two split heads"))
-        a, b = self.pair
+        one, equal, split = (design.simulated for design in self.designs[:3])
         return (
-            f"Aiming at (v_{a} + v_{b})/2: with one head the weight on v_{a} has standard deviation {number(one.sd)}, with "
-            f"split heads {number(split.sd)}, and they still fail in {split.failures:.1%} of samples."
+            f"Aiming at {self._wanted}: with one head the weight on v_{self.indices[0]} has standard deviation "
+            f"{number(one.sd)}, with {self.heads} equal heads {number(equal.sd)}, which is no better, and with {self.heads} "
+            f"split heads {number(split.sd)}; split heads fail in {split.failures:.1%} of samples."
         )
 
     def _table(self) -> list[list[str]]:
         """A header, and for every design the simulated and the closed-form moments."""
         header = [
-            f"weight on v_{self.pair[0]}",
+            f"weight on v_{self.indices[0]}",
             "mean",
             "sd",
             f">= {_NEAR}",
@@ -144,39 +175,53 @@ class Noise:
         ]
         rows = [header]
         for d in self.designs:
-            for name, m, error, square in (
-                (d.name, d.simulated, f" ±{d.standard_error.mean:.4f}", number(d.squared_error)),
-                ("  closed form", d.closed_form, " " * 8, ""),
+            error = f" ±{d.standard_error.mean:.1g}"
+            for name, m, after, square in (
+                (d.name, d.simulated, error, number(d.squared_error)),
+                ("  closed form", d.closed_form, " " * len(error), ""),
             ):
                 shares = [f"{share:.1%}" for share in (m.near_one, m.near_zero, m.failures)]
-                rows.append([name, f"{m.mean:.4f}{error}", f"{m.sd:.4f}", *shares, square])
+                rows.append([name, f"{m.mean:.4f}{after}", number(m.sd), *shares, square])
         return rows
+
+    def _agreement(self) -> str:
+        """Whether simulation and closed form agree, and how good the closed form is."""
+        apart = max(design.distance for design in self.designs)
+        left = max(max(design.approximation.mean, design.approximation.failures) for design in self.designs)
+        within = f"beyond the {number(left)} that the closed form leaves out (noise alpha to second order)"
+        if apart <= _FAR:
+            return f"simulation and closed form are at most {apart:.1f} standard errors apart, {within}"
+        return f"The closed form is off by {apart:.0f} standard errors, {within}: alpha is too large for it."
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
-        a, b = self.pair
+        norms = ", ".join(map(str, self.varies))
+        along = f" and {number(self.varying)} along key{'s' * (len(self.varies) > 1)} {norms}" if self.varies else ""
         head = (
-            f"{self.keys} keys, queries of strength {number(self.strength)}, noise {number(self.alpha)} "
-            f"everywhere and {number(self.varying)} along key {a}, {self.samples:,} samples"
+            f"{self.keys} keys, queries of strength {number(self.strength)}, noise {number(self.alpha)} everywhere"
+            f"{along}, {self.samples:,} samples"
         )
-        apart = max(design.distance for design in self.designs)
-        if apart <= _FAR:
-            law = Text(f"simulation and closed form are at most {apart:.1f} standard errors apart", style="dim")
-        else:
-            law = Text(
-                f"The closed form is off by {apart:.0f} standard errors here: it assumes that noise {number(self.alpha)} is "
-                "tiny."
-            )
-        notes = [f"failed: the weight on v_{a} is outside [{_FAIL}, {1 - _FAIL}]; y = (v_{a} + v_{b})/2"]
-        notes += [f"  {d.name}: " + "  ".join(vector(q) for q in d.queries) for d in self.designs]
+        low, high = ((1 + sign * _FAIL) / len(self.indices) for sign in (-1, 1))
+        notes = [
+            self._agreement(),
+            f"failed: the weight on v_{self.indices[0]} is outside [{number(low)}, {number(high)}]; y = {self._wanted}",
+        ]
+        notes += [f"  {d.name}: " + _queries(d.queries) for d in self.designs]
         table = rich_table(self._table(), first="left")
         dim = (Text(note, style="dim") for note in notes)
-        return Group(Text(head, style="bold"), Text(self.statement()), table, law, *dim)
+        return Group(Text(head, style="bold"), Text(self.statement()), table, *dim)
 
     def _repr_html_(self) -> str:
-        return f"<div><p>{self.statement()}</p>{html_table(self._table())}</div>"
+        return f"<div><p>{self.statement()}</p>{html_table(self._table())}<p>{self._agreement()}</p></div>"
+
+
+def _queries(queries: Array) -> str:
+    """The different queries of a design, with how often each occurs."""
+    distinct, counts = np.unique(queries, axis=0, return_counts=True)
+    shown = [(f"{count} x " if count > 1 else "") + vector(q) for q, count in zip(distinct, counts, strict=True)]
+    return "  ".join(shown[:4]) + (f"  ... {len(shown)} in all" if len(shown) > 4 else "")
 
 
 def noise(
@@ -188,19 +233,21 @@ def noise(
     strength: float = 10.0,
     alpha: float = 1e-6,
     varying: float = 0.5,
-    samples: int = 1_000_000,
-    robust: bool = False,
+    varies: Sequence[int] | None = None,
     heads: int = 2,
+    samples: int = 1_000_000,
+    robust: int = 0,
     seed: int = 0,
     scale: Scale = "none",
 ) -> Noise:
-    """How well designs for (v_a + v_b)/2 work when the norm of key a varies: one head, equal heads, split heads, and with
-    `robust` heads fitted to the noise.
+    """How well designs for the average of some values work when the norms of the keys `varies` vary (by default of the
+    first one averaged): one head, equal heads, split heads, and with `robust` that many heads fitted to the noise.
     """
     for name, count, fewest, most in (
         ("n", n, 2, 4096),
         ("samples", samples, 1000, 10**9),
         ("heads", heads, 1, 64),
+        ("robust", robust, 0, 64),
         ("seed", seed, 0, 2**63),
     ):
         if not fewest <= count <= most:
@@ -208,51 +255,75 @@ def noise(
     mu = np.eye(n) if means is None else inputs.matrix(means, "keys").floats
     v = np.eye(len(mu)) if values is None else inputs.matrix(values, "values").floats
     inputs.pair(mu, v)
-    pair = inputs.indices(indices, len(mu))
-    if len(pair) != 2:
-        raise UserError(f"{len(pair)} indices are given; name two keys, such as 0,1")
     for name, value, least in (("alpha", alpha, 0.0), ("varying", varying, 0.0), ("strength", strength, 1 / _LOUDEST)):
         if not least <= value <= _LOUDEST:
             raise UserError(f"{name} {value:g} is out of range; choose from {least:g} to {_LOUDEST:g}")
     if max(float(np.abs(mu).max()) ** 2 * strength * mu.shape[1], float(np.abs(v).max()) ** 2) > 1e30:
         raise UserError("keys, values or strength are too large to simulate; scale them to sizes near 1")
-    stretch = np.zeros(len(mu))
-    stretch[pair[0]] = varying
-    keys = Keys(mu, float(alpha), stretch, factor(inputs.scale(scale), mu.shape[1]))
-    a, b = pair
-    one = strength * (mu[a] + mu[b])
+    chosen = blended(indices, len(mu))
+    keys = noisy(mu, chosen, alpha, varying, varies, scale)
+    one = strength * mu[chosen].sum(axis=0)
+    split = np.array([strength * mu[group].sum(axis=0) for group in _shares_of_heads(chosen, heads)])
+    plural = f"head{'s' * (heads > 1)}"
     designs = {
         "one head": one[None],
-        "two equal heads": np.vstack([one, one]),
-        "two split heads": strength * mu[[a, b]],
+        f"{heads} equal {plural}": np.tile(one, (heads, 1)),
+        f"{heads} split {plural}": split,
     }
     if robust:
-        fitted = _fitted(keys, v, (a, b), list(designs.values()), heads, seed)
-        designs[f"robust, {heads} head{'s' * (heads > 1)}"] = fitted
-    found = simulate(keys, v, (a, b), designs, samples, seed)
-    return Noise(tuple(found), (a, b), float(strength), float(alpha), float(varying), samples, len(mu))
+        fitted = _fitted(keys, v, chosen, list(designs.values()), robust, seed)
+        designs[f"robust, {robust} head{'s' * (robust > 1)}"] = fitted
+    found = simulate(keys, v, chosen, designs, samples, seed)
+    moving = tuple(int(i) for i in np.flatnonzero(keys.varying))
+    return Noise(
+        tuple(found), tuple(chosen), moving, heads, float(strength), float(alpha), float(varying), samples, len(mu)
+    )
+
+
+def blended(indices: Sequence[int], n: int) -> list[int]:
+    """The values to average, at least two."""
+    chosen = inputs.indices(indices, n)
+    if len(chosen) < 2:
+        raise UserError("only one index is given; name at least two keys, such as 0,1")
+    return chosen
+
+
+def noisy(
+    means: Array, chosen: Sequence[int], alpha: float, varying: float, varies: Sequence[int] | None, scale: Scale
+) -> Keys:
+    """The keys whose noise is asked for; by default the norm of the first chosen key varies."""
+    stretch = np.zeros(len(means))
+    stretch[chosen[:1] if varies is None else inputs.indices(varies, len(means))] = varying
+    return Keys(means, float(alpha), stretch, factor(inputs.scale(scale), means.shape[1]))
+
+
+def _shares_of_heads(chosen: Sequence[int], heads: int) -> list[list[int]]:
+    """The keys that each of the split heads looks for, so that every key has the same share."""
+    k = len(chosen)
+    if heads % k and k % heads:
+        raise UserError(f"{heads} heads cannot share {k} keys equally; choose a multiple or a divisor of {k}")
+    return [[chosen[i] for i in range(k) if i % heads == h % k] for h in range(heads)]
 
 
 def simulate(
-    keys: Keys, values: Array, pair: tuple[int, int], designs: dict[str, Array], samples: int, seed: int
+    keys: Keys, values: Array, chosen: Sequence[int], designs: dict[str, Array], samples: int, seed: int
 ) -> list[_Design]:
     """Simulate all designs on the same noisy keys, which all heads of a design share."""
     rng = np.random.default_rng(seed)
     every = np.vstack(list(designs.values()))
     distinct, place = np.unique(every, axis=0, return_inverse=True)
     place = place.ravel()
-    means = (keys.factor * (keys.means @ distinct.T)).astype(np.float32)
+    means = keys.factor * (keys.means @ distinct.T)
     roots = [_root(c) for c in keys.covariance(distinct)]
-    target = values[list(pair)].mean(axis=0)
-    parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in designs}
+    target = values[list(chosen)].mean(axis=0)
+    parts: dict[str, list[Array]] = {name: [] for name in designs}
     squares = dict.fromkeys(designs, 0.0)
-    values32, target32 = values.astype(np.float32), target.astype(np.float32)
-    for start in range(0, samples, CHUNK):
-        count = min(CHUNK, samples - start)
-        weights = np.empty((len(distinct), len(means), count), dtype=np.float32)
+    size = max(1, CHUNK * 20 // max(20, len(distinct) * len(means)))
+    for start in range(0, samples, size):
+        count = min(size, samples - start)
+        weights = np.empty((len(distinct), len(means), count))
         for i, root in enumerate(roots):
-            drawn = root @ rng.standard_normal((root.shape[1], count), dtype=np.float32)
-            weights[:, i] = means[i][:, None] + drawn
+            weights[:, i] = means[i][:, None] + root @ rng.standard_normal((root.shape[1], count))
         weights -= weights.max(axis=1, keepdims=True)
         np.exp(weights, out=weights)
         weights /= weights.sum(axis=1, keepdims=True)
@@ -260,80 +331,116 @@ def simulate(
         for name, queries in designs.items():
             rows = place[first : first + len(queries)]
             first += len(queries)
-            mixed = weights[rows[0]].copy() if len(set(rows)) == 1 else weights[rows].mean(axis=0)
-            parts[name].append(mixed[pair[0]])
-            off = values32.T @ mixed - target32[:, None]
+            kinds, counts = np.unique(rows, return_counts=True)
+            mixed = np.tensordot(counts / len(rows), weights[kinds], axes=1) if len(kinds) > 1 else weights[kinds[0]]
+            parts[name].append(mixed[chosen[0]].copy())
+            off = values.T @ mixed - target[:, None]
             squares[name] += float(np.einsum("mc,mc->", off, off))
     found = []
     for name, queries in designs.items():
-        weight = np.concatenate(parts[name]).astype(np.float64)
-        simulated, error = _moments(weight)
-        closed, law = _law(keys, queries, pair[0])
+        weight = np.concatenate(parts[name])
+        simulated, error = _moments(weight, len(chosen))
+        law = _law(keys, queries, chosen[0], len(chosen))
         histogram = np.histogram(weight, bins=BINS, range=(0, 1))[0] / samples
-        found.append(_Design(name, queries, simulated, error, closed, squares[name] / samples, histogram, law))
+        closed = (law.moments, law.standard_error, law.approximation)
+        found.append(
+            _Design(name, queries, simulated, error, *closed, squares[name] / samples, histogram, law.histogram)
+        )
     return found
 
 
-def _root(covariance: Array) -> NDArray[np.float32]:
+def _root(covariance: Array) -> Array:
     """L with L Lᵀ = covariance, without the directions of zero variance."""
     sizes, axes = np.linalg.eigh(covariance)
     keep = sizes > 1e-12 * max(float(sizes[-1]), 1e-300)
-    return np.asarray(axes[:, keep] * np.sqrt(sizes[keep]), dtype=np.float32)
+    return np.asarray(axes[:, keep] * np.sqrt(sizes[keep]))
 
 
-def _regions(weight: Array) -> tuple[NDArray[np.bool_], ...]:
-    """Where the weight is near one, near zero, and outside [1/4, 3/4]."""
-    return weight >= _NEAR, weight <= 1 - _NEAR, (weight < _FAIL) | (weight > 1 - _FAIL)
+def _edges(blended: int) -> tuple[float, float, float, float]:
+    """The weights at which a sample changes its region: near one, near zero, and the limits of failure."""
+    return _NEAR, 1 - _NEAR, (1 - _FAIL) / blended, (1 + _FAIL) / blended
 
 
-def _moments(weight: Array) -> tuple[_Moments, _Moments]:
+def _regions(weight: Array, blended: int) -> tuple[NDArray[np.bool_], ...]:
+    """Where the weight is near one, near zero, and so far from 1/blended that the blend fails."""
+    near_one, near_zero, low, high = _edges(blended)
+    return weight >= near_one, weight <= near_zero, (weight < low) | (weight > high)
+
+
+def _moments(weight: Array, blended: int) -> tuple[_Moments, _Moments]:
     """The moments of a sample, and their standard errors."""
     n = len(weight)
     mean, sd = float(weight.mean()), float(weight.std())
     fourth = float(((weight - mean) ** 4).mean())
-    shares = [float(region.mean()) for region in _regions(weight)]
+    shares = [float(region.mean()) for region in _regions(weight, blended)]
     spread = [float(np.sqrt(p * (1 - p) / n)) for p in shares]
     sd_error = float(np.sqrt(max(fourth - sd**4, 0.0) / n)) / (2 * sd) if sd > 0 else 0.0
     return _Moments(mean, sd, *shares), _Moments(sd / float(np.sqrt(n)), sd_error, *spread)
 
 
-def _law(keys: Keys, queries: Array, a: int) -> tuple[_Moments, Array]:
-    """Closed form: the mean over heads of sigmoid(D_h), with D Gaussian along the direction in which it varies most."""
-    from scipy.integrate import quad
-    from scipy.special import expit, ndtr
+def _law(keys: Keys, queries: Array, a: int, blended: int) -> _Law:
+    """The closed form of the weight on v_a: the mean over heads of sigmoid(D_h), D_h = s_a - L_h, L = log-sum-exp of the
+    other scores.
 
-    scores = keys.factor * (keys.means @ queries.T)
-    covariance = keys.covariance(queries)
-    others = np.arange(len(scores)) != a
-    centre = np.array([scores[a, h] - log_sum_exp(scores[others, h]) for h in range(len(queries))])
-    shares = softmax(scores[others].T)
-    total = covariance[a] + np.einsum("gi,hi,igh->gh", shares, shares, covariance[others])
-    sizes, axes = np.linalg.eigh(total)
-    slope = axes[:, -1] * np.sqrt(max(float(sizes[-1]), 0.0))
-    slope *= 1.0 if slope[np.abs(slope).argmax()] > 0 else -1.0
+    Given the norms of the varying keys, the scores are s + z, where the z of one key has covariance A = alpha·scale²·QQᵀ
+    over heads. With p = softmax of the other scores, L(z) = L + p·z + z'(diag p - pp')z/2 + ...: the linear term is
+    Gaussian and kept, of the quadratic one its mean A_hh(1 - |p|²)/2 (which cannot exceed that of the largest z). So D is
+    exact in the varying keys and in key a, and for two keys altogether. What is left out, R, has mean 0 and variance
+    A_hh² tr((diag p - pp')²)/2 to leading order; whatever A is, its size is at most 2 sqrt(A_hh) plus the mean. The
+    integral over norms and noise is a scrambled Sobol sequence with one coordinate for each, repeated for its error.
+    """
+    from scipy.special import expit, ndtri
+    from scipy.stats import qmc
 
-    def weight(t: Any) -> Any:
-        return expit(centre + np.multiply.outer(t, slope)).mean(axis=-1)
+    distinct, counts = np.unique(queries, axis=0, return_counts=True)
+    heads, share = len(distinct), counts / counts.sum()
+    others = np.arange(len(keys.means)) != a
+    middle = keys.factor * (keys.means @ distinct.T)
+    moving = np.flatnonzero(keys.varying)
+    along = np.sqrt(keys.varying[moving])[:, None] * keys.factor * (keys.directions[moving] @ distinct.T)
+    small = keys.alpha * keys.factor**2 * (distinct @ distinct.T)
+    noisy = heads if keys.alpha else 0
+    largest = np.sqrt(np.diag(small)) * np.sqrt(2 * np.log(max(len(middle) - 1, 1)))
+    size = max(1, min(_NODES, 4_000_000 // (heads * len(middle))))
+    weights, left_out = np.empty((_SCRAMBLES, _NODES)), np.empty((_SCRAMBLES, _NODES))
+    for scramble in range(_SCRAMBLES):
+        uniform = qmc.Sobol(max(1, len(moving) + noisy), rng=np.random.default_rng(scramble)).random(_NODES)
+        normal = ndtri(np.clip(uniform, 1e-16, 1 - 1e-16))
+        for start in range(0, _NODES, size):
+            rows = slice(start, min(start + size, _NODES))
+            scores = np.repeat(middle[None], rows.stop - start, axis=0)
+            scores[:, moving] += normal[rows, : len(moving), None] * along
+            rest = scores[:, others]
+            top = rest.max(axis=1, keepdims=True)
+            raised = np.exp(rest - top)
+            total = raised.sum(axis=1)
+            p = raised / total[:, None]
+            square = (p**2).sum(axis=1)
+            bend = np.minimum(np.diag(small) * (1 - square) / 2, largest)
+            d = scores[:, a] - top[:, 0] - np.log(total) - bend
+            if noisy:
+                sizes, axes = np.linalg.eigh(small * (1 + np.einsum("sig,sih->sgh", p, p)))
+                roots = axes * np.sqrt(np.maximum(sizes, 0.0))[:, None, :]
+                d += np.einsum("sgh,sh->sg", roots, normal[rows, len(moving) : len(moving) + noisy])
+            spread = np.sqrt(np.maximum(square - 2 * (p**3).sum(axis=1) + square**2, 0.0) / 2)
+            off = np.minimum(np.diag(small) * spread, 2 * np.sqrt(np.diag(small)) + largest)
+            weight = expit(d)
+            weights[scramble, rows] = weight @ share
+            left_out[scramble, rows] = np.maximum(expit(d + off) - weight, weight - expit(d - off)) @ share
+    every = weights.ravel()
+    repeated = np.array([list(vars(_moments(row, blended)[0]).values()) for row in weights])
+    error = repeated.std(axis=0, ddof=1) / np.sqrt(_SCRAMBLES)
+    rms = float(np.sqrt((left_out**2).mean()))
+    near = [float((np.abs(weights - edge) < 3 * left_out).mean()) for edge in _edges(blended)]
+    return _Law(
+        _moments(every, blended)[0],
+        _Moments(*map(float, error)),
+        _Moments(rms, rms, near[0], near[1], near[2] + near[3]),
+        np.histogram(every, bins=BINS, range=(0, 1))[0] / every.size,
+    )
 
-    steps = sorted({float(np.clip(-c / s, -9, 9)) for c, s in zip(centre, slope, strict=True) if abs(s) > 1e-12})
-    near = [x + w for x in steps for c in np.abs(slope) if c > 1e-12 for w in (-8 / c, 0, 8 / c)]
-    points = sorted({x for x in near if -9 < x < 9})
 
-    def moment(power: int) -> float:
-        def density(t: float) -> float:
-            return float(weight(t) ** power * np.exp(-t * t / 2) / np.sqrt(2 * np.pi))
-
-        return float(sum(quad(density, lo, hi, limit=200)[0] for lo, hi in pairwise([-9.0, *points, 9.0])))
-
-    mean = moment(1)
-    grid = np.linspace(-9, 9, 200_001)
-    on_grid, mass = weight((grid[1:] + grid[:-1]) / 2), np.diff(ndtr(grid))
-    law = np.histogram(on_grid, bins=BINS, range=(0, 1), weights=mass)[0]
-    shares_of_law = [float(mass[region].sum()) for region in _regions(on_grid)]
-    return _Moments(mean, float(np.sqrt(max(moment(2) - mean**2, 0.0))), *shares_of_law), law
-
-
-def _fitted(keys: Keys, values: Array, pair: tuple[int, int], naive: list[Array], heads: int, seed: int) -> Array:
+def _fitted(keys: Keys, values: Array, chosen: Sequence[int], naive: list[Array], heads: int, seed: int) -> Array:
     """Queries of least expected squared error, fitted from the naive designs and random starts, and chosen on other
     samples.
     """
@@ -341,7 +448,7 @@ def _fitted(keys: Keys, values: Array, pair: tuple[int, int], naive: list[Array]
 
     rng = np.random.default_rng([seed, 1])
     seen, unseen = keys.sample(2000, rng), keys.sample(8000, rng)
-    target = values[list(pair)].mean(axis=0)
+    target = values[list(chosen)].mean(axis=0)
     shape = (heads, keys.means.shape[1])
 
     def loss(flat: Array, sample: Array) -> tuple[float, Array]:

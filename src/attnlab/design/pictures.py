@@ -91,10 +91,10 @@ def noise_picture(noise: Noise) -> Figure:
     for ax, design in zip(axes, noise.designs, strict=True):
         ax.stairs(design.histogram, edges, fill=True, color="#9dbfe3", label="simulated")
         ax.stairs(design.law, edges, color=_OUT, lw=1.3, label="closed form")
-        ax.axvline(0.5, color=_INK, lw=0.8, ls=":")
+        ax.axvline(1 / len(noise.indices), color=_INK, lw=0.8, ls=":")
         s = design.simulated
         ax.set_title(f"{design.name}\nsd {s.sd:.3f}, failed {s.failures:.1%}", fontsize=10, color=_INK)
-        ax.set_xlabel(f"weight on $v_{{{noise.pair[0]}}}$")
+        ax.set_xlabel(f"weight on $v_{{{noise.indices[0]}}}$")
         ax.set_yscale("symlog", linthresh=1e-3)
         ax.set_ylim(0, min(1.0, top * 2))
         ax.set_yticks([0, 1e-3, 1e-2, 1e-1, 1], ["0", "0.1 %", "1 %", "10 %", "100 %"])

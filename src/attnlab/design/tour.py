@@ -68,7 +68,8 @@ STEPS = (
     Step(
         "A6",
         "Keys with a little noise",
-        "A design for the mean keys survives small noise in every direction.",
+        "A design for the mean keys survives small noise in every direction: the weights move by about C·sqrt(alpha)/2, and "
+        "the closed form says so to within the last digit.",
         ("noise --alpha 1e-6 --varying 0 --samples 200000",),
     ),
     Step(
@@ -80,10 +81,14 @@ STEPS = (
     ),
     Step(
         "A8",
-        "Two heads",
-        "Equal heads swing together, which does not help. Split heads hold, except where e is near 0 or below. Queries "
-        "fitted to the noise do better than both: they push the other keys down instead of pulling the noisy key up.",
-        ("noise --samples 200000 --robust --heads 1",),
+        "Several heads",
+        "Equal heads swing together, which does not help, however many there are. Split heads hold, except where e is near 0 "
+        "or below. Queries fitted to the noise do better than both: they push the other keys down instead of pulling the "
+        "noisy key up. With both norms varying split heads still hold, and further copies of them change nothing.",
+        (
+            "noise --samples 200000 --robust 1",
+            "noise --samples 200000 --varies 0,1 --heads 4",
+        ),
     ),
     Step(
         "A9",
