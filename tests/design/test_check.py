@@ -3,11 +3,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnlab.design import mark
+from attnlab.course import mark as mark_all
 from attnlab.errors import UserError
 
 SHEETS = Path(__file__).parents[2] / "examples" / "sheets"
 NAMES = sorted(path.stem for path in SHEETS.glob("a*.toml") if "-" not in path.stem)
+
+
+def mark(sheet, answers):
+    return mark_all(sheet, answers).students[0]
 
 
 def test_there_is_a_sheet_for_every_part():
@@ -77,31 +81,53 @@ def test_files_beside_the_sheet(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("answers", "sheet", "words"),
+    ("answers", "words"),
     [
-        ("copy = [1, 2, 3]", SHEET, "give 2 numbers"),
-        ('copy = "K.sum()"', SHEET, "calls a function"),
-        ("cpoy = [1, 2]", SHEET, "did you mean copy"),
-        ("copy = [1, [2]]", SHEET, "different lengths"),
-        ("copy = true", SHEET, "give numbers"),
-        ("copy = [nan, 1]", SHEET, "finite"),
-        ("copy = ", SHEET, "is not TOML"),
-        ("", "keys = [[1]]", "has no tasks"),
-        ("", SHEET.replace('"select"', '"selct"'), "did you mean select"),
-        ("", SHEET.replace("index", "indx"), "did you mean index"),
-        ("copy = [1, 2]", SHEET.replace("keys = [[1, 0], [0, 1]]", ""), "'keys' is missing"),
-        ("copy = [1, 2]", SHEET.replace("[[1, 0], [0, 1]]", "[[1, 0], [0]]", 1), "make them equal"),
+        ("copy = [1, 2, 3]", "give 2 numbers"),
+        ('copy = "K.sum()"', "calls a function"),
+        ("copy = [1, [2]]", "different lengths"),
+        ("copy = true", "give numbers"),
+        ("copy = [nan, 1]", "finite"),
+        ("copy = ", "is not TOML"),
+        ("[copy]\na = 1", "the answer is a table"),
+        ("copy = [{a = 1}]", "a list holds a table"),
+        ('copy = "C"\nlet = 3', "let must be a table"),
+        ('copy = "C*K[0]"\n[let]\nC = "1 +"', "C"),
+        ("copy = 1e99999999999999999999", "is not a number"),
+        ("copy = " + "[" * 5000, "too deep"),
+        ("copy = " + "9" * 5000, "is not TOML"),
+        ("copy = " + "9" * 400, "100 digits"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, answers, sheet, words):
+def test_a_malformed_answer_fails_with_one_line(tmp_path, answers, words):
+    (tmp_path / "sheet.toml").write_text(SHEET, encoding="utf-8")
+    (tmp_path / "answers.toml").write_text(answers, encoding="utf-8")
+    student = mark(tmp_path / "sheet.toml", tmp_path / "answers.toml")
+    assert not student.passed
+    assert words in str(student.mistakes)
+    assert not any("\n" in why for _, why in student.mistakes)
+
+
+@pytest.mark.parametrize(
+    ("sheet", "words"),
+    [
+        ("keys = [[1]]", "has no tasks"),
+        (SHEET.replace('"select"', '"selct"'), "did you mean select"),
+        (SHEET.replace("index", "indx"), "did you mean index"),
+        (SHEET.replace("keys = [[1, 0], [0, 1]]", ""), "'keys' is missing"),
+        (SHEET.replace("[[1, 0], [0, 1]]", "[[1, 0], [0]]", 1), "make them equal"),
+    ],
+)
+def test_mistakes_in_sheets_are_errors_of_one_line(tmp_path, sheet, words):
     with pytest.raises(UserError, match=words) as caught:
-        marked(tmp_path, answers, sheet)
+        marked(tmp_path, "copy = [1, 2]", sheet)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
+@pytest.mark.parametrize("names", [("none.toml", "a12-right.toml"), ("a12.toml", "none.toml")])
+def test_a_missing_file_is_named(names):
     with pytest.raises(UserError, match="there is no file"):
-        mark(tmp_path / "none.toml", tmp_path / "none.toml")
+        mark(*(SHEETS / name for name in names))
 
 
 NOISE = 'keys = [[1, 0], [0, 1]]\nvalues = [[1], [0]]\n[[task]]\nname = "copy"\nask = "noise"\n'
@@ -122,19 +148,12 @@ EDIT = SHEET.replace('"select"', '"edit-key"') + "query = [1, 2, 3]\n"
         *(("", SHEET + f"points = {x}\n") for x in ('"x"', "nan", "-3")),
         *(("", SHEET + f"tolerance = {x}\n") for x in ('"x"', "true", "0")),
         *(("", SHEET.replace('"select"\nindex', '"blend"\nindices').replace("= 0", x)) for x in ("= 3", '= ["a"]')),
-        ("[copy]\na = 1", SHEET),
-        ("copy = [{a = 1}]", SHEET),
-        ("copy = [1, 2]\nlet = 3", SHEET),
         ("copy = [1, 2]", EDIT),
         ("copy = [1, 2]", EDIT.replace("[1, 2, 3]", "[1, 2]") + 'norm = "x"\n'),
         ("copy = [1, 2]", EDIT.replace("[1, 2, 3]", "[1, 2]") + "target = [1]\n"),
-        ("copy = 1e99999999999999999999", SHEET),
-        ("copy = " + "[" * 5000, SHEET),
-        ("copy = " + "9" * 5000, SHEET),
         ("copy = [1, 2]", PROJECT),
         ("copy = [1, 2]", NOISE + 'heads = "x"\n'),
         ("copy = [1, 2]", SHEET + SHEET[SHEET.index("[[task]]") :]),
-        ("copy = " + "9" * 400, SHEET),
     ],
 )
 def test_sheets_with_settings_of_the_wrong_kind_are_one_line(tmp_path, answers, sheet):
@@ -145,8 +164,7 @@ def test_sheets_with_settings_of_the_wrong_kind_are_one_line(tmp_path, answers, 
 
 def test_names_that_grow_are_stopped(tmp_path):
     grown = "\n".join(f'x{i + 1} = "x{i} ^ x{i}"' for i in range(9))
-    with pytest.raises(UserError, match="stay below"):
-        marked(tmp_path, f'copy = "x9"\n[let]\nx0 = "K[0] + 1"\n{grown}', SHEET)
+    assert "stay below" in marked(tmp_path, f'copy = "x9"\n[let]\nx0 = "K[0] + 1"\n{grown}').message
 
 
 COLLINEAR = [[0.1, 0.1], [0.15, 0.2], [0.2, 0.3]]  # as decimals; their binary values are not
@@ -163,3 +181,24 @@ def test_only_one_of_two_contrary_answers_passes(tmp_path, binary):
     words = "keys as binary float64 values" if binary else "keys as the decimals written"
     assert words in str(impossible.reading)
     assert words in str(query.reading)
+
+
+NUMBER = '[[task]]\nname = "copy"\nask = "number"\nvalue = 3323392\ntolerance = 0\n'
+
+
+@pytest.mark.parametrize(
+    ("answer", "more", "passed"),
+    [
+        ("3323392", "", True),
+        ('"3323391 + 1"', "", True),
+        ("3323393", "", False),
+        ("3323393", "relative = 0.001\n", True),
+        ("3400000", "relative = 0.001\n", False),
+        ('"impossible"', "", False),
+        ("[1, 2]", "", False),
+    ],
+)
+def test_numbers_within_their_tolerance(tmp_path, answer, more, passed):
+    outcome = marked(tmp_path, f"copy = {answer}", NUMBER + more)
+    assert outcome.passed == passed, outcome.message
+    assert outcome.error is None or outcome.error == abs(float(outcome.value) - 3323392)

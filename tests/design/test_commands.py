@@ -184,10 +184,11 @@ def test_check_exits_1_when_a_task_fails(capsys, tmp_path):
     bad.write_text("t = [0.1]", "utf-8")
     code, out, _ = run(capsys, "check", sheet, good, "--json")
     assert code == 0
-    assert json.loads(out)["passed"]
+    assert json.loads(out)["students"][0]["passed"]
     code, out, _ = run(capsys, "check", sheet, bad)
     assert code == 1
     assert "off by" in out
+    assert "0 of 1 point" in out
     assert run(capsys, "check", sheet, tmp_path / "none.toml")[0] == 2
 
 

@@ -3,12 +3,11 @@
 One module per group of commands; `options` declares what they share.
 """
 
-from attnlab.cli import compare, data, examine, huggingface, measure, train  # noqa: F401  (they register commands)
+from attnlab.cli import compare, course, data, examine, huggingface, measure, train  # noqa: F401  (they register commands)
 from attnlab.cli.common import DESIGN, app, main
-from attnlab.design.commands import check, design
+from attnlab.design.commands import design
 
 design.group = (DESIGN,)
 app.command(design)
-app.command(check, group=DESIGN)
 
 __all__ = ["app", "main"]

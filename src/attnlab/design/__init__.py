@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnlab.design.check import mark
     from attnlab.design.edits import edit_key
     from attnlab.design.matrices import layer, project
     from attnlab.design.noisy_keys import noise
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
     from attnlab.design.solve import average, blend, reach, select
     from attnlab.design.verifier import verify
 
-__all__ = ["Result", "average", "blend", "edit_key", "layer", "mark", "noise", "project", "reach", "select", "verify"]
+__all__ = ["Result", "average", "blend", "edit_key", "layer", "noise", "project", "reach", "select", "verify"]
 
-_HOMES = {"Result": "results", "edit_key": "edits", "mark": "check", "noise": "noisy_keys", "verify": "verifier"}
+_HOMES = {"Result": "results", "edit_key": "edits", "noise": "noisy_keys", "verify": "verifier"}
 _HOMES |= dict.fromkeys(("average", "blend", "reach", "select"), "solve")
 _HOMES |= dict.fromkeys(("layer", "project"), "matrices")
 

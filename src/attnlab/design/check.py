@@ -1,18 +1,20 @@
-"""Answer sheets: a teacher asks for a property, a student answers with numbers or expressions, and the property is
-tested.
+"""Tasks of answer sheets: a teacher asks for a property, a student answers with numbers or expressions, and the property
+is tested.
 
-A sheet is TOML: `keys` and `values`, a tolerance, and tasks. Every answer with the property passes; any other gets a
-counterexample. The answer "impossible" passes where impossibility is proved for every query. Numbers mean the decimals
-as written, those of NPY files their binary values, and are judged in exact arithmetic.
+A task has `keys` and `values` and a tolerance, its own or the sheet's. Every answer with the property passes; any other gets
+a counterexample. The answer "impossible" passes where impossibility is proved for every query. Numbers mean the decimals as
+written, those of NPY files their binary values, and are judged in exact arithmetic. Sheets and answer files as a whole, and
+tasks of other kinds: attnlab.course.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,78 +31,78 @@ from attnlab.design.results import Result, number, vector
 from attnlab.design.solve import blend, reach, select
 from attnlab.errors import DataError, UserError, unknown
 
-_Table = Mapping[str, Any]  # of a TOML file
-_NUMBERS = {"points", "tolerance", "norm", "alpha", "varying"}
+TomlTable = Mapping[str, Any]
+Judge = Callable[[Any], "Outcome"]  # of a student's evaluated answer; a malformed one raises UserError
+_MOST_ROWS = 4  # whose mistakes are told
+_NUMBERS = {"points", "tolerance", "relative", "norm", "alpha", "varying"}
 _WHOLE = {"index", "heads"}
 _WORDS = {"name", "ask", "text", "scale", "title"}
 _NEEDED = {"select": ("index",), "edit-key": ("query", "index"), "reach": ("target",), "project": ("keep", "forget")}
-_COMMON = {"name", "ask", "points", "tolerance", "keys", "values", "text", "scale"}
+_NEEDED["number"] = ("value",)
+_COMMON = {"tolerance", "keys", "values", "scale"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One task: whether it passed, and why not."""
+    """One task of one student: whether it passed, the points earned and possible, and why.
+
+    `value` is the answer as numbers, by which equal mistakes are counted together.
+    """
 
     name: str
     passed: bool
+    earned: float
     points: float
-    error: float | None
-    tolerance: float
     message: str
+    value: str = ""
+    error: float | None = None
+    tolerance: float | None = None
     reading: str | None = None
 
 
-@dataclass(frozen=True)
-class Marks:
-    """The outcome of a whole sheet."""
+class Task:
+    """One question of a sheet, with the settings it inherits; whatever is wrong with the question raises here."""
 
-    title: str
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every task passed."""
-        return all(o.passed for o in self.outcomes)
-
-    @property
-    def points(self) -> float:
-        """The points of the tasks that passed."""
-        return sum(o.points for o in self.outcomes if o.passed)
-
-    @property
-    def most(self) -> float:
-        """The points of all tasks."""
-        return sum(o.points for o in self.outcomes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        tasks = [asdict(o) for o in self.outcomes]
-        return {"title": self.title, "passed": self.passed, "points": self.points, "of": self.most, "tasks": tasks}
-
-
-class _Task:
-    """One question of a sheet, with the settings it inherits."""
-
-    def __init__(self, sheet: _Table, own: _Table, names: Mapping[str, Exact], folder: Path, place: int) -> None:
-        self.sheet, self.own, self.names, self.folder = sheet, own, names, folder
+    def __init__(self, name: str, sheet: TomlTable, own: TomlTable, names: Mapping[str, Exact], folder: Path) -> None:
+        self.name, self.sheet, self.own, self.folder = name, sheet, own, folder
         self.read: dict[str, Rows] = {}
-        self.name = f"task {place}"
-        if not isinstance(own, dict):
-            raise UserError(f"{self.name} must be a table; write [[task]] and its settings below")
-        _check_settings(self.name, own)
-        self.name = str(own.get("name", self.name))
-        self.ask = str(own.get("ask", ""))
-        if self.ask not in _ASKS:
-            raise UserError(f"{self.name}: " + unknown("ask", inputs.shown(self.ask), _ASKS))
-        self.judge, allowed = _ASKS[self.ask]
-        if extra := sorted(set(own) - _COMMON - allowed):
-            raise UserError(f"{self.name}: " + unknown("setting", inputs.shown(extra[0]), _COMMON | allowed))
+        check_settings(self.name, own)
+        self.ask = str(own["ask"])
+        prepare, allowed = ASKS[self.ask]
+        known = {"name", "ask", "text", "points"} | _COMMON | allowed
+        if extra := sorted(set(own) - known):
+            raise UserError(f"{self.name}: " + unknown("setting", inputs.shown(extra[0]), known))
         for needed in _NEEDED.get(self.ask, ()):
             if needed not in own:
                 raise UserError(f"{self.name}: '{needed}' is missing; a task that asks {self.ask} needs it")
-        self.tolerance = inputs.tolerance(Decimal(self.setting("tolerance", "0.05")))
+        allowed_error = Decimal(self.setting("tolerance", "0.05"))
+        exact = self.ask == "number" and allowed_error == 0
+        self.tolerance = Fraction(0) if exact else inputs.tolerance(allowed_error)
         self.points = float(own.get("points", 1))
         self.scale: Scale = inputs.scale(self.setting("scale", "none"))
+        self.names = dict(names)
+        for letter, matrix in (("K", "keys"), ("V", "values")):
+            if self.setting(matrix) is not None:
+                self.names[letter] = exact_array(self.rows(matrix).exact)
+        self.judge = prepare(self)
+
+    @cached_property
+    def _impossible(self) -> Outcome:
+        """The answer "impossible", which passes where there is a proof for all queries, however long."""
+        try:
+            result = _solve(self)
+        except UserError as error:
+            return self.outcome(False, None, str(error))
+        proofs = [row.certificate for row in result.rows if row.status == "impossible"] or [result.certificate]
+        passed = result.status == "impossible" and any((proof or {}).get("radius") is None for proof in proofs)
+        if passed:
+            said = result.statement
+        elif result.status == "solved":
+            plain = result.query is not None and result.query.ndim == 1
+            said = "'impossible' is not right" + (f": {vector(np.asarray(result.query))} does it" if plain else "")
+        else:
+            said = f"'impossible' is not proved: {result.statement}"
+        return self.outcome(passed, None, said, result.reading)
 
     def setting(self, name: str, default: Any = None) -> Any:
         """The task's own setting, or the sheet's."""
@@ -142,13 +144,33 @@ class _Task:
         self, passed: bool, error: Fraction | float | None, message: str, reading: str | None = None
     ) -> Outcome:
         """The outcome of this task; the message of one that passed is its error, where there is one."""
+        earned = self.points if passed else 0.0
         if error is None:
-            return Outcome(self.name, passed, self.points, None, float(self.tolerance), message, reading)
+            return Outcome(self.name, passed, earned, self.points, message, reading=reading)
         said = f"within {number(float(error))}" if passed else message
-        return Outcome(self.name, passed, self.points, float(error), float(self.tolerance), said, reading)
+        return Outcome(self.name, passed, earned, self.points, said, "", float(error), float(self.tolerance), reading)
+
+    def mark(self, answer: Any, let: TomlTable) -> Outcome:
+        """Judge an answer, or fail it with the reason; `let` holds the student's own names."""
+        if isinstance(answer, str) and answer.strip().lower() == "impossible":
+            return replace(self._impossible, value="impossible")
+        names, broken = dict(self.names), ""
+        for name, data in let.items():
+            try:
+                names[name] = _array(data, names)
+            except UserError as error:
+                broken += f" ([let] {inputs.shown(name)}: {error})"
+        try:
+            given = _evaluated(answer, names)
+        except UserError as error:
+            return self.outcome(False, None, f"{error}{broken}")
+        try:
+            return replace(self.judge(given), value=_value(given))
+        except UserError as error:
+            return self.outcome(False, None, str(error))
 
 
-def _check_settings(where: str, settings: _Table) -> None:
+def check_settings(where: str, settings: TomlTable) -> None:
     """Check the type of every setting of a sheet or task."""
     for name, given in settings.items():
         shown = _shown(given)
@@ -179,26 +201,26 @@ def _shown(given: Any) -> str:
     return f"'{inputs.shown(given)}'" if isinstance(given, str) else inputs.shown(given)
 
 
-def _numeric(task: _Task, answer: Any) -> Exact:
+def _numeric(answer: Any) -> Exact:
     if isinstance(answer, dict):
-        raise UserError(f"{task.name}: the answer is a table; give numbers, or an expression in quotes")
+        raise UserError("the answer is a table; give numbers, or an expression in quotes")
     found = exact_array(answer)
     if any(abs(x) > inputs.LARGEST for x in found.flat):
-        raise UserError(f"{task.name}: the answer has a number beyond {inputs.LARGEST:g}; give smaller ones")
+        raise UserError(f"the answer has a number beyond {inputs.LARGEST:g}; give smaller ones")
     return found
 
 
-def _shaped(task: _Task, answer: Any, shape: tuple[int, ...]) -> Exact:
-    found = _numeric(task, answer)
+def _shaped(answer: Any, shape: tuple[int, ...]) -> Exact:
+    found = _numeric(answer)
     if found.size == int(np.prod(shape)) and found.ndim <= 2 and 1 in (*shape, 0):
         found = found.reshape(shape)
     if found.shape != shape:
         wanted, given = (" x ".join(map(str, s)) or "one number" for s in (shape, found.shape))
-        raise UserError(f"{task.name}: the answer has the shape {given}; give {wanted} numbers")
+        raise UserError(f"the answer has the shape {given}; give {wanted} numbers")
     return found
 
 
-def _judged(task: _Task, problem: Problem, query: list[Fraction], chosen: list[int], which: str = "") -> Outcome:
+def _judged(task: Task, problem: Problem, query: list[Fraction], chosen: list[int], which: str = "") -> Outcome:
     """The output of this query against the target; if it fails, in which coordinate, by how much and with what margin."""
     judged = problem.judge(query)
     worst = max(range(len(judged.off)), key=lambda c: abs(judged.off[c]))
@@ -218,12 +240,15 @@ def _judged(task: _Task, problem: Problem, query: list[Fraction], chosen: list[i
     return task.outcome(judged.within, error, said, problem.reading)
 
 
-def _worst(rows: list[Outcome]) -> Outcome:
-    """The row that decides: a failed one, and of those the one with the largest error."""
-    return max(rows, key=lambda o: (not o.passed, o.error or 0.0))
+def _together(rows: list[Outcome]) -> Outcome:
+    """The row with the largest error, with the messages of all rows that failed."""
+    worst = max(rows, key=lambda o: (not o.passed, o.error or 0.0))
+    failed = [row.message for row in rows if not row.passed]
+    more = [f"and {len(failed) - _MOST_ROWS} more rows"] if len(failed) > _MOST_ROWS else []
+    return replace(worst, message="; ".join([*failed[:_MOST_ROWS], *more])) if failed else worst
 
 
-def _query(task: _Task, answer: Any) -> Outcome:
+def _query(task: Task) -> Judge:
     """A query for one target: a value, a mixture of values, or a given point."""
     chosen: list[int] = []
     values = task.rows("values")
@@ -236,47 +261,58 @@ def _query(task: _Task, answer: Any) -> Outcome:
         chosen, w = task.blend()
         target = inputs.mixture(w, values.take(chosen))
     problem = task.problem(target)
-    return _judged(task, problem, list(_shaped(task, answer, (problem.keys.shape[1],))), chosen)
+    return lambda answer: _judged(task, problem, list(_shaped(answer, (problem.keys.shape[1],))), chosen)
 
 
-def _identity(task: _Task, answer: Any) -> Outcome:
-    values = task.rows("values")
-    queries = _shaped(task, answer, task.rows("keys").floats.shape)
-    problems = [task.problem(values.take([j])) for j in range(len(queries))]
-    return _worst([_judged(task, problems[j], list(q), [j], f"row {j}: ") for j, q in enumerate(queries)])
+def _identity(task: Task) -> Judge:
+    values, shape = task.rows("values"), task.rows("keys").floats.shape
+    problems = [task.problem(values.take([j])) for j in range(shape[0])]
+
+    def judge(answer: Any) -> Outcome:
+        queries = _shaped(answer, shape)
+        return _together([_judged(task, problems[j], list(q), [j], f"row {j}: ") for j, q in enumerate(queries)])
+
+    return judge
 
 
-def _project(task: _Task, answer: Any) -> Outcome:
+def _project(task: Task) -> Judge:
     keep, forget = exact_array(task.rows("keep").exact), exact_array(task.rows("forget").exact)
     if keep.shape[1] != forget.shape[1]:
         raise UserError(f"{task.name}: keep and forget have different widths; give both the same")
-    matrix = _shaped(task, answer, (keep.shape[1], keep.shape[1]))
-    off = np.abs(np.vstack([keep @ matrix.T - keep, forget @ matrix.T])).max(axis=1)
-    worst = int(off.argmax())
-    what = f"keeps row {worst} of `keep`" if worst < len(keep) else f"forgets row {worst - len(keep)} of `forget`"
-    said = f"M {what} only within {number(float(off[worst]))} (allowed {number(float(task.tolerance))})"
     reading = read_as(keep=task.rows("keep"), forget=task.rows("forget"))
-    return task.outcome(off[worst] <= task.tolerance, off[worst], said, reading)
+
+    def judge(answer: Any) -> Outcome:
+        matrix = _shaped(answer, (keep.shape[1], keep.shape[1]))
+        off = np.abs(np.vstack([keep @ matrix.T - keep, forget @ matrix.T])).max(axis=1)
+        worst = int(off.argmax())
+        what = f"keeps row {worst} of `keep`" if worst < len(keep) else f"forgets row {worst - len(keep)} of `forget`"
+        said = f"M {what} only within {number(float(off[worst]))} (allowed {number(float(task.tolerance))})"
+        return task.outcome(off[worst] <= task.tolerance, off[worst], said, reading)
+
+    return judge
 
 
-def _edit_key(task: _Task, answer: Any) -> Outcome:
+def _edit_key(task: Task) -> Judge:
     keys, values = inputs.pair(task.rows("keys"), task.rows("values"))
     n, d = keys.floats.shape
     query = task.vector("query", d, of="key")
     j = inputs.index(task.own["index"], n)
     target = task.vector("target", values.floats.shape[1], of="value") if "target" in task.own else values.take([j])
-    new = list(_shaped(task, answer, (d,)))
-    norm = task.own.get("norm")
-    if norm is not None:
-        size, wanted = float(np.linalg.norm([float(x) for x in new])), inputs.positive(float(norm), "norm")
-        if abs(size - wanted) > 1e-6 * wanted:
-            return task.outcome(False, None, f"the key has norm {number(size)} instead of {number(wanted)}")
-    edited = rational_rows([new if i == j else row for i, row in enumerate(keys.exact)], keys.reading)
-    problem = inputs.problem(edited, values, target, task.tolerance, task.scale)
-    return _judged(task, problem, query.exact[0], [])
+    norm = None if "norm" not in task.own else inputs.positive(float(task.own["norm"]), "norm")
+
+    def judge(answer: Any) -> Outcome:
+        new = list(_shaped(answer, (d,)))
+        size = float(np.linalg.norm([float(x) for x in new]))
+        if norm is not None and abs(size - norm) > 1e-6 * norm:
+            return task.outcome(False, None, f"the key has norm {number(size)} instead of {number(norm)}")
+        edited = rational_rows([new if i == j else row for i, row in enumerate(keys.exact)], keys.reading)
+        problem = inputs.problem(edited, values, target, task.tolerance, task.scale)
+        return _judged(task, problem, query.exact[0], [])
+
+    return judge
 
 
-def _layer(task: _Task, answer: Any) -> Outcome:
+def _layer(task: Task) -> Judge:
     tokens, outputs = task.rows("tokens"), task.rows("outputs", free_rows=True)
     (n, d), (rows, m) = tokens.floats.shape, outputs.floats.shape
     if n != rows:
@@ -284,47 +320,70 @@ def _layer(task: _Task, answer: Any) -> Outcome:
     wanted = [i for i in range(n) if not np.isnan(outputs.floats[i]).any()]
     if not wanted:
         raise UserError(f"{task.name}: every output is free; give at least one row of numbers")
-    if not isinstance(answer, dict) or set(answer) != {"Q", "K", "V"}:
-        raise UserError(f"{task.name}: give three matrices, as a table with Q, K and V")
-    w_q, w_k, w_v = (np.atleast_2d(_numeric(task, answer[name])) for name in "QKV")
-    if w_q.ndim != 2 or w_q.shape != w_k.shape or w_q.shape[1] != d or w_v.shape != (m, d) or not w_q.size:
-        raise UserError(f"{task.name}: Q and K need {d} columns and equal heights, V {m} x {d} numbers")
-    x = exact_array(tokens.exact)
-    queries = x @ w_q.T
-    keys, values = (rational_rows((x @ w.T).tolist(), tokens.reading) for w in (w_k, w_v))
-    problems = {i: inputs.problem(keys, values, outputs.take([i]), task.tolerance, task.scale) for i in wanted}
-    return _worst([_judged(task, problems[i], list(queries[i]), [], f"row {i}: ") for i in wanted])
+
+    def judge(answer: Any) -> Outcome:
+        if not isinstance(answer, dict) or set(answer) != {"Q", "K", "V"}:
+            raise UserError("give three matrices, as a table with Q, K and V")
+        w_q, w_k, w_v = (np.atleast_2d(_numeric(answer[name])) for name in "QKV")
+        if w_q.ndim != 2 or w_q.shape != w_k.shape or w_q.shape[1] != d or w_v.shape != (m, d) or not w_q.size:
+            raise UserError(f"Q and K need {d} columns and equal heights, V {m} x {d} numbers")
+        x = exact_array(tokens.exact)
+        queries = x @ w_q.T
+        keys, values = (rational_rows((x @ w.T).tolist(), tokens.reading) for w in (w_k, w_v))
+        problems = {i: inputs.problem(keys, values, outputs.take([i]), task.tolerance, task.scale) for i in wanted}
+        return _together([_judged(task, problems[i], list(queries[i]), [], f"row {i}: ") for i in wanted])
+
+    return judge
 
 
-def _noise(task: _Task, answer: Any) -> Outcome:
+def _noise(task: Task) -> Judge:
     """The root mean square error of the mean over heads, simulated."""
     means, values = (rows.floats for rows in inputs.pair(task.rows("keys"), task.rows("values")))
-    given = np.atleast_2d(_numeric(task, answer))
-    heads = int(task.own.get("heads", len(given)))
-    queries = _shaped(task, given, (heads, means.shape[1])).astype(np.float64)
     chosen = blended(task.own.get("indices", [0, 1]), len(means))
     alpha, varying = (float(task.own.get(name, default)) for name, default in (("alpha", 1e-6), ("varying", 0.0)))
     keys = noisy(means, chosen, alpha, varying, task.own.get("varies"), task.scale)
-    found = simulate(keys, values, chosen, {"answer": queries}, 100_000, 0)[0]
-    s = found.simulated
-    error = float(np.sqrt(found.squared_error))
-    said = (
-        f"under this noise the root mean square error is {number(error)} (allowed {number(float(task.tolerance))}): the "
-        f"weight on v_{chosen[0]} has mean {number(s.mean)} and standard deviation {number(s.sd)}, and is off "
-        f"1/{len(chosen)} by more than half of it in {s.failures:.1%} of samples"
-    )
-    return task.outcome(error <= task.tolerance, error, said)
+
+    def judge(answer: Any) -> Outcome:
+        given = np.atleast_2d(_numeric(answer))
+        heads = int(task.own.get("heads", len(given)))
+        queries = _shaped(given, (heads, means.shape[1])).astype(np.float64)
+        found = simulate(keys, values, chosen, {"answer": queries}, 100_000, 0)[0]
+        s = found.simulated
+        error = float(np.sqrt(found.squared_error))
+        said = (
+            f"under this noise the root mean square error is {number(error)} (allowed {number(float(task.tolerance))}): "
+            f"the weight on v_{chosen[0]} has mean {number(s.mean)} and standard deviation {number(s.sd)}, and is off "
+            f"1/{len(chosen)} by more than half of it in {s.failures:.1%} of samples"
+        )
+        return task.outcome(error <= task.tolerance, error, said)
+
+    return judge
 
 
-def _solve(task: _Task) -> Result:
+def _number(task: Task) -> Judge:
+    """Numbers within `tolerance`, plus the share `relative` of each."""
+    wanted = _array(task.own["value"], task.names)
+    share = Fraction(task.own.get("relative", 0))
+
+    def judge(answer: Any) -> Outcome:
+        given = _shaped(answer, wanted.shape)
+        each = [(abs(x - y), task.tolerance + share * abs(y), x) for x, y in zip(given.flat, wanted.flat, strict=True)]
+        error, allowed, worst = max(each, key=lambda one: one[0] - one[1])
+        said = f"{_value(worst)} is off by more than {number(float(allowed))}"
+        return task.outcome(error <= allowed, error, said)
+
+    return judge
+
+
+def _solve(task: Task) -> Result:
     """The solver's verdict on the question."""
     common: dict[str, Any] = {"tolerance": task.tolerance, "scale": task.scale}
     if task.ask == "project":
         return project(task.rows("keep"), task.rows("forget"), tolerance=task.tolerance)
     if task.ask == "layer":
         return layer(task.rows("tokens"), task.rows("outputs", free_rows=True), **common)
-    if task.ask == "noise":
-        raise UserError(f"{task.name}: a question about noise cannot be answered with 'impossible'; give the queries")
+    if task.ask in ("noise", "number"):
+        raise UserError("this question cannot be answered with 'impossible'; give numbers")
     k, v = task.rows("keys"), task.rows("values")
     if task.ask in ("select", "identity"):
         return select(k, v, task.own.get("index"), **common)
@@ -337,22 +396,7 @@ def _solve(task: _Task) -> Result:
     return blend(k, v, *task.blend(), **common)
 
 
-def _impossible(task: _Task) -> Outcome:
-    """The answer "impossible", which passes where there is a proof for all queries, however long."""
-    result = _solve(task)
-    proofs = [row.certificate for row in result.rows if row.status == "impossible"] or [result.certificate]
-    passed = result.status == "impossible" and any((proof or {}).get("radius") is None for proof in proofs)
-    if passed:
-        said = result.statement
-    elif result.status == "solved":
-        plain = result.query is not None and result.query.ndim == 1
-        said = "'impossible' is not right" + (f": {vector(np.asarray(result.query))} does it" if plain else "")
-    else:
-        said = f"'impossible' is not proved: {result.statement}"
-    return task.outcome(passed, None, said, result.reading)
-
-
-_ASKS: dict[str, tuple[Callable[[_Task, Any], Outcome], set[str]]] = {
+ASKS: dict[str, tuple[Callable[[Task], Judge], set[str]]] = {
     "select": (_query, {"index"}),
     "identity": (_identity, set()),
     "blend": (_query, {"indices", "weights"}),
@@ -362,53 +406,34 @@ _ASKS: dict[str, tuple[Callable[[_Task, Any], Outcome], set[str]]] = {
     "edit-key": (_edit_key, {"query", "index", "target", "norm"}),
     "layer": (_layer, {"tokens", "outputs"}),
     "noise": (_noise, {"indices", "alpha", "varying", "varies", "heads"}),
+    "number": (_number, {"value", "relative"}),
 }
 
 
-def mark(sheet: Path, answers: Path) -> Marks:
-    """Check the answers to every task of a sheet."""
-    asked, given = _toml(sheet), _toml(answers)
-    _check_settings(sheet.name, asked)
+def read_names(sheet: TomlTable, path: Path) -> dict[str, Exact]:
+    """The names that a sheet defines for its tasks and answers."""
     names: dict[str, Exact] = {}
-    for name, data in _table(asked, "vectors", sheet).items():
+    for name, data in table(sheet, "vectors", path).items():
         names[name] = _array(data, names)
-    if not isinstance(asked.get("task"), list) or not asked["task"]:
-        raise DataError(f"{sheet.name} has no tasks; add [[task]] with a name and what to ask: {', '.join(_ASKS)}")
-    tasks = [_Task(asked, own, names, sheet.parent, place) for place, own in enumerate(asked["task"], start=1)]
-    known = [task.name for task in tasks]
-    if twice := sorted({name for name in known if known.count(name) > 1}):
-        raise UserError(f"{sheet.name}: two tasks are called '{twice[0]}'; give every task its own name")
-    let = _table(given, "let", answers)
-    for name in given:
-        if name not in known and name != "let":
-            raise UserError(f"{answers.name}: " + unknown("task", inputs.shown(name), known))
-    outcomes = tuple(_outcome(task, given.get(task.name), let) for task in tasks)
-    return Marks(str(asked.get("title", sheet.stem)), outcomes)
+    return names
 
 
-def _table(content: _Table, name: str, path: Path) -> _Table:
+def table(content: TomlTable, name: str, path: Path) -> TomlTable:
+    """A table inside a TOML file; empty if there is none."""
     found = content.get(name, {})
     if not isinstance(found, dict):
         raise UserError(f"{path.name}: {name} must be a table; write [{name}] and one name = value per line")
     return found
 
 
-def _outcome(task: _Task, answer: Any, let: _Table) -> Outcome:
-    if answer is None:
-        return task.outcome(False, None, "there is no answer")
-    if isinstance(answer, str) and answer.strip().lower() == "impossible":
-        return _impossible(task)
-    names = dict(task.names)
-    for name, setting in (("K", "keys"), ("V", "values")):
-        if task.setting(setting) is not None:
-            names[name] = exact_array(task.rows(setting).exact)
-    try:
-        for name, data in let.items():
-            names[name] = _array(data, names)
-        given = _evaluated(answer, names)
-    except UserError as error:
-        raise UserError(f"the answer to '{task.name}': {error}") from None
-    return task.judge(task, given)
+def _value(answer: Any) -> str:
+    """An evaluated answer for reading, the same for equal numbers."""
+    if isinstance(answer, dict):
+        return ", ".join(f"{inputs.shown(name)} = {_value(part)}" for name, part in answer.items())
+    rows = np.asarray(answer)
+    if rows.ndim == 0:
+        return f"{float(rows):.10g}"
+    return vector(rows) if rows.ndim == 1 else "; ".join(map(_value, rows[:_MOST_ROWS]))
 
 
 def _array(data: Any, names: Mapping[str, Exact]) -> Exact:
@@ -450,8 +475,13 @@ def _evaluated(answer: Any, names: Mapping[str, Exact]) -> Any:
     return exact_array(Fraction(answer))
 
 
-def _toml(path: Path) -> _Table:
-    text = inputs.read_text(path, "", "a TOML file")
+def read_toml(path: Path) -> TomlTable:
+    """Read a TOML file, with numbers as written."""
+    return parse(inputs.read_text(path, "", "a TOML file"), path)
+
+
+def parse(text: str, path: Path) -> TomlTable:
+    """The content of a TOML file, with numbers as written."""
     try:
         return tomllib.loads(text, parse_float=decimal)
     except RecursionError:

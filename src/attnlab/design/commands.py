@@ -271,44 +271,6 @@ def tour(*, step: Annotated[str | None, Parameter(help="Show one step only, such
         console.print()
 
 
-def check(
-    sheet: Annotated[Path, Parameter(help="TOML file with the tasks.")],
-    answers: Annotated[Path, Parameter(help="TOML file with the answers.")],
-    *,
-    json: Annotated[bool, Parameter(help="Print JSON.", negative=())] = False,
-) -> None:
-    """Grade an answer file.
-
-    An answer passes if it has the property that the sheet asks for. Exit code 1 if a task fails.
-    """
-    from attnlab.design.check import mark
-
-    marks = mark(sheet, answers)
-    if json:
-        import json as dumper
-
-        print(dumper.dumps(marks.to_dict(), allow_nan=False))
-    else:
-        from rich.padding import Padding
-        from rich.text import Text
-
-        from attnlab.terminal import Terminal
-
-        console = Terminal(highlight=False)
-        console.print(Text(marks.title, style="bold"))
-        wide = max(len(o.name) for o in marks.outcomes)
-        for o in marks.outcomes:
-            verdict = ("passed", "bold green") if o.passed else ("failed", "bold red")
-            points = f"  {o.points:g} point{'s' * (o.points != 1)}"
-            console.print(Text.assemble(f"  {o.name:<{wide}}  ", verdict, points))
-            console.print(Padding(Text(o.message, style="dim" if o.passed else ""), (0, 0, 0, wide + 4)))
-        for reading in sorted({o.reading for o in marks.outcomes if o.reading}):
-            console.print(Text(f"This reads the {reading}.", style="dim"))
-        console.print(f"{marks.points:g} of {marks.most:g} points")
-    if not marks.passed:
-        raise SystemExit(1)
-
-
 def _pair(keys: str, values: str) -> tuple[Rows, Rows]:
     from attnlab.design import inputs
 

@@ -1,0 +1,47 @@
+"""Commands for teachers: check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from attnlab.cli import options as opt
+from attnlab.cli.common import DESIGN, app, console, errors, say, show_json
+from attnlab.cli.options import about
+
+
+@app.command(group=DESIGN)
+def check(
+    sheet: Annotated[Path, about("TOML file with the tasks.")],
+    *answers: Annotated[Path, about("Answer files, or folders of a file or folder per student.")],
+    csv: Annotated[Path | None, about("Also write the marks to this file; must not exist.")] = None,
+    json: opt.Json = False,
+) -> None:
+    """Mark the answers of one student or of a whole course.
+
+    An answer passes if it has the property that the sheet asks for. A malformed answer fails its
+    task, an unreadable file all of them, and the rest is marked. Exit code 1 if one file is named
+    and a task of it fails.
+    """
+    from attnlab.course import mark
+    from attnlab.errors import UserError
+    from attnlab.folders import refuse_existing, write_bytes
+    from attnlab.report.screen import show_all
+    from attnlab.report.text import as_csv
+
+    if not answers:
+        raise UserError("there are no answers to mark; name answer files, or a folder of them")
+    if csv is not None:
+        refuse_existing(csv)
+    with errors.status("marking") as status:
+        marks = mark(sheet, *answers, tell=lambda student: status.update(f"marking {student}"))
+    if csv is not None:
+        write_bytes(csv, as_csv(marks.table()).encode())
+    if json:
+        show_json(marks.to_dict())
+    else:
+        show_all(marks.document(), console)
+        if csv is not None:
+            say(f"written: {csv}")
+    if len(answers) == 1 and not answers[0].is_dir() and not marks.passed:
+        raise SystemExit(1)

@@ -1,0 +1,12 @@
+"""A course with attnlab: sheets of tasks, marking of students' answers, and new assignments (docs/teaching.md).
+
+sheets.py      a sheet and its tasks; the registry of the kinds of tasks
+answers.py     which files are students' answers, and what is in them, as far as it can be read
+marking.py     every task of every student: points, mistakes, and a summary per task
+
+Tasks about attention are judged in attnlab.design, in exact arithmetic. Nothing here imports torch unless a sheet needs it.
+"""
+
+from attnlab.course.marking import Marks, mark
+
+__all__ = ["Marks", "mark"]

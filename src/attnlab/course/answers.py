@@ -1,0 +1,124 @@
+"""Students' answer files: one TOML file per student, or a folder per student with one TOML file in it.
+
+A file that is not TOML is read again statement by statement, so that one malformed answer spoils only its own task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnlab.design import inputs
+from attnlab.design.check import TomlTable, parse, table
+from attnlab.errors import DataError, UserError
+
+_NAME = r"""(?P<name>"[^"]*"|'[^']*'|[\w.-]+)"""
+_STATEMENT = re.compile(rf"\s*{_NAME}\s*=")
+_NOWHERE = "a line"  # that belongs to no task
+_HEADER = re.compile(rf"\s*\[\s*{_NAME}\s*\]\s*(#.*)?")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of one student: what could be read, and why the rest could not, by task or for the whole file."""
+
+    student: str
+    folder: Path
+    given: TomlTable = field(default_factory=dict)
+    let: TomlTable = field(default_factory=dict)
+    malformed: Mapping[str, str] = field(default_factory=dict)
+    unreadable: str = ""
+
+    def path(self, name: Any) -> Path:
+        """A file that the student hands in beside the answers."""
+        if not isinstance(name, str) or not name.strip():
+            raise UserError('give the name of a file in quotes, such as "birth.predictions"')
+        path = (self.folder / name).resolve()
+        if not path.is_relative_to(self.folder.resolve()):
+            raise UserError(f"{inputs.shown(name)} is outside of the folder of the answers; put it beside them")
+        if not path.is_file():
+            raise UserError(f"there is no file {inputs.shown(name)} beside the answers")
+        return path
+
+
+def find_answers(places: Sequence[Path], sheet: Path) -> dict[str, Path]:
+    """The answer files by student: of a folder, every TOML file but the sheet, and every folder of a student."""
+    found: list[Path] = []
+    for place in places:
+        if place.is_dir():
+            inside = sorted(one for one in place.iterdir() if not one.name.startswith((".", "__")))
+            students = [one for one in inside if one.is_dir() or one.suffix.lower() == ".toml"]
+            students = [one for one in students if not one.samefile(sheet)]
+            if not students:
+                raise DataError(f"{place} has no answers; put one TOML file or one folder per student into it")
+            found += students
+        elif place.exists():
+            found.append(place)
+        else:
+            raise DataError(f"there is no file {inputs.shown(place)}; give answer files, or a folder of them")
+    names = Counter(one.stem for one in found)
+    return {one.stem if names[one.stem] == 1 else str(one): one for one in found}
+
+
+def read_answers(student: str, path: Path) -> Answers:
+    """The answers of one student; whatever is wrong with them is told in the result."""
+    folder = path if path.is_dir() else path.parent
+    try:
+        if path.is_dir():
+            path = _answer_file(path)
+        text = inputs.read_text(path, "", "a TOML file")
+        try:
+            given, malformed = parse(text, path), dict[str, str]()
+        except DataError as error:
+            given, malformed = _read_parts(text, path)
+            if not given and malformed.keys() <= {_NOWHERE}:
+                raise error from None
+    except UserError as error:
+        return Answers(student, folder, unreadable=str(error))
+    try:
+        let = table(given, "let", path)
+    except UserError as error:
+        let, malformed["let"] = {}, str(error)
+    return Answers(student, folder, given, let, malformed)
+
+
+def _answer_file(folder: Path) -> Path:
+    found = sorted(folder.glob("*.toml"))
+    if len(found) != 1:
+        raise DataError(f"the folder has {len(found)} TOML files; hand in one with the answers")
+    return found[0]
+
+
+def _parts(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The statements of a file, each with the header it stands under, and on its own line."""
+    header, first = "", 0
+    for number, line in enumerate([*lines, "[end]"]):
+        if (is_header := _HEADER.fullmatch(line)) or _STATEMENT.match(line):
+            yield header, "\n" * first + "\n".join(lines[first:number])
+            header, first = (line, number + 1) if is_header else (header, number)
+
+
+def _read_parts(text: str, path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The statements that can be read by themselves, and the reasons for the others, by task."""
+    given: dict[str, Any] = {}
+    malformed: dict[str, str] = {}
+    for header, part in _parts(text.splitlines()):
+        named = _HEADER.fullmatch(header) or _STATEMENT.match(part)
+        name = named["name"].strip("\"'") if named else _NOWHERE
+        try:
+            found = parse(header + part, path)
+        except DataError as error:
+            malformed[name] = str(error)
+            continue
+        for key, value in found.items():
+            if isinstance(value, dict) and isinstance(given.get(key), dict):
+                given[key].update(value)
+            elif key in given:
+                malformed[key] = "it is answered twice; give one answer"
+            else:
+                given[key] = value
+    return given, malformed

@@ -1,0 +1,226 @@
+"""Mark the answers of one student or of a whole course: points, all mistakes, and a summary per task."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from attnlab.course.answers import Answers, find_answers, read_answers
+from attnlab.course.sheets import Sheet, Task, read_sheet
+from attnlab.design import inputs
+from attnlab.design.check import Outcome
+from attnlab.errors import cut, one_line, unknown
+from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, section
+
+_COMMONEST = 3  # mistakes shown per task
+_UNREADABLE = "the answers cannot be read"  # for a reason that is a note
+_LONGEST = 200  # letters of a mistake in the summary
+
+
+@dataclass(frozen=True)
+class Student:
+    """One student's marks; `notes` are about the file as a whole."""
+
+    name: str
+    outcomes: tuple[Outcome, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every task passed."""
+        return all(outcome.passed for outcome in self.outcomes)
+
+    @property
+    def points(self) -> float:
+        """The points earned."""
+        return sum(outcome.earned for outcome in self.outcomes)
+
+    @property
+    def most(self) -> float:
+        """The points of all tasks."""
+        return sum(outcome.points for outcome in self.outcomes)
+
+    @property
+    def mistakes(self) -> list[tuple[str, str]]:
+        """The tasks that did not pass, each with the reason; notes have no task."""
+        failed = [one for one in self.outcomes if not one.passed and one.message != _UNREADABLE]
+        return [*(("", note) for note in self.notes), *((one.name, one.message) for one in failed)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        tasks, notes = [asdict(outcome) for outcome in self.outcomes], list(self.notes)
+        total = {"name": self.name, "passed": self.passed, "points": self.points, "of": self.most}
+        return {**total, "tasks": tasks, "notes": notes}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer, by its value, with the number of students who gave it."""
+
+    value: str
+    message: str
+    students: int
+
+    def __str__(self) -> str:
+        said = f"{self.value}: {self.message}" if self.value else self.message
+        return cut(f"{self.students}x {said}", _LONGEST)
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """One task over all students."""
+
+    name: str
+    passed: int
+    students: int
+    mean: float
+    points: float
+    mistakes: tuple[Mistake, ...]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The marks of all students."""
+
+    title: str
+    students: tuple[Student, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every task of every student passed."""
+        return all(student.passed for student in self.students)
+
+    def tasks(self) -> list[TaskSummary]:
+        """How many students passed each task, and the commonest mistakes."""
+        return [_summary(outcomes) for outcomes in zip(*(one.outcomes for one in self.students), strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        students = [student.to_dict() for student in self.students]
+        return {"title": self.title, "students": students, "tasks": [asdict(task) for task in self.tasks()]}
+
+    def table(self) -> Table:
+        """One row per student: all points, those of every task, and the mistakes in words; for spreadsheets."""
+        names = [outcome.name for outcome in self.students[0].outcomes]
+        columns = [Column("student", number=False), Column("points"), Column("of"), *map(Column, names)]
+        rows = []
+        for one in self.students:
+            numbers = (one.points, one.most, *(outcome.earned for outcome in one.outcomes))
+            said = " | ".join(f"{task}: {why}" if task else why for task, why in one.mistakes)
+            rows.append(Row(Cell(one.name), [*(Cell(f"{x:g}", x) for x in numbers), Cell(said)]))
+        return Table("Marks", "", [*columns, Column("mistakes", number=False)], rows)
+
+    def document(self) -> Document:
+        """The report: one student's tasks, or all students, their mistakes and a summary per task."""
+        if len(self.students) == 1:
+            return self._of_one(self.students[0])
+        points = [one.points for one in self.students]
+        most = self.students[0].most
+        mean, median = statistics.mean(points), statistics.median(points)
+        lead = f"{len(points)} students: mean {mean:.3g} and median {median:g} of {points_of(most)}."
+        sections = [Section("Students", [self._students()])]
+        if any(one.mistakes for one in self.students):
+            sections.append(Section("Mistakes", [self._mistakes()]))
+        return Document("marks", self.title, [lead], [*sections, Section("Tasks", [self._summaries()])])
+
+    def _of_one(self, student: Student) -> Document:
+        columns = [Column(title, number=False) for title in ("task", "verdict", "points", "")]
+        rows = []
+        for one in student.outcomes:
+            verdict = Cell("passed", tone="good") if one.passed else Cell("failed", tone="bad")
+            said = Cell(one.message, tone="quiet" if one.passed else "")
+            rows.append(Row(Cell(one.name), [verdict, Cell(f"{one.earned:g} of {points_of(one.points)}"), said]))
+        readings = sorted({one.reading for one in student.outcomes if one.reading})
+        notes = [*student.notes, *(f"This reads the {reading}." for reading in readings)]
+        lead = f"{student.name}: {student.points:g} of {points_of(student.most)}"
+        tasks = section("Tasks", Table("Tasks", "", columns, rows), Text(notes) if notes else None)
+        return Document("marks", self.title, [lead], tasks)
+
+    def _students(self) -> Table:
+        columns = [Column(title, number=False) for title in ("student", "points", "passed", "failed")]
+        rows = []
+        for one in self.students:
+            failed = [outcome.name for outcome in one.outcomes if not outcome.passed]
+            passed = f"{len(one.outcomes) - len(failed)} of {len(one.outcomes)} tasks"
+            total = Cell(f"{one.points:g} of {points_of(one.most)}", one.points)
+            rows.append(Row(Cell(one.name), [total, Cell(passed), Cell(", ".join(failed))]))
+        return Table("Students", "", columns, rows)
+
+    def _mistakes(self) -> Table:
+        columns = [Column(title, number=False) for title in ("student", "task", "points", "reason")]
+        rows = []
+        for one in self.students:
+            shown = {outcome.name: f"{outcome.earned:g} of {points_of(outcome.points)}" for outcome in one.outcomes}
+            for task, why in one.mistakes:
+                rows.append(Row(Cell(one.name), [Cell(task), Cell(shown.get(task, "")), Cell(why)]))
+        return Table("Mistakes", "", columns, rows)
+
+    def _summaries(self) -> Table:
+        columns = [Column(title, number=False) for title in ("task", "passed", "mean", "commonest mistakes")]
+        rows = []
+        for one in self.tasks():
+            commonest = "\n".join(map(str, one.mistakes[:_COMMONEST]))
+            share = Cell(f"{one.passed} of {one.students}", one.passed)
+            mean = Cell(f"{one.mean:.3g} of {points_of(one.points)}", one.mean)
+            rows.append(Row(Cell(one.name), [share, mean, Cell(commonest)]))
+        return Table("Tasks", "", columns, rows)
+
+
+def points_of(points: float) -> str:
+    """Points with the word."""
+    return f"{points:g} point{'s' * (points != 1)}"
+
+
+def _summary(outcomes: Sequence[Outcome]) -> TaskSummary:
+    first = outcomes[0]
+    failed = [one for one in outcomes if not one.passed]
+    counted = Counter(one.value or one.message for one in failed)
+    examples = {one.value or one.message: one for one in reversed(failed)}
+    mistakes = sorted((Mistake(one.value, one.message, counted[key]) for key, one in examples.items()), key=_rank)
+    mean = statistics.mean(one.earned for one in outcomes)
+    return TaskSummary(first.name, len(outcomes) - len(failed), len(outcomes), mean, first.points, tuple(mistakes))
+
+
+def _rank(mistake: Mistake) -> tuple[int, bool, str]:
+    """The commonest first, values before reasons."""
+    return -mistake.students, not mistake.value, mistake.value or mistake.message
+
+
+def mark(sheet: Path | str, *answers: Path | str, tell: Callable[[str], None] = lambda _: None) -> Marks:
+    """Mark the answers to a sheet: files, or folders with a file or a folder per student."""
+    asked = read_sheet(Path(sheet))
+    students = []
+    for name, path in find_answers([Path(one) for one in answers], Path(sheet)).items():
+        tell(name)
+        students.append(_mark_student(asked, read_answers(name, path)))
+    return Marks(asked.title, tuple(students))
+
+
+def _mark_student(sheet: Sheet, answers: Answers) -> Student:
+    if answers.unreadable:
+        nothing = tuple(_failed(task, _UNREADABLE) for task in sheet.tasks)
+        return Student(answers.student, nothing, (answers.unreadable,))
+    known = [task.name for task in sheet.tasks]
+    notes = [unknown("task", inputs.shown(name), known) for name in answers.given if name not in {*known, "let"}]
+    notes += [f"{inputs.shown(name)}: {why}" for name, why in answers.malformed.items() if name not in known]
+    return Student(answers.student, tuple(_mark_task(task, answers) for task in sheet.tasks), tuple(notes))
+
+
+def _failed(task: Task, why: str) -> Outcome:
+    return Outcome(task.name, False, 0.0, task.points, why)
+
+
+def _mark_task(task: Task, answers: Answers) -> Outcome:
+    if task.name in answers.malformed:
+        return _failed(task, answers.malformed[task.name])
+    answer = answers.given.get(task.name)
+    if answer is None:
+        return _failed(task, "there is no answer")
+    try:
+        return task.mark(answer, answers)
+    except Exception as error:  # whatever a student's answer may cause, the others are marked
+        return _failed(task, f"the answer cannot be judged ({one_line(error)})")

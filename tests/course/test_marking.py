@@ -1,0 +1,108 @@
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from attnlab import cli
+from attnlab.course import mark
+from attnlab.errors import UserError
+
+SHEET = """
+title = "Two tasks"
+keys = [[1, 0], [0, 1], [-1, -1]]
+values = [[1, 0], [0, 1], [1, 1]]
+
+[[task]]
+name = "copy"
+ask = "select"
+index = 0
+
+[[task]]
+name = "average two"
+ask = "average"
+indices = [0, 1]
+points = 2
+"""
+RIGHT = 'copy = [9, -9]\n"average two" = "10*(K[0] + K[1])"\n'
+STUDENTS = {
+    "right": RIGHT,
+    "unscaled": 'copy = [9, -9]\n"average two" = "(K[0] + K[1])/4"\n',
+    "unscaled-too": '"average two" = [0.250, 0.25]\ncopy = "9*(K[0] - K[1])"\n',
+    "unquoted": 'copy = [9, -9]\n\n"average two" = 10*(K[0] + K[1])\n',
+    "twice": 'copy = [9, -9]\n"average two" = [10, 10]\ncopy = [1, 2]\n',
+    "misspelt": 'cpoy = [9, -9]\n"average two" = [\n  10,\n  10,\n]\n',
+    "broken-name": 'copy = [9, -9]\n"average two" = "D*(K[0] + K[1])"\n[let]\nC = 1/0\nD = 10\n',
+    "other-name": 'copy = [9, -9]\n"average two" = "D*(K[0] + K[1])"\n[let]\nC = "Q[0]"\nD = 10\n',
+    "empty": "",
+}
+
+
+@pytest.fixture
+def course(tmp_path: Path) -> Path:
+    (tmp_path / "students").mkdir()
+    (tmp_path / "sheet.toml").write_text(SHEET, "utf-8")
+    for name, answers in STUDENTS.items():
+        (tmp_path / f"students/{name}.toml").write_text(answers, "utf-8")
+    (tmp_path / "students/binary.toml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "students/=cmd()").mkdir()
+    return tmp_path
+
+
+def test_every_student_is_marked_whatever_the_others_wrote(course: Path) -> None:
+    marks = mark(course / "sheet.toml", course / "students")
+    points = {student.name: student.points for student in marks.students}
+    expected = {"right": 3, "unscaled": 1, "unscaled-too": 1, "unquoted": 1, "twice": 2, "misspelt": 2}
+    assert points == expected | {"broken-name": 3, "other-name": 3, "empty": 0, "binary": 0, "=cmd()": 0}
+    said = {student.name: dict(student.mistakes) for student in marks.students}
+    assert "line 3" in said["unquoted"]["average two"]
+    assert "twice" in said["twice"]["copy"]
+    assert "did you mean copy" in said["misspelt"][""]
+    assert said["misspelt"]["copy"] == said["empty"]["copy"] == "there is no answer"
+    assert "UTF-8" in said["binary"][""]
+    assert "0 TOML files" in said["=cmd()"][""]
+    assert said["broken-name"][""].startswith("let: ")
+    assert list(said["binary"]) == [""]
+
+
+def test_mistakes_are_counted_by_value(course: Path) -> None:
+    task = mark(course / "sheet.toml", course / "students").tasks()[1]
+    assert (task.passed, task.students, task.points) == (5, 11, 2)
+    assert (task.mistakes[0].students, task.mistakes[0].value) == (2, "[0.25, 0.25]")
+    assert "off by" in task.mistakes[0].message
+
+
+def test_marks_for_a_spreadsheet(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["check", str(course / "sheet.toml"), str(course / "students"), "--csv", str(course / "marks.csv")]
+    cli.main(command)
+    out = capsys.readouterr().out
+    assert "1 of 3 points" in out
+    assert "0 of 2 points" in out
+    assert "5 of 11" in out
+    rows = list(csv.DictReader((course / "marks.csv").read_text("utf-8").splitlines()))
+    by_name = {row["student"]: row for row in rows}
+    assert list(rows[0]) == ["student", "points", "of", "copy", "average two", "mistakes"]
+    assert [by_name["unscaled"][name] for name in ("points", "of", "copy", "average two")] == [
+        "1.0",
+        "3.0",
+        "1.0",
+        "0.0",
+    ]
+    assert "average two: the output is" in by_name["unscaled"]["mistakes"]
+    assert "'=cmd()" in by_name
+    with pytest.raises(SystemExit) as caught:
+        cli.main(command)
+    assert caught.value.code == 2
+
+
+def test_the_sheet_may_lie_among_the_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sheet.toml").write_text(SHEET, "utf-8")
+    with pytest.raises(UserError, match="has no answers"):
+        mark(tmp_path / "sheet.toml", tmp_path)
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "ann/my answers.toml").write_text(RIGHT, "utf-8")
+    (tmp_path / "ann.toml").write_text(RIGHT, "utf-8")
+    cli.main(["check", str(tmp_path / "sheet.toml"), str(tmp_path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(one["name"] for one in found["students"]) == [str(tmp_path / "ann"), str(tmp_path / "ann.toml")]
+    assert all(one["points"] == one["of"] == 3 for one in found["students"])
