@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +10,7 @@ from attnlab import optim, registry
 from attnlab.config import RunConfig, TrainConfig, resolve
 from attnlab.errors import CheckpointError
 from attnlab.model import LanguageModel
+from attnlab.train import make_rows
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (16, 24), (16, 64), (64, 16)])
@@ -73,6 +77,15 @@ def test_the_reports_schedule_swings() -> None:
     assert rates == pytest.approx([1, 0.5, 0.1, 0.5, 1, 0.1], abs=1e-3)
     assert optim.rate_at(0.015 / 650, train) == pytest.approx(0.55, abs=0.02)
     assert optim.rate_at(0.99, resolve("mingpt", "finetune").train) > 0.99
+    in_steps = replace(train, steps=14_950)
+    assert optim.rate_at(200 / 650, in_steps, epochs=200.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("preset", ["mingpt", "mingpt-perceiver"])
+def test_batches_are_those_of_the_reports(preset: str) -> None:
+    rows = [resolve(preset, stage).train.rows_per_batch for stage in ("pretrain", "finetune", "scratch")]
+    assert rows == [128, 256, 256]
+    assert len(make_rows(2937, 128, np.random.default_rng(0))) * 650 == 14_950
 
 
 def test_state_goes_through_named_tensors(tiny: RunConfig) -> None:

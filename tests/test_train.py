@@ -86,7 +86,8 @@ class Stop(Exception):
 @pytest.mark.parametrize("preset", ["small", "mingpt"])
 def test_a_stopped_run_goes_on_with_identical_losses(tmp_path: Path, tiny: RunConfig, preset: str) -> None:
     model = {**tiny.to_dict()["model"], "dropout": 0.1} if preset == "mingpt" else tiny.to_dict()["model"]
-    settings = {"epochs": 3.0, "tokens_per_batch": 1024, "checkpoint_every": 3}
+    length = {"steps": 11, "rows_per_batch": 16} if preset == "mingpt" else {"epochs": 3.0, "tokens_per_batch": 1024}
+    settings = {**length, "checkpoint_every": 3}
     base = resolve(preset, given={"model": model, "train": settings, "tokenizer": {"kind": "bpe"}})
     facts = None if preset == "mingpt" else FACTS
     whole = stages.pretrain(base, WORLD, facts, tmp_path / "whole")

@@ -112,6 +112,19 @@ def test_the_rate_follows_the_schedule(
     assert all(abs(row.progress - row.epoch / config.train.epochs) < 1.5 / len(rows) for row in rows)
 
 
+def test_steps_take_the_place_of_epochs(tmp_path: Path, tiny: RunConfig) -> None:
+    """The same batches in the same order as epochs, to the last step asked for, with a schedule of that length."""
+    by_epochs, by_steps = (
+        stages.pretrain(with_train(tiny, epochs=3.0, lr=1e-30, muon_lr=1e-30, **given), WORLD, FACTS, tmp_path / name)
+        for name, given in (("epochs", {}), ("steps", {"steps": 13}))
+    )
+    rows = by_steps.metrics()
+    assert by_epochs.result["steps"] != 13
+    assert [row["loss"] for row in rows] == [row["loss"] for row in by_epochs.metrics()][:13]
+    assert [row["progress"] for row in rows] == pytest.approx([(step + 0.5) / 13 for step in range(13)])
+    assert by_steps.result["epochs"] == pytest.approx(rows[-1]["epoch"], abs=0.01)
+
+
 def test_every_step_learns(tmp_path: Path, tiny: RunConfig) -> None:
     """No step, the first and the last included, is wasted on a rate of zero."""
     rows: list[train.Step] = []

@@ -139,6 +139,7 @@ class TrainConfig:
     """How the weights are trained."""
 
     epochs: float = setting(40.0, "passes over the task's examples")
+    steps: int = setting(0, "steps of the run, in place of epochs; 0: as many as the epochs take")
     tokens_per_batch: int = setting(4096, "tokens per batch, padding included, over all processes")
     rows_per_batch: int = setting(
         0, "examples per batch, regardless of length; 0: batches by tokens, of similar length"
@@ -192,7 +193,7 @@ class TrainConfig:
         ):
             require(getattr(self, name) > 0, f"train.{name} must be above 0, not {getattr(self, name)}")
         require(self.threads <= 1024, f"train.threads must be at most 1024, not {self.threads}")
-        for name in ("weight_decay", "clip", "threads", "horizon", "rows_per_batch", *_COUNTS):
+        for name in ("weight_decay", "clip", "threads", "horizon", "rows_per_batch", "steps", *_COUNTS):
             require(getattr(self, name) >= 0, f"train.{name} must not be negative, but is {getattr(self, name)}")
         for name in ("beta1", "beta2", "ema"):
             require(0 <= getattr(self, name) < 1, f"train.{name} must lie in [0, 1), not {getattr(self, name)}")

@@ -145,8 +145,8 @@ def make_optimizers(
     return optimizers
 
 
-def rate_at(progress: float, config: TrainConfig) -> float:
-    """Return the learning rate at a point of the run (0 to 1) as a share of the peak.
+def rate_at(progress: float, config: TrainConfig, epochs: float | None = None) -> float:
+    """Return the learning rate at a point of the run (0 to 1), after so many epochs, as a share of the peak.
 
     A cosine with a horizon is that of the course reports: after its minimum it rises again.
     """
@@ -161,8 +161,10 @@ def rate_at(progress: float, config: TrainConfig) -> float:
         return rise * (1.0 - fallen)
     if config.schedule == "sqrt":
         return rise * (1.0 - math.sqrt(fallen))
-    turned = progress * config.epochs / config.horizon if config.horizon else fallen
-    return rise * max(0.1, 0.5 * (1.0 + math.cos(math.pi * turned)))
+    if config.horizon:
+        passed = epochs if config.steps and epochs is not None else progress * config.epochs
+        fallen = passed / config.horizon
+    return rise * max(0.1, 0.5 * (1.0 + math.cos(math.pi * fallen)))
 
 
 def set_rates(optimizers: dict[str, torch.optim.Optimizer], share: float) -> None:

@@ -102,14 +102,13 @@ def make_batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) 
 
 
 def make_rows(count: int, rows: int, rng: np.random.Generator) -> list[list[int]]:
-    """Group indices into batches of `rows` in random order, regardless of length; an incomplete last batch is dropped.
+    """Group indices into batches of `rows` in random order, regardless of length; the last may have fewer.
 
     As in the course reports. It costs padding to the longest example per batch, about twice the tokens of a corpus of
     sentences, in the blocks; the head is computed for real tokens only.
     """
     shuffled = rng.permutation(count).tolist()
-    batches = [shuffled[at : at + rows] for at in range(0, count, rows)]
-    return batches[:-1] if len(batches) > 1 and len(batches[-1]) < rows else batches
+    return [shuffled[at : at + rows] for at in range(0, count, rows)]
 
 
 def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
@@ -206,6 +205,7 @@ class _Batch:
     examples: list[Example]
     progress: float  # 0 to 1
     epoch: float
+    middle: float  # epochs trained on in the middle of the step
     ends_epoch: bool
     final: bool  # the last of the run
 
@@ -400,7 +400,7 @@ class Trainer:
             for batch in self._batches():
                 if stopped := self.out_of_patience:
                     break
-                rate = optim.rate_at(batch.progress, self.settings)
+                rate = optim.rate_at(batch.progress, self.settings, batch.middle)
                 loss, norm = self.train_step(batch.examples, rate)
                 self.step += 1
                 overdue = time.monotonic() - self.saved > 60 * self.settings.checkpoint_minutes
@@ -596,14 +596,15 @@ class Trainer:
 
     def _batches(self) -> Iterator[_Batch]:
         """Yield the remaining batches."""
-        epochs = self.settings.epochs
+        steps = self.settings.steps
+        epochs = math.inf if steps else self.settings.epochs
         while self.epoch < epochs:
             rng = np.random.default_rng([self.order_seed, self.epoch])
             examples = self.task.examples(rng)
             batches = self.group(examples, rng)
             for position in range(self.position, len(batches)):
                 epoch = self.epoch + position / len(batches)
-                if epoch >= epochs:
+                if epoch >= epochs or 0 < steps <= self.step:
                     return
                 self.position = position + 1
                 # The middle of the step: neither the first nor the last step has rate 0.
@@ -611,10 +612,11 @@ class Trainer:
                 ended = self.epoch + self.position / len(batches)
                 yield _Batch(
                     examples=[examples[index] for index in batches[position]],
-                    progress=middle / epochs,
+                    progress=(self.step + 0.5) / steps if steps else middle / epochs,
                     epoch=epoch,
+                    middle=middle,
                     ends_epoch=self.position == len(batches),
-                    final=ended >= epochs,
+                    final=self.step + 1 == steps if steps else ended >= epochs,
                 )
             self.epoch, self.position = self.epoch + 1, 0
 
@@ -640,7 +642,7 @@ class Trainer:
             recent = [row["loss"] for row in rows[-max(1, len(rows) // 20) :]]
             result = {
                 "steps": self.step,
-                "epochs": self.settings.epochs,
+                "epochs": round(rows[-1]["epoch"], 2) if self.settings.steps or stopped_early else self.settings.epochs,
                 "tokens": self.tokens,
                 "seconds": round(self.seconds, 1),
                 "tokens_per_second": round(self.tokens / self.seconds),

@@ -87,10 +87,11 @@ def announce(plan: Plan, folder: Path, console: Console) -> None:
 
 
 def _weight(plan: Plan, specimen: Specimen) -> float:
-    """Text times epochs."""
+    """Text times epochs, or steps."""
     name = specimen.corpus or plan.corpus
     lines = len(plan.data.corpus(name).lines) if name else 1
-    return lines * max(specimen.settings(plan.seeds[0]).train.epochs, 1e-9)
+    train = specimen.settings(plan.seeds[0]).train
+    return float(train.steps) or lines * max(train.epochs, 1e-9)
 
 
 def _measure(plan: Plan, specimen: Specimen) -> tuple[float, int]:
