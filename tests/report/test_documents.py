@@ -308,8 +308,8 @@ def test_large_results_make_pages_that_can_be_sent(tmp_path: Path) -> None:
 
 
 def test_results_of_older_versions_say_nothing_of_their_kind() -> None:
-    for name, make in RESULTS.items():
-        result = make()
+    for name in RESULTS.keys() - {"reports"}:  # which always said it
+        result = RESULTS[name]()
         assert result.pop("kind") == name
         assert document_of(upgrade(result)) == document(name)
     with pytest.raises(CheckpointError, match="kind 'recalled' has no report here"):

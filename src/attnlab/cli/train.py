@@ -137,6 +137,40 @@ _run_app.command(recall)
 
 
 @_run_app.command
+def reports(
+    *,
+    corpus: opt.Corpus | None = None,
+    facts: opt.Facts | None = None,
+    exam: opt.Exam | None = None,
+    epochs: Annotated[str, about("Epochs of pretraining, compressed from 650."), default("10,20,40")] = "",
+    quick: opt.Quick = False,
+    out: Annotated[opt.Out | None, default("runs/reports-N")] = None,
+    seed: opt.Seed | None = None,
+    given: opt.Settings = NONE,
+) -> None:
+    """Repeat the recall experiments of the course reports.
+
+    A model fine-tuned alone, one pretrained first, and one with a bottleneck (presets mingpt and
+    mingpt-perceiver). --epochs 650 is the full length: 21 hours on two cores.
+    """
+    from attnlab.studies.reports import STUDY, Plan
+    from attnlab.studies.study import all_or_none
+
+    world = "people:300" if quick else "people"
+    files = all_or_none(corpus, facts, exam) or (world, f"{world}:train", f"{world}:test")
+    plan = Plan(
+        corpus=files[0],
+        facts=files[1],
+        exam=files[2],
+        epochs=tuple(read_numbers(epochs or ("2,4" if quick else "10,20,40"), "epochs") or ()),
+        given=collect(given, None, seed),
+        quick=quick,
+        command=typed_command(),
+    )
+    STUDY.begin(plan, _target("reports", out), console)
+
+
+@_run_app.command
 def trust(
     *,
     corpus: opt.Corpus | None = None,

@@ -1,6 +1,6 @@
 """Reports: a result becomes a Document, and a Document becomes a page, Markdown, JSON, tables, or lines of the terminal.
 
-    recall, trust, why, comparison, classification, runs, look    what a Document of each kind says
+    recall, reports, trust, why, comparison, classification, runs, look    what a Document of each kind says
     document             the blocks that a Document is made of
     parts, words         shared builders; numbers and names in words
     html, text, screen   renderers: one HTML file; Markdown, CSV and LaTeX; the terminal
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from attnlab.errors import CheckpointError
 from attnlab.folders import write_bytes, write_folder
-from attnlab.report import classification, comparison, recall, runs, screen, trust, why
+from attnlab.report import classification, comparison, recall, reports, runs, screen, trust, why
 from attnlab.report.document import Document, as_json, strict
 from attnlab.report.html import as_html
 from attnlab.report.parts import Result
@@ -33,6 +33,7 @@ _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
     "classification": classification.document,
     "comparison": comparison.document,
     "recall": recall.document,
+    "reports": reports.document,
     "runs": runs.document,
     "search": classification.search_document,
     "trust": trust.document,

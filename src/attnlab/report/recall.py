@@ -299,7 +299,7 @@ def _cost(world: Result) -> str:
 # The whole report
 
 
-def _results_table(rows: Sequence[Result]) -> Table:
+def results_table(rows: Sequence[Result]) -> Table:
     """Accuracies, or only predictions if the exam has no answers."""
     scored = any("accuracy" in row for row in rows)
 
@@ -334,7 +334,8 @@ def _results_table(rows: Sequence[Result]) -> Table:
     return Table("Results", caption, shown, lines, brief=True)
 
 
-def _accuracy_chart(rows: Sequence[Result]) -> Chart | None:
+def accuracy_chart(rows: Sequence[Result]) -> Chart | None:
+    """The accuracies as bars; None if the exam has no answers."""
     scored = [row for row in rows if "accuracy" in row]
     if not scored:
         return None
@@ -346,7 +347,8 @@ def _accuracy_chart(rows: Sequence[Result]) -> Chart | None:
     return Chart("bars", "Right answers, with 95 % intervals", label, Axis("right answers", "%"), marks=marks)
 
 
-def _data_facts(world: Result) -> Facts:
+def data_facts(world: Result) -> Facts:
+    """Corpus, questions and exam in numbers."""
     known = world.get("asked_before")
     pairs = [
         ("Corpus", world["corpus"]),
@@ -363,7 +365,7 @@ def _data_facts(world: Result) -> Facts:
     return Facts("Data", pairs)
 
 
-def _asked_before(world: Result) -> list[Notice]:
+def asked_before(world: Result) -> list[Notice]:
     """A warning if exam questions were also training questions."""
     known = world.get("asked_before")
     words = f"{count(known)} of them asked in training; their answers may be known by heart." if known else ""
@@ -386,12 +388,12 @@ def document(result: Result) -> Document:
         result,
         result.get("verdict") or [outcome(rows, world)],  # older results do not hold it
         [
-            *section("Results", _accuracy_chart(rows), _results_table(rows)),
+            *section("Results", accuracy_chart(rows), results_table(rows)),
             *section("Training", *training_blocks(runs)),
             *_answers_section(result),
             *_attention_section(result.get("attention")),
             *confidence,
-            reproduce(result, _data_facts(world), settings_of(runs)),
+            reproduce(result, data_facts(world), settings_of(runs)),
         ],
-        [*([QUICK] if world.get("quick") else []), *_asked_before(world)],
+        [*([QUICK] if world.get("quick") else []), *asked_before(world)],
     )

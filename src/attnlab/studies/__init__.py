@@ -1,7 +1,7 @@
 """Whole experiments: a typed plan, a check, training, a verdict, a report. A study is a folder, and can be resumed.
 
 study      what all studies have in common
-recall, trust, why                studies that train models of their own
+recall, reports, trust, why       studies that train models of their own
 compare    specimens that differ in one thing
 ready      predefined comparisons
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from attnlab.studies.study import Result, Study
 
-MODULES = {name: f"attnlab.studies.{name}" for name in ("recall", "trust", "why")}
+MODULES = {name: f"attnlab.studies.{name}" for name in ("recall", "reports", "trust", "why")}
 MODULES |= {name: f"attnlab.hf.{name}" for name in ("optimizers", "search")}
 MODULES |= dict.fromkeys(("compare", *READY), "attnlab.studies.compare")
 
