@@ -21,7 +21,18 @@ from pathlib import Path
 from birthplaces import options
 
 SRC = Path(__file__).parents[1] / "src"
-RUN = ("--corpus", "people:1000", "--facts", "people:1000:train", "--train.epochs", "4", "--train.threads", "1", "--seed", "0")
+RUN = (
+    "--corpus",
+    "people:1000",
+    "--facts",
+    "people:1000:train",
+    "--train.epochs",
+    "4",
+    "--train.threads",
+    "1",
+    "--seed",
+    "0",
+)
 WATCH, LOG = ("--dev", "people:1000:dev"), ("--log", "tensorboard")
 KINDS = {"plain": (), "validation": WATCH, "logging": LOG, "both": (*WATCH, *LOG)}
 

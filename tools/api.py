@@ -30,6 +30,10 @@ PUBLIC = {
         "One text inside a model: [looking inside](looking.md).",
         ("look", "View", "attentions_of", "circuits_of"),
     ),
+    "attnlab.head_scores": (
+        "What every head does, in scores: [looking inside](looking.md).",
+        ("score_heads", "Scored", "HeadScores"),
+    ),
     "attnlab.taps": ("Read and change activations by name.", ("Tap", "taps_of")),
     "attnlab.mechanisms.heads": (
         "What most mechanisms are made of: [a mechanism of your own](your-own.md).",

@@ -91,10 +91,7 @@ class View:
 
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
     """Run a model on a text and record what it does; a `question` is encoded as in training, followed by `⁇`."""
-    if model.latents is not None:
-        raise UserError(
-            "this model has a bottleneck, whose layers attend to latents instead of tokens: use attnlab.influence(model, ids)"
-        )
+    refuse_bottleneck(model)
     ids = encode(tokenizer, text, question, model.config.block_size)
     batch = torch.tensor([ids], device=model.device)
     with eval_mode(model), torch.no_grad(), capture(model) as seen:
@@ -106,6 +103,14 @@ def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: boo
         next=_guesses(chances[-1], tokenizer, top),
         read=_readings(chances, ids, tokenizer),
     )
+
+
+def refuse_bottleneck(model: LanguageModel) -> None:
+    """Refuse a model whose layers attend to latents, so that patterns are not over tokens."""
+    if model.latents is not None:
+        raise UserError(
+            "this model has a bottleneck, whose layers attend to latents instead of tokens: use attnlab.influence(model, ids)"
+        )
 
 
 def encode(tokenizer: Tokenizer, text: str, question: bool, block_size: int) -> list[int]:
@@ -176,13 +181,15 @@ def _readings(chances: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Toke
     return tuple(found)
 
 
-def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
-    """Entropy, spread, distance and weight on the first token, averaged over rows except the first.
+def row_shares(weights: Float[Tensor, "*B T T"]) -> Float[Tensor, "*B T T"]:
+    """Rows made absolute and normalised to sum to 1: some mechanisms have negative weights, or sums below 1."""
+    rows = weights.double().abs()
+    return rows / rows.sum(dim=-1, keepdim=True).clamp_min(1e-30)
 
-    Rows are made absolute and normalised to sum to 1: some mechanisms have negative weights, or sums below 1.
-    """
-    rows = weights.cpu().double().abs()
-    rows = rows / rows.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+
+def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
+    """Entropy, spread, distance and weight on the first token, averaged over rows except the first."""
+    rows = row_shares(weights.cpu())
     places = torch.arange(len(rows))
     entropy = torch.special.entr(rows).sum(dim=-1)
     distance = (rows * (places[:, None] - places).abs()).sum(dim=-1)

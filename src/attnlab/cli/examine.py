@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import MEASURE, app, indexing, output_folder, say, show_json
+from attnlab.cli.common import MEASURE, app, console, indexing, output_folder, say, show_json
 from attnlab.cli.options import about, at_least_one, default
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
+    from attnlab.look import View
     from attnlab.trust import Answer, CalibrationSummary
 
 
@@ -257,32 +258,54 @@ def generate(
 @app.command(group=MEASURE)
 def look(
     folder: opt.Folder,
-    text: Annotated[str, about("Text to read; the symbols ⁇ and □ stand for themselves.")],
+    text: Annotated[str, about("Text to read; the symbols ⁇ and □ stand for themselves.")] = "",
     /,
     *,
     question: opt.AsQuestion = False,
+    heads: Annotated[bool, about("Score what every head does; without TEXT, on repeated random tokens.")] = False,
     out: Annotated[opt.Out | None, default("runs/look-N")] = None,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
 ) -> None:
     """Show what every head attends to as a model reads a text.
 
-    Writes OUT/look.html and OUT/patterns.png."""
-    from attnlab import look
+    Writes OUT/look.html and OUT/patterns.png. With --heads every head is scored for averaging,
+    copying, previous token, same token, induction and beginning of text: OUT/heads.png.
+    """
+    from attnlab import head_scores, look
     from attnlab.folders import write_folder
     from attnlab.model import load_model
+    from attnlab.report.head_scores import document
+    from attnlab.report.screen import show
     from attnlab.runs import Run
 
+    if not text and (question or not heads):
+        raise UserError("there is no text to read: write some, or score heads on random tokens with --heads alone")
     opened, target = Run.open(folder), output_folder(out, "look", "a look")
-    view = look.look(*load_model(opened.model, trust_code=trust_code), text, question=question)
-    command = shlex.join(["attnlab", "look", str(folder), text, *(["--question"] if question else [])])
-    write_folder(target, "look", look.files(view, str(folder), command))
-    page, picture = target / "look.html", target / "patterns.png"
+    loaded = load_model(opened.model, trust_code=trust_code)
+    flags = [name for name, given in (("--question", question), ("--heads", heads)) if given]
+    command = shlex.join(["attnlab", "look", str(folder), *([text] if text else []), *flags])
+    page, picture = target / "look.html", target / ("heads.png" if heads else "patterns.png")
+    if heads:
+        scored = head_scores.score_heads(*loaded, text or None, question=question)
+        write_folder(target, "look", head_scores.files(scored, str(folder), command))
+        if not json:
+            show(document(scored, str(folder), command), console)
+        summary = scored.summary()
+    else:
+        view = look.look(*loaded, text, question=question)
+        write_folder(target, "look", look.files(view, str(folder), command))
+        summary = view.summary()
+        if not json:
+            _show_view(view)
     if json:
-        show_json({"run": str(folder), **view.summary(), "page": str(page), "picture": str(picture)})
+        show_json({"run": str(folder), **summary, "page": str(page), "picture": str(picture)})
         return
+    say(f"page: {page}", f"picture: {picture}")
+
+
+def _show_view(view: View) -> None:
     say(*(f"{100 * guess.probability:5.1f} %  {guess.token!r}" for guess in view.next))
     unread = [str(number) for number, layer in enumerate(view.layers, start=1) if layer.kind == "influence"]
     if unread:
         say(f"(no pattern in layer {', '.join(unread)}: its influence is shown instead)")
-    say(f"page: {page}", f"picture: {picture}")
