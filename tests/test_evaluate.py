@@ -7,7 +7,6 @@ import torch
 
 from attnlab import corpora, evaluate, stages
 from attnlab.config import ModelConfig, resolve
-from attnlab.corpora import Question
 from attnlab.errors import DataError, UserError
 from attnlab.model import LanguageModel, load_model
 from attnlab.tokenizers import Tokenizer
@@ -87,40 +86,9 @@ def test_the_probability_of_an_answer_is_that_of_its_tokens(knowing: tuple[Langu
     assert probability >= 0.999 * torch.tensor(exact).exp().item()
 
 
-def test_the_line_the_course_prints() -> None:
-    questions = tuple(Question(f"Where {n}?", "London") for n in range(500))
-    predictions = ("London",) * 115 + ("Paris",) * 385
-    examination = evaluate.Examination(questions, predictions)
-    assert examination.sentence() == "Correct: 115 out of 500: 23.0% (95 % interval 19.5 to 26.9 %)"
-    assert examination.summary()["commonest_prediction"] == "Paris"
-    assert examination.summary()["commonest_share"] == 0.77
-
-
-def test_an_examination_without_answers_only_predicts() -> None:
-    examination = evaluate.Examination((Question("Where?", None),), ("Rome",))
-    assert "accuracy" not in examination.summary()
-    assert examination.sentence().startswith("Predicted: 1 answers")
-
-
-def test_spaces_around_an_answer_do_not_count_but_case_does() -> None:
-    questions = (Question("a", " Rome "), Question("b", "Rome"))
-    assert evaluate.Examination(questions, ("Rome", "rome")).right == [True, False]
-
-
-def test_majority_gives_the_commonest_training_answer() -> None:
-    train = (Question("a", "Rome"), Question("b", "Oslo"), Question("c", "Rome"))
-    assert evaluate.majority(train, train).predictions == ("Rome",) * 3
-
-
 def test_too_long_a_question_is_named_with_its_number(knowing: tuple[LanguageModel, Tokenizer]) -> None:
     with pytest.raises(DataError, match=r"question 2 .* has .* tokens, but the model's block holds 64"):
         evaluate.answer_all(*knowing, ["Where?", "Where " * 200])
-
-
-def test_majority_on_the_reports_data(data_folder: Path) -> None:
-    questions = corpora.load_questions(data_folder / "birthplaces/birth_places_train.tsv")
-    assert len(questions) == 2000
-    assert evaluate.majority(questions, questions).predictions[0] == "London"
 
 
 def test_scratch_training_does_not_know_the_unseen(knowing: tuple[LanguageModel, Tokenizer]) -> None:

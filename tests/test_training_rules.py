@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from attnlab import optim, stages, train
 from attnlab.config import RunConfig
 from attnlab.corpora import Corpus, Question
-from attnlab.evaluate import Examination
+from attnlab.exams import Examination
 from attnlab.runs import Run
 from attnlab.studies import recall
 

@@ -26,6 +26,7 @@ _MODULES = {
     "finetune": "attnlab.stages",
     "resume": "attnlab.stages",
     "examine": "attnlab.evaluate",
+    "score": "attnlab.exams",
     "top_answers": "attnlab.evaluate",
     "sample": "attnlab.evaluate",
     "calibrate": "attnlab.trust.calibrating",

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnlab import stats
 from attnlab.config import require_seed
 from attnlab.corpora import Question
 from attnlab.errors import DataError, UserError
+from attnlab.exams import Examination
 from attnlab.model import LanguageModel
-from attnlab.records import flat, plain
 from attnlab.taps import eval_mode
 from attnlab.tasks import cut_at
 from attnlab.tokenizers import Tokenizer
@@ -187,84 +184,6 @@ def top_answers(
     return sorted(ended.items(), key=lambda item: -item[1])[:count]
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Correct answers with the 95 % interval of their share."""
-
-    correct: int
-    accuracy: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Score:
-    """An examination in numbers; `right` is None if the exam has no answers."""
-
-    questions: int
-    commonest_prediction: str
-    commonest_share: float
-    distinct_predictions: int
-    right: Accuracy | None = flat(None)
-
-
-@dataclass(frozen=True)
-class Examination:
-    """Predictions with the exam questions, whose answers may be unknown."""
-
-    questions: tuple[Question, ...]
-    predictions: tuple[str, ...]
-
-    @property
-    def answered(self) -> bool:
-        """Whether the exam has answers to compare with."""
-        return all(item.answer is not None for item in self.questions)
-
-    @property
-    def right(self) -> list[bool]:
-        """Exact match per question."""
-        return [
-            prediction == (item.answer or "").strip()
-            for item, prediction in zip(self.questions, self.predictions, strict=True)
-        ]
-
-    def lines(self) -> bytes:
-        """Return the predictions as a file, one per line."""
-        return "".join(f"{prediction}\n" for prediction in self.predictions).encode()
-
-    def score(self) -> Score:
-        """Count correct answers and the most common prediction."""
-        total = len(self.predictions)
-        commonest, times = Counter(self.predictions).most_common(1)[0]
-        right = None
-        if self.answered:
-            correct = sum(self.right)
-            right = Accuracy(correct, correct / total, *stats.proportion_interval(correct, total))
-        return Score(total, commonest, times / total, len(set(self.predictions)), right)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the score as plain values, ready for JSON."""
-        found: dict[str, Any] = plain(self.score())
-        return found
-
-    def sentence(self) -> str:
-        """The line that the course's script prints, followed by the interval."""
-        score = self.score()
-        if score.right is None:
-            return f"Predicted: {score.questions} answers (the exam has no answers to compare with)"
-        right = score.right
-        return (
-            f"Correct: {right.correct} out of {score.questions}: {100 * right.accuracy:.1f}%"
-            f" (95 % interval {100 * right.low:.1f} to {100 * right.high:.1f} %)"
-        )
-
-
 def examine(model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[Question]) -> Examination:
     """Answer every question of an exam."""
     return Examination(tuple(questions), tuple(answer_all(model, tokenizer, [item.question for item in questions])))
-
-
-def majority(train: Sequence[Question], exam: Sequence[Question]) -> Examination:
-    """The baseline that always gives the most common training answer."""
-    commonest = Counter(item.answer for item in train if item.answer is not None).most_common(1)[0][0]
-    return Examination(tuple(exam), (commonest,) * len(exam))

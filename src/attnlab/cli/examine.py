@@ -1,4 +1,4 @@
-"""Commands that test a trained model: evaluate, ask, calibrate, generate, look."""
+"""Commands that test what a model has learned: evaluate, score, ask, calibrate, generate, look."""
 
 from __future__ import annotations
 
@@ -57,9 +57,41 @@ def evaluate(
         return
     say(
         examination.sentence(),
-        f"most common answer: {summary['commonest_prediction']} ({100 * summary['commonest_share']:.1f} %)",
+        examination.score().usual(),
         f"predictions: {target / 'predictions.txt'}",
     )
+
+
+@app.command(group=MEASURE)
+def score(
+    exam: Annotated[opt.Exam, about("Test questions with answers: a file, or people:test.")],
+    /,
+    *predictions: Annotated[Path, about("Files of one prediction per line, in the order of the questions.")],
+    always: Annotated[list[str] | None, about("Score this constant answer too; repeatable.")] = None,
+    all_pairs: Annotated[bool, about("Test every pair, not only each against the first.")] = False,
+    out: Annotated[opt.Out | None, about("Folder to write a report to; must not exist.")] = None,
+    json: opt.Json = False,
+) -> None:
+    """Score files of predictions, of any program, and test them against each other.
+
+    Answers must match exactly, but for spaces around them. Several files are compared question by
+    question, by McNemar's exact test, with Holm's correction if there are several pairs.
+    """
+    from attnlab import exams
+    from attnlab.folders import refuse_existing
+    from attnlab.records import plain
+    from attnlab.report import FORMATS, write_document
+    from attnlab.report.score import document
+
+    if out is not None:
+        refuse_existing(out)
+    found = exams.score(exam, *predictions, always=always or (), all_pairs=all_pairs)
+    if out is not None:
+        write_document(document(found, opt.typed_command()), out, FORMATS)
+    if json:
+        show_json({**plain(found), "out": None if out is None else str(out)})
+        return
+    say(*found.lines(), *([f"written: {out}"] if out is not None else []))
 
 
 def _measure(

@@ -1,6 +1,6 @@
 """Text and questions, built-in or the user's own. Knows nothing about tokens, models or results."""
 
-from attnlab.corpora.files import Question
+from attnlab.corpora.files import Question, read_predictions
 from attnlab.corpora.guess import Guess, guess_task
 from attnlab.corpora.library import Corpus, documents_about, open_book, title_of
 from attnlab.corpora.running import RunningText, open_text
@@ -21,5 +21,6 @@ __all__ = [
     "load_questions",
     "open_book",
     "open_text",
+    "read_predictions",
     "title_of",
 ]

@@ -83,9 +83,9 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         raise DataError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
 
 
-def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yield the non-blank lines with their numbers, counted from 1; only one is in memory at a time."""
-    path, offset, empty = Path(path), 0, True
+def _every_line(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield all lines with their numbers, counted from 1; only one is in memory at a time."""
+    offset = 0
     with opened(path) as stream:
         # Lines of bytes end only at line feeds: form feeds, U+0085 and U+2028 occur within lines of real text.
         for number, data in enumerate(stream, start=1):
@@ -96,10 +96,16 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
                     raise DataError(f"{path.name}: its lines end in CR alone; save it with LF or CRLF line ends")
             line = decoded(data[: len(data) - end], path.name, number, offset)
             offset += len(data)
-            line = line.removeprefix("\ufeff") if number == 1 else line
-            if line.strip():
-                empty = False
-                yield number, line
+            yield number, line.removeprefix("\ufeff") if number == 1 else line
+
+
+def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield the non-blank lines with their numbers, counted from 1; only one is in memory at a time."""
+    path, empty = Path(path), True
+    for number, line in _every_line(path):
+        if line.strip():
+            empty = False
+            yield number, line
     if empty:
         raise DataError(f"{path} is empty; it needs at least one line of text")
 
@@ -130,3 +136,8 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
     if not any("\t" in line for _, line in lines):
         return tuple(Question(line, None) for _, line in lines)
     return tuple(parse_question(line, f"{Path(path).name}:{number}") for number, line in lines)
+
+
+def read_predictions(path: str | Path) -> tuple[str, ...]:
+    """Read the predictions of a file, one per line; an empty line is an empty prediction."""
+    return tuple(line.strip() for _, line in _every_line(Path(path)))

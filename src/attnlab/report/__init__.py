@@ -1,6 +1,6 @@
 """Reports: a result becomes a Document, and a Document becomes a page, Markdown, JSON, tables, or lines of the terminal.
 
-    recall, reports, trust, why, comparison, classification, runs, look    what a Document of each kind says
+    recall, reports, score, trust, why, comparison, classification, runs, look    what a Document of each kind says
     document             the blocks that a Document is made of
     parts, words         shared builders; numbers and names in words
     html, text, screen   renderers: one HTML file; Markdown, CSV and LaTeX; the terminal

@@ -33,6 +33,7 @@ from attnlab.report.parts import (
     Result,
     cell,
     columns,
+    commonest_table,
     folded,
     joint_losses,
     lines,
@@ -415,6 +416,12 @@ def _quality_table(result: Result) -> Table | None:
     return Table("Samples", "What the samples are made of, in shares of their tokens.", titles, rows)
 
 
+def _answers_table(result: Result) -> Table | None:
+    """The most common answers of every specimen, if questions were asked."""
+    rows = [{"name": one["name"], **one["exam"]} for one in result["specimens"] if one.get("exam")]
+    return commonest_table(rows, "the first seed of each")
+
+
 def _texts_sections(result: Result) -> list[Section]:
     read = [one for one in result["specimens"] if one.get("probes")]
     probes = [_probe_line(probe) for probe in read[0]["probes"]] if read else []
@@ -557,7 +564,7 @@ def document(result: Result) -> Document:
         result,
         [*question, *([verdict] if isinstance(verdict, str) else verdict)],
         [
-            *section("Results", _summary_table(result), meanings),
+            *section("Results", _summary_table(result), _answers_table(result), meanings),
             *_compared_section(result),
             *tuning_sections(result, tested.title, tested.kind),
             *section("Variation between runs", variance_table(result, tested.kind)),

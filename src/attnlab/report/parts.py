@@ -24,7 +24,18 @@ from attnlab.report.document import (
     Series,
     Table,
 )
-from attnlab.report.words import count, duration, figure, flat, interval, magnitude, percent, plain
+from attnlab.report.words import (
+    NOTHING,
+    count,
+    duration,
+    figure,
+    flat,
+    interval,
+    magnitude,
+    percent,
+    plain,
+    short_answer,
+)
 
 Result = Mapping[str, Any]  # a result or a part of one, as result.json holds it
 _Item = TypeVar("_Item")
@@ -125,6 +136,38 @@ def accuracy_mark(name: str, one: Result, faint: bool = False) -> Mark:
     """An accuracy in per cent, with its interval, as a bar or a point."""
     low, high = 100 * one["low"], 100 * one["high"]
     return Mark(name, 100 * one["accuracy"], percent(one["accuracy"]), low, high, faint)
+
+
+def commonest(row: Result) -> list[tuple[str, float]]:
+    """The most common predictions of an examination, short, with their shares; older results hold only the first."""
+    said = [(one["prediction"], one["share"]) for one in row.get("commonest") or ()]
+    said = said or [(row["commonest_prediction"], row["commonest_share"])]
+    return [(short_answer(answer) or "(nothing)", share) for answer, share in said]
+
+
+def commonest_words(row: Result) -> str:
+    """The two most common predictions in half a sentence."""
+    return " and ".join(f"{answer} ({percent(share)})" for answer, share in commonest(row)[:2])
+
+
+def commonest_cell(row: Result) -> Cell:
+    """The most common prediction of an examination, with the second below."""
+    texts = [f"{answer}, {100 * share:.0f} %" for answer, share in commonest(row)]
+    return Cell(texts[0], row["commonest_share"], texts[1] if len(texts) > 1 else "")
+
+
+def commonest_table(rows: Sequence[Result], of: str = "each model") -> Table | None:
+    """The most common predictions of several examinations, a line each; None if no result holds them."""
+    known = [row for row in rows if row.get("commonest")]
+    most = max((len(commonest(row)) for row in known), default=0)
+    lines = []
+    for row in known:
+        cells = [Cell(f"{answer}, {percent(share)}", share) for answer, share in commonest(row)]
+        cells += [Cell(NOTHING)] * (most - len(cells))
+        lines.append(Row(Cell(row["name"]), [*cells, cell(row["distinct_predictions"], "count")]))
+    caption = f"The most common answers of {of}, right or wrong, and how many different ones there are."
+    titles = [text_column(f"{place}.") for place in range(1, most + 1)]
+    return Table("Most common answers", caption, columns("Model", *titles, "Distinct"), lines) if known else None
 
 
 def training_blocks(runs: Mapping[str, Result]) -> list[Block]:

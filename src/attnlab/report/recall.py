@@ -36,6 +36,9 @@ from attnlab.report.parts import (
     accuracy_mark,
     cell,
     columns,
+    commonest_cell,
+    commonest_table,
+    commonest_words,
     interval_cell,
     out_of,
     report_of,
@@ -46,7 +49,7 @@ from attnlab.report.parts import (
     text_column,
     training_blocks,
 )
-from attnlab.report.words import NOTHING, capital, count, interval, percent, plural, short_answer, visible
+from attnlab.report.words import NOTHING, capital, count, interval, percent, plural, visible
 
 _RISK = 0.1  # of wrong answers, for which the guarantee is shown
 UNCALIBRATED = (
@@ -98,10 +101,9 @@ def _chosen(rows: Sequence[Result]) -> tuple[Result | None, Result | None, Resul
 
 
 def _unscored(row: Result, world: Result) -> str:
-    usual = row.get("commonest_prediction") or "nothing"
     return capital(
         f"{_subject(row)} predicts answers to {_asked(world, row['questions'])}; the exam has no answers to compare with,"
-        f" so nothing is scored. Its most common prediction is {usual} ({percent(row['commonest_share'])})."
+        f" so nothing is scored. Its most common answers: {commonest_words(row)}."
     )
 
 
@@ -299,24 +301,21 @@ def _cost(world: Result) -> str:
 # The whole report
 
 
-def results_table(rows: Sequence[Result]) -> Table:
-    """Accuracies, or only predictions if the exam has no answers."""
-    scored = any("accuracy" in row for row in rows)
+def results_table(rows: Sequence[Result], first: str = "Model") -> Table:
+    """Accuracies, or only predictions if the exam has no answers; with the time of training where that is known."""
+    scored, timed = any("accuracy" in row for row in rows), any("seconds" in row for row in rows)
 
     def cells(row: Result) -> list[Cell]:
-        said = short_answer(row["commonest_prediction"]) or "(nothing)"
-        usual = Cell(f"{said}, {100 * row['commonest_share']:.0f} %", row["commonest_share"])
-        time = cell(row["seconds"], "seconds")
+        usual = [commonest_cell(row), *([cell(row["seconds"], "seconds")] if timed else [])]
         if not scored:
-            return [cell(row["questions"], "count"), usual, time]
+            return [cell(row["questions"], "count"), *usual]
         if "accuracy" not in row:
-            return [Cell(NOTHING), Cell(NOTHING), Cell(f"{NOTHING} of {count(row['questions'])}"), usual, time]
-        right = out_of(row["correct"], row["questions"])
-        return [cell(row["accuracy"], "share"), interval_cell(row), right, usual, time]
+            return [Cell(NOTHING), Cell(NOTHING), Cell(f"{NOTHING} of {count(row['questions'])}"), *usual]
+        return [cell(row["accuracy"], "share"), interval_cell(row), out_of(row["correct"], row["questions"]), *usual]
 
     titles = ("Accuracy", "95 % interval", "Correct") if scored else ("Predictions",)
     scores = [Column(title, minor=title == "Correct") for title in titles]
-    shown = columns("Model", *scores, text_column("Most common answer"), "Training")
+    shown = columns(first, *scores, text_column("Most common answers"), *(["Training"] if timed else []))
     caption = "Predictions only: the exam has no answers to compare with."
     if scored:
         caption = (
@@ -335,7 +334,7 @@ def results_table(rows: Sequence[Result]) -> Table:
 
 
 def accuracy_chart(rows: Sequence[Result]) -> Chart | None:
-    """The accuracies as bars; None if the exam has no answers."""
+    """Right answers as bars; None if the exam has no answers."""
     scored = [row for row in rows if "accuracy" in row]
     if not scored:
         return None
@@ -388,7 +387,7 @@ def document(result: Result) -> Document:
         result,
         result.get("verdict") or [outcome(rows, world)],  # older results do not hold it
         [
-            *section("Results", accuracy_chart(rows), results_table(rows)),
+            *section("Results", accuracy_chart(rows), results_table(rows), commonest_table(rows)),
             *section("Training", *training_blocks(runs)),
             *_answers_section(result),
             *_attention_section(result.get("attention")),

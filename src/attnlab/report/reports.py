@@ -11,6 +11,8 @@ from attnlab.report.parts import (
     accuracy_cell,
     cell,
     columns,
+    commonest_table,
+    commonest_words,
     lines,
     report_of,
     reproduce,
@@ -18,7 +20,7 @@ from attnlab.report.parts import (
     training_blocks,
 )
 from attnlab.report.recall import accuracy_chart, asked_before, data_facts, results_table
-from attnlab.report.words import NOTHING, interval, percent, short_answer
+from attnlab.report.words import NOTHING, interval, percent
 
 
 def _shares(values: Sequence[float]) -> str:
@@ -42,8 +44,7 @@ def verdict(rows: Sequence[Result], full: int) -> list[str]:
         said = f"{row['name'][:1].upper()}{row['name'][1:]}: {percent(row['accuracy'])} of {row['questions']:,}"
         after = f" after {full} epochs" if row["epochs"] not in (0, full) else ""
         said += f" ({interval(row['low'], row['high'])}); the reports{after}: {_shares(row['reported'])}."
-        said += f" Its most common answer is {short_answer(row['commonest_prediction']) or '(nothing)'}"
-        sentences.append(f"{said} ({100 * row['commonest_share']:.0f} % of all).")
+        sentences.append(f"{said} Its most common answers: {commonest_words(row)}.")
     return sentences
 
 
@@ -94,8 +95,9 @@ def document(result: Result) -> Document:
         result["verdict"],
         [
             *section(
-                "Results", accuracy_chart(rows), _epochs_chart(result), results_table(rows), _reported_table(result)
+                "Results", accuracy_chart(rows), _epochs_chart(result), results_table(rows), commonest_table(rows)
             ),
+            *section("Beside the reports", _reported_table(result)),
             *section("Training", *training_blocks(runs)),
             reproduce(result, data_facts(world), settings_of(runs)),
         ],

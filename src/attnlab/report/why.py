@@ -25,6 +25,7 @@ from attnlab.report.parts import (
     accuracy_mark,
     cell,
     columns,
+    commonest_table,
     lines,
     report_of,
     reproduce,
@@ -134,6 +135,12 @@ def _reading_table(result: Result) -> Table:
     return Table("What was read", caption, titles, rows)
 
 
+def _answers_table(result: Result) -> Table | None:
+    """The most common answers in every cell."""
+    rows = [{"name": one["name"], **one["exam"]} for one in result["cells"] if one.get("exam")]
+    return commonest_table(rows, "the first seed of each")
+
+
 def _tests_table(result: Result) -> Table | None:
     """The tested pairs, and what is known by heart against what is known when asked."""
     pairs = [(f"{one['a']} minus {one['b']}", one) for one in result.get("comparisons") or ()]
@@ -187,7 +194,7 @@ def document(result: Result) -> Document:
         [
             *section("Results", _exposures_chart(result), _forms_chart(result), _grid_table(result)),
             *section("What it means", Text(result["explanation"]), _tests_table(result)),
-            *section("What was read", _reading_table(result)),
+            *section("What was read", _reading_table(result), _answers_table(result)),
             reproduce(result, Facts("Data", _facts_of(result)), result["settings"]),
         ],
         [_QUICK] if result.get("quick") else [],

@@ -26,7 +26,8 @@ from attnlab import corpora, stages
 from attnlab.config import Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
-from attnlab.evaluate import Examination, Score, encode_question, encode_questions, examine, majority
+from attnlab.evaluate import encode_question, encode_questions, examine
+from attnlab.exams import Examination, Score, majority
 from attnlab.folders import add_files, verify, write_folder
 from attnlab.look import is_over_tokens
 from attnlab.model import LanguageModel, load_model

@@ -17,7 +17,8 @@ from rich.console import Console
 from attnlab import stages
 from attnlab.config import RunConfig, Stage
 from attnlab.errors import UserError
-from attnlab.evaluate import Examination, Score, examine, majority
+from attnlab.evaluate import examine
+from attnlab.exams import Examination, Score, majority
 from attnlab.model import load_model
 from attnlab.progress import display
 from attnlab.records import flat, plain

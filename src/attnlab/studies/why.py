@@ -27,9 +27,10 @@ from attnlab import corpora, stages, stats
 from attnlab.config import Settings, Stage, absolute_given, diff, merge
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
-from attnlab.evaluate import Score, encode_questions, majority
+from attnlab.evaluate import encode_questions
+from attnlab.exams import Score, majority
 from attnlab.model import LanguageModel, load_model
-from attnlab.records import flat
+from attnlab.records import flat, optional
 from attnlab.report.why import document
 from attnlab.report.words import capital, count, interval, percent, plural, signed, span
 from attnlab.runs import lineage, unused_path
@@ -254,8 +255,7 @@ class CellResult:
     cell: Cell = flat()
     right: Share = flat()
     seconds: float = 0.0
-    commonest: str = ""
-    commonest_share: float = 0.0
+    exam: Score | None = optional()  # of the first seed
     reading: Reading | None = flat(None)
 
 
@@ -402,7 +402,6 @@ def _asked(rows: Sequence[Record], begun: Mapping[int, tuple[str, str]]) -> _Tab
 
 
 def _describe(cell: Cell, rows: Sequence[Record], hearts: _Table | None) -> CellResult:
-    scores = [record.measured.answers for record in rows if record.measured.answers]
     reading = None
     if hearts is not None:
         read = [lineage(record.run)[-1] for record in rows]
@@ -416,8 +415,7 @@ def _describe(cell: Cell, rows: Sequence[Record], hearts: _Table | None) -> Cell
         cell,
         share([record.answers() for record in rows]),
         seconds=statistics.fmean(whole_result(record.run)["seconds"] for record in rows),
-        commonest=scores[0].commonest_prediction,
-        commonest_share=statistics.fmean(score.commonest_share for score in scores),
+        exam=rows[0].measured.answers,
         reading=reading,
     )
 

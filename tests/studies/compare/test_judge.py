@@ -16,7 +16,7 @@ import pytest
 from attnlab import stats
 from attnlab.corpora import Question, load_questions
 from attnlab.errors import UserError
-from attnlab.evaluate import Examination
+from attnlab.exams import Examination
 from attnlab.perplexity import SentenceLosses
 from attnlab.records import plain
 from attnlab.runs import FORMAT

@@ -17,7 +17,8 @@ import torch
 
 from attnlab import perplexity, stages
 from attnlab.errors import AttnlabError
-from attnlab.evaluate import Score, encode_question, examine, sample
+from attnlab.evaluate import encode_question, examine, sample
+from attnlab.exams import Score
 from attnlab.flops import flops_per_token
 from attnlab.folders import is_written, read_json, to_json, write_folder
 from attnlab.model import LanguageModel, load_model

@@ -12,6 +12,7 @@ from typing import Any
 from attnlab import stages, stats
 from attnlab.config import flatten
 from attnlab.errors import UserError
+from attnlab.exams import Score
 from attnlab.measure.audit.leaks import LIMIT
 from attnlab.perplexity import Probe
 from attnlab.records import flat, optional
@@ -198,6 +199,7 @@ class Judged:
     word_by_word: Readings
     texts: Texts | None = flat(None)
     gain: Gain | None = optional()
+    exam: Score | None = optional()  # of the first seed
 
 
 @dataclass(frozen=True)
@@ -449,6 +451,7 @@ def _describe(
         word_by_word=Readings(readings[0].sentences, whole, apart),
         texts=_texts(rows) if plan.words else None,
         gain=_gain(plan, rows, reference) if leaks and plan.words and rows is not reference else None,
+        exam=rows[0].measured.answers,
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from attnlab import stages
 from attnlab.errors import UserError
-from attnlab.evaluate import Score
+from attnlab.exams import Score
 from attnlab.folders import read_bytes, read_json, reporting_damage
 from attnlab.perplexity import Probe, SentenceLosses
 from attnlab.records import flat, restored
