@@ -15,6 +15,7 @@ def check(
     sheet: Annotated[Path, about("TOML file with the tasks.")],
     *answers: Annotated[Path, about("Answer files, or folders of a file or folder per student.")],
     csv: Annotated[Path | None, about("Also write the marks to this file; must not exist.")] = None,
+    trust_code: Annotated[bool, about("Run the classes that students hand in; read them first.")] = False,
     json: opt.Json = False,
 ) -> None:
     """Mark the answers of one student or of a whole course.
@@ -34,7 +35,7 @@ def check(
     if csv is not None:
         refuse_existing(csv)
     with errors.status("marking") as status:
-        marks = mark(sheet, *answers, tell=lambda student: status.update(f"marking {student}"))
+        marks = mark(sheet, *answers, trust_code=trust_code, tell=lambda said: status.update(f"marking: {said}"))
     if csv is not None:
         write_bytes(csv, as_csv(marks.table()).encode())
     if json:

@@ -2,6 +2,8 @@
 
 sheets.py      a sheet and its tasks; the registry of the kinds of tasks
 answers.py     which files are students' answers, and what is in them, as far as it can be read
+kinds.py       tasks that ask for files of predictions, or for a mechanism as a class
+classes.py     students' classes in child processes with limits of time and memory
 marking.py     every task of every student: points, mistakes, and a summary per task
 
 Tasks about attention are judged in attnlab.design, in exact arithmetic. Nothing here imports torch unless a sheet needs it.

@@ -5,15 +5,20 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from attnlab.course import classes
 from attnlab.course.answers import Answers, find_answers, read_answers
+from attnlab.course.classes import Job
+from attnlab.course.kinds import Mechanism
 from attnlab.course.sheets import Sheet, Task, read_sheet
 from attnlab.design import inputs
 from attnlab.design.check import Outcome
-from attnlab.errors import cut, one_line, unknown
+from attnlab.errors import UntrustedCode, UserError, cut, one_line, unknown
+from attnlab.machine import cores
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, section
 
 _COMMONEST = 3  # mistakes shown per task
@@ -190,14 +195,40 @@ def _rank(mistake: Mistake) -> tuple[int, bool, str]:
     return -mistake.students, not mistake.value, mistake.value or mistake.message
 
 
-def mark(sheet: Path | str, *answers: Path | str, tell: Callable[[str], None] = lambda _: None) -> Marks:
-    """Mark the answers to a sheet: files, or folders with a file or a folder per student."""
+def mark(
+    sheet: Path | str,
+    *answers: Path | str,
+    trust_code: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Marks:
+    """Mark the answers to a sheet: files, or folders with a file or a folder per student.
+
+    Students' classes run only with `trust_code`, in processes with limits of time and memory.
+    """
     asked = read_sheet(Path(sheet))
-    students = []
-    for name, path in find_answers([Path(one) for one in answers], Path(sheet)).items():
-        tell(name)
-        students.append(_mark_student(asked, read_answers(name, path)))
-    return Marks(asked.title, tuple(students))
+    found = find_answers([Path(one) for one in answers], Path(sheet))
+    given = [read_answers(name, path) for name, path in found.items()]
+    _run_classes([task for task in asked.tasks if isinstance(task, Mechanism)], given, trust_code, tell)
+    return Marks(asked.title, tuple(_mark_student(asked, one) for one in given))
+
+
+def _run_classes(
+    tasks: Sequence[Mechanism], given: Sequence[Answers], trust_code: bool, tell: Callable[[str], None]
+) -> None:
+    """Run the classes of all students at once."""
+    jobs: dict[Job, None] = {}
+    for task in tasks:
+        for answers in given:
+            with suppress(UserError):  # told when the task is marked
+                jobs[task.job_of(answers.given.get(task.name), answers)] = None
+    if jobs and not trust_code:
+        raise UntrustedCode(
+            f"'{tasks[0].name}' asks for classes, and {len(jobs)} of students would be run: read them, then add"
+            " --trust-code (Python: trust_code=True)"
+        )
+    found = classes.run(list(jobs), cores(), tell)
+    for task in tasks:
+        task.found = found
 
 
 def _mark_student(sheet: Sheet, answers: Answers) -> Student:
@@ -222,5 +253,7 @@ def _mark_task(task: Task, answers: Answers) -> Outcome:
         return _failed(task, "there is no answer")
     try:
         return task.mark(answer, answers)
+    except UserError as error:
+        return _failed(task, str(error))
     except Exception as error:  # whatever a student's answer may cause, the others are marked
         return _failed(task, f"the answer cannot be judged ({one_line(error)})")

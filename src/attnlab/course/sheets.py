@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from attnlab.course.answers import Answers
+from attnlab.course.kinds import Mechanism, Predictions
 from attnlab.design import check, inputs
 from attnlab.design.check import Outcome, TomlTable
 from attnlab.design.expressions import Exact
@@ -49,7 +50,11 @@ class Design:
         return self.task.mark(answer, answers.let)
 
 
-KINDS: dict[str, Callable[[str, TomlTable, Context], Task]] = dict.fromkeys(check.ASKS, Design)
+KINDS: dict[str, Callable[[str, TomlTable, Context], Task]] = {
+    **dict.fromkeys(check.ASKS, Design),
+    "predictions": lambda name, own, context: Predictions(name, own, context.folder),
+    "mechanism": lambda name, own, context: Mechanism(name, own, context.folder),
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,198 @@
+"""Kinds of tasks beyond attention designed by hand: files of predictions, and mechanisms as classes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from attnlab import corpora
+from attnlab.config import resolve
+from attnlab.course.answers import Answers
+from attnlab.course.classes import Job
+from attnlab.design.check import Outcome, TomlTable
+from attnlab.errors import UserError, unknown
+
+_COMMON = {"name", "ask", "text", "points"}
+_CLASS = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
+
+
+def _known(name: str, own: TomlTable, *allowed: str) -> None:
+    if extra := sorted(set(own) - _COMMON - set(allowed)):
+        raise UserError(f"{name}: " + unknown("setting", extra[0], _COMMON | set(allowed)))
+
+
+def _numbers(name: str, own: TomlTable, setting: str, default: float) -> list[float]:
+    given = own.get(setting, default)
+    found = given if isinstance(given, list) else [given]
+    if not found or any(isinstance(x, bool | str | list | dict) or not 0 <= x < float("inf") for x in found):
+        raise UserError(f"{name}: {setting} must be a number that is not negative, or a list of such numbers")
+    return [float(x) for x in found]
+
+
+def _number(name: str, own: TomlTable, setting: str, default: float) -> float:
+    found = _numbers(name, own, setting, default)
+    if len(found) != 1 or found[0] == 0:
+        raise UserError(f"{name}: {setting} must be one positive number")
+    return found[0]
+
+
+def _whole(name: str, own: TomlTable, setting: str, default: int) -> int:
+    found = _number(name, own, setting, default)
+    if found != int(found):
+        raise UserError(f"{name}: {setting} must be a whole number")
+    return int(found)
+
+
+def _text(name: str, own: TomlTable, setting: str, default: str | None = None) -> str:
+    found = own.get(setting, default)
+    if not isinstance(found, str):
+        raise UserError(f"{name}: {setting} must be given, as text in quotes")
+    return found
+
+
+def _data(source: str, folder: Path) -> str:
+    """The name of built-in data, or the path of a file beside the sheet."""
+    return source if corpora.is_built_in(source) else str((folder / source).resolve())
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Points for reaching thresholds: at least so much, or at most so much for those in `_AT_MOST`."""
+
+    points: Sequence[float]
+    thresholds: Mapping[str, Sequence[float]]
+    _AT_MOST = ("time_ratio", "loss")
+
+    @classmethod
+    def read(cls, name: str, own: TomlTable, *criteria: str) -> Levels:
+        """Read `points` and thresholds, each a number or a list; all lists have the same length."""
+        points = _numbers(name, own, "points", 1)
+        thresholds = {one: _numbers(name, own, one, 0) for one in criteria if one in own}
+        if any(len(found) not in (1, len(points)) for found in thresholds.values()):
+            raise UserError(f"{name}: give as many points as thresholds, such as points = [1, 2]")
+        return cls(points, {one: found * (len(points) // len(found)) for one, found in thresholds.items()})
+
+    @property
+    def most(self) -> float:
+        """The points of the best level."""
+        return max(self.points)
+
+    def outcome(self, name: str, found: Mapping[str, float], said: Mapping[str, str]) -> Outcome:
+        """The best level reached; a threshold that was missed is named."""
+        missed = [
+            [one for one in self.thresholds if not self._reached(one, found[one], place)]
+            for place in range(len(self.points))
+        ]
+        earned = max((points for points, which in zip(self.points, missed, strict=True) if not which), default=0.0)
+        if earned == self.most:
+            return Outcome(name, True, earned, self.most, "; ".join(said.values()))
+        best = max(range(len(self.points)), key=lambda place: self.points[place])
+        wanted = {one: f"{'at most' if one in self._AT_MOST else 'at least'} {self._shown(one, best)}" for one in said}
+        told = [f"{words} (wanted: {wanted[one]})" if one in missed[best] else words for one, words in said.items()]
+        return Outcome(name, False, earned, self.most, "; ".join(told), f"missed: {', '.join(missed[best])}")
+
+    def _reached(self, criterion: str, found: float, place: int) -> bool:
+        wanted = self.thresholds[criterion][place]
+        return found <= wanted if criterion in self._AT_MOST else found >= wanted
+
+    def _shown(self, criterion: str, place: int) -> str:
+        wanted = self.thresholds[criterion][place]
+        return f"{100 * wanted:g} %" if criterion == "accuracy" else f"{wanted:g}"
+
+
+class Predictions:
+    """A task that asks for a file of predictions for an exam, one per line."""
+
+    def __init__(self, name: str, own: TomlTable, folder: Path) -> None:
+        _known(name, own, "exam", "accuracy")
+        self.name, self.levels = name, Levels.read(name, own, "accuracy")
+        self.points = self.levels.most
+        self.exam = corpora.load_questions(_data(_text(name, own, "exam"), folder))
+        if any(item.answer is None for item in self.exam):
+            raise UserError(f"{name}: the exam has no answers to compare with; write QUESTION<TAB>ANSWER per line")
+        if "accuracy" not in own or any(share > 1 for share in self.levels.thresholds["accuracy"]):
+            raise UserError(f"{name}: accuracy must be given, as a share such as 0.2 or several")
+
+    def mark(self, answer: Any, answers: Answers) -> Outcome:
+        """Score the file that the answer names."""
+        from attnlab.exams import Examination
+
+        score = Examination.read(self.exam, answers.path(answer)).score()
+        assert score.right is not None
+        outcome = self.levels.outcome(
+            self.name, {"accuracy": score.right.accuracy}, {"accuracy": f"{score.sentence()}; {score.usual()}"}
+        )
+        commonest = f"mostly {score.commonest_prediction}" if score.commonest_share > 0.5 else "accuracy"
+        return outcome if outcome.passed else replace(outcome, value=commonest)
+
+
+class Mechanism:
+    """A task that asks for a class that passes the audit and, if so asked, is fast enough or learns well enough."""
+
+    def __init__(self, name: str, own: TomlTable, folder: Path) -> None:
+        sizes = {"n_embd": 64, "n_head": 4, "length": 65, "tokens": 512}
+        training = ("preset", "corpus", "dev", "settings")
+        _known(name, own, "time_ratio", "loss", *sizes, *training, "seconds", "memory")
+        self.name, self.levels = name, Levels.read(name, own, "time_ratio", "loss")
+        self.points = self.levels.most
+        n_embd, n_head, length, tokens = (_whole(name, own, one, default) for one, default in sizes.items())
+        if n_embd % n_head or length < 4:
+            raise UserError(f"{name}: n_embd must be a multiple of n_head, and length at least 4")
+        self.job = Job("", n_embd, n_head, length, tokens if "time_ratio" in own else None)
+        self.job = replace(self.job, seconds=_number(name, own, "seconds", self.job.seconds))
+        self.job = replace(self.job, memory=1e9 * _number(name, own, "memory", self.job.memory / 1e9))
+        if "loss" in own:
+            self.job = replace(self.job, training=_training(name, own, folder))
+        elif given := [one for one in training if one in own]:
+            raise UserError(f"{name}: {given[0]} is for a task with a loss; give loss, or leave {given[0]} out")
+        self.found: Mapping[Job, dict[str, Any]] = {}  # by what the classes were run
+
+    def job_of(self, answer: Any, answers: Answers) -> Job:
+        """The class that an answer names, as a job."""
+        named = _CLASS.fullmatch(answer) if isinstance(answer, str) else None
+        if named is None:
+            raise UserError('give a class in a file, such as "attention.py:MyAttention"')
+        return replace(self.job, name=f"{answers.path(named['file'])}:{named['name']}")
+
+    def mark(self, answer: Any, answers: Answers) -> Outcome:
+        """Judge what was measured."""
+        found = self.found[self.job_of(answer, answers)]
+        if "ended" in found:
+            return Outcome(self.name, False, 0.0, self.points, found["ended"])
+        if found["verdict"] != "pass":
+            faults = "; ".join(f"{check}: {says}" for check, says in found["faults"].items())
+            said = f"the verdict of the audit is '{found['verdict']}': {faults}"
+            return Outcome(self.name, False, 0.0, self.points, said, f"audit: {', '.join(found['faults'])}")
+        measured = {one: float(found[one]) for one in self.levels.thresholds}
+        words = {"time_ratio": "{:.2f} times the time of dot", "loss": "loss {:.3f}"}
+        shown = {one: words[one].format(value) for one, value in measured.items()}
+        return self.levels.outcome(self.name, measured, shown or {"": "passes the audit"})
+
+
+def _training(name: str, own: TomlTable, folder: Path) -> str:
+    """How to train for a loss, checked as far as possible without training."""
+    preset, settings = _text(name, own, "preset", "quick"), _plain(own.get("settings", {}))
+    if not isinstance(settings, dict):
+        raise UserError(f"{name}: settings must be a table, such as {{train = {{epochs = 2}}}}")
+    sources = [_data(_text(name, own, one), folder) if one in own or one == "corpus" else None for one in _SOURCES]
+    resolve(preset, given=settings)
+    for source in sources:
+        if source is not None:
+            corpora.load_corpus(source)
+    return json.dumps({"preset": preset, "settings": settings, **dict(zip(_SOURCES, sources, strict=True))})
+
+
+_SOURCES = ("corpus", "dev")
+
+
+def _plain(value: Any) -> Any:
+    """Settings with floats instead of the exact decimals of a sheet."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | str) else float(value)
