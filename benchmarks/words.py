@@ -40,7 +40,7 @@ from attnlab.runs import Run
 from attnlab.stages import Sources
 from attnlab.tasks import Example, Task, TaskData, make_task
 from attnlab.tokenizers import Tokenizer
-from attnlab.train import IGNORED, SummedLoss, Trainer
+from attnlab.train import IGNORED, SummedLoss, Trainer, make_epoch
 
 ROWS, LONGEST = 32, 100  # of the reports' batches
 MINGPT, BUCKETED, OURS = "minGPT's manner", "minGPT's, unpadded", "ours"
@@ -150,8 +150,8 @@ def real_tokens(examples: Sequence[Example]) -> int:
 def rounds_of_batches(world: World, rounds: int, steps: int, seed: int) -> list[list[Batch]]:
     """Batches of our cut of an epoch for every round, spread evenly from short sentences to long."""
     rng = np.random.default_rng(seed)
-    examples = world.task.examples(rng)
-    cut = sorted(world.trainer().group(examples, rng), key=lambda batch: len(examples[batch[0]].ids))
+    examples, batches = make_epoch(world.task, replace(world.trainer().config, seed=seed), 0)
+    cut = sorted(batches, key=lambda batch: len(examples[batch[0]].ids))
     picked = []
     for _ in range(rounds):
         places = (np.arange(steps) + rng.random()) * len(cut) / steps

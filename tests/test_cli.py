@@ -78,8 +78,23 @@ def test_corpus_show_prints_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     for pair in shown["examples"]:
         assert pair["input"].count("⁇") == 2
         assert pair["target"].endswith("□")
+        row = pair["input"] + pair["target"]
+        padding = len(pair["x"]) - len(row) + 1
+        assert pair["x"] == row[:-1] + "□" * padding  # the whole sequence, as long as the longest of its batch
+        assert pair["y"] == row[1:] + "░" * padding  # one token ahead
+    assert len({len(pair["x"]) for pair in shown["examples"]}) == 1
     assert call("corpus", "show", "--corpus", "people:60", "--task", "recall", "--n", "2") == 0
     assert capsys.readouterr().out.count("target") == 2
+    call("corpus", "show", "--corpus", "people:60", "--task.options.pad", "true", "--n", "1", "--json")
+    (pair,) = json.loads(capsys.readouterr().out)["examples"]
+    assert (len(pair["x"]), pair["y"].count("░"), pair["y"][-1]) == (
+        127,
+        0,
+        "□",
+    )  # as in the reports: the block is filled
+    assert call("corpus", "show", "--corpus", "people:60", "--task", "questions", "--preset", "mingpt", "--json") == 0
+    for pair in json.loads(capsys.readouterr().out)["examples"]:
+        assert pair["y"].startswith("░" * (len(pair["input"]) - 1) + pair["target"])  # only the answer is learned
 
 
 def test_corpus_export_writes_the_users_formats(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ def test_corpus_show_counts_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "400 sentences" in out
     assert "distinct words" in out
     assert "█" in out
-    assert out.count("<START>") == 2
+    assert out.count("<START>") == 4  # as input, and in x
     assert call("corpus", "show", "--corpus", "prose:400", "--json") == 0  # the default task, in characters
     assert "words" not in json.loads(capsys.readouterr().out)
 

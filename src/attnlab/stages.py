@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from attnlab import corpora, devices, registry, shards, usercode
-from attnlab.config import ModelConfig, RunConfig, Settings, Stage, merge, require_seed, restore
+from attnlab.config import ModelConfig, RunConfig, Settings, Stage, merge, restore
 from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import CheckpointError, ConfigError, DataError, UserError
 from attnlab.folders import locked, note_without_manifest, refuse_existing
@@ -28,12 +29,13 @@ from attnlab.tasks import Example, Task, TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
 from attnlab.trackers import require_packages
-from attnlab.train import DevSet, Step, Trainer, choose_threads, uniform_length
+from attnlab.train import IGNORED, DevSet, Step, Trainer, choose_threads, collate, make_epoch, uniform_length
 from attnlab.word_split import split_words
 
 _Announce = Callable[[str], None]
 _Key = tuple[str, str, str, int, int]  # checksums of corpus and questions, kind, vocab_size, min_count
 
+NO_TARGET = "░"  # shown for a token that is not learned
 _BIN = 5  # words per bar of the histogram of sentence lengths
 
 
@@ -271,18 +273,16 @@ class Preview:
     symbols: int
     examples_per_epoch: int
     tokens_per_epoch: int
-    examples: tuple[dict[str, str], ...]  # input, target
+    examples: tuple[dict[str, str], ...]  # input, target; and x, y: the same as a row of its batch
     words: WordCounts | None = optional()
 
 
-def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed: int) -> Preview:
-    """Show what a task makes of the data: counts, and examples as pairs of texts."""
-    require_seed(seed)
+def preview(config: RunConfig, corpus: str, facts: str | None, count: int) -> Preview:
+    """Show what a task makes of the data: counts, and examples of the first epoch as pairs of texts."""
     sources = Sources.read(corpus, facts, running=reads_running_text(config))
     tokenizer = learn_tokenizer(config, sources)
     task = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
-    rng = np.random.default_rng(seed)
-    examples = task.examples(rng)
+    examples, batches = make_epoch(task, config, 0)
     text = sources.corpus
     if isinstance(text, RunningText):  # windows are in random order already
         lines: Sequence[str] = ()
@@ -291,17 +291,32 @@ def preview(config: RunConfig, corpus: str, facts: str | None, count: int, seed:
     else:
         lines = text.lines if text else ()
         documents, characters = len(lines), sum(len(line) + 1 for line in lines)
-        picked, tokens = rng.permutation(len(examples))[:count].tolist(), sum(len(example.ids) for example in examples)
-    pairs = [show_example(examples[index], tokenizer) for index in picked]
+        picked = np.random.default_rng(config.seed).permutation(len(examples))[:count].tolist()
+        tokens = sum(len(example.ids) for example in examples)
     return Preview(
         documents=documents,
         characters=characters,
         symbols=tokenizer.size,
         examples_per_epoch=len(examples),
         tokens_per_epoch=tokens,
-        examples=tuple({"input": given, "target": wanted} for given, wanted in pairs),
+        examples=tuple(_shown_example(examples, batches, index, tokenizer) for index in picked),
         words=_word_counts(lines, tokenizer) if tokenizer.words else None,
     )
+
+
+def _shown_example(
+    examples: Sequence[Example], batches: Sequence[Sequence[int]], index: int, tokenizer: Tokenizer
+) -> dict[str, str]:
+    """One example as input and target, and as the row x, y of its batch, which is what training computes with."""
+    given, wanted = show_example(examples[index], tokenizer)
+    batch = next(one for one in batches if index in one)
+    ids, targets = (one[batch.index(index)].tolist() for one in collate([examples[at] for at in batch], tokenizer.pad))
+    between = " " if tokenizer.words else ""
+    y = between.join(
+        between.join(NO_TARGET for _ in run) if ignored else tokenizer.decode(list(run))
+        for ignored, run in groupby(targets, key=IGNORED.__eq__)
+    )
+    return {"input": given, "target": wanted, "x": tokenizer.decode(ids), "y": y}
 
 
 def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> WordCounts:

@@ -111,6 +111,19 @@ def make_rows(count: int, rows: int, rng: np.random.Generator) -> list[list[int]
     return [shuffled[at : at + rows] for at in range(0, count, rows)]
 
 
+def make_epoch(task: Task, config: RunConfig, epoch: int) -> tuple[Sequence[Example], Sequence[Sequence[int]]]:
+    """Make the examples of an epoch, and group their indices into batches, by rows or by tokens."""
+    settings = config.train
+    rng = np.random.default_rng([config.seed if settings.order_seed < 0 else settings.order_seed, epoch])
+    examples = task.examples(rng)
+    if uniform := uniform_length(examples):
+        rows = settings.rows_per_batch or max(1, settings.tokens_per_batch // (uniform - 1))
+        return examples, [range(at, min(at + rows, len(examples))) for at in range(0, len(examples), rows)]
+    if settings.rows_per_batch:
+        return examples, make_rows(len(examples), settings.rows_per_batch, rng)
+    return examples, make_batches([len(one.ids) for one in examples], settings.tokens_per_batch, rng)
+
+
 def collate(examples: Sequence[Example], pad: int) -> tuple[Tensor, Tensor]:
     """Return the inputs and targets of a batch, padded to its longest example."""
     width = max(len(example.ids) for example in examples) - 1
@@ -258,7 +271,6 @@ class Trainer:
     ) -> None:
         self.run, self.model, self.tokenizer, self.task, self.ranks = run, model, tokenizer, task, ranks
         self.config, self.settings = config, config.train
-        self.order_seed = config.seed if self.settings.order_seed < 0 else self.settings.order_seed
         self.device = next(model.parameters()).device
         self.loss = SummedLoss(model)
         self.module = distribute(self.loss, ranks, self.settings.shard)
@@ -510,15 +522,6 @@ class Trainer:
             if self.average:
                 self.average.swap()
 
-    def group(self, examples: Sequence[Example], rng: np.random.Generator) -> Sequence[Sequence[int]]:
-        """Group the indices of examples into batches, by rows or by tokens."""
-        if uniform := uniform_length(examples):
-            rows = self.settings.rows_per_batch or max(1, self.settings.tokens_per_batch // (uniform - 1))
-            return [range(at, min(at + rows, len(examples))) for at in range(0, len(examples), rows)]
-        if self.settings.rows_per_batch:
-            return make_rows(len(examples), self.settings.rows_per_batch, rng)
-        return make_batches([len(one.ids) for one in examples], self.settings.tokens_per_batch, rng)
-
     def train_step(self, batch: list[Example], rate: float) -> tuple[float, float]:
         """Update the weights once; return this process's share of the mean loss over all targets, and the norm."""
         ranks = self.ranks
@@ -599,9 +602,7 @@ class Trainer:
         steps = self.settings.steps
         epochs = math.inf if steps else self.settings.epochs
         while self.epoch < epochs:
-            rng = np.random.default_rng([self.order_seed, self.epoch])
-            examples = self.task.examples(rng)
-            batches = self.group(examples, rng)
+            examples, batches = make_epoch(self.task, self.config, self.epoch)
             for position in range(self.position, len(batches)):
                 epoch = self.epoch + position / len(batches)
                 if epoch >= epochs or 0 < steps <= self.step:

@@ -139,7 +139,7 @@ def test_options_as_the_command_line_gives_them_reach_the_evaluation(tmp_path: P
 
 
 def test_preview_counts_words_and_lengths() -> None:
-    shown = stages.preview(resolve("nano-words", given={"model": {"block_size": 128}}), "prose:50", None, 2, 0)
+    shown = stages.preview(resolve("nano-words", given={"model": {"block_size": 128}}), "prose:50", None, 2)
     words = shown.words
     assert words is not None
     assert words.sentences == sum(bar["sentences"] for bar in words.lengths) == 50

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from attnlab.cli import options as opt
 from attnlab.cli.common import DATA, app, errors, indexing, say, show_json
-from attnlab.cli.options import about, at_least_one, default
-from attnlab.config import resolve
+from attnlab.cli.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
+from attnlab.config import merge, resolve
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ app.command(_corpus_app)
 _BuiltIn = Annotated[str, about("Data: people, people:300, people:x4 (four forms) or prose.")]
 
 
-@_corpus_app.command(name="show")
+@_corpus_app.command(name="show", help_epilogue=SETTINGS_HINT)
 def corpus_show(
     *,
     corpus: Annotated[opt.Corpus, about("Text: a file, people:300:x4 or prose.")] = "people",
@@ -40,8 +40,13 @@ def corpus_show(
     n: Annotated[opt.Whole, about("Number of examples.")] = 5,
     seed: opt.Seed = 0,
     json: opt.Json = False,
+    given: opt.Settings = NONE,
 ) -> None:
-    """Show the examples that a task makes of the data, as input and target."""
+    """Show the examples that a task makes of the data, and the rows that training sees.
+
+    A row is what training computes with: x is read, and y is learned, one token ahead. Rows are
+    padded with □ to the longest of their batch, and ░ in y is a token that is not learned.
+    """
     from attnlab import corpora, stages
     from attnlab.records import plain
 
@@ -50,9 +55,9 @@ def corpus_show(
     if facts is None and task == "questions" and corpora.is_built_in(corpus):
         facts = "people:train"
     options = corpora.guess_task(corpus).options if task == "text" else {}
-    preview = stages.preview(
-        resolve(preset, given={"task": {"name": task, "options": options}}), corpus, facts, n, seed
-    )
+    settings = merge({"task": {"name": task, "options": options}}, collect(given, seed=seed))
+    config = resolve(preset, "finetune" if task == "questions" else "pretrain", given=settings)
+    preview = stages.preview(config, corpus, facts, n)
     if json:
         show_json(plain(preview))
         return
@@ -64,7 +69,9 @@ def corpus_show(
         _show_words(preview.words, preview.symbols)
     for pair in preview.examples:
         say(Text.assemble(("input   ", "bold"), pair["input"]))
-        say(Text.assemble(("target  ", "bold"), pair["target"], "\n"))
+        say(Text.assemble(("target  ", "bold"), pair["target"]))
+        say(Text.assemble(("x       ", "bold"), pair["x"]))
+        say(Text.assemble(("y       ", "bold"), pair["y"], "\n"))
 
 
 def _show_words(words: WordCounts, symbols: int) -> None:
