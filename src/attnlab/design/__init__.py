@@ -11,18 +11,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attnlab.design.derivations import Derivation, Formula, Step
     from attnlab.design.edits import edit_key
     from attnlab.design.matrices import layer, project
     from attnlab.design.noisy_keys import noise
     from attnlab.design.results import Result
     from attnlab.design.solve import average, blend, reach, select
+    from attnlab.design.theorems import derive
     from attnlab.design.verifier import verify
 
-__all__ = ["Result", "average", "blend", "edit_key", "layer", "noise", "project", "reach", "select", "verify"]
+__all__ = [
+    "Derivation",
+    "Formula",
+    "Result",
+    "Step",
+    "average",
+    "blend",
+    "derive",
+    "edit_key",
+    "layer",
+    "noise",
+    "project",
+    "reach",
+    "select",
+    "verify",
+]
 
 _HOMES = {"Result": "results", "edit_key": "edits", "noise": "noisy_keys", "verify": "verifier"}
 _HOMES |= dict.fromkeys(("average", "blend", "reach", "select"), "solve")
 _HOMES |= dict.fromkeys(("layer", "project"), "matrices")
+_HOMES |= dict.fromkeys(("Derivation", "Formula", "Step"), "derivations") | {"derive": "theorems"}
 
 
 def __getattr__(name: str) -> Any:

@@ -247,6 +247,41 @@ def noise(
 
 
 @design.command
+def derive(
+    name: Annotated[str | None, Parameter(help="Derivation to show; a list of all by default.")] = None,
+    /,
+    *,
+    latex: Annotated[bool, Parameter(help="Print LaTeX for a report.")] = False,
+    json: _Json = False,
+) -> None:
+    """Prove a fact about attention, with every step checked as it runs."""
+    from attnlab.design.theorems import DERIVATIONS
+    from attnlab.design.theorems import derive as checked
+    from attnlab.terminal import Terminal
+
+    console = Terminal(highlight=False)
+    if name is not None:
+        found = checked(name)
+        if latex or json:
+            print(found.to_latex() if latex else found.to_json())
+        else:
+            console.print(found)
+        return
+    listed = {name: write() for name, write in DERIVATIONS.items()}
+    if json:
+        import json as dumper
+
+        print(dumper.dumps({name: each.claim for name, each in listed.items()}))
+        return
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for each in listed.values():
+        console.print(Text.assemble((each.name, "bold"), f"  {each.title}, in {len(each.steps)} steps"))
+        console.print(Padding(Text(each.claim, style="dim"), (0, 0, 0, 2)))
+
+
+@design.command
 def tour(*, step: Annotated[str | None, Parameter(help="Show one step only, such as A3.")] = None) -> None:
     """Show everything the solver does, each step with the command that repeats it."""
     import shlex

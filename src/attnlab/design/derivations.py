@@ -1,0 +1,280 @@
+"""Derivations that run: steps of words and formulas, each of which is checked before it is shown.
+
+A formula is what is shown and what is checked, so the two cannot differ. An equation holds if sympy reduces the
+difference of its sides to zero; an inequality, if the difference is a product of squares, of polynomials without
+negative coefficients in variables that are not negative, and of their inverses. That proves it; where neither this nor a
+counterexample is found, the step counts as wrong too. Other steps have a check of their own, such as the exact verifier.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnlab.errors import AttnlabError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Expression = Any  # of sympy, which is imported late
+Relation = Literal["=", "<=", "<", ">=", ">"]
+_RELATIONS = {"=": "==", "<=": "<=", "<": "<", ">=": ">=", ">": ">"}  # as sympy spells them
+_TRIES = 40  # random points at which an unproved formula is tried
+_LATEX = {"\\": r"\textbackslash{}", **{c: "\\" + c for c in "_%&#$"}, "^": r"\textasciicircum{}"}
+_LATEX |= {"<=": r"$\leq$", ">=": r"$\geq$", "<": "$<$", ">": "$>$", "²": "$^2$", "⁴": "$^4$", "·": r"$\cdot$"}
+
+
+class WrongStep(AttnlabError):
+    """A step of a derivation is false, or could not be shown."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """An equation or inequality. In its check every symbol of `where` is replaced, in the order given; so hypotheses enter:
+    R >= r is R = r + t with t not negative.
+    """
+
+    left: Expression
+    relation: Relation
+    right: Expression
+    where: tuple[tuple[Expression, Expression], ...] = ()
+
+    def check(self) -> None:
+        """Raise WrongStep unless the formula is proved."""
+        import sympy
+
+        if self.left == self.right:
+            raise WrongStep(f"{self} says nothing: both sides are written the same")
+        left, right = (sympy.sympify(side).doit().subs(list(self.where)).doit() for side in (self.left, self.right))
+        if self.relation == "=":
+            entries = list(left - right) if isinstance(left, sympy.MatrixBase) else [left - right]
+            if all(any(tried == 0 for tried in _reduced(entry)) for entry in entries):
+                return
+        else:
+            larger = left - right if self.relation in (">", ">=") else right - left
+            sign = _sign(larger)
+            if sign == 1 or (sign == 0 and self.relation in (">=", "<=")):
+                return
+        raise WrongStep(f"{self} is {_counterexample(left, self.relation, right)}")
+
+    def _relations(self) -> tuple[Expression, list[Expression]]:
+        """What is claimed, and what is put in for the check, as relations of sympy."""
+        import sympy
+
+        claim = sympy.Rel(self.left, self.right, _RELATIONS[self.relation], evaluate=False)
+        return claim, [sympy.Eq(symbol, to, evaluate=False) for symbol, to in self.where]
+
+    def latex(self) -> str:
+        """The formula in LaTeX, without dollar signs."""
+        from sympy import latex
+
+        claim, where = self._relations()
+        return latex(claim) + (r"\qquad (" + r",\; ".join(map(latex, where)) + ")" if where else "")
+
+    def pretty(self) -> str:
+        """The formula for a terminal, on several lines where it has fractions."""
+        from sympy import pretty
+
+        claim, where = self._relations()
+        shown, *given = (pretty(each, use_unicode=True, wrap_line=False) for each in (claim, *where))
+        return "\n".join([shown, *(f"with{chr(10) if chr(10) in each else ' '}{each}" for each in given)])
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.relation} {self.right}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A statement in words, its formulas, the reason for it, and, where formulas do not say it all, a check of its own that
+    returns what it found and raises an exception if the step is wrong.
+    """
+
+    statement: str
+    formulas: tuple[Formula, ...] = ()
+    reason: str = ""
+    check: Callable[[], str] | None = None
+
+    def found(self, where: str) -> str:
+        """Check the step, and say how; raise WrongStep if it does not hold."""
+        if not self.formulas and self.check is None:
+            raise WrongStep(f"{where} has nothing to check; give it a formula or a check")
+        try:
+            for formula in self.formulas:
+                formula.check()
+            said = self.check() if self.check is not None else ""
+        except Exception as error:
+            raise WrongStep(f"{where} does not hold: {error}") from error
+        return "; ".join(part for part in ("checked by algebra" if self.formulas else "", said) if part)
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A claim and the steps that lead to it; nothing of it is shown before every step has been checked."""
+
+    name: str
+    title: str
+    claim: str
+    steps: tuple[Step, ...]
+
+    @cached_property
+    def found(self) -> tuple[str, ...]:
+        """How each step was checked; raises WrongStep at the first that does not hold."""
+        return tuple(step.found(f"{self.name}, step {place}") for place, step in enumerate(self.steps, start=1))
+
+    def check(self) -> Derivation:
+        """The derivation itself, with every step checked."""
+        assert len(self.found) == len(self.steps)
+        return self
+
+    def to_json(self) -> str:
+        """One object, as `--json` prints it."""
+        steps = [
+            {
+                "statement": step.statement,
+                "formulas": [str(f) for f in step.formulas],
+                "latex": [f.latex() for f in step.formulas],
+                "reason": step.reason,
+                "checked": found,
+            }
+            for step, found in zip(self.steps, self.found, strict=True)
+        ]
+        return json.dumps({"name": self.name, "title": self.title, "claim": self.claim, "steps": steps})
+
+    def to_latex(self) -> str:
+        """A fragment for a report."""
+        lines = [rf"\paragraph{{{_words(self.title)}.}} {_words(self.claim)}", r"\begin{enumerate}"]
+        for step, found in zip(self.steps, self.found, strict=True):
+            lines.append(rf"\item {_words(step.statement)}")
+            lines += [rf"\[ {formula.latex()} \]" for formula in step.formulas]
+            lines.append(rf"\emph{{{_words(_because(step, found))}}}")
+        return "\n".join([*lines, r"\end{enumerate}"])
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.padding import Padding
+        from rich.text import Text
+
+        parts: list[RenderableType] = [Text(self.title, style="bold"), Text(self.claim)]
+        for place, (step, found) in enumerate(zip(self.steps, self.found, strict=True), start=1):
+            parts += [Text(), Text(f"{place}. {step.statement}")]
+            formulas = "\n\n".join(formula.pretty() for formula in step.formulas)
+            if formulas:
+                parts.append(Padding(Text(formulas, no_wrap=True), (0, 0, 0, 4)))
+            parts.append(Padding(Text(_because(step, found), style="dim"), (0, 0, 0, 3)))
+        return Group(*parts)
+
+    def _repr_html_(self) -> str:
+        items = []
+        for step, found in zip(self.steps, self.found, strict=True):
+            formulas = "".join(f"<p>$\\displaystyle {html.escape(f.latex())}$</p>" for f in step.formulas)
+            because = f"<p><small>{html.escape(_because(step, found))}</small></p>"
+            items.append(f"<li>{html.escape(step.statement)}{formulas}{because}</li>")
+        head = f"<b>{html.escape(self.title)}</b><p>{html.escape(self.claim)}</p>"
+        return f"<div>{head}<ol>{''.join(items)}</ol></div>"
+
+    def _repr_latex_(self) -> str:
+        return self.to_latex()
+
+
+def _because(step: Step, found: str) -> str:
+    return f"{step.reason} ({found})." if step.reason else f"{found[0].upper()}{found[1:]}."
+
+
+def _words(text: str) -> str:
+    """Words for LaTeX."""
+    return re.sub("<=|>=|.", lambda found: _LATEX.get(found[0], found[0]), text)
+
+
+def _reduced(difference: Expression) -> Any:
+    """The difference of two sides, simplified in ways of growing cost."""
+    import sympy
+
+    yield sympy.expand(difference)
+    yield sympy.factor(sympy.powsimp(sympy.expand(sympy.together(difference))))
+    yield sympy.simplify(difference)
+    yield sympy.simplify(sympy.expand_log(difference, force=True).rewrite(sympy.exp))
+
+
+def _sign(difference: Expression) -> int | None:
+    """1 if proved positive, 0 if proved not negative, else None."""
+    import sympy
+
+    expanded = sympy.expand(sympy.together(difference), power_exp=True, mul=False)
+    bases: dict[Expression, Expression] = {}
+
+    def plain(power: Expression) -> Expression:
+        """e^(c·x) as y^c, where y = 1 + u for x that is not negative."""
+        count, x = power.args[0].as_coeff_Mul()
+        if x not in bases:
+            sure = {"positive": True} if x.is_positive else {"nonnegative": True}
+            bases[x] = 1 + sympy.Dummy(**sure) if x.is_nonnegative else sympy.Dummy(positive=True)
+        return bases[x] ** count
+
+    algebraic = sympy.factor(sympy.together(expanded.replace(lambda x: isinstance(x, sympy.exp), plain)))
+    if algebraic == 0:
+        return 0
+    product, surely = 1, True
+    for part in sympy.Mul.make_args(algebraic):
+        known = _sign_of_factor(part)
+        if known is None:
+            return None
+        product *= known[0]
+        surely &= not known[1]
+    return None if product < 0 else int(surely)
+
+
+def _sign_of_factor(part: Expression) -> tuple[int, bool] | None:
+    """The sign of one factor, and whether it may be zero; None if the sign is unknown."""
+    import sympy
+
+    base, power = part.as_base_exp()
+    if power.is_integer and power.is_even:
+        known = _sign_of_factor(base) if base != part else None
+        return (1, power.is_positive and (known is None or known[1]))
+    if part.is_positive or part.is_negative:
+        return (1 if part.is_positive else -1, False)
+    if power.is_integer and base != part:
+        return _sign_of_factor(base)
+    symbols = sorted(part.free_symbols, key=str)
+    if not symbols or not part.is_polynomial(*symbols) or not all(x.is_nonnegative for x in symbols):
+        return None
+    terms = sympy.Poly(part, *symbols).terms()
+    sign = 1 if terms[0][1] > 0 else -1
+    if not all(sign * coefficient > 0 for _, coefficient in terms):
+        return None
+    strict = any(all(x.is_positive for x, k in zip(symbols, powers, strict=True) if k) for powers, _ in terms)
+    return sign, not strict
+
+
+def _counterexample(left: Expression, relation: Relation, right: Expression) -> str:
+    """A point at which the relation fails, in words; or that it could not be shown."""
+    rng = random.Random(0)
+    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+    for _ in range(_TRIES):
+        point = {x: _value(x, rng) for x in symbols}
+        try:
+            one, other = (float(side.subs(point)) for side in (left, right))
+        except TypeError:
+            continue
+        give = 1e-9 * (1 + abs(one) + abs(other))
+        apart = {"=": abs(one - other), "<": one - other, ">": other - one}[relation[0]]
+        if apart > give or (relation in "<>" and one == other):
+            where = ", ".join(f"{x} = {value}" for x, value in point.items())
+            return f"false{' at ' + where if where else ''}: {one:.6g} {relation} {other:.6g} does not hold"
+    return "not shown by the rules; split the step, or give it a check of its own"
+
+
+def _value(symbol: Expression, rng: random.Random) -> Expression:
+    """A random value that the assumptions on a symbol allow."""
+    import sympy
+
+    if symbol.is_integer:
+        return sympy.Integer(rng.randint(2, 6))
+    low = 1 if symbol.is_positive else 0 if symbol.is_nonnegative else -12
+    return sympy.Rational(rng.randint(low, 12), 4)
