@@ -14,9 +14,9 @@ from attnlab.errors import UserError
 from attnlab.measure.approximation import examine, measure, random_source, to_csv
 from attnlab.measure.approximation.error import (
     BEST,
+    FITTED,
     MEAN,
     PROJECTED,
-    Setting,
     make,
     projected,
     relative,
@@ -150,7 +150,7 @@ def test_the_work_of_few_rows_is_counted() -> None:
     source = small(tokens=64, width=8)
     entry = registry.find("mechanism", "linformer")
     # Mixing keys and values to r rows takes 2·r·n·d multiplications, and so does attending to them.
-    assert work(entry, source, Setting((), "rank", 16)) == pytest.approx(4 * 16 * 64 * 8 / (2 * 64 * 64 * 8))
+    assert work(entry, source, make(entry, source, {"rank": 16})) == pytest.approx(4 * 16 * 64 * 8 / (2 * 64 * 64 * 8))
 
 
 def test_a_sweep_goes_over_all_forms_and_takes_the_next_value_where_one_is_refused() -> None:
@@ -192,3 +192,28 @@ def test_findings_are_complete_plain_values(entry: registry.Entry) -> None:
     table = to_csv(found.errors.rows).decode().splitlines()
     assert table[0].startswith("sample,knob,value,form,what,median")
     assert len(table) == 1 + len(plain["rows"])
+
+
+# Learned parts that are trained
+
+
+@pytest.mark.parametrize("name", ["linformer", "perceiver"])
+def test_fitted_parts_are_nearer_on_draws_that_they_never_saw(name: str) -> None:
+    """Fitted, they are nearer than untrained ones and than the mean."""
+    source = small(1.5, tokens=24, causal=True)
+    found = measure(registry.find("mechanism", name), source, draws=4, fit_steps=60)
+    mean = found.find("output", "std 1.5", MEAN)[0].median
+    for value in (4, 8):
+        plain, trained = (
+            next(row for row in found.find("output", "std 1.5", form) if row.value == value) for form in ("", FITTED)
+        )
+        assert trained.median < 0.95 * mean
+        assert trained.median < 0.95 * plain.median
+        assert trained.work == plain.work
+    assert found.label("") == f"{name}, untrained"
+    assert measure(registry.find("mechanism", name), source, draws=1).label("") == name
+
+
+def test_without_learned_parts_nothing_is_trained() -> None:
+    found = measure(registry.find("mechanism", "linear"), small(1.0, tokens=8), draws=1, fit_steps=5)
+    assert FITTED not in found.forms

@@ -12,11 +12,13 @@ from attnlab import ops, stages
 from attnlab.config import RunConfig, resolve
 from attnlab.errors import UserError
 from attnlab.measure.approximation import examine, run_source
-from attnlab.measure.approximation.samples import corpus_of, longest
+from attnlab.measure.approximation.error import IN_RUN, relative
+from attnlab.measure.approximation.samples import corpus_of, longest, windows
 from attnlab.model import load_model
 from attnlab.registry import find
 from attnlab.runs import Run
 from attnlab.taps import capture
+from attnlab.tokenizers import Tokenizer
 
 
 def settings(mechanism: str) -> RunConfig:
@@ -53,6 +55,35 @@ def test_errors_and_spectra_of_a_run(trained: Run) -> None:
     for errors in found.spectrum.error:
         assert errors[0] == pytest.approx(1)
         assert errors == sorted(errors, reverse=True)
+
+
+def test_a_run_of_the_mechanism_is_measured_with_what_it_learned(tmp_path: Path) -> None:
+    run = stages.pretrain(settings("linformer"), "people:60", None, tmp_path / "run")
+    source = run_source(run.path, mechanism="linformer", teaching=True)
+    found = examine(find("mechanism", "linformer"), source, draws=2)
+    model, _ = load_model(run.model)
+    for layer, name in enumerate(source.names[:2]):
+        (row,) = found.errors.find("output", name, IN_RUN)
+        assert row.value == model.mechanisms[layer].mix_keys.shape[0]
+        errors = []
+        for number in range(2):
+            q, k, v = (part[layer, None] for part in source.draw(number))
+            exact = ops.attention_pattern(q, k, source.mask) @ v
+            with torch.no_grad():
+                errors.append(relative(model.mechanisms[layer].fast(q, k, v, None), exact).item())
+        assert row.mean == pytest.approx(sum(errors) / 2, rel=1e-4)
+    assert not found.errors.find("output", "random", IN_RUN)
+    measured, taught = ([draw(number).q[:2] for number in range(24)] for draw in (source.draw, source.teach))
+    assert not any(torch.equal(one, other) for one in measured for other in taught)
+    with pytest.raises(UserError, match="attends by linformer.*name a run of mechanism dot or performer"):
+        run_source(run.path, mechanism="performer")
+
+
+def test_running_text_is_read_in_windows() -> None:
+    tokenizer = Tokenizer.train("char", ["abc"], 10)
+    ids = windows(("abc", "ab", "c" * 20), tokenizer, 4, count=3)
+    assert [tokenizer.decode(row.tolist()) for row in ids] == ["□abc", "□ab□", "cccc"]
+    assert windows(("ab",), tokenizer, 8).tolist() == [[tokenizer.pad, *tokenizer.encode("ab")]]
 
 
 def test_a_fine_tuned_run_leads_to_the_corpus_of_its_base(trained: Run, tmp_path: Path) -> None:

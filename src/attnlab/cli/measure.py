@@ -241,7 +241,8 @@ def mechanisms_show(
     /,
     *,
     error: Annotated[bool, about("Measure the distance from exact attention.")] = False,
-    run: Annotated[opt.Folder | None, about("Take queries, keys and values from this run.")] = None,
+    run: Annotated[opt.Folder | None, about("Take queries, keys, values and learned parts from this run.")] = None,
+    fit: Annotated[opt.Whole, about("Also train learned parts towards exact attention for so many steps.")] = 0,
     std: Annotated[tuple[float, ...], about("Standard deviations of random queries and keys.")] = (0.5, 1.0, 2.0),
     causal: Annotated[bool, about("Measure the causal form, as always with --run.")] = False,
     draws: Annotated[opt.Whole, about("Number of random draws.")] = 32,
@@ -253,7 +254,8 @@ def mechanisms_show(
     """Show the card of a mechanism; with --error, measure how far it is from exact attention.
 
     The error compares the same queries, keys and values, for the options that trade cost for accuracy,
-    and always beside the trivial answer, the mean of the values.
+    and always beside the trivial answer, the mean of the values. A run of the mechanism itself is shown
+    with the weights that it learned; --fit trains them to be near exact attention.
     """
     from attnlab import registry
     from attnlab.folders import refuse_existing, write_folder
@@ -264,16 +266,18 @@ def mechanisms_show(
     at_least_one("draws", draws)
     if run and not error:
         raise UserError("--run chooses the queries and keys of --error: add --error")
+    if fit < 0 or (fit and not error):
+        raise UserError("--fit takes the steps of training for --error: add --error, or give a number above 0")
     if out:
         refuse_existing(out)
     found = None
     if error:
         source = (
-            approximation.run_source(run, seed, trust_code=trust_code)
+            approximation.run_source(run, seed, mechanism=name, teaching=fit > 0, trust_code=trust_code)
             if run
             else approximation.random_source(std, causal=causal, seed=seed)
         )
-        found = approximation.examine(entry, source, draws, seed)
+        found = approximation.examine(entry, source, draws, seed, fit)
     if out:
         measured = found.files() | pictures.error_files(found) if found else {}
         write_folder(out, "approximation", pictures.pattern_files(entry) | measured)

@@ -160,7 +160,7 @@ def _error_picture(found: Errors) -> Figure:
         _legend(figure, axes[0, 0], below=False)
     notes = [f"median and middle 80 % of {found.draws} draws"]
     notes += ["star: exact"] * any(row.median <= EXACT and row.form in found.forms for row in found.rows)
-    notes += [f"{', '.join(found.untrained)} untrained"] * bool(found.untrained)
+    notes += [f"{', '.join(found.untrained)} untrained"] * (bool(found.untrained) and not found.fit_steps)
     _footnote(figure, "; ".join([*notes, found.source]))
     return figure
 
@@ -193,7 +193,7 @@ def _draw_errors(ax: Axes, found: Errors, what: What, sample: str) -> None:
         for form in found.forms:
             first, _, rest = form.partition(" ")
             colour = _COLOURS[(firsts.index(first) + number) % len(_COLOURS)]
-            label = form or (found.name if single else knob)
+            label = found.label(form) if single else form or knob
             add(label, found.find(what, sample, form, knob), colour, _DASHES[others.index(rest) % len(_DASHES)], "o")
     for form, colour, dash in ((BEST, _INK, ":"), (PROJECTED, _COLOURS[3], "-.")):
         if rows := found.find(what, sample, form):
@@ -286,7 +286,7 @@ def _toy_source(tokens: int = 64, causal: bool = True) -> Source:
     scale = 32**0.25 * (q.std() / k.std()).sqrt()  # the same scores, from queries and keys of one size
     drawn = QKV(*(one[None, None] for one in (q * 32**0.5 / scale, k * scale, torch.eye(tokens)[:, :32])))
     words = f"a toy text of {tokens} tokens, {'causal' if causal else 'bidirectional'}"
-    return Source(("toy",), lambda _: drawn, 1, tokens, 32, causal, words)
+    return Source(("toy",), lambda _: drawn, lambda _: drawn, 1, tokens, 32, causal, words)
 
 
 @torch.no_grad()

@@ -50,7 +50,7 @@ class Linformer(Attention):
         super().__init__(n_embd, n_head, block_size, **shared)
         if rank < 0 or block < 0:
             raise ConfigError("linformer.rank and linformer.block must not be negative")
-        rank = rank or min(256, max(8, block_size // 4))
+        self.rank = rank = rank or min(256, max(8, block_size // 4))
         self.block = block or min(256, max(8, block_size // 8))
         self.mix_keys = nn.Parameter(torch.randn(rank, block_size) * rank**-0.5)
         self.mix_values = nn.Parameter(torch.randn(rank, block_size) * rank**-0.5)

@@ -3,7 +3,7 @@
     found = examine(registry.find("mechanism", "performer"), random_source())
     found.errors.rows, found.spectrum, found.kernel
 
-Knows mechanisms from the registry, never by name; trains nothing.
+Knows mechanisms from the registry, never by name; trains nothing but their learned parts, if asked (`fit_steps`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, fields
 from attnlab.folders import to_json
 from attnlab.measure.approximation.error import (
     BEST,
+    FITTED,
+    IN_RUN,
     LEVELS,
     MEAN,
     PROJECTED,
@@ -58,13 +60,15 @@ class Findings:
         return {"error.json": to_json(self.to_dict()), "error.csv": to_csv(self.errors.rows)}
 
 
-def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Findings:
-    """Measure everything; refuses mechanisms that do not approximate dot-product attention."""
+def examine(entry: Entry, source: Source, draws: int = 32, seed: int = 0, fit_steps: int = 0) -> Findings:
+    """Measure everything; refuses mechanisms that do not approximate dot-product attention.
+
+    With `fit_steps`, learned parts such as Linformer's projections are trained towards exact attention too.
+    """
     require_approximation(entry)
     ranked = entry.weights in ("low rank", "kernel")
-    return Findings(
-        measure(entry, source, draws, seed), spectrum(source) if ranked else None, kernel_rows(entry, source, seed=seed)
-    )
+    errors = measure(entry, source, draws, seed, fit_steps)
+    return Findings(errors, spectrum(source) if ranked else None, kernel_rows(entry, source, seed=seed))
 
 
 def to_csv(rows: Sequence[ErrorRow]) -> bytes:
@@ -88,7 +92,8 @@ def document(found: Findings) -> Document:
         f"{errors.source}.",
     ]
     if errors.untrained:
-        lead.append(f"Learned parts ({', '.join(errors.untrained)}) have their initial values, untrained.")
+        trained = ", except where it says fitted or trained" if {FITTED, IN_RUN} & set(errors.forms) else ", untrained"
+        lead.append(f"Learned parts ({', '.join(errors.untrained)}) have their initial values{trained}.")
     lead += _meanings(errors)
     tables = [_error_table(errors, sample, knob) for sample in errors.samples for knob in errors.knobs or ("",)]
     verdicts = Text([_verdict(errors, sample) for sample in errors.samples])
@@ -105,6 +110,8 @@ def _meanings(errors: Errors) -> Iterator[str]:
     meanings = {
         BEST: f"the nearest pattern of that rank, by singular values; {limits}",
         PROJECTED: "the exact pattern through as many random rows, P·RᵀR, on which Linformer's theorem rests",
+        FITTED: f"learned parts fitted to exact attention for {errors.fit_steps:,} steps, on draws that are not measured",
+        IN_RUN: "the layers as they are in the run, which learned to predict text, not to be near exact attention",
     }
     for form, meaning in meanings.items():
         if any(row.form == form for row in errors.rows):
@@ -125,9 +132,9 @@ def _error_table(errors: Errors, sample: str, knob: str) -> Table:
         ),
         Row(Cell("the mean"), [Cell(_number(mean), mean, tone="quiet") for _ in values]),
     ]
-    for form in forms:
+    for form in filter(curves.get, forms):
         here = curves[form] if knob else dict(zip(values, curves[form].values(), strict=True))
-        rows.append(Row(Cell(form or errors.name), [_error_cell(here.get(value), mean) for value in values]))
+        rows.append(Row(Cell(errors.label(form)), [_error_cell(here.get(value), mean) for value in values]))
     titles = [f"{value}" if knob else "error" for value in values]
     return Table(f"Errors, {sample} {knob}".strip(), "", [Column(sample, number=False), *map(Column, titles)], rows)
 

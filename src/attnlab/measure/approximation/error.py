@@ -3,7 +3,8 @@
 Two relative errors in the Frobenius norm: of the output, and of the pattern. Every mechanism is compared with the trivial
 answer, the mean of the values that may be seen; one of few rows or features also with the nearest pattern of that rank,
 which no choice of rows can beat (a causal form can: hiding the future adds rank). Of random features, the error of one
-weight is compared with its closed form.
+weight is compared with its closed form. Learned parts are measured at their initial values, fitted to exact attention on
+other texts, and as a run of the mechanism has trained them.
 
 Knows no mechanism by name: the options that are varied (knobs) are declared in the registry, and the forms are the values of
 the options that are a choice among names.
@@ -18,7 +19,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab import ops, registry
 from attnlab.errors import ConfigError, UserError
@@ -32,6 +33,8 @@ LEVELS = (0.5, 0.2, 0.1, 0.01)  # errors whose rank is reported
 EXACT = 1e-5  # an error below this is rounding
 _REFERENCE_DRAWS = 8  # decompositions are slow, and hardly differ from draw to draw
 MEAN, BEST, PROJECTED = "mean", "best of the rank", "random projection"
+FITTED, IN_RUN = "fitted", "trained in the run"
+_TEXTS_PER_STEP, _LR = 4, 0.03  # of fitting
 What = Literal["output", "pattern"]
 WHATS: tuple[What, ...] = ("output", "pattern")
 Form = tuple[tuple[str, str], ...]  # options that are a choice among names, with their values
@@ -128,9 +131,8 @@ def settings_until_exact(entry: Entry, source: Source, seed: int) -> list[Settin
 
 
 @torch.no_grad()
-def work(entry: Entry, source: Source, setting: Setting) -> float:
+def work(entry: Entry, source: Source, module: Attention) -> float:
     """Work relative to exact attention: pairs attended to, or FLOPs of the fast path over those of the fused kernel."""
-    module = make(entry, source, setting.options)
     # Zeros: every weight is seen, and none rounds away.
     blank = QKV(*torch.zeros(3, 1, source.heads, source.tokens, source.width))
     if entry.weights == "sparse":  # at a few hundred tokens the fast path may use all pairs, because that is faster
@@ -180,6 +182,7 @@ class Errors:
     knobs: tuple[str, ...]
     forms: tuple[str, ...]
     untrained: tuple[str, ...]  # learned parts beyond the projections, measured at their initial values
+    fit_steps: int
     rows: tuple[ErrorRow, ...]
 
     def find(self, what: What, sample: str, form: str, knob: str | None = None) -> list[ErrorRow]:
@@ -190,12 +193,82 @@ class Errors:
             if (row.what, row.sample, row.form) == (what, sample, form) and (knob is None or row.knob == knob)
         ]
 
+    def label(self, form: str) -> str:
+        """A form in words."""
+        return form or (f"{self.name}, untrained" if {FITTED, IN_RUN} & set(self.forms) else self.name)
+
+
+def learned_parts(module: Attention) -> dict[str, nn.Parameter]:
+    """The parameters beyond the projections, which queries, keys and values have passed already."""
+    return {name: one for name, one in module.named_parameters() if not name.startswith(("heads.", "out."))}
+
+
+def fit(entry: Entry, source: Source, setting: Setting, place: int, steps: int, seed: int) -> Attention:
+    """A mechanism whose learned parts are trained towards exact attention on one sample, on draws that are not measured."""
+    with chance("mechanism", seed, 0):
+        module = make(entry, source, setting.options)
+    optimizer = torch.optim.Adam(learned_parts(module).values(), lr=_LR)
+    for step in range(steps):
+        numbers = range(_TEXTS_PER_STEP * step, _TEXTS_PER_STEP * (step + 1))
+        q, k, v = (torch.stack(part) for part in zip(*(_part(source.teach(n), place) for n in numbers), strict=True))
+        exact = ops.attention_pattern(q, k, source.mask) @ v
+        optimizer.param_groups[0]["lr"] = _LR * (1 - step / steps)
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            ((module.dispatch(q, k, v, None) - exact).square().sum() / exact.square().sum()).backward()
+        optimizer.step()
+    return module
+
+
+def _part(drawn: QKV, place: int) -> QKV:
+    return QKV(*(one[place] for one in drawn))
+
+
+def _trained(
+    entry: Entry, source: Source, settings: list[Setting], steps: int, seed: int
+) -> dict[_Key, list[Attention]]:
+    """Mechanisms with trained parts, one per sample: fitted ones, and those of the run, which has none for the last sample."""
+    found: dict[_Key, list[Attention]] = {}
+    if steps and learned_parts(make(entry, source, settings[0].options)):
+        for setting in settings:
+            key = (f"{setting.key[0]} {FITTED}".strip(), *setting.key[1:])
+            found[key] = [fit(entry, source, setting, place, steps, seed) for place in range(len(source.names))]
+    if source.trained and entry.knobs:
+        found[IN_RUN, entry.knobs[0], _size(source.trained[0], entry.knobs[0])] = list(source.trained)
+    return found
+
+
+def _size(module: Attention, knob: str) -> int:
+    """The value that a knob has in a module."""
+    if isinstance(module, Featured):
+        return module.count
+    value = getattr(module, knob)
+    return len(value) if isinstance(value, Tensor) else int(value)
+
+
+def _attend_each(modules: list[Attention], drawn: QKV) -> _Pair:
+    """Output and pattern of one mechanism per sample; NaN where there are fewer mechanisms than samples."""
+    pairs = []
+    for place, module in enumerate(modules):
+        with capture(module, "hook_pattern") as seen:
+            q, k, v = (one[None] for one in _part(drawn, place))
+            z = module.dispatch(q, k, v, None)
+        pairs.append((z[0], seen["hook_pattern"][0]))
+    empty = torch.full_like(pairs[0][0], torch.nan), torch.full_like(pairs[0][1], torch.nan)
+    pairs += [empty] * (len(drawn.q) - len(pairs))
+    outputs, patterns = zip(*pairs, strict=True)
+    return torch.stack(outputs), torch.stack(patterns)
+
 
 @torch.no_grad()
 @chance("alone", 0, 0)  # leaves torch's random numbers as they were
-def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Errors:
-    """The errors over some draws; each draws new samples and, if it is random, a new mechanism."""
+def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0, fit_steps: int = 0) -> Errors:
+    """The errors over some draws; each draws new samples and, if it is random, a new mechanism.
+
+    With `fit_steps`, learned parts are also trained for that many steps, at every setting and for every sample.
+    """
     settings = settings_until_exact(entry, source, seed)
+    trained = _trained(entry, source, settings, fit_steps, seed)
     mean = ops.masked_softmax(torch.zeros(1, 1, source.tokens, source.tokens), source.mask)
     errors: dict[_Key, list[_Pair]] = {}
     for number in range(draws):
@@ -204,19 +277,21 @@ def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Err
         output = pattern @ drawn.v
         answers = {(MEAN, "", 0): (mean @ drawn.v, mean.expand_as(pattern))}
         answers |= {setting.key: attend(entry, source, setting, drawn, seed, number) for setting in settings}
+        answers |= {key: _attend_each(modules, drawn) for key, modules in trained.items()}
         if number < _REFERENCE_DRAWS:
             bounds = _bounds(entry, source, settings, pattern, seeded("projection", seed, number))
             answers |= {key: (bound @ drawn.v, bound) for key, bound in bounds}
         for key, (its_output, its_pattern) in answers.items():
             errors.setdefault(key, []).append((relative(its_output, output), relative(its_pattern, pattern)))
-    works = {setting.key: work(entry, source, setting) for setting in settings}
+    works = {setting.key: work(entry, source, make(entry, source, setting.options)) for setting in settings}
+    works |= {key: work(entry, source, modules[0]) for key, modules in trained.items()}
     rows = [
-        _row(sample, key, what, torch.stack([pair[side] for pair in pairs])[:, place], works.get(key))
+        _row(sample, key, what, found, works.get(key))
         for key, pairs in errors.items()
         for side, what in enumerate(WHATS)
         for place, sample in enumerate(source.names)
+        if not (found := torch.stack([pair[side] for pair in pairs])[:, place]).isnan().all()
     ]
-    parameters = [name for name, _ in make(entry, source, settings[0].options).named_parameters()]
     return Errors(
         entry.name,
         entry.weights,
@@ -226,8 +301,9 @@ def measure(entry: Entry, source: Source, draws: int = 32, seed: int = 0) -> Err
         draws,
         source.names,
         entry.knobs,
-        forms=tuple(dict.fromkeys(setting.key[0] for setting in settings)),
-        untrained=tuple(name for name in parameters if not name.startswith(("heads.", "out."))),
+        forms=tuple(dict.fromkeys([*(setting.key[0] for setting in settings), *(form for form, _, _ in trained)])),
+        untrained=tuple(learned_parts(make(entry, source, settings[0].options))),
+        fit_steps=fit_steps,
         rows=tuple(rows),
     )
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +16,14 @@ from torch import Tensor
 
 from attnlab import corpora, ops, registry
 from attnlab.errors import UserError
+from attnlab.mechanisms.heads import Attention
 from attnlab.model import load_model
 from attnlab.runs import Run, lineage
 from attnlab.taps import capture
 from attnlab.tokenizers import Tokenizer
 
-_TEXTS = 8  # of a run's corpus
+_TEXTS = 8  # of a run's corpus, to measure on
+_TAUGHT = 24  # others, to train on
 
 
 class QKV(NamedTuple):
@@ -37,11 +40,13 @@ class Source:
 
     names: tuple[str, ...]
     draw: Callable[[int], QKV]
+    teach: Callable[[int], QKV]  # draws that are never measured, to train on
     heads: int
     tokens: int
     width: int
     causal: bool
     words: str
+    trained: tuple[Attention, ...] = ()  # the layers of a run, of the first samples
 
     @property
     def mask(self) -> Bool[Tensor, "1 1 T T"] | None:
@@ -79,43 +84,58 @@ def random_source(
         raise UserError("--std takes numbers above 0, such as --std 0.5 --std 2")
     scale = torch.tensor(spreads)[:, None, None, None]
 
-    def draw(number: int) -> QKV:
-        q, k, v = torch.randn(3, 1, 1, tokens, width, generator=seeded("sample", seed, number))
+    def draw(number: int, purpose: str = "sample") -> QKV:
+        q, k, v = torch.randn(3, 1, 1, tokens, width, generator=seeded(purpose, seed, number))
         return QKV(q * scale, k * scale, v.expand(len(spreads), -1, -1, -1))
 
     words = (
         f"{tokens} tokens, one head of width {width}, {'causal' if causal else 'bidirectional'}; entries of queries and"
         " keys normal with the std given, entries of values with std 1"
     )
-    return Source(tuple(f"std {spread:g}" for spread in spreads), draw, 1, tokens, width, causal, words)
+    names, teach = tuple(f"std {spread:g}" for spread in spreads), partial(draw, purpose="teaching")
+    return Source(names, draw, teach, 1, tokens, width, causal, words)
 
 
-def run_source(folder: Path, seed: int = 0, *, trust_code: bool = False) -> Source:
-    """Queries, keys and values of every layer of a trained model on texts of its corpus, and random ones."""
+def run_source(
+    folder: Path, seed: int = 0, *, mechanism: str = "dot", teaching: bool = False, trust_code: bool = False
+) -> Source:
+    """Queries, keys and values of every layer of a trained model on texts of its corpus, and random ones.
+
+    The run attends exactly, or by the `mechanism` that is measured; its layers are then part of the source. `teaching` takes
+    more texts, to train on.
+    """
     run = Run.open(folder)
     model, tokenizer = load_model(run.model, trust_code=trust_code)
     strange = {name for name in model.config.mechanisms if registry.find("mechanism", name).weights != "exact"}
-    if strange or model.config.bottleneck:
+    own = set(model.config.mechanisms) == {mechanism}
+    if (strange and not own) or model.config.bottleneck:
         met = ", ".join(sorted(strange)) or "a bottleneck"
-        raise UserError(f"{folder} attends by {met}, which has no exact pattern: name a run of mechanism dot")
-    ids = longest(corpus_of(run), tokenizer, model.config.block_size)
+        both = f"dot or {mechanism}" if mechanism != "dot" else "dot"
+        raise UserError(f"{folder} attends by {met}, which has no exact pattern: name a run of mechanism {both}")
+    count = _TEXTS + _TAUGHT * teaching
+    running = run.record.settings.get("task", {}).get("name") == "text"
+    ids = (windows if running else longest)(corpus_of(run), tokenizer, model.config.block_size, count)
+    if teaching and len(ids) <= _TEXTS:
+        raise UserError(f"{folder} has read {len(ids)} texts, too few to measure and to train on: leave out --fit")
     with torch.no_grad(), capture(model, "") as seen:
         model(ids)
     layers = [_captured(seen, f"blocks.{layer}.attn.hook_") for layer in range(model.config.n_layer)]
     heads, tokens, width = layers[0].q.shape[1:]
-    own = QKV(*(torch.stack(part) for part in zip(*layers, strict=True)))  # layer, text, head, token, width
+    found = QKV(*(torch.stack(part) for part in zip(*layers, strict=True)))  # layer, text, head, token, width
 
-    def draw(number: int) -> QKV:
-        noise = torch.randn(3, 1, heads, tokens, width, generator=seeded("sample", seed, number))
-        texts = (part[:, number % len(ids)] for part in own)
+    def draw(number: int, purpose: str = "sample", first: int = 0, last: int = _TEXTS) -> QKV:
+        noise = torch.randn(3, 1, heads, tokens, width, generator=seeded(purpose, seed, number))
+        texts = (part[:, first + number % (min(last, len(ids)) - first)] for part in found)
         return QKV(*(torch.cat(pair) for pair in zip(texts, noise, strict=True)))
 
     names = (*(f"layer {layer}" for layer in range(1, len(layers) + 1)), "random")
     words = (
-        f"{len(ids)} texts of its corpus, {tokens} tokens each, {heads} heads of width {width}, causal;"
+        f"{min(len(ids), _TEXTS)} texts of its corpus, {tokens} tokens each, {heads} heads of width {width}, causal;"
         " random: entries of queries, keys and values normal with std 1"
     )
-    return Source(names, draw, heads, tokens, width, True, f"{folder}: {words}")
+    teach = partial(draw, purpose="teaching", first=_TEXTS, last=count)
+    trained = tuple(one for one in model.mechanisms if own and strange and isinstance(one, Attention))
+    return Source(names, draw, teach, heads, tokens, width, True, f"{folder}: {words}", trained)
 
 
 def corpus_of(run: Run) -> tuple[str, ...]:
@@ -126,11 +146,22 @@ def corpus_of(run: Run) -> tuple[str, ...]:
     raise UserError(f"{run.path} has read no corpus: name a pretrained run")
 
 
-def longest(lines: tuple[str, ...], tokenizer: Tokenizer, block: int) -> Tensor:
+def longest(lines: tuple[str, ...], tokenizer: Tokenizer, block: int, count: int = _TEXTS) -> Tensor:
     """The longest texts, cut to one length, so that there is no padding."""
-    picked = sorted(lines, key=len, reverse=True)[: 4 * _TEXTS]
-    ids = sorted((tokenizer.encode(line)[:block] for line in picked), key=len, reverse=True)[:_TEXTS]
+    picked = sorted(lines, key=len, reverse=True)[: 4 * count]
+    ids = sorted((tokenizer.encode(line)[:block] for line in picked), key=len, reverse=True)[:count]
     return torch.tensor([one[: len(ids[-1])] for one in ids])
+
+
+def windows(lines: tuple[str, ...], tokenizer: Tokenizer, block: int, count: int = _TEXTS) -> Tensor:
+    """The first texts of one block each, from running text."""
+    ids: list[int] = []
+    for line in lines:
+        ids += [tokenizer.pad, *tokenizer.encode(line)]
+        if len(ids) >= block * count:
+            break
+    block = min(block, len(ids))
+    return torch.tensor(ids[: len(ids) // block * block][: block * count]).view(-1, block)
 
 
 def _captured(seen: dict[str, Tensor], prefix: str) -> QKV:
