@@ -245,9 +245,9 @@ _INTRODUCTION = f"""# The mechanisms
 
 Generated from the cards by `make docs`; do not edit. `attnlab mechanisms show NAME` prints a card.
 With `--error` it measures the distance from exact attention, and with `--out DIR` it draws
-pictures. `--run RUN` takes queries, keys and values from a trained model, of `dot` or of the mechanism
-itself, whose layers are then measured as they were trained; `--fit 100` trains learned parts (the
-projections of Linformer, the latents of Perceiver) to be near exact attention.
+pictures. `--run RUN` takes queries, keys and values from a trained model, of `dot` or of the
+mechanism itself, whose layers are then measured as they were trained; `--fit 100` trains learned
+parts (the projections of Linformer, the latents of Perceiver) to be near exact attention.
 
 Time is that of the paper, in tokens n, width d, and the mechanism's own sizes. Memory is measured:
 how the memory that training keeps per text grows from {_SHORT:,} to {_LONG:,} tokens. Cache and
