@@ -9,7 +9,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 SLOWER := faults hf kernels measure studies trust corpora/test_index.py design/test_noisy_keys.py design/test_verdicts.py \
 	test_cli.py test_evaluate.py test_malformed.py test_package.py test_processes.py test_reader.py test_resume.py test_train.py test_training_rules.py test_usercode.py test_bench_words.py
 
-.PHONY: run quick test test-fast test-slow faults cluster processes check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
+.PHONY: run quick test test-fast test-slow faults cluster processes notebooks check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
 run: setup-run
 	$(BIN)/attnlab run
 
@@ -37,6 +37,10 @@ cluster: setup
 # Several processes for one model, with workers killed and runs stopped: a minute or two.
 processes: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m 'slow or not slow' tests/test_processes.py
+
+# Every notebook from top to bottom, with small settings.
+notebooks: setup
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m notebook tests/notebooks
 
 check: setup
 	$(BIN)/ruff format --check .

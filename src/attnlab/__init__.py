@@ -25,6 +25,7 @@ _MODULES = {
     "pretrain": "attnlab.stages",
     "finetune": "attnlab.stages",
     "resume": "attnlab.stages",
+    "display": "attnlab.progress",
     "examine": "attnlab.evaluate",
     "score": "attnlab.exams",
     "top_answers": "attnlab.evaluate",

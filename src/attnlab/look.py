@@ -69,6 +69,9 @@ class View:
         losses = [one.loss for one in self.read if one.loss is not None]
         return sum(losses) / len(losses) if losses else None
 
+    def _repr_html_(self) -> str:
+        return document(_looked(self))._repr_html_()
+
     def heads(self) -> list[HeadNumbers]:
         """Statistics of every head."""
         return [
@@ -205,10 +208,15 @@ def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
 # Output files
 
 
+def _looked(view: View, run: str = "", command: str = "") -> Looked:
+    """A view as the report shows it."""
+    layers = [LayerMaps(one.mechanism, one.kind, _rounded(one.shares().tolist())) for one in view.layers]
+    return Looked(run, command, view.text, view.tokens, layers, view.next, view.read, view.heads(), view.loss)
+
+
 def files(view: View, run: str, command: str) -> dict[str, bytes]:
     """Return the files of a view: page, picture and numbers."""
-    layers = [LayerMaps(one.mechanism, one.kind, _rounded(one.shares().tolist())) for one in view.layers]
-    shown = Looked(run, command, view.text, view.tokens, layers, view.next, view.read, view.heads(), view.loss)
+    shown = _looked(view, run, command)
     return {
         "look.html": as_html(document(shown)).encode("utf-8", errors="replace"),  # a path may hold surrogates
         "patterns.png": picture(shown),

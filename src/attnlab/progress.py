@@ -1,4 +1,4 @@
-"""Training progress: a bar with loss, rate and remaining time; plain lines without a terminal."""
+"""Training progress: a bar with loss, rate and remaining time; plain lines outside of terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -70,11 +70,12 @@ def validation(step: Step) -> str:
 
 
 @contextmanager
-def display(label: str, console: Console) -> Iterator[Show]:
+def display(label: str, console: Console | None = None) -> Iterator[Show]:
     """Show the progress of a stage; with several processes, only that of the main one."""
+    console = console or Console()
     if not is_main_process():
         yield QUIET
-    elif console.is_terminal:
+    elif console.is_terminal or console.is_jupyter:
         with _bar(label, console) as show:
             yield show
     else:

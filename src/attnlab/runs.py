@@ -23,6 +23,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,14 @@ class Run:
     def complete(self) -> bool:
         """Whether the run is complete."""
         return is_written(self.path / "result.json")
+
+    def _repr_html_(self) -> str:
+        """The stage, the mechanism and the result as a table, for notebooks."""
+        record = self.record
+        rows = {"run": self.path, "stage": record.stage, "mechanism": record.settings["model"]["mechanism"]}
+        rows |= self.result if self.complete else {"state": "not complete: resume it"}
+        cells = (f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
+        return f"<table>{''.join(cells)}</table>"
 
     @property
     def result(self) -> dict[str, Any]:

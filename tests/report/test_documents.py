@@ -26,7 +26,7 @@ from rich.console import Console
 
 import attnlab.report
 from attnlab.errors import CheckpointError, StorageError
-from attnlab.report import FORMATS, document_of, look, screen, upgrade, write_report
+from attnlab.report import FORMATS, Shown, document_of, look, screen, upgrade, write_report
 from attnlab.report.document import Cell, Document, Table, as_json
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
@@ -339,3 +339,10 @@ def test_numbers_that_json_does_not_know_are_null() -> None:
         as_json(replace(made, sections=[attnlab.report.document.Section("odd", [table])])), parse_constant=pytest.fail
     )
     assert [one["value"] for one in stored["sections"][0]["blocks"][0]["rows"][0]["cells"]] == [None, None]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_notebook_shows_the_page_in_a_frame(name: str) -> None:
+    shown = Shown(RESULTS[name]())._repr_html_()
+    assert shown.count("<") == 2  # the frame: the page within is escaped
+    assert unescape(shown.split('srcdoc="')[1].split('"')[0]) == as_html(document(name))

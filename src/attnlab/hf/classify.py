@@ -24,7 +24,7 @@ from attnlab.hf.loading import PACKAGES, load_encoder, locate, need_extra
 from attnlab.hf.settings import BAG_OF_WORDS, FineTuning
 from attnlab.machine import environment
 from attnlab.records import flat, plain
-from attnlab.report import classification, strict, write_report
+from attnlab.report import Shown, classification, strict, write_report
 from attnlab.stages import QUIET, Show, silent
 from attnlab.stats import proportion_interval
 from attnlab.studies.study import Result
@@ -164,7 +164,7 @@ def make_classifier(
         write_bytes(folder / "result.json", to_json(result))
         write_manifest(folder / "model", "model")
         write_manifest(folder, "classifier")
-    return result
+    return Shown(result)
 
 
 @contextmanager

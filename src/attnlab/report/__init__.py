@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -26,7 +27,7 @@ from attnlab.report.html import as_html
 from attnlab.report.parts import Result
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
 
-__all__ = ["FORMATS", "document_of", "show_result", "strict", "upgrade", "write_document", "write_report"]
+__all__ = ["FORMATS", "Shown", "document_of", "show_result", "strict", "upgrade", "write_document", "write_report"]
 
 FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that all is there
 _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
@@ -49,6 +50,13 @@ _OLDER = {
     "cells": "why",
     "rows": "recall",
 }
+
+
+class Shown(dict[str, Any]):
+    """A result that notebooks show as its report."""
+
+    def _repr_html_(self) -> str:
+        return document_of(self)._repr_html_()
 
 
 def upgrade(result: Result) -> Result:

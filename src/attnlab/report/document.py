@@ -290,6 +290,12 @@ class Document:
     command: str = ""
     footer: str = ""
 
+    def _repr_html_(self) -> str:
+        """The page, for notebooks."""
+        from attnlab.report.html import as_frame
+
+        return as_frame(self)
+
     def blocks(self) -> Iterator[Block]:
         """All blocks in order, with those inside groups."""
 

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import groupby
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from attnlab import __version__
 from attnlab.report.charts import Shading, draw_chart, draw_heat_map, heat_cells, looks
@@ -136,3 +136,10 @@ def as_html(document: Document) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     context = {"document": document, "script": Markup(script), "script_digest": digest, "version": __version__}
     return _templates().get_template("document.html.j2").render(context).lstrip()
+
+
+def as_frame(document: Document, height: int = 560) -> str:
+    """The page in a frame of its own, for notebooks: its styles do not touch theirs, and nothing is loaded."""
+    page = escape(as_html(document))
+    style = f"width: 100%; height: {height}px; border: 0"
+    return f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" style="{style}"></iframe>'

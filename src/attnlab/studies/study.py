@@ -34,7 +34,7 @@ from attnlab.folders import (
 from attnlab.machine import environment
 from attnlab.progress import display
 from attnlab.records import plain, restored
-from attnlab.report import screen, strict, write_document
+from attnlab.report import Shown, screen, strict, write_document
 from attnlab.report.document import Document
 from attnlab.runs import Run
 from attnlab.tokenizers import Tokenizer
@@ -104,7 +104,7 @@ class Study(Generic[P]):
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
         if question := self.example(result):
             console.print(f"ask it: attnlab ask {shlex.quote(str(folder))} {shlex.quote(question)}", soft_wrap=True)
-        return result
+        return Shown(result)
 
     def _result(self, folder: Path, plan: P, console: Console) -> Result:
         if is_written(folder / "result.json"):

@@ -1,0 +1,41 @@
+"""Every notebook runs from top to bottom in a kernel of its own, shows its results, and is stored without outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+SHOWN = {  # what the page of a notebook must hold when it has run
+    "classify": ("<iframe", "bag of words: ", "encoder: "),
+    "compare": ("<iframe", "zero_mask"),
+    "design": ("solved", "impossible"),
+    "mechanisms": ("zero_mask - declared", "FLOPs per token"),
+    "recall": ("<iframe", "fine-tuned alone - ", "final_loss"),
+}
+
+
+def test_there_is_one_for_each_part() -> None:
+    assert sorted(SHOWN) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_stored_without_outputs(name: str) -> None:
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert all(not cell.outputs and cell.execution_count is None for cell in notebook.cells if cell.cell_type == "code")
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    page = str([cell.outputs for cell in notebook.cells if cell.cell_type == "code"])
+    for words in SHOWN[name]:
+        assert words in page
