@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attnlab.design.conditions import when
     from attnlab.design.derivations import Derivation, Formula, Step
     from attnlab.design.edits import edit_key
     from attnlab.design.matrices import layer, project
@@ -35,9 +36,10 @@ __all__ = [
     "reach",
     "select",
     "verify",
+    "when",
 ]
 
-_HOMES = {"Result": "results", "edit_key": "edits", "noise": "noisy_keys", "verify": "verifier"}
+_HOMES = {"Result": "results", "when": "conditions", "edit_key": "edits", "noise": "noisy_keys", "verify": "verifier"}
 _HOMES |= dict.fromkeys(("average", "blend", "reach", "select"), "solve")
 _HOMES |= dict.fromkeys(("layer", "project"), "matrices")
 _HOMES |= dict.fromkeys(("Derivation", "Formula", "Step"), "derivations") | {"derive": "theorems"}

@@ -22,23 +22,24 @@ import numpy as np
 
 from attnlab.design import inputs
 from attnlab.design.attention import Problem, Scale, softmax
+from attnlab.design.conditions import Condition, Selection, selected
 from attnlab.design.edits import edit_key
 from attnlab.design.exact import Rows, decimal, dot, rational_rows, read_as
 from attnlab.design.expressions import Exact, evaluate, exact_array
 from attnlab.design.matrices import layer, project
 from attnlab.design.noisy_keys import blended, noisy, simulate
-from attnlab.design.results import Result, number, vector
+from attnlab.design.results import Result, Status, number, vector
 from attnlab.design.solve import blend, reach, select
 from attnlab.errors import DataError, UserError, unknown
 
 TomlTable = Mapping[str, Any]
 Judge = Callable[[Any], "Outcome"]  # of a student's evaluated answer; a malformed one raises UserError
 _MOST_ROWS = 4  # whose mistakes are told
-_NUMBERS = {"points", "tolerance", "relative", "norm", "alpha", "varying"}
+_NUMBERS = {"points", "tolerance", "relative", "norm", "alpha", "varying", "weight"}
 _WHOLE = {"index", "heads"}
-_WORDS = {"name", "ask", "text", "scale", "title"}
+_WORDS = {"name", "ask", "text", "scale", "title", "kind"}
 _NEEDED = {"select": ("index",), "edit-key": ("query", "index"), "reach": ("target",), "project": ("keep", "forget")}
-_NEEDED["number"] = ("value",)
+_NEEDED |= {"number": ("value",), "condition": ("index", "kind")}
 _COMMON = {"tolerance", "keys", "values", "scale"}
 
 
@@ -375,6 +376,51 @@ def _number(task: Task) -> Judge:
     return judge
 
 
+def _selection(task: Task) -> Selection:
+    return selected(task.rows("keys"), task.own["index"], task.own.get("weight", Decimal("0.99")), task.scale)
+
+
+def _condition(task: Task) -> Judge:
+    """Conditions A q >= b that must imply a weight of the key, or follow from it."""
+    selection, kind = _selection(task), task.own["kind"]
+    if kind not in ("sufficient", "necessary"):
+        raise UserError(f"{task.name}: " + unknown("kind", inputs.shown(kind), ("sufficient", "necessary")))
+    name = f"a_{selection.index} >= {number(float(selection.weight))}"
+
+    def judge(answer: Any) -> Outcome:
+        if not isinstance(answer, dict) or set(answer) != {"A", "b"}:
+            raise UserError("give conditions A q >= b, as a table with A (a row per condition) and b")
+        rows = np.atleast_2d(_numeric(answer["A"]))
+        if rows.ndim != 2 or rows.shape[1] != selection.keys.floats.shape[1] or not rows.size:
+            raise UserError(f"A has the shape {' x '.join(map(str, rows.shape))}; give rows of the width of a key")
+        right = _numeric(answer["b"])
+        least = list(np.broadcast_to(right, len(rows)) if right.ndim == 0 else _shaped(right, (len(rows),)))
+        if selection.combination is not None:
+            return task.outcome(False, None, "no query satisfies the question; the answer is 'impossible'")
+        given, wrong = rows.tolist(), f"it does not imply {name}"
+        if kind == "sufficient":
+            why, query = selection.refute_sufficient(given, least)
+        else:
+            why, query = selection.refute_necessary(given, least)
+            wrong = f"{name} does not imply it"
+            if not why:
+                wrong = "it is too weak"
+                why, query = selection.too_weak(given, least)
+        if not why:
+            follows = (
+                f"it implies {name}"
+                if kind == "sufficient"
+                else f"{name} implies it, and it implies that the key leads"
+            )
+            return task.outcome(True, None, follows, read_as(keys=selection.keys))
+        shown = ""
+        if query is not None:
+            shown = f"; at q = {vector(np.array([float(x) for x in query]))} the weight is {number(selection.weight_of(query))}"
+        return task.outcome(False, None, f"{wrong}: {why}{shown}", read_as(keys=selection.keys))
+
+    return judge
+
+
 def _solve(task: Task) -> Result:
     """The solver's verdict on the question."""
     common: dict[str, Any] = {"tolerance": task.tolerance, "scale": task.scale}
@@ -382,6 +428,10 @@ def _solve(task: Task) -> Result:
         return project(task.rows("keep"), task.rows("forget"), tolerance=task.tolerance)
     if task.ask == "layer":
         return layer(task.rows("tokens"), task.rows("outputs", free_rows=True), **common)
+    if task.ask == "condition":
+        found = Condition(_selection(task))
+        status: Status = "solved" if found.possible else "impossible"
+        return Result("condition", status, found.statement(), reading=read_as(keys=found.selection.keys))
     if task.ask in ("noise", "number"):
         raise UserError("this question cannot be answered with 'impossible'; give numbers")
     k, v = task.rows("keys"), task.rows("values")
@@ -407,6 +457,7 @@ ASKS: dict[str, tuple[Callable[[Task], Judge], set[str]]] = {
     "layer": (_layer, {"tokens", "outputs"}),
     "noise": (_noise, {"indices", "alpha", "varying", "varies", "heads"}),
     "number": (_number, {"value", "relative"}),
+    "condition": (_condition, {"index", "weight", "kind"}),
 }
 
 

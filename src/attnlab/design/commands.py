@@ -12,6 +12,8 @@ from cyclopts import App, Parameter
 from attnlab.errors import UserError, unknown
 
 if TYPE_CHECKING:
+    from attnlab.design.conditions import Condition
+    from attnlab.design.derivations import Derivation
     from attnlab.design.exact import Array, Rows
     from attnlab.design.noisy_keys import Noise
     from attnlab.design.results import Result
@@ -247,6 +249,23 @@ def noise(
 
 
 @design.command
+def when(
+    *,
+    keys: _Keys,
+    index: Annotated[int, _count("Index of the key, from 0.")],
+    weight: Annotated[Decimal, _number("Weight that the key should have at least.")] = Decimal("0.99"),
+    query: Annotated[str | None, _text("Query to judge.")] = None,
+    scale: _Scales = "none",
+    json: _Json = False,
+) -> None:
+    """Say for which queries one key gets nearly all the weight."""
+    from attnlab.design import conditions, inputs
+
+    given = _vector(query, "query")
+    _print(conditions.when(inputs.read(keys, "keys"), index, weight=weight, query=given, scale=scale), json)
+
+
+@design.command
 def derive(
     name: Annotated[str | None, Parameter(help="Derivation to show; a list of all by default.")] = None,
     /,
@@ -259,13 +278,12 @@ def derive(
     from attnlab.design.theorems import derive as checked
     from attnlab.terminal import Terminal
 
-    console = Terminal(highlight=False)
     if name is not None:
         found = checked(name)
-        if latex or json:
-            print(found.to_latex() if latex else found.to_json())
+        if latex:
+            print(found.to_latex())
         else:
-            console.print(found)
+            _print(found, json)
         return
     listed = {name: write() for name, write in DERIVATIONS.items()}
     if json:
@@ -276,6 +294,7 @@ def derive(
     from rich.padding import Padding
     from rich.text import Text
 
+    console = Terminal(highlight=False)
     for each in listed.values():
         console.print(Text.assemble((each.name, "bold"), f"  {each.title}, in {len(each.steps)} steps"))
         console.print(Padding(Text(each.claim, style="dim"), (0, 0, 0, 2)))
@@ -337,6 +356,10 @@ def _show(
 
         pictures.picture_files(picture)
         written = pictures.save(pictures.draw(result, data), picture)
+    _print(result, as_json, written)
+
+
+def _print(result: Result | Noise | Condition | Derivation, as_json: bool, written: Sequence[Path] = ()) -> None:
     if as_json:
         print(result.to_json())
         return

@@ -53,6 +53,8 @@ class Formula:
             raise WrongStep(f"{self} says nothing: both sides are written the same")
         left, right = (sympy.sympify(side).doit().subs(list(self.where)).doit() for side in (self.left, self.right))
         if self.relation == "=":
+            if left == right:
+                return
             entries = list(left - right) if isinstance(left, sympy.MatrixBase) else [left - right]
             if all(any(tried == 0 for tried in _reduced(entry)) for entry in entries):
                 return

@@ -11,7 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from math import lcm
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,3 +170,69 @@ def settle(
         near[-1] -= (dot(near, exact_rows[-1]) - right[-1]) / columns[-1][-1]
     residual = [float(dot(near, row) - b) for row, b in zip(exact_rows, right, strict=True)]
     return near, float(np.linalg.norm(residual))
+
+
+class Program(NamedTuple):
+    """An exact linear program, solved: a point and its value, or a ray along which the value falls without end, or neither
+    if no point satisfies the inequalities; and the multipliers of the inequalities.
+    """
+
+    x: list[Fraction] | None
+    ray: list[Fraction] | None
+    multipliers: list[Fraction]
+
+
+def minimise(cost: Sequence[Fraction], rows: Matrix, least: Sequence[Fraction]) -> Program:
+    """min cost·x over all x with rows·x >= least, by the simplex method on the dual with Bland's rule, which always ends.
+
+    A ray has rows·ray >= 0 and cost·ray < 0; whether any point satisfies the inequalities is then left open.
+    """
+    d, m = len(cost), len(rows)
+    signs = [-1 if c < 0 else 1 for c in cost]
+    table = [
+        [signs[k] * row[k] for row in rows] + [Fraction(int(k == e)) for e in range(d)] + [signs[k] * cost[k]]
+        for k in range(d)
+    ]
+    basis = list(range(m, m + d))
+
+    def pivot(r: int, c: int) -> None:
+        table[r] = [x / table[r][c] for x in table[r]]
+        for other in range(d):
+            if other != r and table[other][c]:
+                times = table[other][c]
+                table[other] = [x - times * y for x, y in zip(table[other], table[r], strict=True)]
+        basis[r] = c
+
+    def climb(gain: Sequence[Fraction]) -> int | None:
+        """Maximise the gain; the column along which it grows without end, if there is one."""
+        while True:
+            enters = (c for c in range(m) if gain[c] > sum(gain[basis[r]] * table[r][c] for r in range(d)))
+            c = next(enters, None)
+            if c is None:
+                return None
+            ratios = [(table[r][-1] / table[r][c], basis[r], r) for r in range(d) if table[r][c] > 0]
+            if not ratios:
+                return c
+            pivot(min(ratios)[2], c)
+
+    def prices(gain: Sequence[Fraction]) -> list[Fraction]:
+        return [signs[k] * sum((gain[basis[r]] * table[r][m + k] for r in range(d)), Fraction(0)) for k in range(d)]
+
+    first = [Fraction(0)] * m + [Fraction(-1)] * d
+    climb(first)
+    ray = prices(first)
+    if dot(ray, list(cost)) < 0:
+        return Program(None, ray, [])
+    for r in range(d):
+        if basis[r] >= m and (c := next((c for c in range(m) if table[r][c]), None)) is not None:
+            pivot(r, c)
+    gain = [*least, *[Fraction(0)] * d]
+    endless = climb(gain)
+    multipliers = [Fraction(0)] * m
+    for r in range(d):
+        if basis[r] < m:
+            multipliers[basis[r]] = table[r][-1] if endless is None else -table[r][endless]
+    if endless is not None:
+        multipliers[endless] = Fraction(1)
+        return Program(None, None, multipliers)
+    return Program(prices(gain), None, multipliers)

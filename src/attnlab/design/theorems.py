@@ -148,6 +148,71 @@ def copying() -> Derivation:
     )
 
 
+def selecting() -> Derivation:
+    """The queries that give key j a weight of at least w, and linear conditions around them."""
+    import sympy as sp
+
+    r, w, x, few = sp.symbols("r w x N", positive=True)
+    t, rest = sp.symbols("t u", nonnegative=True)
+    d, big = sp.Symbol("d", real=True), sp.Symbol("R", positive=True)
+    odds = ((w, 1 / (1 + x)),)
+    s = sp.symbols("s_2:4", real=True)
+    p = sp.Symbol("p", positive=True)
+    return Derivation(
+        "selecting",
+        "For which queries does key j get the weight w?",
+        "With d_i = s_j - s_i: a_j >= w exactly where the sum of e^-d_i is at most (1-w)/w. Every d_i >= ln(w/(1-w)) is "
+        "necessary, and ln(n-1) more is sufficient.",
+        (
+            Step(
+                "a_j = 1/(1 + r), r the sum of e^-d_i over the other keys. So a_j - w has the sign of (1-w)/w - r.",
+                (Formula(1 / (1 + r) - w, "=", w / (1 + r) * ((1 - w) / w - r)),),
+                "The factor w/(1 + r) is positive",
+            ),
+            Step(
+                "Put w = 1/(1 + x), so that (1-w)/w = x and e^-ln(w/(1-w)) = x.",
+                (
+                    Formula((1 - w) / w, "=", x, odds),
+                    Formula(sp.exp(-d), "=", x, ((d, sp.log(w / (1 - w))), *odds)),
+                ),
+                "x runs through all positive numbers",
+            ),
+            Step(
+                "Necessary: e^-d_i is one term of r <= x, so it is at most x, and d_i >= ln(w/(1-w)).",
+                (Formula(sp.exp(-d), "<=", x, ((x, sp.exp(-d) + rest + t),)),),
+                "u is the sum of the other terms, t the slack of r <= x",
+            ),
+            Step(
+                "Sufficient: with N = n - 1 terms, each d_i = ln(w/(1-w)) + ln N + t gives r <= x.",
+                (Formula(few * sp.exp(-(d + sp.log(few) + t)), "<=", x, ((d, sp.log(1 / x)),)),),
+                "Each term is at most x/N",
+            ),
+            Step(
+                "The queries form a convex set: the second derivative of the log-sum-exp of the scores along any line is a "
+                "variance, here of the slopes s_2 and s_3 under weights p and 1 - p.",
+                (
+                    Formula(
+                        p * s[0] ** 2 + t * s[1] ** 2 - (p * s[0] + t * s[1]) ** 2,
+                        "=",
+                        p * t * (s[0] - s[1]) ** 2,
+                        ((t, 1 - p),),
+                    ),
+                ),
+                "It is not negative",
+            ),
+            Step(
+                "Along q = R·u, a lead of x > 0 gives a term that vanishes, and a lead of -x one that grows: it alone keeps "
+                "a_j below 1/(1 + e^(R·x)).",
+                (
+                    Formula(sp.Limit(sp.exp(-big * x), big, sp.oo), "=", 0),
+                    Formula(sp.Limit(1 / (1 + sp.exp(big * x)), big, sp.oo), "=", 0),
+                ),
+                "So a_j tends to 1 exactly where every lead is positive (a lead of 0 keeps it at 1/2 or below)",
+            ),
+        ),
+    )
+
+
 def hull() -> Derivation:
     """A key inside the hull of the others never holds more than half of the weight."""
     import sympy as sp
@@ -542,6 +607,7 @@ def self_attention() -> Derivation:
 DERIVATIONS: dict[str, Callable[[], Derivation]] = {
     "softmax": softmax,
     "copying": copying,
+    "selecting": selecting,
     "hull": hull,
     "varying-norm": varying_norm,
     "heads": heads,
