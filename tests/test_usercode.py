@@ -146,7 +146,7 @@ SHOWING: dict[str, list[list[str]]] = {
 OTHERS = {
     *("bench", "check", "classify", "corpus export", "corpus find", "corpus show", "encoder fill", "encoder pretrain"),
     *("mechanisms", "params", "pretrain", "settings", "run", "run recall", "run trust", "run why"),
-    *("run additive-vs-dot", "run shared-projections", "run masking", "run efficient"),
+    *("run additive-vs-dot", "run shared-projections", "run masking", "run efficient", "run reports", "score"),
 }
 
 

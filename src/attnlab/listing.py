@@ -44,6 +44,7 @@ _OUTPUTS = {  # kinds in manifests: the command that writes such a folder, and w
     "evaluation": ("evaluate", "an evaluation"),
     "export": ("export", "a model for transformers"),
     "look": ("look", "attention weights"),
+    "predictions": ("classify --predict", "labels for texts"),
     "report": ("report", "a report"),
     "tensorboard": ("runs export", "curves for TensorBoard"),
 }
@@ -127,7 +128,7 @@ def refuse_other_models(folder: Path) -> None:
     if kind == "classifier" and not (folder / "model" / "config.json").is_file():
         raise UserError(
             f"{folder} is a bag-of-words classifier, not a run: `attnlab runs show {named}` shows its results,"
-            " and attnlab classify evaluates it on other texts with --test"
+            f" and `attnlab classify --model {named} --predict FILE` labels texts"
         )
     if kind == "classifier":
         load = f"AutoModelForSequenceClassification.from_pretrained({str(folder / 'model')!r})"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.hf.bag import Bag
+from attnlab.listing import kind_of
 from attnlab.report import document_of
 from attnlab.stats import proportion_interval
 from verbs import call
@@ -109,6 +110,71 @@ def test_it_is_no_run_and_says_what_it_is(
     (kept / "model").mkdir()
     assert call(*(word.format(kept) for word in verb)) == 2
     assert "is a bag-of-words classifier" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["encoder", "bag-of-words"])
+def test_a_saved_classifier_labels_texts(
+    kind: str,
+    done: Path,
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = done
+    if kind == "bag-of-words":
+        saved = tmp_path / "bag"
+        tables = (files / "train.tsv", files / "dev.tsv", "--test", files / "test.tsv")
+        assert call("classify", *tables, "--model", kind, "--out", saved) == 0
+    before = [line.split("\t") for line in (saved / "predictions.tsv").read_text().splitlines()]
+    texts = [row[4] for row in before if row[0] == "test"]
+    Path("texts.txt").write_text("".join(f"{text}\n\n" for text in texts))
+    capsys.readouterr()
+    assert call("classify", "--model", saved, "--predict", "texts.txt", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    heading, *lines = Path(found["out"], "predictions.tsv").read_text().splitlines()
+    first, second = found["labels"]
+    assert heading == f"label\tp({first})\tp({second})\ttext"
+    assert [one["label"] for one in found["texts"]] == [row[2] for row in before if row[0] == "test"]
+    for line, one, row in zip(lines, found["texts"], [row for row in before if row[0] == "test"], strict=True):
+        label, *chances, text = line.split("\t")
+        assert (label, text) == (one["label"], row[4])
+        assert sum(map(float, chances)) == pytest.approx(1, abs=1e-5)
+        assert max(map(float, chances)) == pytest.approx(float(row[3]), abs=1e-4)
+    assert sum(found["counts"].values()) == len(texts)
+    assert call("classify", "--model", saved / "model", "--predict", "texts.txt", "--out", "labelled") == 0
+    assert f"30 texts of texts.txt, labelled by {saved / 'model'}" in capsys.readouterr().out.replace("\n", "")
+    assert kind_of(Path("labelled")) == "predictions"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--model", "bag-of-words"), "--predict needs a saved classifier: add --model FOLDER"),
+        (("--model", "{roberta}"), "has no trained head for labels: make a classifier of it"),
+        (("--model", "{done}", "--lr", "1"), "--predict trains nothing: leave --lr out"),
+        (("--model", "{done}", "--out", "texts.txt"), "texts.txt exists already"),
+        (("--model", "{done}", "--predict", "{train}"), "train.tsv:1: a tab; give the texts alone"),
+    ],
+)
+def test_labelling_refuses_what_it_cannot_use(
+    arguments: tuple[str, ...],
+    words: str,
+    done: Path,
+    roberta: Path,
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("texts.txt").write_text("a lovely film\n")
+    given = [one.format(roberta=roberta, done=done, train=files / "train.tsv") for one in arguments]
+    given += [] if "--predict" in given else ["--predict", "texts.txt"]
+    assert call("classify", *given) == 2
+    assert words in capsys.readouterr().err
+    assert not Path("runs").exists()
 
 
 def test_the_numbers_fit_the_predictions(done: Path, result: dict) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import HUGGING_FACE, app, console, errors, show_json
+from attnlab.cli.common import HUGGING_FACE, app, console, errors, output_folder, say, show_json
 from attnlab.cli.options import about, at_least_one, default, read_seeds, settings_class, typed_command
 from attnlab.errors import UserError
 from attnlab.hf.settings import BAG_OF_WORDS, EncoderConfig, FineTuning, from_given
@@ -44,6 +44,9 @@ def classify(
         str | None, about("Model of the hub such as roberta-base, a folder, minilm, or bag-of-words.")
     ] = None,
     test: Annotated[Path | None, about("Test table, measured once when everything is chosen.")] = None,
+    predict: Annotated[
+        Path | None, about("Train nothing: label these texts, one per line, by a saved --model.")
+    ] = None,
     out: Annotated[opt.Out | None, default("runs/classify-N")] = None,
     labels: Annotated[str | None, about("Names for labels, such as 1=positive,0=negative.")] = None,
     column: Annotated[
@@ -68,10 +71,18 @@ def classify(
     The best epoch on the validation table is kept.
     Tables hold one label and one text per line, with a tab between them, in either order.
     Without files: sentences of the Python documentation by topic.
+    --predict labels other texts with what was trained, with the probability of every label.
     Learning rates by default: adamw 5e-5, sgd 1e-2, adagrad 5e-4, muon 1.5e-3.
     """
     from attnlab.hf.loading import PACKAGES, locate, need_extra, require_reachable
 
+    if predict is not None:
+        training: dict[str, object] = {"TRAIN": train, "--test": test, "--labels": labels, "--column": column}
+        training |= {"--explain-batch": explain_batch, "--optimizers": optimizers, "--seeds": seeds, "--search": search}
+        training |= {"--trials": trials, "--minutes": minutes, "--workers": workers}
+        training |= {f"--{name.replace('_', '-')}": value for name, value in asdict(given).items()}
+        _predict(predict, model, [name for name, value in training.items() if value not in (None, False)], out, json)
+        return
     if model is None:
         raise UserError("which model? Add --model bag-of-words, minilm, roberta-base or a folder")
     studied = search or any(one is not None for one in (optimizers, seeds, trials, minutes, workers))
@@ -124,6 +135,29 @@ def classify(
         return
     show_result(result, shown)
     shown.print(f"report: {target / 'report.html'}", soft_wrap=True)
+
+
+def _predict(file: Path, model: str | None, unused: list[str], out: Path | None, json: bool) -> None:
+    """Label texts with a saved classifier, and write them with their probabilities."""
+    from attnlab.folders import to_json, write_folder
+    from attnlab.hf.predicting import predict, read_texts
+    from attnlab.records import plain
+    from attnlab.report.classification import predictions_document
+    from attnlab.report.screen import show_all
+
+    if model is None or model == BAG_OF_WORDS:
+        raise UserError("--predict needs a saved classifier: add --model FOLDER, such as runs/classify-1")
+    if unused:
+        raise UserError(f"--predict trains nothing: leave {unused[0]} out")
+    target = output_folder(out, "predict", "labelling texts")
+    found = predict(model, read_texts(file))
+    summary = {"run": model, "source": str(file), "labels": list(found.labels), "counts": found.counts}
+    write_folder(target, "predictions", {"predictions.tsv": found.to_tsv(), "result.json": to_json(summary)})
+    if json:
+        show_json({**summary, "texts": plain(found.texts), "out": str(target)})
+        return
+    show_all(predictions_document(plain(found), found.counts, file.name), console)
+    say(f"predictions: {target / 'predictions.tsv'}")
 
 
 def _make_study(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnlab.hf.encoders import Filling, fill, pretrain
     from attnlab.hf.exchange import export, import_model
     from attnlab.hf.loading import locate
+    from attnlab.hf.predicting import LabelledText, Predictions, predict
     from attnlab.hf.settings import RATES, EncoderConfig, FineTuning
 
 __all__ = [
@@ -24,7 +25,9 @@ __all__ = [
     "Epoch",
     "Filling",
     "FineTuning",
+    "LabelledText",
     "Outcome",
+    "Predictions",
     "Scored",
     "Trial",
     "describe_tables",
@@ -34,6 +37,7 @@ __all__ = [
     "import_model",
     "locate",
     "make_classifier",
+    "predict",
     "pretrain",
 ]
 _MODULES = {
@@ -42,6 +46,7 @@ _MODULES = {
     "encoders": ("Filling", "fill", "pretrain"),
     "exchange": ("export", "import_model"),
     "loading": ("locate",),
+    "predicting": ("LabelledText", "Predictions", "predict"),
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import log10, nan
 
+from attnlab.errors import cut
 from attnlab.report.document import (
     Axis,
     Block,
@@ -43,12 +44,44 @@ from attnlab.report.parts import (
 from attnlab.report.words import capital, count, duration, flat, interval, percent, plural
 
 PARTS = {"dev": "validation", "test": "test"}  # the tables that are measured, and their names in a report
-_MOST_RANKED = 20
+_MOST_RANKED = _MOST_TEXTS = 20
+_LONGEST_TEXT = 60  # characters of a text in the terminal
 _EARLY = "ended early"
 
 
 def _warnings(result: Result) -> list[Notice]:
     return [Notice("Look at the data:", one) for one in result["warnings"]]
+
+
+# Labels for texts
+
+
+def predictions_document(found: Result, counts: Result, source: str) -> Document:
+    """How often each label was given, and the first texts with their labels."""
+    labels = [
+        Row(Cell(name), [cell(times, "count"), cell(times / len(found["texts"]), "share")])
+        for name, times in counts.items()
+    ]
+    shown = [
+        Row(
+            Cell(one["label"]),
+            [cell(one["probabilities"][one["label"]], "share"), Cell(cut(one["text"], _LONGEST_TEXT))],
+        )
+        for one in found["texts"][:_MOST_TEXTS]
+    ]
+    left = len(found["texts"]) - len(shown)
+    return Document(
+        "predictions",
+        f"{plural(len(found['texts']), 'text')} of {source}, labelled by {found['model']}",
+        [],
+        [
+            *section("Labels", Table("Labels", "", columns("Label", "Texts", "Share"), labels)),
+            *section(
+                f"The first {len(shown)} texts" if left else "Texts",
+                Table("Texts", "", columns("Label", "Probability", text_column("Text")), shown),
+            ),
+        ],
+    )
 
 
 # One classification
