@@ -1,9 +1,11 @@
-"""Commands for teachers: check."""
+"""Commands for teachers: check, course new."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+
+from cyclopts import App
 
 from attnlab.cli import options as opt
 from attnlab.cli.common import DESIGN, app, console, errors, say, show_json
@@ -46,3 +48,15 @@ def check(
             say(f"written: {csv}")
     if len(answers) == 1 and not answers[0].is_dir() and not marks.passed:
         raise SystemExit(1)
+
+
+_course_app = App(name="course", help="Make an assignment for a course.", group=DESIGN)
+app.command(_course_app)
+
+
+@_course_app.command(name="new")
+def course_new(folder: Annotated[Path, about("Folder to write; must not exist.")], /) -> None:
+    """Write a ready assignment: sheet, data, notebook with gaps, example answers."""
+    from attnlab.course.assignment import write_course
+
+    say(*map(str, write_course(folder)), f"how to use it: {folder / 'README.md'}")

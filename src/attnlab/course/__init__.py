@@ -5,6 +5,7 @@ answers.py     which files are students' answers, and what is in them, as far as
 kinds.py       tasks that ask for files of predictions, or for a mechanism as a class
 classes.py     students' classes in child processes with limits of time and memory
 marking.py     every task of every student: points, mistakes, and a summary per task
+assignment.py  a new assignment, from the files in template/
 
 Tasks about attention are judged in attnlab.design, in exact arithmetic. Nothing here imports torch unless a sheet needs it.
 """

@@ -1,0 +1,137 @@
+"""A new assignment is markable at once, its notebook runs once it is filled in, and no student's class harms the others.
+
+One test, because the process that runs classes takes seconds to start.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attnlab.course import mark
+from attnlab.course.assignment import solved, write_course
+from attnlab.errors import OutputExists, UntrustedCode
+
+WRONG = {
+    "copy = ": 'copy = "K[0]"',
+    "average = ": 'average = "(K[0] + K[1])/2"',
+    "recall = ": 'recall = "none.predictions"',
+    "parameters = ": "parameters = 3339776",
+    '"uniform loss" = ': '"uniform loss" = "8 *"',
+}
+
+CLASS = """
+import os, sys, time
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self, n_embd, n_head, block_size):
+        super().__init__()
+        self.values = nn.Linear(n_embd, n_embd)
+
+    def forward(self, x, padding=None, cache=None):
+        {line}
+        steps = torch.arange(1, x.shape[1] + 1)[:, None]
+        v = self.values(x) if padding is None else self.values(x).masked_fill(padding[..., None], 0)
+        {mean}
+"""
+MEAN = "return v.cumsum(1) / (steps if padding is None else (~padding).cumsum(1)[..., None].clamp(min=1))"
+LINES = {
+    "noisy": ('print(\'{"verdict": "pass"}\'); sys.stdin.read()', MEAN),  # neither is seen by the marking
+    "leaks": ("pass", "return v.mean(1, keepdim=True).expand_as(v)"),
+    "exits": ("os._exit(0)", MEAN),
+    "leaves": ("sys.exit('x')", MEAN),
+    "eats": ("torch.zeros(10**9)", MEAN),
+    "raises": ("raise RuntimeError('two\\nlines')", MEAN),
+}
+SAID = {
+    "leaks": "future: ",
+    "exits": "exit code 0 before",
+    "leaves": "SystemExit: x",
+    "eats": "memory",
+    "raises": "two lines",
+    "syntax": "SyntaxError",
+    "missing": "no file other.py",
+    "outside": "outside of the folder",
+    "nameless": "give a class in a file",
+    "hangs": "it takes more than 1 s",
+}
+NAMED = {"missing": "other.py:Mine", "outside": "../leaks/attention.py:Mine", "nameless": "dot"}
+SOON = '[[task]]\nname = "soon"\nask = "mechanism"\nseconds = 1\n'
+SHORTER = {
+    "epochs = 20": "epochs = 1",
+    'given={"train"': 'given={"model": {"n_layer": 1, "n_embd": 16}, "train"',
+    'MyAttention")': 'MyAttention", length=9)',
+}
+
+
+def run_notebook(folder: Path) -> None:
+    """Fill in the gaps and run the cells, with little training and a short audit."""
+    made = json.loads((folder / "assignment.ipynb").read_text("utf-8"))
+    assert (made["nbformat"], made["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in made["cells"]}) == len(made["cells"])
+    code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert sum("..." in one for one in code) == 3
+    (folder / "attention.py").write_text(solved((folder / "attention.py").read_text("utf-8")), "utf-8")
+    names: dict[str, object] = {}
+    for one in code:
+        filled = solved(one)
+        assert "..." not in filled
+        for long, short in SHORTER.items():
+            filled = filled.replace(long, short)
+        exec(filled, names)
+    assert names["report"].verdict == "pass"  # type: ignore[attr-defined]
+
+
+def hand_in_classes(students: Path) -> None:
+    for name in ("noisy", *SAID):
+        (students / name).mkdir()
+        task, named = "soon" if name == "hangs" else "attention", NAMED.get(name, "attention.py:Mine")
+        (students / name / "answers.toml").write_text(f'{task} = "{named}"\nparameters = 3323392\n', "utf-8")
+        line, mean = LINES.get(name, ("os.fork() or time.sleep(600)", MEAN if name == "hangs" else "return ("))
+        code = CLASS.replace("{line}", line).replace("{mean}", mean)
+        (students / name / "attention.py").write_text(code, "utf-8")
+
+
+def test_a_new_course_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    course = tmp_path / "course"
+    write_course(course)
+    with pytest.raises(OutputExists):
+        write_course(course)
+    assert "\t" not in (course / "for-students/exam.txt").read_text("utf-8")  # no answers
+    shutil.copytree(course / "for-students", course / "students/unfilled")
+    shutil.copytree(course / "students/example", course / "students/wrong")
+    answers = (course / "students/example/answers.toml").read_text("utf-8").splitlines()
+    wrong = [next((new for key, new in WRONG.items() if line.startswith(key)), line) for line in answers]
+    (course / "students/wrong/answers.toml").write_text("\n".join(wrong), "utf-8")
+    leaky = course / "students/wrong/attention.py"
+    leaky.write_text(leaky.read_text("utf-8").replace("is_causal=True", "is_causal=False"), "utf-8")
+    monkeypatch.chdir(course / "for-students")
+    run_notebook(course / "for-students")
+    shutil.copytree(course / "for-students", course / "students/notebook")
+
+    hand_in_classes(course / "students")
+    (course / "sheet.toml").write_text((course / "sheet.toml").read_text("utf-8") + SOON, "utf-8")
+    with pytest.raises(UntrustedCode, match="--trust-code"):
+        mark(course / "sheet.toml", course / "students")
+    shutil.rmtree(tmp_path / "state")
+
+    marks = mark(course / "sheet.toml", course / "students", trust_code=True)
+    points = {one.name: one.points for one in marks.students}
+    assert (points["example"], points["wrong"], points["unfilled"]) == (11, 0, 0), marks.to_dict()
+    passed = {
+        one.name for student in marks.students if student.name == "notebook" for one in student.outcomes if one.passed
+    }
+    assert passed >= {"copy", "average", "attention", "parameters", "uniform loss"}
+    said = {outcome.name: outcome.message for one in marks.students if one.name == "wrong" for outcome in one.outcomes}
+    assert "future" in said["attention"]
+    assert "off by" in said["average"]
+    for name, words in {"noisy": "times the time of dot; loss", **SAID}.items():
+        student = next(one for one in marks.students if one.name == name)
+        outcomes = {one.name: one for one in student.outcomes}
+        assert student.points == (4 if name == "noisy" else 1), student
+        assert words in outcomes["soon" if name == "hangs" else "attention"].message, student
+    assert not (tmp_path / "state").exists()
