@@ -21,6 +21,7 @@ from attnlab.processes import Ranks
 from attnlab.runs import Run
 from together import LONG, MECHANISMS, SAVED, SOME, STEPS, State, train
 
+pytestmark = pytest.mark.slow  # `make processes`
 shared_setup = pytest.mark.xdist_group("together")
 
 WORKER = """
@@ -141,7 +142,6 @@ def test_performer_counts_steps_and_not_calls() -> None:
     assert redrawn["model/blocks.0.attn.steps"] == redrawn["model/blocks.1.attn.steps"] == SOME
 
 
-@pytest.mark.slow
 def test_a_long_training_has_the_losses_of_one(tmp_path: Path) -> None:
     together = trained_together(tmp_path, "long")
     for precision, most in (("float64", 1e-6), ("float32", 1e-2)):
@@ -288,7 +288,6 @@ def assert_same(run: Run, whole: Run) -> None:
     assert run.result["final_loss"] == pytest.approx(whole.result["final_loss"], rel=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the processes in /proc")
 def test_losses_do_not_change_when_a_process_is_killed(tmp_path: Path) -> None:
     parent = subprocess.Popen(command(tmp_path / "two"), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -301,7 +300,6 @@ def test_losses_do_not_change_when_a_process_is_killed(tmp_path: Path) -> None:
     assert_same(Run.open(tmp_path / "two"), trained_alone(tmp_path / "one"))
 
 
-@pytest.mark.slow
 def test_a_sharded_run_is_stopped_and_resumed_by_one_process(tmp_path: Path) -> None:
     training = {"ema": 0.9, "accumulate": 3, "validate_every": 5}
     parent = subprocess.Popen(
@@ -317,7 +315,6 @@ def test_a_sharded_run_is_stopped_and_resumed_by_one_process(tmp_path: Path) -> 
     assert_same(Run.open(tmp_path / "two"), trained_alone(tmp_path / "one", **training))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 def test_compiled_runs_have_the_losses_of_others(tmp_path: Path) -> None:
     done = subprocess.run(command(tmp_path / "two", compile=True), capture_output=True, text=True, check=True)
