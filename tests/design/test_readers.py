@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnlab.design import inputs, mark
+from attnlab.course import mark
+from attnlab.design import inputs
 from attnlab.errors import AttnlabError
 
 few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.design import blend, mark, reach, select, verify
+from attnlab.course import mark
+from attnlab.design import blend, reach, select, verify
 from attnlab.design.attention import softmax
 
 
@@ -144,7 +145,7 @@ def test_solver_verifier_and_checker_agree_about_decimals(tmp_path, seed):
 
     def passes(answer):
         (tmp_path / "a.toml").write_text(f"t = {answer}", encoding="utf-8")
-        return mark(tmp_path / "s.toml", tmp_path / "a.toml").passed
+        return mark(tmp_path / "s.toml", tmp_path / "a.toml").students[0].passed
 
     assert result.status != "undecided"
     solved = result.status == "solved"

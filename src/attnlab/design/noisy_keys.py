@@ -32,7 +32,7 @@ _NEAR = 0.9  # a weight of at least this counts as near 1
 _LOUDEST = 1e6  # largest strength and variance
 _FAR = 4.0  # standard errors beyond which simulation and closed form disagree
 _FAIL = 0.5  # the blend of k values fails when the weight on v_a is off 1/k by more than this share of it
-_NODES, _SCRAMBLES = 2**13, 16  # of the integral over the noise
+_NODES, _SHIFTS = 2**13, 16  # of the integral over the noise
 
 
 @dataclass(frozen=True)
@@ -387,10 +387,10 @@ def _law(keys: Keys, queries: Array, a: int, blended: int) -> _Law:
     Gaussian and kept, of the quadratic one its mean A_hh(1 - |p|²)/2 (which cannot exceed that of the largest z). So D is
     exact in the varying keys and in key a, and for two keys altogether. What is left out, R, has mean 0 and variance
     A_hh² tr((diag p - pp')²)/2 to leading order; whatever A is, its size is at most 2 sqrt(A_hh) plus the mean. The
-    integral over norms and noise is a scrambled Sobol sequence with one coordinate for each, repeated for its error.
+    integral over norms and noise is a randomly shifted Richtmyer sequence with one coordinate for each, repeated for its
+    error.
     """
     from scipy.special import expit, ndtri
-    from scipy.stats import qmc
 
     distinct, counts = np.unique(queries, axis=0, return_counts=True)
     heads, share = len(distinct), counts / counts.sum()
@@ -400,11 +400,13 @@ def _law(keys: Keys, queries: Array, a: int, blended: int) -> _Law:
     along = np.sqrt(keys.varying[moving])[:, None] * keys.factor * (keys.directions[moving] @ distinct.T)
     small = keys.alpha * keys.factor**2 * (distinct @ distinct.T)
     noisy = heads if keys.alpha else 0
+    steps = np.sqrt(_primes(len(moving) + noisy))
     largest = np.sqrt(np.diag(small)) * np.sqrt(2 * np.log(max(len(middle) - 1, 1)))
     size = max(1, min(_NODES, 4_000_000 // (heads * len(middle))))
-    weights, left_out = np.empty((_SCRAMBLES, _NODES)), np.empty((_SCRAMBLES, _NODES))
-    for scramble in range(_SCRAMBLES):
-        uniform = qmc.Sobol(max(1, len(moving) + noisy), rng=np.random.default_rng(scramble)).random(_NODES)
+    weights, left_out = np.empty((_SHIFTS, _NODES)), np.empty((_SHIFTS, _NODES))
+    for repeat in range(_SHIFTS):
+        shift = np.random.default_rng(repeat).random(len(steps))
+        uniform = (np.arange(_NODES)[:, None] * steps + shift) % 1
         normal = ndtri(np.clip(uniform, 1e-16, 1 - 1e-16))
         for start in range(0, _NODES, size):
             rows = slice(start, min(start + size, _NODES))
@@ -425,11 +427,11 @@ def _law(keys: Keys, queries: Array, a: int, blended: int) -> _Law:
             spread = np.sqrt(np.maximum(square - 2 * (p**3).sum(axis=1) + square**2, 0.0) / 2)
             off = np.minimum(np.diag(small) * spread, 2 * np.sqrt(np.diag(small)) + largest)
             weight = expit(d)
-            weights[scramble, rows] = weight @ share
-            left_out[scramble, rows] = np.maximum(expit(d + off) - weight, weight - expit(d - off)) @ share
+            weights[repeat, rows] = weight @ share
+            left_out[repeat, rows] = np.maximum(expit(d + off) - weight, weight - expit(d - off)) @ share
     every = weights.ravel()
     repeated = np.array([list(vars(_moments(row, blended)[0]).values()) for row in weights])
-    error = repeated.std(axis=0, ddof=1) / np.sqrt(_SCRAMBLES)
+    error = repeated.std(axis=0, ddof=1) / np.sqrt(_SHIFTS)
     rms = float(np.sqrt((left_out**2).mean()))
     near = [float((np.abs(weights - edge) < 3 * left_out).mean()) for edge in _edges(blended)]
     return _Law(
@@ -438,6 +440,17 @@ def _law(keys: Keys, queries: Array, a: int, blended: int) -> _Law:
         _Moments(rms, rms, near[0], near[1], near[2] + near[3]),
         np.histogram(every, bins=BINS, range=(0, 1))[0] / every.size,
     )
+
+
+def _primes(count: int) -> Array:
+    """The first prime numbers."""
+    found: list[int] = []
+    candidate = 2
+    while len(found) < count:
+        if all(candidate % p for p in found if p * p <= candidate):
+            found.append(candidate)
+        candidate += 1
+    return np.array(found, dtype=np.float64)
 
 
 def _fitted(keys: Keys, values: Array, chosen: Sequence[int], naive: list[Array], heads: int, seed: int) -> Array:
