@@ -30,6 +30,15 @@ def test_corpus_show_counts_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "words" not in json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
+def test_sentence_lengths_as_a_picture(name: str, magic: bytes, tmp_path: Path) -> None:
+    show = ("corpus", "show", "--corpus", "prose:50", "--n", "1", "--picture", tmp_path / name)
+    assert call(*show) == 2  # spans have no sentences
+    assert call(*show, "--task", "words") == 0
+    assert (tmp_path / name).read_bytes().startswith(magic)
+    assert call(*show, "--task", "words") == 2  # it exists already
+
+
 def test_evaluate_measures_text(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +67,10 @@ def test_evaluate_probes_alone(
     shown = json.loads(capsys.readouterr().out)
     assert [row["tokens"] for row in shown["probes"]] == [6, 4]
     assert not (Path(shown["out"]) / "losses.csv").exists()
+    assert call("evaluate", trained, "--probe", "It is a list.", "--spaces", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["probes"][0]["tokens"] == 5
+    assert call("evaluate", trained, "--spaces") == 2
+    assert "--spaces splits the text of --corpus" in capsys.readouterr().err
 
 
 def test_generate(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,15 @@ def test_probes() -> None:
     assert rows[1].unknown == 6  # all but The, the, dog and the full stop
 
 
+def test_probes_split_at_spaces_keep_their_punctuation() -> None:
+    model = model_for(WORDS)
+    (ours,), (spaced,) = (perplexity.probe(model, WORDS, ["The lazy dog."], spaces=one) for one in (False, True))
+    assert (ours.tokens, ours.unknown) == (5, 1)
+    assert (spaced.tokens, spaced.unknown) == (4, 2)  # `dog.` is no word
+    already = [perplexity.probe(model, WORDS, ["The dog , the dog ."], spaces=one) for one in (False, True)]
+    assert already[0] == already[1]
+
+
 def test_nothing_to_measure_is_refused() -> None:
     with pytest.raises(DataError, match="no sentence to measure"):
         perplexity.sentence_losses(model_for(WORDS), WORDS, [])

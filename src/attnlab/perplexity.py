@@ -82,14 +82,20 @@ class SentenceLosses:
 
 
 def sentence_losses(
-    model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str], longest: int = 0, padded: bool = False
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    lines: Sequence[str],
+    longest: int = 0,
+    padded: bool = False,
+    spaces: bool = False,
 ) -> SentenceLosses:
     """Measure the loss of lines, one sentence each, truncated to `longest` tokens (0: the block), as in the task `words`.
 
-    With `padded`, every sentence is padded to `longest` as in training; a correct mechanism is unaffected.
+    With `padded`, every sentence is padded to `longest` as in training; a correct mechanism is unaffected. With `spaces`,
+    words are split at spaces only, so that punctuation belongs to them.
     """
     longest = min(longest or model.config.block_size, model.config.block_size)
-    sentences = [tokenizer.sentence(line, longest) for line in lines]
+    sentences = [tokenizer.sentence(line, longest, spaces=spaces) for line in lines]
     for number, ids in enumerate(sentences, start=1):
         if len(ids) < 2:
             raise DataError(f"sentence {number} ({lines[number - 1][:40]!r}) has no token to predict: leave it out")
@@ -175,8 +181,9 @@ def probe(
     sentences: Sequence[str] = PROBES,
     longest: int = 0,
     padded: bool = False,
+    spaces: bool = False,
 ) -> list[Probe]:
     """Return sentences with their losses and perplexities."""
-    found = sentence_losses(model, tokenizer, sentences, longest, padded)
+    found = sentence_losses(model, tokenizer, sentences, longest, padded, spaces)
     rows = zip(sentences, found.tokens, found.unknown, found.losses, strict=True)
     return [Probe(*row, math.exp(row[-1])) for row in rows]

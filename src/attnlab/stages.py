@@ -30,13 +30,12 @@ from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
 from attnlab.trackers import require_packages
 from attnlab.train import IGNORED, DevSet, Step, Trainer, choose_threads, collate, make_epoch, uniform_length
-from attnlab.word_split import split_words
+from attnlab.word_split import word_lengths
 
 _Announce = Callable[[str], None]
 _Key = tuple[str, str, str, int, int]  # checksums of corpus and questions, kind, vocab_size, min_count
 
 NO_TARGET = "░"  # shown for a token that is not learned
-_BIN = 5  # words per bar of the histogram of sentence lengths
 
 
 def silent(_: object) -> None:
@@ -322,16 +321,12 @@ def _shown_example(
 def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> WordCounts:
     counts = count_words(lines)
     known = tokenizer.backend.get_vocab()
-    lengths = [(len(split_words(line)) - 1) // _BIN for line in lines]
     return WordCounts(
         sentences=len(lines),
         tokens=counts.total(),
         distinct=len(counts),
         unknown_share=sum(count for word, count in counts.items() if word not in known) / max(1, counts.total()),
-        lengths=tuple(
-            {"from": number * _BIN + 1, "to": number * _BIN + _BIN, "sentences": lengths.count(number)}
-            for number in range(max(lengths, default=-1) + 1)
-        ),
+        lengths=word_lengths(lines),
     )
 
 

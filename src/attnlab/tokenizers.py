@@ -96,11 +96,14 @@ class Tokenizer:
         """The number of symbols."""
         return int(self.backend.get_vocab_size())
 
-    def encode(self, text: str) -> list[int]:
-        """Encode a text; pieces trained here get a leading space, so that the first is encoded like any other."""
+    def encode(self, text: str, *, spaces: bool = False) -> list[int]:
+        """Encode a text; pieces trained here get a leading space, so that the first is encoded like any other.
+
+        With `spaces`, words are what stands between spaces, with their punctuation; other tokenizers ignore it.
+        """
         if self.words:
             numbers, unknown = self._numbers, self._numbers[UNKNOWN]
-            return [numbers.get(word, unknown) for word in _no_symbols(split_words(text))]
+            return [numbers.get(word, unknown) for word in _no_symbols(text.split() if spaces else split_words(text))]
         text = text.translate(_SPECIAL)
         if self.kind == "bpe" and not self.space:
             return list(self.backend.encode(text).ids)
@@ -168,13 +171,14 @@ class Tokenizer:
                 table[ord(character)] = number
         return table
 
-    def opening(self, text: str) -> list[int]:
+    def opening(self, text: str, *, spaces: bool = False) -> list[int]:
         """Encode the beginning of a text, after the start symbol if there is one."""
-        return self.encode(text) if self.start is None else [self.start, *self.encode(text)]
+        ids = self.encode(text, spaces=spaces)
+        return ids if self.start is None else [self.start, *ids]
 
-    def sentence(self, text: str, longest: int) -> list[int]:
+    def sentence(self, text: str, longest: int, *, spaces: bool = False) -> list[int]:
         """Encode a whole text from its start symbol to its stop symbol, truncated to `longest` tokens."""
-        return [*self.opening(text), self.stop][:longest]
+        return [*self.opening(text, spaces=spaces), self.stop][:longest]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids; special symbols are shown."""

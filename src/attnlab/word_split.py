@@ -10,6 +10,8 @@ of such a corpus is, stays as it is. Plain text in and out; knows nothing about 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 _SEPARATE = frozenset({'"', "'", ".", ",", ";", ":", "?", "!", "'s", "'t", "'re", "'ve", "'ll", "'m", "'d"})
 
@@ -70,6 +72,15 @@ def _is_abbreviation(word: str, rest: str) -> bool:
         return True
     continues = re.match(r"\s+([a-z]|\d)", rest)
     return continues is not None and (continues[1].isalpha() or word in _BEFORE_NUMBERS)
+
+
+def word_lengths(lines: Iterable[str], width: int = 5) -> tuple[dict[str, int], ...]:
+    """The bars of a histogram of the words per sentence, each `width` words wide: from, to, sentences."""
+    counts = Counter((len(split_words(line)) - 1) // width for line in lines)
+    return tuple(
+        {"from": place * width + 1, "to": place * width + width, "sentences": counts[place]}
+        for place in range(max(counts, default=-1) + 1)
+    )
 
 
 def split_sentences(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from attnlab.report.document import Chart
 from attnlab.report.html import as_html
 from attnlab.report.text import as_markdown
 from attnlab.report.words import capital
+from attnlab.word_split import word_lengths
 
 Result = dict[str, Any]
 OPTIONAL = ("text_quality", "theirs", "explanation", "quick", "paired")
@@ -77,7 +78,7 @@ def test_leaking_specimens_are_marked_in_every_table(comparison: Result) -> None
 def test_leaking_specimens_are_marked_in_every_chart(comparison: Result) -> None:
     html = as_html(document(comparison))
     named = [chart for chart in charts(html) if "zero_mask" in chart]
-    assert len(named) == 4  # pairs, losses, their second half, the leak
+    assert len(named) == 5  # pairs, losses, their second half, losses by step, the leak
     for chart in named:
         root = ElementTree.fromstring(chart)
         names = [one for one in root.iter("text") if "zero_mask" in (one.text or "")]
@@ -105,11 +106,39 @@ def test_red_is_a_colour_of_its_own_in_light_dark_and_print(comparison: Result) 
 
 
 def test_curves_have_bands_and_a_closer_second_half(comparison: Result) -> None:
-    whole, later = (one for one in document(comparison).blocks() if isinstance(one, Chart) and one.readable)
+    whole, later, by_step = (one for one in document(comparison).blocks() if isinstance(one, Chart) and one.readable)
+    assert (by_step.x.label, [one.name for one in by_step.series]) == ("step", [one.name for one in whole.series])
+    assert by_step.series[0].x[-1] == 40
+    assert by_step.series[0].y == pytest.approx(whole.series[0].y, rel=0.01)  # read at almost the same places
     assert [one.name for one in whole.series] == ["dot", "additive", "zero_mask (leaks)"]
     for one in whole.series:
         assert all(low <= y <= high for low, y, high in zip(one.low, one.y, one.high, strict=True))
     assert later.series[0].x[0] >= whole.series[0].x[-1] / 2 - 1
+
+
+def test_lengths_splitting_and_the_time_of_attention_are_shown(comparison: Result) -> None:
+    comparison["lengths"] = word_lengths(["a b c", "a " * 7, "a " * 9, "a " * 120])
+    comparison["attention"] = [
+        {"name": "dot", "path": "fast", "texts": 32, "tokens": 100, "seconds": 2e-3}
+        | {"ratio": 1.0, "low": 1.0, "high": 1.0, "kept": 1000},
+        {"name": "additive", "path": "fast", "texts": 32, "tokens": 100, "seconds": 3e-3}
+        | {"ratio": 1.5, "low": 1.4, "high": 1.6, "kept": 2000},
+        {"name": "additive", "path": "reference", "texts": 32, "tokens": 100, "seconds": 12e-3}
+        | {"ratio": 6.0, "low": 5.5, "high": 6.5, "kept": 61_000_000},
+    ]
+    for one in comparison["specimens"]:
+        one["spaced_probes"] = [{**probe, "unknown": 3, "loss": 8.0} for probe in one["probes"]]
+    made = document(comparison)
+    text = as_markdown(made)
+    assert "additive written out takes 6.000 times as long as dot and keeps 61.0 MB instead of 1.0 kB" in text
+    assert "Fused, where pairs stay in the cache, it takes 1.500 times as long." in text
+    assert "split at spaces only" in text
+    assert "12 words unknown" in text
+    (lengths,) = (one for one in made.blocks() if isinstance(one, Chart) and one.x.label == "words")
+    bars = list(zip(lengths.series[0].x, lengths.series[0].y, strict=True))
+    assert bars[:4] == [(1, 1), (6, 1), (6, 2), (11, 2)]
+    assert bars[-2:] == [(101, 1), (106, 1)]
+    assert "1 sentence of over 100 words" in lengths.title
 
 
 def test_what_is_absent_is_left_out(comparison: Result) -> None:

@@ -39,6 +39,7 @@ def corpus_show(
     ] = None,
     n: Annotated[opt.Whole, about("Number of examples.")] = 5,
     seed: opt.Seed = 0,
+    picture: Annotated[Path | None, about("Draw the sentence lengths of task words: PNG, SVG or PDF.")] = None,
     json: opt.Json = False,
     given: opt.Settings = NONE,
 ) -> None:
@@ -48,7 +49,9 @@ def corpus_show(
     padded with □ to the longest of their batch, and ░ in y is a token that is not learned.
     """
     from attnlab import corpora, stages
+    from attnlab.folders import write_bytes
     from attnlab.records import plain
+    from attnlab.report.lengths import lengths_picture
 
     at_least_one("n", n)
     preset = preset or {"spans": "mingpt", "words": "nano-words"}.get(task, "small")
@@ -57,7 +60,10 @@ def corpus_show(
     options = corpora.guess_task(corpus).options if task == "text" else {}
     settings = merge({"task": {"name": task, "options": options}}, collect(given, seed=seed))
     config = resolve(preset, "finetune" if task == "questions" else "pretrain", given=settings)
+    kind = _picture_kind(picture, task) if picture else ""
     preview = stages.preview(config, corpus, facts, n)
+    if picture and preview.words:
+        write_bytes(picture, lengths_picture(preview.words.lengths, kind))
     if json:
         show_json(plain(preview))
         return
@@ -72,6 +78,18 @@ def corpus_show(
         say(Text.assemble(("target  ", "bold"), pair["target"]))
         say(Text.assemble(("x       ", "bold"), pair["x"]))
         say(Text.assemble(("y       ", "bold"), pair["y"], "\n"))
+
+
+def _picture_kind(picture: Path, task: str) -> str:
+    """The kind of picture that a path asks for, or an error before anything is read."""
+    kind = picture.suffix.lower().removeprefix(".")
+    if task != "words":
+        raise UserError("--picture draws the lengths of sentences: add --task words")
+    if kind not in ("png", "svg", "pdf"):
+        raise UserError(f"{picture} is no picture that can be written: name it .png, .svg or .pdf")
+    if picture.exists():
+        raise UserError(f"{picture} exists already: choose another name")
+    return kind
 
 
 def _show_words(words: WordCounts, symbols: int) -> None:

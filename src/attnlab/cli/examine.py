@@ -25,6 +25,7 @@ def evaluate(
     exam: Annotated[opt.Exam | None, about("Test questions, with or without answers."), default("people:test")] = None,
     corpus: Annotated[str | None, about("Text to measure on, one sentence per line: a file, or prose:dev.")] = None,
     probe: opt.Probe | None = None,
+    spaces: Annotated[bool, about("Split text into words at spaces only, as in the course reports.")] = False,
     out: Annotated[opt.Out | None, default("runs/evaluate-N")] = None,
     device: opt.Device = "auto",
     trust_code: opt.TrustCode = False,
@@ -39,8 +40,10 @@ def evaluate(
     if corpus is not None or probe:
         if exam is not None:
             raise UserError("--exam asks questions, --corpus and --probe measure text: give one, then the other")
-        _measure(folder, corpus, probe, out, device, trust_code, json)
+        _measure(folder, corpus, probe, spaces, out, device, trust_code, json)
         return
+    if spaces:
+        raise UserError("--spaces splits the text of --corpus and --probe: give one of them")
     exam = "people:test" if exam is None else exam
     from attnlab import corpora, evaluate
     from attnlab.devices import choose_device
@@ -98,6 +101,7 @@ def _measure(
     folder: Path,
     corpus: str | None,
     probes: list[str] | None,
+    spaces: bool,
     out: Path | None,
     device: str,
     trust_code: bool,
@@ -113,7 +117,9 @@ def _measure(
     opened, target = Run.open(folder), output_folder(out, "evaluate", "a measurement")
     text = corpora.load_corpus(corpus) if corpus is not None else None
     model, tokenizer = load_model(opened.model, trust_code=trust_code, device=choose_device(device))
-    reading = stages.reading_options(opened)
+    if spaces and not tokenizer.words:
+        raise UserError(f"{folder} reads pieces or characters, which have no splitter: leave out --spaces")
+    reading = {**stages.reading_options(opened), "spaces": spaces}
     probed = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
     summary = {"run": str(folder), "corpus": corpus, **reading, "probes": plain(probed)}
     files, lines = {}, []

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attnlab import registry
 from attnlab.errors import ConfigError
 from attnlab.measure.approximation.samples import chance
+from attnlab.measure.bench.cases import saved_bytes
 from attnlab.registry import Entry, Option
 from attnlab.report.document import Cell, Code, Column, Document, Facts, Notice, Row, Section, Table, Text
 from attnlab.report.text import markdown_table
@@ -132,19 +133,8 @@ def _count_parameters(entry: Entry) -> int:
 
 def _saved_for_training(module: nn.Module, tokens: int, width: int) -> int:
     """The bytes retained of a text for the backward pass, without the parameters."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(x: Tensor) -> Tensor:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        held = module(torch.ones(1, tokens, width, requires_grad=True))
-    del held  # only now: the address of a freed storage is used again
-    return sum(kept.values())
+    x = torch.ones(1, tokens, width, requires_grad=True)
+    return saved_bytes(lambda: module(x), module.parameters())
 
 
 def _memory_growth(entry: Entry) -> str:

@@ -28,6 +28,7 @@ from attnlab.report.document import (
     section,
 )
 from attnlab.report.grounds import margin_in_words, registration, tuning_sections, variance_table
+from attnlab.report.lengths import lengths_chart
 from attnlab.report.parts import (
     QUICK,
     Result,
@@ -377,14 +378,14 @@ def _probe_cell(probe: Result) -> Cell:
     return replace(cell(probe.get("perplexity"), "perplexity"), under=under, each=behind)
 
 
-def _probes_tables(specimens: Sequence[Result]) -> list[Table]:
+def _probes_tables(specimens: Sequence[Result], key: str = "probes", how: str = "") -> list[Table]:
     """The loss and perplexity of the probe sentences, a few sentences per table."""
-    most = max((len(one["probes"]) for one in specimens), default=0)
-    caption = "Perplexity of each sentence, and its loss in nats per token below."
+    most = max((len(one[key]) for one in specimens), default=0)
+    caption = f"Perplexity of each sentence, and its loss in nats per token below{how}."
 
     def table(places: range) -> Table:
         def cells(one: Result) -> list[Cell]:
-            probes = one["probes"]
+            probes = one[key]
             return [_probe_cell(probes[place]) if place < len(probes) else Cell(NOTHING) for place in places]
 
         titles = [f"Sentence {place + 1}" for place in places]
@@ -425,11 +426,26 @@ def _answers_table(result: Result) -> Table | None:
 def _texts_sections(result: Result) -> list[Section]:
     read = [one for one in result["specimens"] if one.get("probes")]
     probes = [_probe_line(probe) for probe in read[0]["probes"]] if read else []
+    spaced = [one for one in read if one.get("spaced_probes")]
+    unknown = sum(probe["unknown"] for probe in spaced[0]["spaced_probes"]) if spaced else 0
+    how = (
+        "; words split at spaces only, so that a comma or a full stop makes another word of the one before it"
+        f" ({plural(unknown, 'word')} unknown): the course reports do not say how they split"
+    )
     samples = [
         Text(one["samples"], "samples", one["name"], _mark(one)) for one in result["specimens"] if one.get("samples")
     ]
     return [
-        *(section("Probe sentences", Text(probes, "numbered"), *_probes_tables(read)) if read else []),
+        *(
+            section(
+                "Probe sentences",
+                Text(probes, "numbered"),
+                *_probes_tables(read),
+                *(_probes_tables(spaced, "spaced_probes", how) if spaced else []),
+            )
+            if read
+            else []
+        ),
         *section("Samples", side_by_side(samples) if samples else None, _quality_table(result)),
     ]
 
@@ -529,6 +545,50 @@ def epoch_charts(result: Result) -> list[Chart]:
     ]
 
 
+# The time of attention
+
+
+def _attention_blocks(result: Result) -> list[Block]:
+    """The time of attention alone, fused and written out, and what it says about training times."""
+    found = result.get("attention") or []
+    if not found:
+        return []
+    marks = {one["name"]: _mark(one) for one in result["specimens"]}
+    first = found[0]
+    rows = [
+        _row(
+            Cell(one["name"]),
+            [
+                Cell("fused" if one["path"] == "fast" else "written out"),
+                Cell(f"{1000 * one['seconds']:.2f} ms", one["seconds"]),
+                Cell(times(one["ratio"]), one["ratio"], f"{times(one['low'])} to {times(one['high'])}"),
+                cell(one["kept"], "bytes"),
+            ],
+            marks.get(one["name"], ""),
+        )
+        for one in found
+    ]
+    caption = (
+        f"One layer, forward and backward, on {plural(first['texts'], 'text')} of {plural(first['tokens'], 'token')} with one"
+        f" thread; all in turns, so that the ratios to {first['name']} (median, smallest and largest) hold on a busy machine."
+    )
+    kept = Column("Kept for the backward pass", short="kept", note="beyond inputs and parameters")
+    titles = columns("Specimen", text_column("Path"), "Time", f"Over {first['name']}", kept)
+    slow = [
+        f"{one['name']} written out takes {times(one['ratio'])} times as long as {first['name']} and keeps"
+        f" {figure(one['kept'], 'bytes')} instead of {figure(first['kept'], 'bytes')}: every pair of tokens has its numbers"
+        " in memory."
+        + "".join(
+            f" Fused, where pairs stay in the cache, it takes {times(other['ratio'])} times as long."
+            for other in found
+            if other["name"] == one["name"] and other["path"] == "fast"
+        )
+        for one in found
+        if one["path"] != "fast" and one["name"] != first["name"]
+    ]
+    return [Table("Attention alone", caption, titles, rows), *([Text(slow)] if slow else [])]
+
+
 # The whole report
 
 
@@ -574,7 +634,8 @@ def document(result: Result) -> Document:
             *section("What it means", *explained),
             *section("Published figures beside ours", _published_table(result)),
             *section("By seed", _seeds_table(result), _differences_table(result)),
-            *section("Time and memory", _costs_table(result)),
+            *section("Time and memory", _costs_table(result), *_attention_blocks(result)),
+            *section("Sentence lengths", lengths_chart(result["lengths"]) if result.get("lengths") else None),
             _reproduce(result),
         ],
         _notices(result),

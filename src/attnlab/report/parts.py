@@ -231,11 +231,13 @@ def thin(items: Sequence[_Item], most: int = MOST_POINTS) -> list[_Item]:
     return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
-def _smoothed(metrics: Iterable[Result], size: float) -> tuple[list[float], list[float], list[float]]:
-    """Tokens read, losses and smoothed losses of the steps whose loss is finite."""
+def _smoothed(
+    metrics: Iterable[Result], size: float, over: str = "tokens"
+) -> tuple[list[float], list[float], list[float]]:
+    """Tokens read (or steps), losses and smoothed losses of the steps whose loss is finite."""
     rows = [row for row in metrics if isinstance(row.get("loss"), int | float) and math.isfinite(row["loss"])]
     losses = [row["loss"] for row in rows]
-    return [row["tokens"] / size for row in rows], losses, smooth(losses, max(5, len(rows) // 40))
+    return [row[over] / size for row in rows], losses, smooth(losses, max(5, len(rows) // 40))
 
 
 def loss_curve(metrics: Sequence[Result]) -> tuple[Series, str]:
@@ -255,7 +257,9 @@ def _loss_chart(name: str, metrics: Sequence[Result]) -> Chart:
     return Chart("lines", name, label, Axis(tokens), Axis("loss", "nats per token", low=0.0), [series])
 
 
-def joint_curve(name: str, runs: Iterable[Sequence[Result]], size: float = 1.0, marked: bool = False) -> Series:
+def joint_curve(
+    name: str, runs: Iterable[Sequence[Result]], size: float = 1.0, marked: bool = False, over: str = "tokens"
+) -> Series:
     """The mean of several runs' smoothed losses over the tokens read, in a band from the lowest to the highest.
 
     Steps of different seeds do not fall on the same tokens, so all runs are read at the steps of the first, as far as all of
@@ -263,7 +267,7 @@ def joint_curve(name: str, runs: Iterable[Sequence[Result]], size: float = 1.0, 
     """
     import numpy as np  # here, because `attnlab runs` starts without it
 
-    curves = [(tokens, means) for tokens, _, means in (_smoothed(rows, size) for rows in runs) if tokens]
+    curves = [(tokens, means) for tokens, _, means in (_smoothed(rows, size, over) for rows in runs) if tokens]
     if not curves:
         return Series(name, [], [], marked=marked)
     reach = min(tokens[-1] for tokens, _ in curves)
@@ -294,7 +298,19 @@ def joint_losses(runs: Sequence[tuple[str, Sequence[Sequence[Result]], bool]], b
     later = [_latter_part(one, _LATTER * max(one.x[-1] for one in series)) for one in series]
     if all(len(one.x) > 2 for one in later):
         drawn.append(lines("The second half, closer", later, x, y, "the training loss in the second half"))
+    steps = [
+        joint_curve(name, metrics, 1.0, marked, over="step")
+        for name, metrics, marked in runs
+        if all(map(_has_steps, metrics))
+    ]
+    if len(steps) == len(runs):
+        steps = [one for one in steps if one.y]
+        drawn.append(lines(f"Training loss by step{over}", steps, Axis("step"), y, "the training loss by step"))
     return drawn
+
+
+def _has_steps(metrics: Sequence[Result]) -> bool:
+    return all("step" in row for row in metrics)
 
 
 # Attention heads

@@ -134,6 +134,7 @@ def _on_text(
         tuple(texts[:_KEPT_SAMPLES]),
         quality([_split(text, tokenizer) for text in texts]),
         quality([_split(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
+        tuple(perplexity.probe(model, tokenizer, plan.probes, **reading, spaces=True)) if tokenizer.words else (),
     )
     few = [tokenizer.sentence(line, longest) for line in some(dev, READ_TWICE)]
     files = {"dev.csv": of_dev.to_csv(), "train.csv": of_train.to_csv()}

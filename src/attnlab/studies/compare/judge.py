@@ -18,6 +18,7 @@ from attnlab.perplexity import Probe
 from attnlab.records import flat, optional
 from attnlab.runs import Run, lineage
 from attnlab.stats.perplexity import exp_or_none
+from attnlab.studies.compare.attention_time import AttentionTime, attention_times, batch_of
 from attnlab.studies.compare.plan import Plan, fingerprints, seen_before, stages_of
 from attnlab.studies.compare.records import (
     READ_TWICE,
@@ -36,6 +37,7 @@ from attnlab.studies.compare.records import (
 from attnlab.studies.compare.tuning import Tuning, choice_of, with_choice
 from attnlab.studies.compare.variance import Sources, sources_of_variance
 from attnlab.studies.study import StudyResult
+from attnlab.word_split import word_lengths
 
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ALPHA = 0.05
@@ -163,6 +165,7 @@ class Texts:
     probes: tuple[_MeanProbe, ...]
     samples: tuple[str, ...]
     sample_quality: Quality
+    spaced_probes: tuple[_MeanProbe, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,8 @@ class ComparisonResult(StudyResult):
     registration: _Registration
     tuning: Tuning | None = optional()
     variance: list[Sources] | None = optional()
+    lengths: tuple[dict[str, int], ...] | None = optional()  # a histogram of the words per sentence
+    attention: list[AttentionTime] | None = optional()
 
 
 def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonResult:
@@ -332,7 +337,17 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
         registration=_registration(plan, columns[0]),
         tuning=tuning,
         variance=sources_of_variance(plan, folder) if plan.variance else None,
+        lengths=word_lengths(plan.data.corpus(plan.corpus).lines) if plan.words and plan.corpus else None,
+        attention=_attention_times(plan, {name: rows[0].run for name, rows in records.items()}),
     )
+
+
+def _attention_times(plan: Plan, runs: Mapping[str, Run]) -> list[AttentionTime] | None:
+    """The time of attention alone, where mechanisms are compared on sentences."""
+    if not plan.words or plan.varied != "model.mechanism":
+        return None
+    models = {name: stages.stored_config(run).model for name, run in runs.items()}
+    return attention_times(models, *batch_of(next(iter(runs.values())))) or None
 
 
 def _registration(plan: Plan, column: Figure) -> _Registration:
@@ -478,15 +493,25 @@ def _gain(plan: Plan, leaking: Sequence[Record], reference: Sequence[Record]) ->
     return Gain(first, second, kept)
 
 
-def _texts(rows: Sequence[Record]) -> Texts:
+def _mean_probes(by_seed: Sequence[Sequence[Probe]]) -> tuple[_MeanProbe, ...]:
     probes = []
-    for same in zip(*(row.text.probes for row in rows), strict=True):
+    for same in zip(*by_seed, strict=True):
         losses = [one.loss for one in same]
         loss = sum(losses) / len(losses)
         probes.append(_MeanProbe(same[0].sentence, same[0].tokens, same[0].unknown, loss, math.exp(loss), losses))
+    return tuple(probes)
+
+
+def _texts(rows: Sequence[Record]) -> Texts:
     qualities = [astuple(row.text.sample_quality) for row in rows]
     means = (sum(column) / len(column) for column in zip(*qualities, strict=True))
-    return Texts(tuple(probes), rows[0].text.samples, Quality(*means))
+    spaced = [row.text.spaced_probes for row in rows]
+    return Texts(
+        _mean_probes([row.text.probes for row in rows]),
+        rows[0].text.samples,
+        Quality(*means),
+        _mean_probes(spaced) if all(spaced) else (),  # earlier versions did not measure them
+    )
 
 
 # Tests

@@ -131,6 +131,7 @@ class OnText:
     samples: tuple[str, ...]
     sample_quality: Quality
     text_quality: Quality
+    spaced_probes: tuple[Probe, ...] = ()  # the same sentences split at spaces only; none for pieces and characters
 
 
 @dataclass(frozen=True)
