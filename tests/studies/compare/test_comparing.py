@@ -16,8 +16,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from attnlab import corpora, perplexity, stats
-from attnlab.config import ModelConfig
+from attnlab import corpora, perplexity, stages, stats
+from attnlab.config import ModelConfig, RunConfig, Stage, resolve
 from attnlab.errors import AttnlabError, Interrupted, UserError
 from attnlab.folders import locked, read_json
 from attnlab.model import LanguageModel, load_model
@@ -201,6 +201,66 @@ def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Pa
         comparing.make_plan([names[0], *names], data=comparing.Data(dev="prose:100:dev"))
     with pytest.raises(UserError, match="finished runs only"):
         comparing.make_plan([names[0], "dot"])
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs fine-tuned without a corpus: a and b from one base, c from another, d from one of another seed; e, f from none."""
+    folder = tmp_path_factory.mktemp("tuned")
+
+    def config(stage: Stage, epochs: float, seed: int = 0, **train: float) -> RunConfig:
+        model = {"n_layer": 1, "n_head": 2, "n_embd": 32, "vocab_size": 300}
+        return resolve("small", stage, given={"model": model, "train": {"epochs": epochs, **train}, "seed": seed})
+
+    def finetune(name: str, base: str | None, stage: Stage = "finetune", **train: float) -> None:
+        run = Run.open(folder / base) if base else None
+        stages.finetune(config(stage, 1.0, **train), run, "people:60:train", out=folder / name)
+
+    for name, epochs, seed in (("one", 1.0, 0), ("longer", 2.0, 0), ("reseeded", 1.0, 7)):
+        stages.pretrain(config("pretrain", epochs, seed), "people:60", out=folder / name)
+    for name, base, rate in (
+        ("a", "one", 0.001),
+        ("b", "one", 0.002),
+        ("c", "longer", 0.002),
+        ("d", "reseeded", 0.002),
+    ):
+        finetune(name, base, lr=rate)
+    finetune("same", "longer", lr=0.001)
+    for name, rate in (("e", 0.001), ("f", 0.002)):
+        finetune(name, None, "scratch", lr=rate)
+    return folder
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(("pair", "corpus"), [("ab", "people:60"), ("ef", None)])
+def test_fine_tuned_runs_without_a_corpus_are_compared(
+    tuned: Path, pair: str, corpus: str | None, tmp_path: Path
+) -> None:
+    names = [str(tuned / name) for name in pair]
+    result = comparing.compare(*names, exam="people:60:dev", out=tmp_path / "study")
+    assert result["data"]["corpus"] == corpus
+    assert [one["name"] for one in result["specimens"]] == ["train.lr=0.001", "train.lr=0.002"]
+    assert [one["settings"]["train.lr"] for one in result["specimens"]] == [0.001, 0.002]
+    assert result["comparisons"][0]["details"]["questions"] == len(corpora.load_questions("people:60:dev"))
+    assert result["specimens"][0]["exam"]["commonest"]
+    if corpus:  # what it was pretrained on says what to ask
+        assert comparing.make_plan(names).exam == "people:60:dev"
+    else:
+        with pytest.raises(UserError, match="name what to measure the runs on"):
+            comparing.make_plan(names)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ("c", "differ in train.epochs of the base besides train.lr"),
+        ("d", "differ in seed of the base besides train.lr"),
+        ("same", "differ in train.epochs of the base, so"),
+    ],
+)
+def test_runs_with_other_bases_are_refused_before_measuring(tuned: Path, other: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        comparing.make_plan([str(tuned / "a"), str(tuned / other)], data=comparing.Data(exam="people:60:dev"))
 
 
 def test_a_job_that_fails_says_why(compared: Compared, tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def _measure(plan: Plan, run: Run, target: Path) -> None:
     began = time.perf_counter()
     model, tokenizer = load_model(run.model)
     torch.set_num_threads(stages.stored_config(run).train.threads or 1)
-    assert plan.corpus is not None
-    lines = plan.data.corpus(plan.corpus).lines
+    lines: Sequence[str] = [f"{item.question} {item.answer}" for item in plan.questions] if plan.exam else ()
+    lines = plan.data.corpus(plan.corpus).lines if plan.corpus else lines
     text: OnText | None = None
     answers: Score | None = None
     if plan.words:

@@ -452,7 +452,7 @@ def _describe(
         reference=rows is reference,
         leaks=leaks,
         audit=audit,
-        settings={plan.varied: dict(flatten(settings_of(lineage(rows[0].run)[-1]))).get(plan.varied)},
+        settings={plan.varied: dict(flatten(settings_of(_varied_run(plan, rows[0].run)))).get(plan.varied)},
         values={one.key: spread_of([row.values[one.key] for row in rows], one.kind) for one in columns},
         runs=tuple(
             _SeedRun(
@@ -468,6 +468,11 @@ def _describe(
         gain=_gain(plan, rows, reference) if leaks and plan.words and rows is not reference else None,
         exam=rows[0].measured.answers,
     )
+
+
+def _varied_run(plan: Plan, run: Run) -> Run:
+    """The run whose settings are compared: of finished runs it is the last stage, else the first."""
+    return run if plan.runs else lineage(run)[-1]
 
 
 def spread_of(each: Sequence[float], kind: Kind) -> Spread:

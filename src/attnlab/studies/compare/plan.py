@@ -22,7 +22,7 @@ from attnlab.errors import UserError, unknown
 from attnlab.evaluate import encode_questions
 from attnlab.model import LanguageModel
 from attnlab.perplexity import PROBES
-from attnlab.runs import Run
+from attnlab.runs import Run, lineage
 from attnlab.studies.compare.specimens import (
     Specimen,
     from_runs,
@@ -372,14 +372,14 @@ def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: 
     specimens, varied, seeds, runs = from_runs(names)
     first = Run.open(names[0])
     _refuse_running_text(stages.stored_config(first))
-    task, record = stages.stored_config(first).task.name, first.record
-    words, corpus = task == "words", record.corpus.source if record.corpus else ""
-    facts = record.facts.source if record.facts else None
+    task = stages.stored_config(first).task.name
+    words, corpus = task == "words", _corpus_of(first)
+    facts = first.record.facts.source if first.record.facts else None
     held_out = data.dev if words else data.exam
     if words:
         refuse_other_text(varied)
     if held_out is None:
-        if not corpora.is_built_in(corpus) or (words and not corpus.endswith(":train")):
+        if corpus is None or not corpora.is_built_in(corpus) or (words and not corpus.endswith(":train")):
             raise UserError(
                 "name what to measure the runs on: --dev FILE with other sentences, or --exam FILE with questions"
             )
@@ -392,6 +392,14 @@ def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: 
     }
     fields |= {"dev": held_out} if words else {"facts": facts, "exam": held_out}
     return Plan(specimens, varied, seeds, **fields | more)
+
+
+def _corpus_of(run: Run) -> str | None:
+    """The text that a run was trained on, or else the run it was fine-tuned from; None if there is none, or running text."""
+    for one in lineage(run):
+        if one.record.corpus:
+            return None if stages.reads_running_text(stages.stored_config(one)) else one.record.corpus.source
+    return None
 
 
 def _default_title(specimens: Sequence[Specimen], task: str) -> str:

@@ -19,7 +19,7 @@ from attnlab.perplexity import Probe, SentenceLosses
 from attnlab.records import flat, restored
 from attnlab.runs import Run, lineage
 from attnlab.studies.compare.plan import Plan
-from attnlab.studies.compare.specimens import different
+from attnlab.studies.compare.specimens import run_differences
 
 T = TypeVar("T")
 READ_TWICE = 200  # texts that are also read word by word
@@ -238,8 +238,8 @@ def refuse_differences(plan: Plan, records: Records) -> None:
         for record in rows:
             own = lineage(record.run)
             found = (
-                _differences(first, own) - {plan.varied, *(one.setting for one in plan.tune)}
-                | _differences(lineage(rows[0].run), own)
+                run_differences(first, own, {plan.varied, *(one.setting for one in plan.tune)})
+                | run_differences(lineage(rows[0].run), own)
                 | _misplaced(plan, name, record, own)
             )
             if found:
@@ -247,17 +247,6 @@ def refuse_differences(plan: Plan, records: Records) -> None:
                     f"{first[0].path} and {record.run.path} differ in {', '.join(sorted(found))} besides {plan.varied},"
                     " so their effects could not be separated: remove the wrong run and resume, or start a new comparison"
                 )
-
-
-def _differences(one: Sequence[Run], other: Sequence[Run]) -> set[str]:
-    """In what two runs and the runs they started from differ: settings, stages, data."""
-    if [run.record.stage for run in one] != [run.record.stage for run in other]:
-        return {"stage"}
-    found: set[str] = set()
-    for left, right in zip(one, other, strict=True):
-        found |= different(stages.stored_config(left), stages.stored_config(right))
-        found |= {"data"} if _checksums(left) != _checksums(right) else set()
-    return found
 
 
 def _misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set[str]:
@@ -269,11 +258,6 @@ def _misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set
     if not plan.runs and plan.find(name).value(plan.varied) != configs[-1].flat().get(plan.varied):
         found.add("specimen")
     return found
-
-
-def _checksums(run: Run) -> list[str | None]:
-    """The checksums of the data that a run was trained on."""
-    return [data.sha256 if data else None for data in (run.record.corpus, run.record.facts)]
 
 
 def notes_on(records: Records) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from attnlab.config import (
     resolve,
 )
 from attnlab.errors import ConfigError, UserError, unknown
-from attnlab.runs import Run
+from attnlab.runs import Run, lineage
 
 _MECHANISM = "model.mechanism"
 _OPTIONS = "model.options"
@@ -221,6 +221,43 @@ def different(one: RunConfig, other: RunConfig) -> set[str]:
     return {key for key in kept if not key.startswith(_OPTIONS) or key.startswith(options)}
 
 
+def run_differences(one: Sequence[Run], other: Sequence[Run], allowed: Collection[str] = ()) -> set[str]:
+    """In what two runs and the runs they started from differ besides what is allowed: settings, stages, data."""
+    if [run.record.stage for run in one] != [run.record.stage for run in other]:
+        return {"stage"}
+    found: set[str] = set()
+    for depth, (left, right) in enumerate(zip(one, other, strict=True)):
+        names = different(stages.stored_config(left), stages.stored_config(right)) - set(allowed)
+        names |= {"data"} if _checksums(left) != _checksums(right) else set()
+        found |= {f"{name} of the base" for name in names} if depth else names
+    return found
+
+
+def _checksums(run: Run) -> list[str | None]:
+    """The checksums of the data that a run was trained on."""
+    return [data.sha256 if data else None for data in (run.record.corpus, run.record.facts)]
+
+
+def _refuse_other_bases(runs: Sequence[Run], varied: str) -> None:
+    """Refuse runs whose data or bases differ in more than what is compared, before anything is measured.
+
+    Runs of one seed must also have bases of one seed; for other seeds, the base may be the same or another.
+    """
+    lines = [lineage(run) for run in runs]
+    seeds = [[stages.stored_config(one).seed for one in line] for line in lines]
+    bases: dict[int, list[int]] = {}
+    for line, (seed, *before) in zip(lines, seeds, strict=True):
+        found = run_differences(lines[0], line, {varied})
+        if bases.setdefault(seed, before) != before:
+            found.add("seed of the base")
+        if found:
+            besides = f" besides {varied}" if varied else ""
+            raise UserError(
+                f"{lines[0][0].path} and {line[0].path} differ in {', '.join(sorted(found))}{besides}, so their effects"
+                " could not be separated: fine-tune both from one base, or train both with attnlab compare --vary"
+            )
+
+
 def refuse_other_text(varied: str) -> None:
     """Refuse to compare perplexities of different texts."""
     if varied.startswith(_OTHER_TEXT):
@@ -238,7 +275,10 @@ def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[
     configs = [(str(run.path), stages.stored_config(run)) for run in opened]
     for _, config in configs:  # now, since the jobs that open them later cannot ask
         usercode.require_all(config.model.mechanism)
+    if not any(different(configs[0][1], config) for _, config in configs):
+        _refuse_other_bases(opened, "")  # the settings are the same: if anything differs, it is what came before
     varied = _only_difference(configs)
+    _refuse_other_bases(opened, varied)
     mechanisms = list(dict.fromkeys(config.model.mechanism for _, config in configs))
     names_of = dict(zip(mechanisms, _distinct_names(mechanisms), strict=True))
     runs: dict[str, str] = {}
