@@ -3,8 +3,8 @@
     python benchmarks/marking.py [--students 30]
 
 Every student has an answer file, predictions and a class of their own, so that every class is audited, timed beside `dot`
-and trained. A third of the students have everything right; the others have wrong queries, numbers and predictions, leaking,
-slow and raising classes, malformed answers and an unreadable file.
+and trained. A third of the answer files are right; the others have wrong queries and numbers and malformed answers, and one
+is unreadable. Predictions are right to different shares, and two of five classes leak or raise.
 """
 
 from __future__ import annotations

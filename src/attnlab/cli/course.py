@@ -15,6 +15,7 @@ from attnlab.cli.options import about
 @app.command(group=DESIGN)
 def check(
     sheet: Annotated[Path, about("TOML file with the tasks.")],
+    /,
     *answers: Annotated[Path, about("Answer files, or folders of a file or folder per student.")],
     csv: Annotated[Path | None, about("Also write the marks to this file; must not exist.")] = None,
     trust_code: Annotated[bool, about("Run the classes that students hand in; read them first.")] = False,
