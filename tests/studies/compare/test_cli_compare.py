@@ -58,7 +58,7 @@ def test_a_plan_trains_nothing(
         (["compare", "dot", "nosuch"], "nosuch"),
         (["compare", "dot", "additive", "--seeds", "many"], "--seeds takes a number"),
         (["compare", "small", "mingpt"], "settings"),
-        (["run", "masking", "--seed", "1"], "--seed is for recall, trust, not for masking"),
+        (["run", "masking", "--seed", "1"], "--seed is for recall, reports, trust, not for masking"),
         (["run", "masking", "--model.mechanism", "dot"], "chooses its mechanisms"),
         (["run", "recall", "--seeds", "3"], "is for why, additive-vs-dot"),
         (["run", "nosuch"], "unknown command 'nosuch': choose from"),
