@@ -109,22 +109,20 @@ def test_people_get_words(capsys):
         assert part in out
 
 
-def test_pictures_are_written_twice(capsys, tmp_path):
-    code, _, _ = run(
-        capsys,
-        "select",
-        "--keys",
-        "1,0;0,1",
-        "--values",
-        "1,0;0,1",
-        "--index",
-        0,
-        "--picture",
-        tmp_path / "a" / "b.png",
-    )
-    assert code == 0
-    assert (tmp_path / "a" / "b.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "a" / "b.svg").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("name", "magic"), [("b.png", b"\x89PNG"), ("b.SVG", b"<?xml"), ("b.pdf", b"%PDF")])
+def test_a_picture_is_what_its_name_says_and_never_written_over(capsys, tmp_path, name, magic):
+    path = tmp_path / "a" / name
+    given = ("select", "--keys", "1,0;0,1", "--values", "1,0;0,1", "--index", 0, "--picture", path)
+    assert run(capsys, *given)[0] == 0
+    assert [one.name for one in path.parent.iterdir()] == [name]
+    before = path.read_bytes()
+    assert before.startswith(magic)
+    code, out, err = run(capsys, *given)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "exists already: choose another name" in err
+    path.unlink()
+    run(capsys, *given)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -213,7 +211,7 @@ LONG = ";".join(["0.123456,0.654321,0.111111"] * 60)
         *(("--keys", f"{x};1", "--values", "1;0") for x in ("1e308", "1e200", "1e-320", "1e-999999999", "9" * 5000)),
         *(("--keys", "0;1", "--values", "1;0", "--tolerance", x) for x in ("1e-320", "nan", "1e400", "x")),
         *(("--keys", "0;1", "--values", "1;0", "--index", x) for x in ("0.9", "1.0", "1e0", "1_0", "9" * 5000)),
-        *(("--keys", "0;1", "--values", "1;0", "--index", "0", "--picture", x) for x in ("/", ".", "a.pdf")),
+        *(("--keys", "0;1", "--values", "1;0", "--index", "0", "--picture", x) for x in ("/", ".", "a", "a.jpg")),
         *(("--keys", "0;1;2", "--values", "1,0;0,1;0,0", "--index", 1, "--seconds", x) for x in ("nan", "-5")),
     ],
 )

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from attnlab.design import blend, noise, select
-from attnlab.design.pictures import design_picture, noise_picture, save
+from attnlab.design.pictures import design_picture, noise_picture
 
 EYE = np.eye(3)
 
@@ -17,12 +17,6 @@ def test_every_shape_of_keys_can_be_drawn(keys):
     figure = design_picture(select(keys, EYE, 0, tolerance=0.2), keys, EYE)
     assert len(figure.axes[1].collections) >= 3
     figure.draw_without_rendering()
-
-
-def test_a_picture_is_written_as_png_and_svg(tmp_path):
-    png, svg = save(design_picture(select(EYE, EYE, 0), EYE, EYE), tmp_path / "picture.svg")
-    assert png.stat().st_size > 5000
-    assert svg.suffix == ".svg"
 
 
 def test_the_title_holds_the_verdict():

@@ -49,7 +49,7 @@ def corpus_show(
     padded with □ to the longest of their batch, and ░ in y is a token that is not learned.
     """
     from attnlab import corpora, stages
-    from attnlab.folders import write_bytes
+    from attnlab.pictures import picture_kind, write_picture
     from attnlab.records import plain
     from attnlab.report.lengths import lengths_picture
 
@@ -60,10 +60,12 @@ def corpus_show(
     options = corpora.guess_task(corpus).options if task == "text" else {}
     settings = merge({"task": {"name": task, "options": options}}, collect(given, seed=seed))
     config = resolve(preset, "finetune" if task == "questions" else "pretrain", given=settings)
-    kind = _picture_kind(picture, task) if picture else ""
+    if picture and task != "words":
+        raise UserError("--picture draws the lengths of sentences: add --task words")
+    kind = picture_kind(picture) if picture else ""
     preview = stages.preview(config, corpus, facts, n)
     if picture and preview.words:
-        write_bytes(picture, lengths_picture(preview.words.lengths, kind))
+        write_picture(picture, lengths_picture(preview.words.lengths, kind))
     if json:
         show_json(plain(preview))
         return
@@ -78,18 +80,6 @@ def corpus_show(
         say(Text.assemble(("target  ", "bold"), pair["target"]))
         say(Text.assemble(("x       ", "bold"), pair["x"]))
         say(Text.assemble(("y       ", "bold"), pair["y"], "\n"))
-
-
-def _picture_kind(picture: Path, task: str) -> str:
-    """The kind of picture that a path asks for, or an error before anything is read."""
-    kind = picture.suffix.lower().removeprefix(".")
-    if task != "words":
-        raise UserError("--picture draws the lengths of sentences: add --task words")
-    if kind not in ("png", "svg", "pdf"):
-        raise UserError(f"{picture} is no picture that can be written: name it .png, .svg or .pdf")
-    if picture.exists():
-        raise UserError(f"{picture} exists already: choose another name")
-    return kind
 
 
 def _show_words(words: WordCounts, symbols: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from attnlab.errors import UserError, unknown
+from attnlab.pictures import picture_kind
 
 if TYPE_CHECKING:
     from attnlab.design.conditions import Condition
@@ -52,6 +53,12 @@ def _count(words: str) -> Parameter:
     return Parameter(help=words, converter=_whole, allow_leading_hyphen=True)
 
 
+def _refuse_picture(_kind: object, path: Path | None) -> None:
+    """Refuse a picture that cannot be written, before anything is solved."""
+    if path is not None:
+        picture_kind(path)
+
+
 _FILE = "CSV, NPY or JSON file, or '1,0;0,1'"
 _Keys = Annotated[str, _text(f"One key per row: {_FILE}.")]
 _Values = Annotated[str, _text("One value per row, as many as keys.")]
@@ -61,7 +68,7 @@ _Tolerance = Annotated[Decimal, _number("Maximum error of any output coordinate.
 _Scales = Annotated[Literal["none", "sqrt"], Parameter(help="Scaling of scores by the width.")]
 _Json = Annotated[bool, Parameter(help="Print JSON.")]
 _Seconds = Annotated[float, Parameter(help="Time limit in seconds for a proof of impossibility.")]
-_Picture = Annotated[Path | None, Parameter(help="Write a picture, as PNG and SVG.")]
+_Picture = Annotated[Path | None, Parameter(help="Write a picture, as .png, .svg or .pdf.", validator=_refuse_picture)]
 
 
 @design.command
@@ -350,16 +357,14 @@ def _show(
     result: Result | Noise, as_json: bool, picture: Path | None = None, data: tuple[Array, Array] | None = None
 ) -> None:
     """Print a result; write its picture first. `data` are the keys and values of the picture."""
-    written = []
     if picture is not None:
         from attnlab.design import pictures
 
-        pictures.picture_files(picture)
-        written = pictures.save(pictures.draw(result, data), picture)
-    _print(result, as_json, written)
+        pictures.save(pictures.draw(result, data), picture)
+    _print(result, as_json, picture)
 
 
-def _print(result: Result | Noise | Condition | Derivation, as_json: bool, written: Sequence[Path] = ()) -> None:
+def _print(result: Result | Noise | Condition | Derivation, as_json: bool, picture: Path | None = None) -> None:
     if as_json:
         print(result.to_json())
         return
@@ -367,5 +372,5 @@ def _print(result: Result | Noise | Condition | Derivation, as_json: bool, writt
 
     console = Terminal(highlight=False)
     console.print(result)
-    if written:
-        console.print("picture: " + ", ".join(str(path) for path in written), style="dim")
+    if picture is not None:
+        console.print(f"picture: {picture}", style="dim", soft_wrap=True)

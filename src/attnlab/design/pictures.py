@@ -1,8 +1,7 @@
-"""Pictures, as PNG and SVG: keys, values and query in the plane, and the weight under noise."""
+"""Pictures: keys, values and query in the plane, and the weight under noise."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from attnlab.design.exact import Array
 from attnlab.design.noisy_keys import BINS, Noise
 from attnlab.design.results import Result, at_least, number
-from attnlab.errors import StorageError, UserError
+from attnlab.pictures import picture_bytes, picture_kind, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,28 +18,9 @@ if TYPE_CHECKING:
 _INK, _SOFT, _KEY, _VALUE, _OUT = "#222222", "#c9ccd1", "#2f6db5", "#d0781e", "#b3261e"
 
 
-def picture_files(path: Path) -> list[Path]:
-    """The two files of a picture, PNG and SVG, whichever of them is named."""
-    if path.suffix.lower() not in ("", ".png", ".svg"):
-        raise UserError(f"the picture {path} must end in .png or .svg; both are written")
-    if not path.name or os.path.isdir(path):  # noqa: PTH112 - Path.is_dir may raise for a long name
-        raise UserError(f"the picture {path} is a folder; name a file, such as {path / 'picture.png'}")
-    return [path.with_suffix(".png"), path.with_suffix(".svg")]
-
-
-def save(figure: Figure, path: Path) -> list[Path]:
-    """Write the figure as PNG and as SVG."""
-    import matplotlib as mpl
-
-    paths = picture_files(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with mpl.rc_context({"svg.hashsalt": "attnlab"}):
-            for each in paths:
-                figure.savefig(each, dpi=160, metadata={"Date": None} if each.suffix == ".svg" else None)
-    except OSError as error:
-        raise StorageError(f"the picture {path} cannot be written ({error.strerror}); choose another place") from None
-    return paths
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure as PNG, SVG or PDF, as the path ends."""
+    write_picture(path, picture_bytes(figure, picture_kind(path), dpi=160))
 
 
 def draw(result: Result | Noise, data: tuple[Array, Array] | None = None) -> Figure:

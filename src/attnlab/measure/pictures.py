@@ -5,7 +5,6 @@ Matplotlib without pyplot, so that no global state is touched; it is imported on
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from attnlab.measure.approximation.error import (
 )
 from attnlab.measure.approximation.samples import QKV, Source, chance
 from attnlab.measure.bench import NAIVE, SDPA, BenchResult, BudgetResult, Point, ReachResult, times
+from attnlab.pictures import picture_bytes
 from attnlab.registry import Entry
 
 if TYPE_CHECKING:
@@ -115,15 +115,7 @@ def _draw(ax: Axes, lines: Sequence[_Line], x_label: str, *, log_x: bool, log_y:
 
 def _picture_files(name: str, figure: Figure) -> dict[str, bytes]:
     """A figure as PNG and as SVG."""
-    import matplotlib as mpl
-
-    files = {}
-    with mpl.rc_context({"svg.hashsalt": "attnlab"}):
-        for kind in ("png", "svg"):
-            stream = io.BytesIO()
-            figure.savefig(stream, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-            files[f"{name}.{kind}"] = stream.getvalue()
-    return files
+    return {f"{name}.{kind}": picture_bytes(figure, kind) for kind in ("png", "svg")}
 
 
 # Errors and singular values

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from attnlab.pictures import picture_bytes
 from attnlab.report.charts import shorten
 from attnlab.report.document import Cell, Code, Column, Document, HeatMap, Notice, Row, Section, Table, Text
 from attnlab.report.parts import folded, text_column
@@ -181,6 +181,4 @@ def picture(scored: Scored, run: str) -> bytes:
         spine.set_color("#c9ccd1")
     title = f"What the heads of {run} do\nreading {scored.read}"
     ax.set_title("\n".join(shorten(line, 700) for line in title.split("\n")), fontsize=9, parse_math=False)
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=150)
-    return stream.getvalue()
+    return picture_bytes(figure)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 
+from attnlab.pictures import picture_bytes
 from attnlab.report.document import Axis, Chart, Series
 from attnlab.report.words import plural
 
@@ -51,6 +51,4 @@ def lengths_picture(lengths: Sequence[Mapping[str, int]], kind: str = "png") -> 
     ax.set_title(_title(lengths, beyond), fontsize=10)
     ax.set(xlabel="words", ylabel="sentences")
     ax.spines[["top", "right"]].set_visible(False)
-    stream = io.BytesIO()
-    figure.savefig(stream, format=kind, dpi=150)
-    return stream.getvalue()
+    return picture_bytes(figure, kind)

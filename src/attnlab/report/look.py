@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from attnlab.pictures import picture_bytes
 from attnlab.report.charts import shorten
 from attnlab.report.document import (
     Axis,
@@ -248,11 +248,9 @@ def picture(view: Looked) -> bytes:
     for line, words in enumerate((f"“{text}”", meaning)):
         figure.text(0.15 / width, 1 - (0.25 + 0.2 * line) / height, words, fontsize=9, parse_math=False)
     FigureCanvasAgg(figure)
-    stream = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # letters that the font lacks become boxes
-        figure.savefig(stream, format="png", dpi=_DPI)
-    return stream.getvalue()
+        return picture_bytes(figure, dpi=_DPI)
 
 
 def _colour_map(below: bool) -> Any:
