@@ -41,9 +41,8 @@ def write_picture(path: Path, content: bytes) -> None:
     """Write a picture to a new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        picture_kind(path)
         with path.open("xb") as stream:
             stream.write(content)
-    except FileExistsError:
-        raise OutputExists(f"{path} exists already: choose another name, or remove it first") from None
     except OSError as error:
         raise StorageError(f"the picture {path} cannot be written ({error.strerror}): choose another place") from None
