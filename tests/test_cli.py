@@ -205,6 +205,8 @@ def test_mistakes_in_files(capsys: pytest.CaptureFixture[str], here: Path) -> No
     (here / "taken").mkdir()
     fails(capsys, 2, "absent.txt", "pretrain", "--corpus", "absent.txt")
     fails(capsys, 2, "empty.txt", "pretrain", "--corpus", "empty.txt")
+    assert call("pretrain", "empty.txt") == 2
+    assert capsys.readouterr() == ("", "attnlab: empty.txt is empty; it needs at least one line of text\n")
     fails(capsys, 2, "UTF-8", "pretrain", "--corpus", "latin.txt")
     fails(capsys, 2, "facts.tsv:2", "pretrain", "--corpus", "people:60", "--facts", "facts.tsv")
     fails(capsys, 2, "must be a whole number", "pretrain", "--config", "wrong.toml")
@@ -294,6 +296,9 @@ def test_in_the_background_of_a_script_it_can_be_stopped(here: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
+        ("--max-new-tokens must be at least 1, not -3", ["generate", "run", "--max-new-tokens", "-3"]),
+        ("pretrain takes one text", ["pretrain", "a.txt", "b.jsonl"]),
+        ("--dev takes a share of the text from 0", ["pretrain", "prose:100", "--dev", "1.5"]),
         ("--exam is empty", ["evaluate", "run", "--exam", ""]),
         ("--out is empty", ["pretrain", "--out="]),
         ("an argument is empty", ["corpus", "export", ""]),

@@ -98,7 +98,7 @@ def test_mistakes(
         ("give one, then the other", "evaluate", trained, "--exam", "people:test", "--corpus", "prose:dev"),
         ("did you mean prose:dev", "evaluate", trained, "--corpus", "prose:dve"),
         ("must not be negative", "generate", trained, "--temperature", "-1"),
-        ("count and a limit", "generate", trained, "--n", "0"),
+        ("--n must be at least 1, not 0", "generate", trained, "--n", "0"),
         ("needs a corpus to learn the vocabulary", "params", "nano-words", "--model.vocab_size", "0"),
         ("must lie in [0, 1), or be -1", "params", "nano-words", "--model.attention_dropout", "-2"),
         ("min_count must be at least 1", "params", "nano-words", "--tokenizer.min_count", "0"),

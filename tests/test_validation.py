@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from attnlab.model import load_model, read_tensors
 from attnlab.processes import ALONE
 from attnlab.runs import Run
 from attnlab.tasks import TaskData
+from attnlab.tokenizers import Tokenizer
+from attnlab.trust.training_data import TrainingData
 from verbs import call
 
 WORLD, FACTS, DEV = "people:60", "people:60:train", "people:60:dev"
@@ -44,7 +47,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 @pytest.fixture(scope="module")
 def validated(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> Run:
-    config = with_train(tiny, validate_every=3, sample_every=2)
+    config = with_train(tiny, validate_every=3, sample_every=3)
     return pretrained(config, tmp_path_factory.mktemp("runs") / "validated")
 
 
@@ -78,7 +81,8 @@ def test_the_dev_loss_is_that_of_the_best_model_on_the_questions(validated: Run)
 def test_samples_are_shown_every_so_often(validated: Run) -> None:
     sampled = [row["step"] for row in validated.metrics() if "sample" in row]
     every = [row["step"] for row in validated.metrics() if "dev_loss" in row]
-    assert sampled == every[1::2]
+    assert sampled == [*every[2::3], every[-1]]
+    assert len(every) % 3  # so that the last has one only because it is the last
 
 
 def test_early_stopping_keeps_the_best_model(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,11 +312,12 @@ def test_a_text_file_is_all_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     size = (*size, "--train.epochs", "2", "--train.tokens_per_batch", "256")
     assert call("pretrain", tmp_path / "my.txt", *size, "--out", tmp_path / "run") == 0
     told = capsys.readouterr().out
-    assert (
-        "guessed: task text, a file is one document, because it is running text, and its last 5% is held out for"
-        " validation; change with --task.name, --task.options.documents and --dev"
-    ) in " ".join(told.split())
+    guessed = (
+        "task text: running text, one document per file; the last 5 % are held out (--task.name, --dev change this)"
+    )
+    assert guessed in " ".join(told.split())
     run = Run.open(tmp_path / "run")
+    assert f"sample after step {run.result['steps']}: " in told
     assert run.result["best_dev_loss"] < 5
     model, tokenizer = load_model(run.model)
     first, second = sample(model, tokenizer, "", 2, limit=20)
@@ -323,6 +328,68 @@ def test_a_text_file_is_all_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     call("pretrain", tmp_path / "my.txt", *size, "--out", tmp_path / "again", "--dev", "0")
     assert "best_dev_loss" not in Run.open(tmp_path / "again").result
     assert before[0] != pytest.approx(before[-1], abs=0.5)
+    capsys.readouterr()
+    (run.path / "result.json").unlink()
+    assert call("resume", run.path) == 0
+    assert f"loss {run.result['final_loss']:.3f}, best dev loss" in capsys.readouterr().out
+
+
+def test_running_text_is_measured_as_in_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    lines = [f"{number} {''.join(rng.choice(list('abcd '), 30))}." for number in range(100)]
+    (tmp_path / "my.txt").write_text("\n".join(lines))
+    (tmp_path / "tail.txt").write_text("\n".join(lines[-9:]))
+    (tmp_path / "mixed.txt").write_text("\n".join([*lines[:5], "\u00e9 is new", *lines[-9:]]))
+    size = ("--model.n_embd", "32", "--model.n_head", "2", "--model.block_size", "32", "--train.epochs", "1")
+    text = (tmp_path / "my.txt", *size, "--tokenizer.kind", "char", "--task.options.documents=lines")
+    assert call("pretrain", *text, "--dev", tmp_path / "tail.txt", "--out", tmp_path / "other") == 0
+    assert call("pretrain", *text, "--dev", "0.1", "--out", tmp_path / "run") == 0
+    model, tokenizer = load_model(tmp_path / "run")
+    assert model.config.vocab_size == tokenizer.size == 19
+
+    def measured(run: str, name: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert (
+            call("evaluate", tmp_path / run, "--corpus", tmp_path / name, "--json", "--out", tmp_path / name[:1]) == 0
+        )
+        shutil.rmtree(tmp_path / name[:1])
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    last = Run.open(tmp_path / "other").metrics()[-1]["dev_loss"]
+    assert measured("other", "tail.txt")["loss"] == pytest.approx(last, rel=1e-5)
+    assert measured("other", "tail.txt")["seen"] == 9  # it was trained on the whole text
+    assert measured("run", "tail.txt")["seen"] == 0
+    found = measured("run", "mixed.txt")
+    assert (found["seen"], found["windows"]) == (5, found["tokens"] // 32)
+    assert found["unknown_share"] == 6 / found["tokens"]
+    for wanted, command in (
+        ("not on questions: measure it with --corpus FILE", ("evaluate",)),
+        ("not on questions: continue a text with `attnlab generate", ("ask", "Where was Hank Aaron born?")),
+    ):
+        assert call(command[0], tmp_path / "run", *command[1:]) == 2
+        assert wanted in capsys.readouterr().err
+
+
+def test_questions_after_running_text_have_nothing_to_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    size = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300}
+    given = {"model": size, "train": {"steps": 1, "tokens_per_batch": 256}}
+    base = stages.pretrain(resolve("text", given=given), "prose:100", None, tmp_path / "base")
+    (tmp_path / "facts.tsv").write_text("Where was Ann Lee born?\tBath\n")
+    config = resolve("text", "finetune", given={"train": {"steps": 1}, "task": {"name": "questions"}})
+    tuned = stages.finetune(config, base, str(tmp_path / "facts.tsv"), None, tmp_path / "tuned")
+    assert TrainingData(tuned).look_up().note == "it read running text, which has no lines to look up"
+
+
+def test_only_the_vocabulary_of_running_text_follows_its_characters() -> None:
+    tokenizer = Tokenizer.train("char", ["abc"], 0)
+    given = {"tokenizer": {"kind": "char"}}
+    assert stages.fit_vocabulary(resolve("text", given=given), tokenizer).vocab_size == tokenizer.size == 6
+    assert stages.fit_vocabulary(resolve("mingpt"), tokenizer).vocab_size == 256
 
 
 def test_a_file_to_validate_on_is_read_whole_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,15 +415,16 @@ def test_a_guess_is_one_sentence(tmp_path: Path) -> None:
     story, name = "It was a cold morning, and he went out to see whether the boat was there.\n", "stories.txt"
     (tmp_path / name).write_text(story * 30)
     said = stages.guess_settings(str(tmp_path / name), {})[2]
-    assert said.startswith("guessed: task text, each line is a document, because each line is a complete text, and its")
+    changed = "--task.name, --task.options.documents, --dev change this"
+    assert said == f"task text: a complete text per line, each a document; the last 5 % are held out ({changed})"
     given = {"task": {"options": {"documents": "blank", "held_out": 0.2}}}
     preset, settings, said = stages.guess_settings(str(tmp_path / name), given)
     assert (preset, settings) == ("text", given)
-    assert said == "guessed: task text, because each line is a complete text; change with --task.name"
+    assert said == "task text: a complete text per line (--task.name changes this)"
     assert stages.guess_settings("people:60", {}) == (
         "small",
         {},
-        "guessed: task recall, because each line is a document with a title; change with --task.name",
+        "task recall: each line is a document with a title (--task.name changes this)",
     )
 
 
@@ -367,7 +435,7 @@ def test_of_a_short_text_nothing_is_held_out(
     (tmp_path / "short.txt").write_text("To be, or not to be.")
     size = ("--model.n_embd", "32", "--model.n_head", "2", "--model.vocab_size", "300", "--train.epochs", "1")
     assert call("pretrain", tmp_path / "short.txt", *size, "--out", tmp_path / "run") == 0
-    assert "nothing is held out for validation, because it is short" in " ".join(capsys.readouterr().out.split())
+    assert "; it is short, so nothing is held out (" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_share_is_held_out_of_running_text_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

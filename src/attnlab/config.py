@@ -52,7 +52,7 @@ class ModelConfig:
     n_embd: int = setting(256, "width of the residual stream")
     block_size: int = setting(128, "longest sequence in tokens")
     vocab_size: int = setting(
-        2000, "rows of the token embedding, at least as many as the tokenizer has symbols; 0: exactly as many"
+        2000, "rows of the token embedding, for words and running text a maximum; 0: one per symbol"
     )
     mechanism: str = setting("dot", "attention mechanism, or several joined by commas, tiled over the layers")
     options: dict[str, dict[str, Any]] = setting({}, "options of the mechanisms, as options.NAME.OPTION")

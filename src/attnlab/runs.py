@@ -101,6 +101,12 @@ class RunRecord:
                 raise TypeError("stage, config or base is of the wrong type")
             return cls(stage, settings, data("corpus"), data("facts"), base, data("dev"), stored.get("format"))
 
+    @property
+    def running_text(self) -> bool:
+        """Whether its corpus is running text."""
+        task = self.settings.get("task")
+        return isinstance(task, Mapping) and task.get("name") == "text"
+
     def to_json(self) -> bytes:
         """Return the content of config.json."""
         data = {"corpus": self.corpus, "facts": self.facts, **({"dev": self.dev} if self.dev else {})}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -18,10 +19,12 @@ import torch
 from attnlab import corpora, devices, registry, shards, usercode
 from attnlab.config import ModelConfig, RunConfig, Settings, Stage, merge, restore
 from attnlab.corpora import Corpus, Question, RunningText
+from attnlab.corpora.running import split_lines
 from attnlab.errors import CheckpointError, ConfigError, DataError, UserError
 from attnlab.folders import locked, note_without_manifest, refuse_existing
 from attnlab.machine import cores, retain_freed_memory
 from attnlab.model import LanguageModel, load_model, meta_model
+from attnlab.perplexity import SentenceLosses
 from attnlab.processes import Ranks, process_group, restarted
 from attnlab.records import optional
 from attnlab.runs import FORMAT, DataSource, Run, RunRecord, movable, unused_path
@@ -29,7 +32,17 @@ from attnlab.tasks import Example, Task, TaskData, make_task
 from attnlab.tasks import show as show_example
 from attnlab.tokenizers import Tokenizer, count_words
 from attnlab.trackers import require_packages
-from attnlab.train import IGNORED, DevSet, Step, Trainer, choose_threads, collate, make_epoch, uniform_length
+from attnlab.train import (
+    IGNORED,
+    DevSet,
+    Step,
+    Trainer,
+    choose_threads,
+    collate,
+    example_losses,
+    make_epoch,
+    uniform_length,
+)
 from attnlab.word_split import word_lengths
 
 _Announce = Callable[[str], None]
@@ -157,34 +170,30 @@ def reads_running_text(config: RunConfig) -> bool:
 
 _SHARE = 0.05  # of running text that is held out unless other data are given
 _SHORT = 2000  # bytes of text of which no share is held out
-_DOCUMENTS = {
-    "file": "a file is one document",
-    "lines": "each line is a document",
-    "blank": "blank lines separate documents",
-}
+_DOCUMENTS = {"file": "one document per file", "lines": "each a document", "blank": "blank lines separate documents"}
 
 
 def guess_settings(source: str, given: Settings, share: bool = True) -> tuple[str, Settings, str]:
     """Guess the preset and the task for a text from its beginning, hold out a share of running text, and say so."""
     guess = corpora.guess_task(source)
+    said, changes = f"task {guess.task}: {guess.reason}", ["--task.name"]
     if guess.task != "text":
-        return "small", given, f"guessed: task {guess.task}, because {guess.reason}; change with --task.name"
+        return "small", given, f"{said} (--task.name changes this)"
     chosen = given.get("task", {}).get("options", {})
-    options, said, changes = {**guess.options, **chosen}, "", ["--task.name"]
+    options = {**guess.options, **chosen}
     if "documents" in guess.options and "documents" not in chosen:
-        said = f", {_DOCUMENTS[guess.options['documents']]}"
-        changes.append("--task.options.documents")
-    kept = ""
+        documents = guess.options["documents"]
+        said += f", {_DOCUMENTS[documents]}"
+        changes += ["--task.options.documents"] if documents == "lines" else []
     if share and "held_out" not in chosen:
         changes.append("--dev")
         if corpora.open_text(source).size < _SHORT:
-            kept = ", and nothing is held out for validation, because it is short"
+            said += "; it is short, so nothing is held out"
         else:
             options["held_out"] = _SHARE
-            kept = f", and its last {_SHARE:.0%} is held out for validation"
-    last = f" and {changes.pop()}" if len(changes) > 1 else ""
-    reason = f"guessed: task text{said}, because {guess.reason}{kept}; change with {', '.join(changes)}{last}"
-    return "text", merge(given, {"task": {"options": options}}), reason
+            said += f"; the last {100 * _SHARE:.0f} % are held out"
+    said += f" ({', '.join(changes)} change{'s' if len(changes) == 1 else ''} this)"
+    return "text", merge(given, {"task": {"options": options}}), said
 
 
 def stored_config(run: Run) -> RunConfig:
@@ -200,20 +209,36 @@ def stored_config(run: Run) -> RunConfig:
         raise CheckpointError(f"{run.path / 'config.json'} is damaged or of another version: {error}") from None
 
 
-def _corpus_of(run: Run) -> Corpus | None:
-    """The corpus a run was trained on; None if it had none or it cannot be read."""
-    corpus = run.record.corpus
+def count_seen_lines(run: Run, lines: Sequence[str], tokenizer: Tokenizer) -> int | None:
+    """Count the lines that a run was trained on; None if its own text cannot be read, or is no longer what it read."""
+    corpus, config = run.record.corpus, stored_config(run)
+    if corpus is None:
+        return None
     try:
-        return corpora.load_corpus(corpus.source) if corpus else None
+        if not run.record.running_text:
+            own = frozenset(corpora.load_corpus(corpus.source).lines)
+            return sum(line in own for line in lines)
+        text = corpora.open_text(corpus.source)
+        if text.sha256 != corpus.sha256:
+            return None
+        task = make_task(config.task, TaskData(tokenizer, config.model.block_size, text))
     except DataError:
         return None
+    wanted = frozenset(lines)
+    read = Counter(line for line in text.each_line() if line in wanted)
+    seen = read - Counter(split_lines(getattr(task, "held_out_text", str)()))
+    return sum(line in seen for line in lines)
 
 
-def count_seen_lines(run: Run, corpus: Corpus) -> int | None:
-    """Count the lines of a corpus that a run was trained on; None if its own corpus cannot be read."""
-    own = _corpus_of(run)
-    known = frozenset(own.lines) if own else frozenset()
-    return sum(line in known for line in corpus.lines) if own else None
+def running_losses(run: Run, model: LanguageModel, tokenizer: Tokenizer, text: RunningText) -> SentenceLosses:
+    """Measure the loss of running text in windows, one after the other, as validation does."""
+    examples = _to_validate(stored_config(run), tokenizer, text)
+    if not examples:
+        raise DataError(f"{text.source} has no token to predict: give a longer text")
+    losses = example_losses(model, examples, tokenizer.pad)
+    targets = (np.asarray(one.ids[one.start : one.end]) for one in examples)
+    counts = [(len(ids), 0 if tokenizer.unknown is None else int((ids == tokenizer.unknown).sum())) for ids in targets]
+    return SentenceLosses(tuple(losses), *(tuple(column) for column in zip(*counts, strict=True)))
 
 
 def reading_options(run: Run) -> dict[str, Any]:
@@ -244,11 +269,11 @@ def learn_tokenizer(config: RunConfig, sources: Sources) -> Tokenizer:
 
 
 def fit_vocabulary(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
-    """Return the model settings with the tokenizer's vocab_size, if the corpus decides it: for 0, and for words.
+    """Return the model settings with the tokenizer's vocab_size, if the corpus decides it: for 0, words and running text.
 
-    For words, vocab_size is a maximum, since rows for words that do not occur would be wasted.
+    For words and running text, vocab_size is a maximum, since rows for symbols that do not occur would be wasted.
     """
-    follows = config.model.vocab_size == 0 or tokenizer.words
+    follows = config.model.vocab_size == 0 or tokenizer.words or reads_running_text(config)
     return replace(config.model, vocab_size=tokenizer.size) if follows else config.model
 
 
@@ -465,8 +490,14 @@ def _dev_set(config: RunConfig, sources: Sources, task: Task, tokenizer: Tokeniz
         show.line(f"note: {len(known):,} of {len(dev.lines):,} held-out lines are in the training text too")
     if isinstance(dev, RunningText) and sources.corpus and dev.sha256 == sources.corpus.sha256:
         show.line("note: the held-out text is the training text")
-    made = make_task(config.task, TaskData(tokenizer, block, dev))
-    examples = getattr(made, "validation", partial(made.examples, np.random.default_rng(0)))()
+    examples = _to_validate(config, tokenizer, dev)
     if not examples:
         raise DataError(f"task '{config.task.name}' makes no examples from {sources.dev_source}: give other --dev data")
     return DevSet(examples)
+
+
+def _to_validate(config: RunConfig, tokenizer: Tokenizer, text: Corpus | RunningText) -> Sequence[Example]:
+    """The examples of a text that is kept for validation."""
+    made = make_task(config.task, TaskData(tokenizer, config.model.block_size, text))
+    found: Sequence[Example] = getattr(made, "validation", partial(made.examples, np.random.default_rng(0)))()
+    return found

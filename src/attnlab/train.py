@@ -57,6 +57,7 @@ IGNORED = -100  # ignored target
 _VALIDATE_EVERY = 1000  # steps, in long epochs
 _TRAINED_PER_VALIDATED = 20  # tokens; a validated one costs a third, so that validation takes less than 2 % of the time
 _COST_OF_ANSWERS = 4  # tokens that reading takes as long as writing the answer takes, per token of question and answer
+_MEASURED_AT_ONCE = 4096  # tokens
 _PROMPT = 8  # held-out tokens that a sample begins with
 
 
@@ -188,6 +189,22 @@ class SummedLoss(nn.Module):
         if self.model.config.vocab_size >= vocabulary.LARGE:
             return vocabulary.summed_losses(hidden, self.model.head.weight, aims)
         return ops.token_losses(self.model.head(hidden), aims).sum()
+
+
+def example_losses(model: LanguageModel, examples: Sequence[Example], pad: int) -> list[float]:
+    """Return the mean loss over the targets of every example, read as in validation."""
+    losses: list[float] = []
+    rows = max(1, _MEASURED_AT_ONCE // max(1, len(examples[0].ids)))
+    with eval_mode(model), torch.inference_mode():
+        for at in range(0, len(examples), rows):
+            some = examples[at : at + rows]
+            ids, targets = (one.to(model.device) for one in collate(some, pad))
+            documents, counted = number_documents(some), targets != IGNORED
+            packed = documents.to(model.device) if documents is not None else None
+            hidden = model.hidden(ids, wanted=counted, documents=packed)
+            found = vocabulary.token_losses(hidden, model.head.weight, targets[counted]).cpu().double()
+            losses += [float(one.mean()) for one in found.split([one.end - one.start for one in some])]
+    return losses
 
 
 @contextmanager
@@ -421,7 +438,7 @@ class Trainer:
                 reached = batch.progress, batch.epoch, loss, rate, self.tokens, round(self.seconds, 3)
                 now = Step(self.step, *reached, norm if math.isfinite(norm) else None)
                 if math.isfinite(loss) and self._is_due(batch):
-                    now = self._validate(now)
+                    now = self._validate(now, batch.final)
                     self.seconds = time.perf_counter() - started
                 if self.ranks.first:
                     self._record(now, metrics)
@@ -453,16 +470,16 @@ class Trainer:
         ended = batch.ends_epoch or self.step % _VALIDATE_EVERY == 0
         return ended and self.tokens - self.validated_at >= _TRAINED_PER_VALIDATED * self.dev.cost
 
-    def _validate(self, now: Step) -> Step:
-        """Validate, keep the best model, and return the step with what was found."""
+    def _validate(self, now: Step, final: bool) -> Step:
+        """Validate, keep the best model, and return the step with what was found; the last has a sample in any case."""
         assert self.dev is not None
         began = time.perf_counter()
         with eval_mode(self.model), torch.no_grad(), self._averaged():
             loss = self._dev_loss(self.dev)
             accuracy = self._dev_accuracy(self.dev)
             self.validations, self.validated_at = self.validations + 1, self.tokens
-            shown = self.settings.sample_every and self.validations % self.settings.sample_every == 0
-            text = self._sample(self.dev) if shown else None
+            every = self.settings.sample_every
+            text = self._sample(self.dev) if every and (final or self.validations % every == 0) else None
             if self.best_loss is None or loss < self.best_loss:
                 self.best_loss, self.best_step, self.stale = loss, self.step, 0
                 files = self._model_files()

@@ -113,7 +113,7 @@ def test_a_run_stores_the_size_that_its_corpus_has(trained: Run) -> None:
     assert model.config.vocab_size == tokenizer.size == stages.stored_config(trained).model.vocab_size == 11
     assert trained.result["steps"] == 4
     assert stages.reading_options(trained) == {"longest": 100, "padded": False}
-    assert stages.count_seen_lines(trained, Corpus("other", (LINES[1], "Never seen."))) == 1
+    assert stages.count_seen_lines(trained, (LINES[1], "Never seen."), tokenizer) == 1
 
 
 def test_a_run_of_words_goes_on_where_it_stopped(trained: Run, tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ app = App(
     help="""Design attention with proofs, train small language models, and measure what they know.
 
 Commands to try first:
-  attnlab run --quick           train on 300 people, then ask about them: about a minute
-  attnlab design tour           solve attention backwards, step by step
-  attnlab compare dot additive  train two mechanisms with three seeds each and test the difference""",
+  attnlab run --quick                   train on 300 people and ask: a minute
+  attnlab design tour                   solve attention backwards, step by step
+  attnlab compare dot additive --quick  test two mechanisms, three seeds each""",
     help_format="plaintext",
     default_parameter=Parameter(negative=(), show_default=_shown_default, validator=_refuse_extremes),
 )
@@ -188,6 +188,8 @@ def _in_plain_words(error: CycloptsError) -> str:
             return f"unexpected argument: {first}; write it first: attnlab {' '.join(chain)} {first}"
         if commands:
             return unknown("command", first, commands)
+        if chain == ("pretrain",):
+            return f"pretrain takes one text, and {first} is another: put several files into a folder, and name it"
         return f"unexpected argument: {first}; see --help; join several mechanisms or lengths by commas"
     if isinstance(error, UnknownOptionError) and chain[:1] == ("run",):
         option = error.token.keyword or ""

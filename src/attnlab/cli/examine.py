@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attnlab.cli import options as opt
 from attnlab.cli.common import MEASURE, app, console, indexing, output_folder, say, show_json
@@ -14,6 +15,7 @@ from attnlab.errors import UserError
 
 if TYPE_CHECKING:
     from attnlab.look import View
+    from attnlab.perplexity import SentenceLosses
     from attnlab.trust import Answer, CalibrationSummary
 
 
@@ -36,6 +38,7 @@ def evaluate(
     Questions: greedy answers, exact match, one prediction per line in OUT/predictions.txt.
     Text (--corpus): the loss of each sentence in OUT/losses.csv, and two perplexities: the mean over
     sentences of exp(mean loss), as in the course reports, and exp(mean loss of all tokens).
+    A run of running text (task text) is measured in windows, as in validation.
     """
     if corpus is not None or probe:
         if exam is not None:
@@ -44,12 +47,15 @@ def evaluate(
         return
     if spaces:
         raise UserError("--spaces splits the text of --corpus and --probe: give one of them")
-    exam = "people:test" if exam is None else exam
     from attnlab import corpora, evaluate
     from attnlab.devices import choose_device
     from attnlab.folders import to_json, write_folder
     from attnlab.model import load_model
+    from attnlab.runs import Run
 
+    if exam is None and Run.open(folder).record.running_text:
+        raise UserError(f"{folder} was trained on running text, not on questions: measure it with --corpus FILE")
+    exam = "people:test" if exam is None else exam
     target = output_folder(out, "evaluate", "an examination")
     model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
     examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
@@ -115,32 +121,46 @@ def _measure(
     from attnlab.runs import Run
 
     opened, target = Run.open(folder), output_folder(out, "evaluate", "a measurement")
-    text = corpora.load_corpus(corpus) if corpus is not None else None
     model, tokenizer = load_model(opened.model, trust_code=trust_code, device=choose_device(device))
     if spaces and not tokenizer.words:
         raise UserError(f"{folder} reads pieces or characters, which have no splitter: leave out --spaces")
     reading = {**stages.reading_options(opened), "spaces": spaces}
-    probed = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
-    summary = {"run": str(folder), "corpus": corpus, **reading, "probes": plain(probed)}
+    summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
     files, lines = {}, []
-    if text is not None:
-        measured = perplexity.sentence_losses(model, tokenizer, text.lines, **reading)
-        seen, counted = stages.count_seen_lines(opened, text), measured.summary()
-        summary |= {"sha256": text.sha256, "seen": seen, **counted}
+    if corpus is not None:
+        if opened.record.running_text:
+            running = corpora.open_text(corpus)
+            measured, read = stages.running_losses(opened, model, tokenizer, running), tuple(running.each_line())
+            counted, what, sha256 = measured.summary(), f"its {len(read):,} lines", running.sha256
+            counted["windows"] = counted.pop("sentences")
+            del counted["sentence_perplexity"]
+        else:
+            text = corpora.load_corpus(corpus)
+            measured, read = perplexity.sentence_losses(model, tokenizer, text.lines, **reading), text.lines
+            counted, what, sha256 = measured.summary(), "these sentences", text.sha256
+        seen = stages.count_seen_lines(opened, read, tokenizer)
+        summary |= {"sha256": sha256, "seen": seen, **counted}
         files["losses.csv"] = measured.to_csv()
-        lines = [
-            f"{counted['sentences']:,} sentences, {counted['tokens']:,} tokens"
-            f" ({100 * counted['unknown_share']:.1f} % unknown): loss {measured.loss:.3f}",
-            f"token perplexity     {measured.token_perplexity:10,.1f}   exp(mean loss per token)",
-            f"sentence perplexity  {measured.sentence_perplexity:10,.1f}   mean of exp(mean loss per sentence)",
-        ]
-        lines += [f"({seen:,} of these sentences were in its training text)"] if seen else []
+        lines = _measured_in_words(measured, counted)
+        lines += [f"({seen:,} of {what} were in its training text)"] if seen else []
+    probed = perplexity.probe(model, tokenizer, probes or perplexity.PROBES, **reading)
+    summary["probes"] = plain(probed)
     write_folder(target, "evaluation", {**files, "result.json": to_json(summary)})
     if json:
         show_json({**summary, "out": str(target)})
         return
     lines += [f"loss {one.loss:6.3f}  perplexity {one.perplexity:10,.1f}  {one.sentence}" for one in probed]
     say(*lines, f"written: {target}")
+
+
+def _measured_in_words(measured: SentenceLosses, counted: Mapping[str, float]) -> list[str]:
+    """The losses of sentences, or of the windows of running text."""
+    of = f"{counted['tokens']:,} tokens ({100 * counted['unknown_share']:.1f} % unknown): loss {measured.loss:.3f}"
+    per_token = f"token perplexity     {measured.token_perplexity:10,.1f}   exp(mean loss per token)"
+    if "windows" in counted:
+        return [f"{counted['windows']:,} windows of running text, as in validation, {of}", per_token]
+    per_sentence = f"sentence perplexity  {measured.sentence_perplexity:10,.1f}   mean of exp(mean loss per sentence)"
+    return [f"{counted['sentences']:,} sentences, {of}", per_token, per_sentence]
 
 
 @app.command(group=MEASURE)
@@ -278,6 +298,8 @@ def generate(
     json: opt.Json = False,
 ) -> None:
     """Sample texts from a run's model."""
+    at_least_one("n", n)
+    at_least_one("max-new-tokens", max_new_tokens)
     from attnlab import evaluate
     from attnlab.devices import choose_device
     from attnlab.model import load_model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -25,7 +26,7 @@ from attnlab.cli.options import (
     typed_command,
 )
 from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names, resolve
-from attnlab.errors import UserError
+from attnlab.errors import AttnlabWarning, UserError
 from attnlab.machine import is_main_process
 from attnlab.studies.ready import READY
 
@@ -308,6 +309,8 @@ def _held_out(settings: RunConfig, dev: str | None) -> tuple[RunConfig, str | No
         share = float(dev or "")
     except ValueError:
         return settings, dev
+    if not 0 <= share < 1:
+        raise UserError(f"--dev takes a share of the text from 0 up to, but not including, 1, or a file, not {dev}")
     if reads_running_text(settings):
         options = {**settings.task.options, "held_out": share}
         return replace(settings, task=replace(settings.task, options=options)), None
@@ -322,8 +325,11 @@ def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
     if count == 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return
     from attnlab.launcher import launch
+    from attnlab.machine import cores
     from attnlab.runs import unused_path
 
+    if count > cores():
+        warnings.warn(f"{count} processes share {cores()} cores, which is slower", AttnlabWarning, stacklevel=2)
     # All processes, and those that are started again, write the same folder.
     folder = ["--out", str(unused_path(stem))] if stem and out is None else []
     sys.exit(launch(count, [*sys.argv[1:], *folder]))
@@ -369,8 +375,9 @@ def _report_training(done: Run) -> None:
         best = ""
         if (loss := result.get("best_dev_loss")) is not None:
             best = f", best dev loss {loss:.3f} at step {result['best_step']:,} ({done.path / 'best'})"
+        steps = "1 step" if result["steps"] == 1 else f"{result['steps']:,} steps"
         say(
-            f"{result['steps']:,} steps, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
+            f"{steps}, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
             f" ({result['tokens_per_second']:,} tokens/s), loss {result['final_loss']:.3f}{best}: {done.path}"
         )
 
@@ -406,8 +413,8 @@ def resume(
     opened = Run.open(folder)
     _in_processes(processes)
     with display(folder.name, console) as show:
-        stages.resume(opened, show, trust_code=trust_code, device=device)
-    say(f"done: {folder}")
+        done = stages.resume(opened, show, trust_code=trust_code, device=device)
+    _report_training(done)
 
 
 @app.command(group=TRAIN)

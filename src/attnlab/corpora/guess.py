@@ -8,6 +8,7 @@ from pathlib import Path
 from attnlab.corpora.library import title_of
 from attnlab.corpora.running import open_text, read_blocks, record_form
 from attnlab.corpora.sources import is_built_in
+from attnlab.errors import DataError
 
 _LINES = 200  # lines that are read
 _MOST = 0.8  # share of the lines from which on a property is that of the text
@@ -18,7 +19,7 @@ _ENDS = (".", "!", "?", '"', "”", "’", ")", "…")
 
 @dataclass(frozen=True)
 class Guess:
-    """A task with its options, and a sentence that says why."""
+    """A task with its options, and what it was guessed from."""
 
     task: str
     options: dict[str, str]
@@ -30,17 +31,23 @@ def guess_task(source: str | Path) -> Guess:
     if is_built_in(source):
         if str(source).startswith("people"):
             return Guess("recall", {}, "each line is a document with a title")
-        return Guess("text", {"documents": "blank"}, "it is running text")
-    first = open_text(source).files[0]
+        return Guess("text", {"documents": "blank"}, "running text")
+    text = open_text(source)
+    first, empty = text.files[0], f"{source} is empty; it needs at least one line of text"
+    if not text.size:
+        raise DataError(empty)
     if form := record_form(first):
-        return Guess("text", {}, f"it is {form} with a document per record")
-    lines = next(read_blocks(first), "").strip("\n").split("\n")[:_LINES]
+        return Guess("text", {}, f"{form}, each record a document")
+    block = next(read_blocks(first), "")
+    if not block.strip() and len(text.files) == 1:
+        raise DataError(empty)
+    lines = block.strip("\n").split("\n")[:_LINES]
     one_per_line = all(map(str.strip, lines))  # there are no blank lines
     if one_per_line and not Path(source).is_dir() and _share(map(_is_titled, lines)) >= _MOST:
         return Guess("recall", {}, "each line is a document that begins with a title")
     if one_per_line and len(lines) > 1 and _share(map(_is_complete, lines)) >= _MOST:
-        return Guess("text", {"documents": "lines"}, "each line is a complete text")
-    return Guess("text", {"documents": "file"}, "it is running text")
+        return Guess("text", {"documents": "lines"}, "a complete text per line")
+    return Guess("text", {"documents": "file"}, "running text")
 
 
 def _share(found: map[bool]) -> float:

@@ -86,6 +86,11 @@ class RunningText:
         if gathered:
             yield "".join(gathered)
 
+    def each_line(self) -> Iterator[str]:
+        """Yield the lines of all documents, without blank ones."""
+        for block in self.blocks():
+            yield from split_lines(block)
+
     def texts(self, most: int = 0) -> Iterator[str]:
         """Yield the text for learning a tokenizer; if it is longer than `most` bytes, blocks spread evenly over it.
 
@@ -117,6 +122,11 @@ def open_text(source: str | Path, progress: Progress | None = None) -> RunningTe
         with opened(path):
             pass
     return text
+
+
+def split_lines(text: str) -> list[str]:
+    """Split running text with `□` before documents into lines without spaces around them; blank ones are left out."""
+    return [line for part in text.replace(PAD, "\n").split("\n") if (line := part.strip())]
 
 
 def _different(text: str) -> int:

@@ -9,6 +9,7 @@ and may have
 
     reads_running_text                  whether its corpus is a RunningText, which may be larger than memory
     held_out() -> Sequence[Example]     the examples of a share of the text that is kept for validation
+    held_out_text() -> str              that share as text
     validation() -> Sequence[Example]   the examples to validate on, if the whole text is kept for it; else examples(rng)
 
 Examples may be made when they are asked for. If they have an attribute `uniform`, the number of ids of every example, they

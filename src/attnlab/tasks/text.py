@@ -15,10 +15,12 @@ from attnlab.errors import DataError
 from attnlab.registry import task
 from attnlab.shards import Shard, tokenized
 from attnlab.tasks import Example, TaskData
+from attnlab.tokenizers import PAD
 
 _Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _ROUNDS = 6
+_LINE = 1024  # tokens before the held-out share in which its line may begin
 
 
 def shuffled(numbers: _Numbers, n: int, keys: Sequence[int]) -> _Numbers:
@@ -124,8 +126,8 @@ class Text:
             raise DataError("task 'text' reads text: give --corpus")
         corpus = data.corpus
         text = RunningText(corpus.source, lines=corpus) if isinstance(corpus, Corpus) else corpus
-        self.pad, self.apart, self.block_size = data.tokenizer.pad, apart, data.block_size
-        self.share = held_out
+        self.tokenizer, self.pad, self.block_size = data.tokenizer, data.tokenizer.pad, data.block_size
+        self.apart, self.share = apart, held_out
         self.shard = tokenized(text, data.tokenizer, documents)
 
     @cached_property
@@ -152,6 +154,15 @@ class Text:
     def held_out(self) -> Windows:
         """Return the windows of the share that is kept for validation, in order."""
         return self._in_order(self.end)
+
+    def held_out_text(self) -> str:
+        """Return that share as text, from the beginning of the line that it begins in."""
+        begin = max(0, self.end - _LINE)
+        ids = self.shard.read(np.array([begin]), len(self.shard) - begin)[0].tolist()
+        before, text = self.tokenizer.decode(ids[: self.end - begin]), self.tokenizer.decode(ids)
+        if self.end == len(self.shard) or ids[self.end - begin] == self.pad:
+            return text[len(before) :]
+        return text[max(before.rfind("\n"), before.rfind(PAD)) + 1 :]
 
     def validation(self) -> Windows:
         """Return the windows of the whole text in order, for a text that is kept for validation."""

@@ -149,8 +149,14 @@ def _weights_checksum(run: Run) -> str:
 
 
 def open_run(run: Run | Path | str) -> Run:
-    """Open a run, given as a Run or as its folder."""
-    return run if isinstance(run, Run) else Run.open(run)
+    """Open a run, given as a Run or as its folder; one that only read running text is refused."""
+    opened = run if isinstance(run, Run) else Run.open(run)
+    if opened.record.running_text:
+        raise UserError(
+            f"{opened.path} was trained on running text, not on questions: continue a text with `attnlab generate"
+            f" {opened.path}`, or teach it questions with `attnlab finetune`"
+        )
+    return opened
 
 
 def usual_questions(run: Run) -> str:

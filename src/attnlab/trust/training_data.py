@@ -82,6 +82,8 @@ class TrainingData:
             found = data_sources(self.run, "corpus")
             if not found:
                 return _Lookup(None, "it was not trained on a corpus that could be looked up")
+            if next(one.record for one in lineage(self.run) if one.record.corpus).running_text:
+                return _Lookup(None, "it read running text, which has no lines to look up")
             source, sha256 = found[0].source, found[0].sha256
             index = _existing_index(sha256) or index_corpus(self._corpus or source, progress=progress)
         except DataError as error:
