@@ -5,12 +5,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 import attnlab
-from attnlab import __version__
+from attnlab import __version__, launcher, machine
+from attnlab.errors import AttnlabWarning
 from attnlab.listing import kind_of
 from verbs import call
 
@@ -250,6 +252,16 @@ def test_several_processes_are_refused_where_one_must_do(
     monkeypatch.setenv("WORLD_SIZE", "2")
     fails(capsys, 2, "runs in one process", "run", "--quick")
     fails(capsys, 2, "runs in one process", "evaluate", trained)
+
+
+def test_more_processes_than_cores_are_noted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "launch", lambda *_: 0)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    with pytest.warns(AttnlabWarning, match="3 processes share 2 cores"):
+        assert call("pretrain", "--processes", "3") == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert call("pretrain", "--processes", "2") == 0
 
 
 def test_text_that_looks_like_markup_is_printed_as_it_is(

@@ -158,7 +158,8 @@ def _measured_in_words(measured: SentenceLosses, counted: Mapping[str, float]) -
     of = f"{counted['tokens']:,} tokens ({100 * counted['unknown_share']:.1f} % unknown): loss {measured.loss:.3f}"
     per_token = f"token perplexity     {measured.token_perplexity:10,.1f}   exp(mean loss per token)"
     if "windows" in counted:
-        return [f"{counted['windows']:,} windows of running text, as in validation, {of}", per_token]
+        windows = "1 window" if counted["windows"] == 1 else f"{counted['windows']:,} windows"
+        return [f"{windows} of running text, as in validation, {of}", per_token]
     per_sentence = f"sentence perplexity  {measured.sentence_perplexity:10,.1f}   mean of exp(mean loss per sentence)"
     return [f"{counted['sentences']:,} sentences, {of}", per_token, per_sentence]
 
