@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -26,7 +25,7 @@ from attnlab.cli.options import (
     typed_command,
 )
 from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names, resolve
-from attnlab.errors import AttnlabWarning, UserError
+from attnlab.errors import UserError
 from attnlab.machine import is_main_process
 from attnlab.studies.ready import READY
 
@@ -329,7 +328,7 @@ def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
     from attnlab.runs import unused_path
 
     if count > cores():
-        warnings.warn(f"{count} processes share {cores()} cores, which is slower", AttnlabWarning, stacklevel=2)
+        sys.stderr.write(f"note: {count} processes share {cores()} cores, which is slower\n")
     # All processes, and those that are started again, write the same folder.
     folder = ["--out", str(unused_path(stem))] if stem and out is None else []
     sys.exit(launch(count, [*sys.argv[1:], *folder]))
