@@ -260,7 +260,7 @@ def test_more_processes_than_cores_are_noted(
     assert call("pretrain", "--processes", "2") == 0
     assert capsys.readouterr().err == ""
     assert call("pretrain", "--processes", "3") == 0
-    assert capsys.readouterr().err == "note: 3 processes share 2 cores, which is slower\n"
+    assert capsys.readouterr().err == "note: 3 processes on 2 cores will be slower than 2\n"
 
 
 def test_text_that_looks_like_markup_is_printed_as_it_is(

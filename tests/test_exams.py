@@ -33,7 +33,7 @@ def test_the_line_the_course_prints() -> None:
     questions = tuple(Question(f"Where {n}?", "London") for n in range(500))
     examination = exams.Examination(questions, ("London",) * 115 + ("Paris",) * 385)
     assert examination.sentence() == "Correct: 115 out of 500: 23.0% (95 % interval 19.5 to 26.9 %)"
-    assert examination.score().usual() == "most common answers: Paris 77.0 %, London 23.0 % (2 distinct)"
+    assert examination.score().commonest_words() == "most common answers: Paris 77.0 %, London 23.0 % (2 distinct)"
     assert examination.summary()["commonest_share"] == 0.77
 
 
@@ -111,7 +111,7 @@ def test_files_of_other_systems_are_read(folder: Path) -> None:
         (("exam.tsv", "aa.txt"), "aa.txt does not exist; did you mean a.txt"),
         (("a.txt", "exam.tsv"), "a.txt has no answers to compare with; it needs QUESTION<TAB>ANSWER on every line"),
         (("exam.tsv",), "nothing to score: name a file of predictions, or --always ANSWER"),
-        (("exam.tsv", "a.txt", "a.txt"), "a.txt is there twice: name it once"),
+        (("exam.tsv", "a.txt", "a.txt"), "a.txt is given twice: name it once"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(

@@ -60,7 +60,7 @@ class Score:
             f" (95 % interval {100 * self.right.low:.1f} to {100 * self.right.high:.1f} %)"
         )
 
-    def usual(self) -> str:
+    def commonest_words(self) -> str:
         """The most common predictions in a line."""
         named = ", ".join(
             f"{cut(one.prediction, _LONGEST) or '(nothing)'} {100 * one.share:.1f} %" for one in self.commonest
@@ -133,7 +133,7 @@ def constant(answer: str, exam: Sequence[Question]) -> Examination:
 def majority(train: Sequence[Question], exam: Sequence[Question]) -> Examination:
     """The baseline that always gives the most common training answer."""
     commonest = Counter(item.answer for item in train if item.answer is not None).most_common(1)[0][0]
-    return Examination(tuple(exam), (commonest,) * len(exam))
+    return constant(commonest, exam)
 
 
 # Several examinations on the same questions
@@ -179,7 +179,7 @@ class Scores:
         scores = [
             line
             for one in self.rows
-            for line in (f"{one.name}: " * several + one.score.sentence(), "  " * several + one.score.usual())
+            for line in (f"{one.name}: " * several + one.score.sentence(), "  " * several + one.score.commonest_words())
         ]
         return [*scores, *(one.sentence for one in self.pairs)]
 
@@ -206,7 +206,7 @@ def score(exam: str | Path, *predictions: str | Path, always: Sequence[str] = ()
     if not names:
         raise UserError("nothing to score: name a file of predictions, or --always ANSWER")
     if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise UserError(f"{twice[0]} is there twice: name it once")
+        raise UserError(f"{twice[0]} is given twice: name it once")
     found = [
         *(Examination.read(questions, path) for path in predictions),
         *(constant(answer, questions) for answer in always),

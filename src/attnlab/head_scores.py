@@ -148,15 +148,15 @@ def copying_scores(model: LanguageModel, layer: int, symbols: int) -> list[float
 
 
 def role_of(scores: dict[str, float | None], chance: dict[str, float | None]) -> str:
-    """The kind of head that the scores show: more than half of the way from chance to 1; empty if none."""
+    """The kind of head that the scores show: more than half of the way from chance to 1; empty if none or several."""
     lifts = {
         name: (value - least) / (1 - least)
         for name in ("previous", "same", "induction", "first")
         if (value := scores.get(name)) is not None and (least := chance[name]) is not None and least < 1
     }
-    best = max(lifts, key=lambda name: lifts[name], default="")
-    if best and lifts[best] >= _ROLE:
-        return best
+    shown = [name for name, lift in lifts.items() if lift >= _ROLE and lift == max(lifts.values())]
+    if shown:
+        return shown[0] if len(shown) == 1 else ""
     return "averaging" if (scores.get("averaging") or 0.0) >= _EVEN else ""
 
 

@@ -53,6 +53,7 @@ def test_it_says_what_the_reports_found(done: tuple[Path, dict[str, Any]]) -> No
     assert "the reports after 650 epochs: 18.8, 21.0, 23.0 %" in page
     assert "the reports: 0.6, 1.2, 2.0 %" in page
     assert "always London" in page
+    assert "They had other people, so the figures do not compare." in page
 
 
 def test_a_finished_study_is_left_as_it_is(done: tuple[Path, dict[str, Any]]) -> None:
@@ -62,7 +63,7 @@ def test_a_finished_study_is_left_as_it_is(done: tuple[Path, dict[str, Any]]) ->
 def test_mistakes_are_found_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="--epochs takes different numbers"):
         check(Plan(**WORLD, epochs=(5, 5)))
-    with pytest.raises(UserError, match="give --epochs"):
+    with pytest.raises(UserError, match="use --epochs"):
         check(Plan(**WORLD, given={"train": {"epochs": 3.0}}))
     (tmp_path / "exam.tsv").write_text("Where was Ada born?\n")
     with pytest.raises(UserError, match="has no answers"):

@@ -66,7 +66,7 @@ def evaluate(
         return
     say(
         examination.sentence(),
-        examination.score().usual(),
+        examination.score().commonest_words(),
         f"predictions: {target / 'predictions.txt'}",
     )
 

@@ -328,7 +328,7 @@ def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
     from attnlab.runs import unused_path
 
     if count > cores():
-        sys.stderr.write(f"note: {count} processes share {cores()} cores, which is slower\n")
+        sys.stderr.write(f"note: {count} processes on {cores()} cores will be slower than {cores()}\n")
     # All processes, and those that are started again, write the same folder.
     folder = ["--out", str(unused_path(stem))] if stem and out is None else []
     sys.exit(launch(count, [*sys.argv[1:], *folder]))

@@ -124,7 +124,9 @@ class Predictions:
         score = Examination.read(self.exam, answers.path(answer)).score()
         assert score.right is not None
         outcome = self.levels.outcome(
-            self.name, {"accuracy": score.right.accuracy}, {"accuracy": f"{score.sentence()}; {score.usual()}"}
+            self.name,
+            {"accuracy": score.right.accuracy},
+            {"accuracy": f"{score.sentence()}; {score.commonest_words()}"},
         )
         commonest = f"mostly {score.commonest_prediction}" if score.commonest_share > 0.5 else "accuracy"
         return outcome if outcome.passed else replace(outcome, value=commonest)

@@ -570,7 +570,7 @@ def _attention_blocks(result: Result) -> list[Block]:
     ]
     caption = (
         f"One layer, forward and backward, on {plural(first['texts'], 'text')} of {plural(first['tokens'], 'token')} with one"
-        f" thread; all in turns, so that the ratios to {first['name']} (median, smallest and largest) hold on a busy machine."
+        f" thread, all in turns. Ratios to {first['name']}: median, smallest and largest."
     )
     kept = Column("Kept for the backward pass", short="kept", note="beyond inputs and parameters")
     titles = columns("Specimen", text_column("Path"), "Time", f"Over {first['name']}", kept)
@@ -579,7 +579,7 @@ def _attention_blocks(result: Result) -> list[Block]:
         f" {figure(one['kept'], 'bytes')} instead of {figure(first['kept'], 'bytes')}: every pair of tokens has its numbers"
         " in memory."
         + "".join(
-            f" Fused, where pairs stay in the cache, it takes {times(other['ratio'])} times as long."
+            f" Fused, it takes {times(other['ratio'])} times as long."
             for other in found
             if other["name"] == one["name"] and other["path"] == "fast"
         )

@@ -37,15 +37,16 @@ def _curves(rows: Sequence[Result]) -> dict[str, list[Result]]:
     return found
 
 
-def verdict(rows: Sequence[Result], full: int) -> list[str]:
+def verdict(rows: Sequence[Result], as_reported: bool, full: int) -> list[str]:
     """What came out, beside what the reports found."""
+    people = "Their exam had other names" if as_reported else "They had other people, so the figures do not compare"
     sentences = []
     for row in [*rows[:1], *(points[-1] for points in _curves(rows).values())]:
         said = f"{row['name'][:1].upper()}{row['name'][1:]}: {percent(row['accuracy'])} of {row['questions']:,}"
         after = f" after {full} epochs" if row["epochs"] not in (0, full) else ""
         said += f" ({interval(row['low'], row['high'])}); the reports{after}: {_shares(row['reported'])}."
         sentences.append(f"{said} Its most common answers: {commonest_words(row)}.")
-    return sentences
+    return [*sentences, f"One run each: the intervals are for new questions, not for new seeds. {people}."]
 
 
 def _epochs_chart(result: Result) -> Chart:
