@@ -242,7 +242,7 @@ def mechanisms_show(
     *,
     error: Annotated[bool, about("Measure the distance from exact attention.")] = False,
     run: Annotated[opt.Folder | None, about("Take queries, keys, values and learned parts from this run.")] = None,
-    fit: Annotated[opt.Whole, about("Also train learned parts towards exact attention for this many steps.")] = 0,
+    fit: Annotated[opt.Whole, about("Steps of training the learned parts towards exact attention.")] = 0,
     std: Annotated[tuple[float, ...], about("Standard deviations of random queries and keys.")] = (0.5, 1.0, 2.0),
     causal: Annotated[bool, about("Measure the causal form, as always with --run.")] = False,
     draws: Annotated[opt.Whole, about("Number of random draws.")] = 32,
