@@ -90,7 +90,11 @@ def both(lead):
         ("sufficient", {"A": [[-1, 0], [-1, 0], [0, -1], [-1, -1]], "b": [5, 6, 5, 99]}, ""),
         ("necessary", both(LEAD - 0.01), ""),
         ("necessary", both(LEAD + 0.01), "does not imply it: condition 0"),
-        ("necessary", {"A": [[-1, -1]], "b": 2 * LEAD}, "too weak: key 1 may lead"),
+        (
+            "necessary",
+            {"A": [[-1, -1]], "b": 2 * LEAD},
+            "it is necessary, but this task also asks that the key leads: key 1 may lead",
+        ),
         ("necessary", {"A": [[-1, 0], [0, -1], [-1, -1]], "b": [0, 0, Fraction(2 * (LEAD + log(2)) - 0.001)]}, ""),
         (
             "necessary",
@@ -107,7 +111,7 @@ def test_conditions_are_judged_exactly_with_a_counterexample(kind, answer, words
     outcome = marked(kind, plain)
     assert outcome.passed == (not words), outcome.message
     assert words in outcome.message
-    if "at q = " in outcome.message and "too weak" not in outcome.message:
+    if "at q = " in outcome.message and "is necessary, but" not in outcome.message:
         weight = float(outcome.message.split("the weight is ")[1])
         assert (weight < 0.99) == (kind == "sufficient")
 

@@ -12,6 +12,8 @@ from attnlab.errors import UserError
 X, Y = sp.symbols("x y", positive=True)
 T = sp.Symbol("t", nonnegative=True)
 Z = sp.Symbol("z", real=True)
+C = sp.Symbol("c")
+N = sp.Symbol("n", integer=True)
 FLIPPED = {"<=": ">", "<": ">=", ">=": "<", ">": "<="}
 
 
@@ -53,6 +55,14 @@ def test_every_formula_can_be_wrong(derivation):
         (Formula(X, "=", X), "says nothing"),
         (Formula(sp.Limit(1 / (1 + sp.exp(X * Y)), X, sp.oo), "=", 1), "false"),
         (Formula(sp.Matrix([X, Y]), "=", sp.Matrix([X, X])), "x"),
+        (Formula(sp.log(Z**2), "=", 2 * sp.log(Z)), "not shown by the rules"),
+        (Formula(sp.log(Z * (Z - 1)), "=", sp.log(Z) + sp.log(Z - 1)), "not shown by the rules"),
+        (Formula(C**2, ">=", 0), "c may be complex; declare it"),
+        (Formula(sp.exp(C), ">", 0), "c may be complex; declare it"),
+        (Formula(sp.log(Z) ** 2, ">=", 0), "false at z = -1"),
+        (Formula(sp.exp(sp.sqrt(Z)), ">", 0), "not shown by the rules"),  # -1 at z = -pi²
+        (Formula(Z ** (2 * N), ">", 0), "false at n = 5, z = 0"),
+        (Formula(-((-(Z**2) - 1) ** N), ">", 0), "false at n ="),
     ],
 )
 def test_a_wrong_step_is_caught_and_nothing_is_shown(formula, words):

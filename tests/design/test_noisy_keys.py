@@ -7,6 +7,7 @@ from rich.console import Console
 from scipy.stats import norm
 
 from attnlab.design import noise
+from attnlab.design.results import number
 from attnlab.errors import UserError
 
 FIELDS = ("mean", "sd", "near_one", "near_zero", "failures")
@@ -115,6 +116,7 @@ def test_histograms_are_shares(found):
         ({"varies": (0, 10)}, "choose from 0 to 9"),
         ({"alpha": -1.0}, "choose from 0"),
         ({"samples": 5}, "choose from 1000"),
+        ({"heads": 1}, "heads 1 is out of range; choose from 2"),
     ],
 )
 def test_mistakes(settings, words):
@@ -131,8 +133,16 @@ def test_the_table_says_when_the_closed_form_does_not_hold():
 
     tiny, text = shown(1e-10)
     assert max(one.distance for one in tiny.designs) < 4
-    assert "standard errors apart" in text
+    assert "Simulation and closed form are at most" in text
+    assert "alpha is too large" not in text
     rough, text = shown(0.1)
     assert max(one.distance for one in rough.designs) > 20
-    assert "The closed form is off by" in text
+    assert "alpha is too large" in " ".join(text.split())
     assert rough.to_dict()["designs"][0]["standard_errors_apart"] > 20
+    worst = max(rough.designs, key=lambda one: one.distance)
+    assert f"beyond the {number(worst.furthest[1])} that" in " ".join(text.split())
+
+
+def test_what_a_share_leaves_out_is_a_share():
+    for design in noise(samples=1000, alpha=1.0).designs:
+        assert all(0 < getattr(design.approximation, name) <= 1 for name in FIELDS)

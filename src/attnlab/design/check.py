@@ -404,7 +404,7 @@ def _condition(task: Task) -> Judge:
             why, query = selection.refute_necessary(given, least)
             wrong = f"{name} does not imply it"
             if not why:
-                wrong = "it is too weak"
+                wrong = "it is necessary, but this task also asks that the key leads"
                 why, query = selection.too_weak(given, least)
         if not why:
             follows = (

@@ -22,7 +22,7 @@ import numpy as np
 
 from attnlab.design import inputs
 from attnlab.design.attention import Problem, Scale
-from attnlab.design.exact import Matrix, Rows, dot, minimise, rational, read_as, solve
+from attnlab.design.exact import Matrix, Program, Rows, dot, minimise, rational, read_as, solve
 from attnlab.design.inputs import Data, Real
 from attnlab.design.results import at_least, at_most, html_table, number, vector
 from attnlab.errors import UserError
@@ -90,18 +90,22 @@ class Selection:
         return [self.factor * float(dot(row, list(query))) for row in self.differences]
 
     @cached_property
+    def _ahead(self) -> Program:
+        """The program for a query that puts the key ahead of every other by at least 1 before scaling."""
+        return minimise([Fraction(0)] * len(self.keys.exact[0]), self.differences, [Fraction(1)] * len(self.others))
+
+    @property
     def direction(self) -> Vector | None:
         """A query whose score for the key exceeds every other by at least 1 before scaling; None if there is none."""
-        return minimise([Fraction(0)] * len(self.keys.exact[0]), self.differences, [Fraction(1)] * len(self.others)).x
+        return self._ahead.x
 
     @cached_property
     def combination(self) -> dict[int, Fraction] | None:
         """The key as a convex combination of others, which no query can select; None if it is not one."""
         if self.direction is not None:
             return None
-        found = minimise([Fraction(0)] * len(self.keys.exact[0]), self.differences, [Fraction(1)] * len(self.others))
-        total = sum(found.multipliers)
-        return {i: y / total for i, y in zip(self.others, found.multipliers, strict=True) if y}
+        multipliers = self._ahead.multipliers
+        return {i: y / sum(multipliers) for i, y in zip(self.others, multipliers, strict=True) if y}
 
     @cached_property
     def query(self) -> Vector | None:
@@ -207,7 +211,7 @@ class Selection:
         return inner
 
     def _follows(self, row: Vector, b: Fraction, low: Vector) -> bool:
-        """Whether row·q >= b is proved by a combination of the differences."""
+        """Whether row·q >= b follows from a combination of the differences, with the bound in float64."""
         leads = np.array(self.margins(low))
         share = np.exp(leads.min() - leads)
         share /= share.sum()

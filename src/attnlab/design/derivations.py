@@ -2,8 +2,9 @@
 
 A formula is what is shown and what is checked, so the two cannot differ. An equation holds if sympy reduces the
 difference of its sides to zero; an inequality, if the difference is a product of squares, of polynomials without
-negative coefficients in variables that are not negative, and of their inverses. That proves it; where neither this nor a
-counterexample is found, the step counts as wrong too. Other steps have a check of their own, such as the exact verifier.
+negative coefficients in variables that are not negative, and of their inverses. That proves it for real variables, wherever
+both sides are defined; where neither this nor a counterexample is found, the step counts as wrong too. Other steps have a
+check of their own, such as the exact verifier.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class WrongStep(AttnlabError):
 
 @dataclass(frozen=True)
 class Formula:
-    """An equation or inequality. In its check every symbol of `where` is replaced, in the order given; so hypotheses enter:
-    R >= r is R = r + t with t not negative.
+    """An equation or inequality in real symbols. In its check every symbol of `where` is replaced, in the order given; so
+    hypotheses enter: R >= r is R = r + t with t not negative.
     """
 
     left: Expression
@@ -52,6 +53,9 @@ class Formula:
         if self.left == self.right:
             raise WrongStep(f"{self} says nothing: both sides are written the same")
         left, right = (sympy.sympify(side).doit().subs(list(self.where)).doit() for side in (self.left, self.right))
+        for symbol in sorted(left.free_symbols | right.free_symbols, key=str):
+            if not symbol.is_real:
+                raise WrongStep(f"{self}: {symbol} may be complex; declare it with real=True or positive=True")
         if self.relation == "=":
             if left == right:
                 return
@@ -200,7 +204,7 @@ def _reduced(difference: Expression) -> Any:
     yield sympy.expand(difference)
     yield sympy.factor(sympy.powsimp(sympy.expand(sympy.together(difference))))
     yield sympy.simplify(difference)
-    yield sympy.simplify(sympy.expand_log(difference, force=True).rewrite(sympy.exp))
+    yield sympy.simplify(sympy.expand_log(difference).rewrite(sympy.exp))
 
 
 def _sign(difference: Expression) -> int | None:
@@ -211,8 +215,10 @@ def _sign(difference: Expression) -> int | None:
     bases: dict[Expression, Expression] = {}
 
     def plain(power: Expression) -> Expression:
-        """e^(c·x) as y^c, where y = 1 + u for x that is not negative."""
+        """e^(c·x) as y^c for real x, where y = 1 + u for x that is not negative."""
         count, x = power.args[0].as_coeff_Mul()
+        if not (x.is_real and count.is_real):
+            return power
         if x not in bases:
             sure = {"positive": True} if x.is_positive else {"nonnegative": True}
             bases[x] = 1 + sympy.Dummy(**sure) if x.is_nonnegative else sympy.Dummy(positive=True)
@@ -236,12 +242,12 @@ def _sign_of_factor(part: Expression) -> tuple[int, bool] | None:
     import sympy
 
     base, power = part.as_base_exp()
-    if power.is_integer and power.is_even:
+    if power.is_even and base.is_extended_real:
         known = _sign_of_factor(base) if base != part else None
-        return (1, power.is_positive and (known is None or known[1]))
+        return (1, not power.is_negative and (known is None or known[1]))
     if part.is_positive or part.is_negative:
         return (1 if part.is_positive else -1, False)
-    if power.is_integer and base != part:
+    if power.is_odd and base != part:
         return _sign_of_factor(base)
     symbols = sorted(part.free_symbols, key=str)
     if not symbols or not part.is_polynomial(*symbols) or not all(x.is_nonnegative for x in symbols):

@@ -3,7 +3,7 @@ noise. Sigma_i is alpha·I plus, for keys whose norm varies, a variance along mu
 
 The scores of one key for all queries are jointly Gaussian, so the simulation draws one small vector per key, never the
 key. The closed form conditions on the norms of the varying keys, for which it is exact, and takes the noise alpha of
-the other keys to second order; `_law` has the derivation, and returns the size of the term left out.
+the other keys to second order; `_law` has the derivation, and returns the typical size of the term left out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Law:
-    """The closed form: moments, the standard errors of their integration, and limits on what the approximation changes."""
+    """The closed form: moments, the standard errors of their integration, and the typical size of what the approximation
+    changes.
+    """
 
     moments: _Moments
     standard_error: _Moments
@@ -106,8 +108,13 @@ class _Design:
         """The largest distance between simulation and closed form beyond what the approximation explains, in standard
         errors of both.
         """
+        return self.furthest[0]
+
+    @property
+    def furthest(self) -> tuple[float, float, str]:
+        """The largest distance, the part of it that the approximation explains, and the quantity."""
         apart = []
-        for name in ("mean", "sd", "failures"):
+        for name, words in (("mean", "mean"), ("sd", "sd"), ("failures", "share failed")):
             one, other, error, integration, allowed = (
                 getattr(part, name)
                 for part in (
@@ -118,7 +125,8 @@ class _Design:
                     self.approximation,
                 )
             )
-            apart.append(max(abs(one - other) - allowed, 0.0) / max(float(np.hypot(error, integration)), 1e-12))
+            beyond = max(abs(one - other) - allowed, 0.0) / max(float(np.hypot(error, integration)), 1e-12)
+            apart.append((beyond, allowed, words))
         return max(apart)
 
 
@@ -186,12 +194,13 @@ class Noise:
 
     def _agreement(self) -> str:
         """Whether simulation and closed form agree, and how good the closed form is."""
-        apart = max(design.distance for design in self.designs)
-        left = max(max(design.approximation.mean, design.approximation.failures) for design in self.designs)
-        within = f"beyond the {number(left)} that the closed form leaves out (noise alpha to second order)"
-        if apart <= _FAR:
-            return f"simulation and closed form are at most {apart:.1f} standard errors apart, {within}"
-        return f"The closed form is off by {apart:.0f} standard errors, {within}: alpha is too large for it."
+        apart, allowed, words = max(design.furthest for design in self.designs)
+        holds = apart <= _FAR
+        return (
+            f"Simulation and closed form are {'at most ' * holds}{apart:.{int(holds)}f} standard errors apart ({words}), "
+            f"beyond the {number(allowed)} that the closed form typically leaves out (noise alpha to second order)"
+            f"{'' if holds else ': alpha is too large for it'}."
+        )
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
@@ -246,7 +255,7 @@ def noise(
     for name, count, fewest, most in (
         ("n", n, 2, 4096),
         ("samples", samples, 1000, 10**9),
-        ("heads", heads, 1, 64),
+        ("heads", heads, 2, 64),
         ("robust", robust, 0, 64),
         ("seed", seed, 0, 2**63),
     ):
@@ -264,11 +273,10 @@ def noise(
     keys = noisy(mu, chosen, alpha, varying, varies, scale)
     one = strength * mu[chosen].sum(axis=0)
     split = np.array([strength * mu[group].sum(axis=0) for group in _shares_of_heads(chosen, heads)])
-    plural = f"head{'s' * (heads > 1)}"
     designs = {
         "one head": one[None],
-        f"{heads} equal {plural}": np.tile(one, (heads, 1)),
-        f"{heads} split {plural}": split,
+        f"{heads} equal heads": np.tile(one, (heads, 1)),
+        f"{heads} split heads": split,
     }
     if robust:
         fitted = _fitted(keys, v, chosen, list(designs.values()), robust, seed)
@@ -386,9 +394,10 @@ def _law(keys: Keys, queries: Array, a: int, blended: int) -> _Law:
     over heads. With p = softmax of the other scores, L(z) = L + p·z + z'(diag p - pp')z/2 + ...: the linear term is
     Gaussian and kept, of the quadratic one its mean A_hh(1 - |p|²)/2 (which cannot exceed that of the largest z). So D is
     exact in the varying keys and in key a, and for two keys altogether. What is left out, R, has mean 0 and variance
-    A_hh² tr((diag p - pp')²)/2 to leading order; whatever A is, its size is at most 2 sqrt(A_hh) plus the mean. The
-    integral over norms and noise is a randomly shifted Richtmyer sequence with one coordinate for each, repeated for its
-    error.
+    A_hh² tr((diag p - pp')²)/2 to leading order; whatever A is, its root mean square is at most 2 sqrt(A_hh) plus the mean
+    of the largest z. `approximation` is what one such standard deviation changes: a typical size, not a limit; for the
+    shares, the share of weights within three of them of an edge. The integral over norms and noise is a randomly shifted
+    Richtmyer sequence with one coordinate for each, repeated for its error.
     """
     from scipy.special import expit, ndtri
 
@@ -437,7 +446,7 @@ def _law(keys: Keys, queries: Array, a: int, blended: int) -> _Law:
     return _Law(
         _moments(every, blended)[0],
         _Moments(*map(float, error)),
-        _Moments(rms, rms, near[0], near[1], near[2] + near[3]),
+        _Moments(rms, rms, near[0], near[1], min(near[2] + near[3], 1.0)),
         np.histogram(every, bins=BINS, range=(0, 1))[0] / every.size,
     )
 
