@@ -22,9 +22,18 @@ WRONG = {
 }
 
 CLASS = """
-import os, sys, time
+import os, stat, sys, time
 import torch
 from torch import nn
+
+def say(text):
+    for one in range(3, 64):
+        try:
+            if stat.S_ISFIFO(os.fstat(one).st_mode):
+                os.write(one, text.encode())
+        except OSError:
+            pass
+    os._exit(0)
 
 class Mine(nn.Module):
     def __init__(self, n_embd, n_head, block_size):
@@ -38,8 +47,13 @@ class Mine(nn.Module):
         {mean}
 """
 MEAN = "return v.cumsum(1) / (steps if padding is None else (~padding).cumsum(1)[..., None].clamp(min=1))"
+NOISE = 'import sys; print(\'{"verdict": "pass"}\'); sys.stdin.read()'  # neither is seen by the marking
 LINES = {
-    "noisy": ('print(\'{"verdict": "pass"}\'); sys.stdin.read()', MEAN),  # neither is seen by the marking
+    "mean": ("pass", MEAN),
+    "lists": ("say('[1]')", MEAN),
+    "forges": ('say(\'{"number": 0, "ended": "forged"}\')', MEAN),
+    "floods": ("say('[' * 2 * 10**6)", MEAN),
+    "nests": ("say('[' * 10**5)", MEAN),
     "leaks": ("pass", "return v.mean(1, keepdim=True).expand_as(v)"),
     "exits": ("os._exit(0)", MEAN),
     "leaves": ("sys.exit('x')", MEAN),
@@ -47,6 +61,11 @@ LINES = {
     "raises": ("raise RuntimeError('two\\nlines')", MEAN),
 }
 SAID = {
+    "mean": "(wanted: at most 1.4)",
+    "lists": "its answer cannot be read",
+    "forges": "forged",
+    "floods": "its answer cannot be read",
+    "nests": "its answer cannot be read",
     "leaks": "future: ",
     "exits": "exit code 0 before",
     "leaves": "SystemExit: x",
@@ -56,9 +75,15 @@ SAID = {
     "missing": "no file other.py",
     "outside": "outside of the folder",
     "nameless": "give a class in a file",
+    "null": "cannot be the name of a file",
     "hangs": "it takes more than 1 s",
 }
-NAMED = {"missing": "other.py:Mine", "outside": "../leaks/attention.py:Mine", "nameless": "dot"}
+NAMED = {
+    "missing": "other.py:Mine",
+    "outside": "../leaks/attention.py:Mine",
+    "nameless": "dot",
+    "null": "\\u0000.py:Mine",
+}
 SOON = '[[task]]\nname = "soon"\nask = "mechanism"\nseconds = 1\n'
 SHORTER = {
     "epochs = 20": "epochs = 1",
@@ -86,7 +111,14 @@ def run_notebook(folder: Path) -> None:
 
 
 def hand_in_classes(students: Path) -> None:
-    for name in ("noisy", *SAID):
+    shutil.copytree(students / "example", students / "noisy")
+    noisy = students / "noisy/attention.py"
+    noisy.write_text(noisy.read_text("utf-8").replace("batch, tokens", f"{NOISE}\n        batch, tokens", 1), "utf-8")
+    assert NOISE in noisy.read_text("utf-8")
+    (students / "noisy/answers.toml").write_text(
+        'attention = "attention.py:MyAttention"\nparameters = 3323392\n', "utf-8"
+    )
+    for name in SAID:
         (students / name).mkdir()
         task, named = "soon" if name == "hangs" else "attention", NAMED.get(name, "attention.py:Mine")
         (students / name / "answers.toml").write_text(f'{task} = "{named}"\nparameters = 3323392\n', "utf-8")

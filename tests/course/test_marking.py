@@ -6,6 +6,7 @@ import pytest
 
 from attnlab import cli
 from attnlab.course import mark
+from attnlab.course.answers import read_answers
 from attnlab.errors import UserError
 
 SHEET = """
@@ -63,6 +64,27 @@ def test_every_student_is_marked_whatever_the_others_wrote(course: Path) -> None
     assert "0 TOML files" in said["=cmd()"][""]
     assert said["broken-name"][""].startswith("let: ")
     assert list(said["binary"]) == [""]
+
+
+def test_a_dotted_folder_is_named_in_full_and_links_to_nothing_stop_nobody(course: Path) -> None:
+    (course / "students/j.doe").mkdir()
+    (course / "students/j.doe/answers.toml").write_text(RIGHT, "utf-8")
+    (course / "students/gone.toml").symlink_to("nowhere.toml")
+    (course / "students/g.one").symlink_to("nowhere")
+    (course / "students/loop.toml").symlink_to("loop.toml")
+    students = {one.name: one for one in mark(course / "sheet.toml", course / "students").students}
+    assert (students["j.doe"].points, students["right"].points) == (3, 3)
+    assert "there is no file" in students["gone"].notes[0]
+    assert "there is no file" in students["g.one"].notes[0]
+    assert "cannot be read" in students["loop"].notes[0]
+
+
+def test_rows_on_lines_of_their_own_are_no_headers(tmp_path: Path) -> None:
+    path = tmp_path / "ann.toml"
+    path.write_text("a = 1 +\nb = [\n[1],\n['[']\n] # [\nc = [\n[1],\n[2]\n]\nd = [1,\n[let]\nC = 10\n", "utf-8")
+    answers = read_answers("ann", path)
+    assert answers.given == {"b": [[1], ["["]], "c": [[1], [2]], "let": {"C": 10}}
+    assert set(answers.malformed) == {"a", "d"}
 
 
 def test_mistakes_are_counted_by_value(course: Path) -> None:

@@ -5,6 +5,7 @@ A file that is not TOML is read again statement by statement, so that one malfor
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ _NAME = r"""(?P<name>"[^"]*"|'[^']*'|[\w.-]+)"""
 _STATEMENT = re.compile(rf"\s*{_NAME}\s*=")
 _NOWHERE = "a line"  # that belongs to no task
 _HEADER = re.compile(rf"\s*\[\s*{_NAME}\s*\]\s*(#.*)?")
+_NO_BRACKETS = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|#.*""")  # strings and comments
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,14 @@ class Answers:
         """A file that the student hands in beside the answers."""
         if not isinstance(name, str) or not name.strip():
             raise UserError('give the name of a file in quotes, such as "birth.predictions"')
-        path = (self.folder / name).resolve()
+        try:
+            path = (self.folder / name).resolve()
+            is_file = path.is_file()
+        except (OSError, ValueError, RuntimeError):  # too long, a null byte, links in a circle
+            raise UserError(f"{inputs.shown(name)} cannot be the name of a file") from None
         if not path.is_relative_to(self.folder.resolve()):
             raise UserError(f"{inputs.shown(name)} is outside of the folder of the answers; put it beside them")
-        if not path.is_file():
+        if not is_file:
             raise UserError(f"there is no file {inputs.shown(name)} beside the answers")
         return path
 
@@ -51,17 +57,26 @@ def find_answers(places: Sequence[Path], sheet: Path) -> dict[str, Path]:
     for place in places:
         if place.is_dir():
             inside = sorted(one for one in place.iterdir() if not one.name.startswith((".", "__")))
-            students = [one for one in inside if one.is_dir() or one.suffix.lower() == ".toml"]
-            students = [one for one in students if not one.samefile(sheet)]
+            students = [one for one in inside if one.is_dir() or _is_toml(one) or _is_dangling(one)]
+            students = [one for one in students if os.path.realpath(one) != os.path.realpath(sheet)]
             if not students:
                 raise DataError(f"{place} has no answers; put one TOML file or one folder per student into it")
             found += students
-        elif place.exists():
+        elif place.exists() or _is_dangling(place):
             found.append(place)
         else:
             raise DataError(f"there is no file {inputs.shown(place)}; give answer files, or a folder of them")
-    names = Counter(one.stem for one in found)
-    return {one.stem if names[one.stem] == 1 else str(one): one for one in found}
+    labels = [one.name if one.is_dir() or not _is_toml(one) else one.stem for one in found]
+    count = Counter(labels)
+    return {label if count[label] == 1 else str(one): one for label, one in zip(labels, found, strict=True)}
+
+
+def _is_toml(path: Path) -> bool:
+    return path.suffix.lower() == ".toml"
+
+
+def _is_dangling(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
 
 
 def read_answers(student: str, path: Path) -> Answers:
@@ -95,11 +110,17 @@ def _answer_file(folder: Path) -> Path:
 
 def _parts(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The statements of a file, each with the header it stands under, and on its own line."""
-    header, first = "", 0
+    header, first, depth = "", 0, 0
     for number, line in enumerate([*lines, "[end]"]):
-        if (is_header := _HEADER.fullmatch(line)) or _STATEMENT.match(line):
+        named = _HEADER.fullmatch(line)
+        # Within brackets [2] is a row; [let] is none, and there a bracket was not closed.
+        is_header = named is not None and (depth <= 0 or named["name"][0].isalpha())
+        if is_header or _STATEMENT.match(line):
             yield header, "\n" * first + "\n".join(lines[first:number])
             header, first = (line, number + 1) if is_header else (header, number)
+            depth = 0
+        code = _NO_BRACKETS.sub("", line)
+        depth += code.count("[") - code.count("]")
 
 
 def _read_parts(text: str, path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -28,6 +28,7 @@ from attnlab.errors import UserError, one_line
 from attnlab.machine import end_with_parent, memory_held, retain_freed_memory
 
 _LARGEST_FILE = 2**28  # bytes that a child may write to a file
+_LONGEST_ANSWER = 10**6  # bytes that are read of what a child writes
 _ROUNDS = 7
 _Found = dict[str, Any]
 
@@ -131,7 +132,7 @@ class _Child:
     said: bytes = b""
 
     def end(self) -> _Found:
-        """Kill it and all that it started, and return what it found or how it ended."""
+        """Kill it and its process group, and return what it found or how it ended."""
         late = time.monotonic() >= self.deadline
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -139,17 +140,23 @@ class _Child:
         os.close(self.reader)
         shutil.rmtree(self.folder, ignore_errors=True)
         try:
-            found = json.loads(self.said)
+            found = json.loads(self.said) if len(self.said) <= _LONGEST_ANSWER else None
         except ValueError:
             found = {"ended": self._how(status, late)}
-        return {"number": self.number, **found}
+        except RecursionError:
+            found = None
+        if not isinstance(found, dict):
+            found = {"ended": "its answer cannot be read"}
+        return {**found, "number": self.number}
 
     def _how(self, status: int, late: bool) -> str:
         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         if late:
             return f"it takes more than {self.job.seconds:g} s"
         if by in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
-            return f"it ended by {signal.Signals(by).name}, probably for want of memory ({self.job.memory / 1e9:g} GB)"
+            return (
+                f"it ended by {signal.Signals(by).name}, probably because memory ran out ({self.job.memory / 1e9:g} GB)"
+            )
         how = f"by {signal.Signals(by).name}" if by is not None else f"with exit code {os.WEXITSTATUS(status)}"
         return f"it ended {how} before it was measured"
 
@@ -182,7 +189,7 @@ def _work(jobs: Sequence[Job], workers: int, out: int) -> None:
         for child in list(running.values()):
             data = os.read(child.reader, 2**16) if child.reader in ready else None
             child.said += data or b""
-            if data == b"" or time.monotonic() >= child.deadline:
+            if data == b"" or len(child.said) > _LONGEST_ANSWER or time.monotonic() >= child.deadline:
                 del running[child.reader]
                 os.write(out, json.dumps(child.end()).encode() + b"\n")
 

@@ -164,7 +164,7 @@ class Mechanism:
         """Judge what was measured."""
         found = self.found[self.job_of(answer, answers)]
         if "ended" in found:
-            return Outcome(self.name, False, 0.0, self.points, found["ended"])
+            return Outcome(self.name, False, 0.0, self.points, str(found["ended"]))
         if found["verdict"] != "pass":
             faults = "; ".join(f"{check}: {says}" for check, says in found["faults"].items())
             said = f"the verdict of the audit is '{found['verdict']}': {faults}"

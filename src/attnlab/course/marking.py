@@ -223,8 +223,8 @@ def _run_classes(
                 jobs[task.job_of(answers.given.get(task.name), answers)] = None
     if jobs and not trust_code:
         raise UntrustedCode(
-            f"'{tasks[0].name}' asks for classes, and {len(jobs)} of students would be run: read them, then add"
-            " --trust-code (Python: trust_code=True)"
+            f"'{tasks[0].name}' asks for classes, which would run {len(jobs)} classes written by students: read them,"
+            " then add --trust-code (Python: trust_code=True)"
         )
     found = classes.run(list(jobs), cores(), tell)
     for task in tasks:
