@@ -58,7 +58,7 @@ LINES = {
     "exits": ("os._exit(0)", MEAN),
     "leaves": ("sys.exit('x')", MEAN),
     "eats": ("torch.zeros(10**9)", MEAN),
-    "raises": ("raise RuntimeError('two\\nlines')", MEAN),
+    "raises": ("raise RuntimeError('two\\nlines\\ud800')", MEAN),
 }
 SAID = {
     "mean": "(wanted: at most 1.4)",
@@ -152,6 +152,7 @@ def test_a_new_course_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shutil.rmtree(tmp_path / "state")
 
     marks = mark(course / "sheet.toml", course / "students", trust_code=True)
+    assert json.dumps(marks.to_dict(), ensure_ascii=False).encode()  # what a class raises can be written
     points = {one.name: one.points for one in marks.students}
     assert (points["example"], points["wrong"], points["unfilled"]) == (11, 0, 0), marks.to_dict()
     passed = {

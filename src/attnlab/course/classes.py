@@ -121,6 +121,11 @@ def _too_big(job: Job) -> str:
 # The server
 
 
+def _encodable(found: Any) -> Any:
+    """Replace the halves of surrogate pairs, which no report could be written with."""
+    return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+
+
 @dataclass
 class _Child:
     number: int
@@ -140,7 +145,7 @@ class _Child:
         os.close(self.reader)
         shutil.rmtree(self.folder, ignore_errors=True)
         try:
-            found = json.loads(self.said) if len(self.said) <= _LONGEST_ANSWER else None
+            found = _encodable(json.loads(self.said)) if len(self.said) <= _LONGEST_ANSWER else None
         except ValueError:
             found = {"ended": self._how(status, late)}
         except RecursionError:
