@@ -7,6 +7,7 @@ from jaxtyping import install_import_hook
 install_import_hook(["attnlab.ops", "attnlab.mechanisms", "attnlab.model", "attnlab.optim"], "beartype.beartype")
 
 import os  # noqa: E402
+import signal  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -16,6 +17,10 @@ import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from attnlab.config import RunConfig, resolve  # noqa: E402
+
+# A script that starts the tests in its background makes them ignore Ctrl-C, and all that they start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Busy machines are slow, and a submission is judged on the same examples each time; elsewhere new ones are drawn.
 settings.register_profile("attnlab", deadline=None, derandomize="CI" in os.environ)
