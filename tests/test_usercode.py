@@ -144,7 +144,17 @@ SHOWING: dict[str, list[list[str]]] = {
     "runs show": [["runs", "show", one] for one in ("run", "old", "stopped", "compared")],
 }
 OTHERS = {
-    *("bench", "check", "classify", "corpus export", "corpus find", "corpus show", "encoder fill", "encoder pretrain"),
+    *(
+        "bench",
+        "check",
+        "classify",
+        "course new",
+        "corpus export",
+        "corpus find",
+        "corpus show",
+        "encoder fill",
+        "encoder pretrain",
+    ),
     *("mechanisms", "params", "pretrain", "settings", "run", "run recall", "run trust", "run why"),
     *("run additive-vs-dot", "run shared-projections", "run masking", "run efficient", "run reports", "score"),
 }

@@ -131,7 +131,7 @@ def test_lengths_splitting_and_the_time_of_attention_are_shown(comparison: Resul
     made = document(comparison)
     text = as_markdown(made)
     assert "additive written out takes 6.000 times as long as dot and keeps 61.0 MB instead of 1.0 kB" in text
-    assert "Fused, where pairs stay in the cache, it takes 1.500 times as long." in text
+    assert "Fused, it takes 1.500 times as long." in text
     assert "split at spaces only" in text
     assert "12 words unknown" in text
     (lengths,) = (one for one in made.blocks() if isinstance(one, Chart) and one.x.label == "words")
