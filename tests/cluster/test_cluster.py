@@ -115,12 +115,13 @@ def cluster() -> Iterator[str]:
         head = subprocess.Popen(
             [program, "start", "--head", "--block", *where, *size, f"--temp-dir={folder}"], stdout=subprocess.DEVNULL
         )
-        for _ in range(300):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", client)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"ray://127.0.0.1:{client}"
+        address = f"ray://127.0.0.1:{client}"
+        connecting = [sys.executable, "-c", f"import ray; ray.init('{address}', log_to_driver=False)"]
+        for _ in range(5):  # its port is open before it can serve anybody
+            if subprocess.run(connecting, capture_output=True, timeout=120).returncode == 0:
+                break
+            time.sleep(2)
+        yield address
         head.terminate()
         head.wait(30)
 
