@@ -5,7 +5,7 @@ The command line reads their names and help at start-up: modules that need torch
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnlab.config import Settings, merge
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A predefined comparison; `given` are settings in addition to those of the task."""
+    """A predefined comparison."""
 
     help: str
     title: str
     question: str
     specimens: tuple[str, ...]
     task: str
-    given: Settings = field(default_factory=dict)
     preset: str | None = None
     world: str | None = None  # built-in people, unless they are those of the task
     seeds: int | None = None  # unless as many as in every comparison
 
 
-# The training of the course reports: sentences padded to 100 tokens, in batches of 32 drawn with replacement.
+# Comparisons on sentences train as the course reports did: padded to 100 tokens, in batches of 32 drawn with replacement.
 _AS_REPORTED = {"task": {"options": {"padded": True, "replacement": True}}, "train": {"rows_per_batch": 32}}
 
 # Published in the course reports: single runs on the training sentences with this checksum.
@@ -72,7 +71,6 @@ READY = {
         "The course reports found a lower perplexity if later words get weight zero after the softmax. Is it better?",
         ("dot", "zero_mask"),
         "words",
-        _AS_REPORTED,
     ),
     "efficient": _Ready(
         "Compare what every mechanism remembers, with its time and memory.",
@@ -103,11 +101,10 @@ def _published(study: _Ready, data: Data) -> tuple[dict[str, Any], ...]:
 
     if data.corpus is None or corpora.load_corpus(data.corpus).sha256 != NEWS:
         return ()
-    source = "course reports, one run each"
-    if study.given != _AS_REPORTED:
-        source += ", in padded batches of 32 drawn with replacement; ours are batched by length"
     names = [name for name in study.specimens if name in PUBLISHED]
-    return tuple({"name": name, "values": PUBLISHED[name], "source": source} for name in names)
+    return tuple(
+        {"name": name, "values": PUBLISHED[name], "source": "course reports, one run each"} for name in names
+    )
 
 
 def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, **asked: Any) -> Plan:
@@ -125,7 +122,7 @@ def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, *
     return make_plan(
         one.specimens or sound_mechanisms(),
         task=one.task,
-        given=merge(one.given, given),
+        given=merge(_AS_REPORTED if one.task == "words" else {}, given),
         data=data if own or quick else usual,
         quick=quick,
         study=name,

@@ -97,7 +97,9 @@ def test_published_figures_stand_beside_those_of_the_same_corpus_only(
     data = Data(corpus=str(news), dev=str(other))
     plan = ready.ready_plan("masking", data, given={})
     assert [one["values"] for one in plan.theirs] == [ready.PUBLISHED[name] for name in ("dot", "zero_mask")]
-    assert "batched by length" in ready.ready_plan("additive-vs-dot", data, given={}).theirs[0]["source"]
+    additive = ready.ready_plan("additive-vs-dot", data, given={})
+    assert [one["name"] for one in additive.theirs] == ["dot", "additive"]
+    assert additive.specimens[1].settings(0).train.rows_per_batch == 32  # trained as reported
     assert ready.ready_plan("masking", Data(corpus=str(other), dev=str(news)), given={}).theirs == ()
     assert ready.ready_plan("masking", data, given={"train": {"lr": 1.0}}).theirs == ()
     assert ready.ready_plan("masking", Data(), given={}).theirs == ()
