@@ -24,6 +24,7 @@ from attnlab.report.document import Chart, Document, Head, Heads, HeatMap
 from attnlab.report.words import visible
 
 _SCRIPTS = ("page.js", "tables.js", "curves.js")
+_ENHANCEMENTS = "const enhancements = [enhanceHeads, enhanceTables, enhanceCurves];\n"
 _SHADING = Shading(power=0.5)  # of attention weights
 
 
@@ -130,11 +131,26 @@ def _templates() -> Environment:
     return environment
 
 
+def style() -> str:
+    """The style sheet of reports."""
+    return _templates().get_template("page.css").render()
+
+
+def script() -> str:
+    """The script of reports: functions that make a part of the page interactive, listed in `enhancements`."""
+    return "".join(_templates().get_template(name).render() for name in _SCRIPTS) + _ENHANCEMENTS
+
+
+def as_fragment(document: Document) -> str:
+    """The content of the page alone, for a page that has style and script."""
+    return _templates().get_template("body.html.j2").render(document=document).strip()
+
+
 def as_html(document: Document) -> str:
     """The whole page; its scripts are one, whose digest is all that the browser is told to trust."""
-    script = "".join(_templates().get_template(name).render() for name in _SCRIPTS)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    context = {"document": document, "script": Markup(script), "script_digest": digest, "version": __version__}
+    whole = f"{script()}enhancements.forEach((enhance) => enhance(document));\n"
+    digest = base64.b64encode(hashlib.sha256(whole.encode()).digest()).decode()
+    context = {"document": document, "script": Markup(whole), "script_digest": digest, "version": __version__}
     return _templates().get_template("document.html.j2").render(context).lstrip()
 
 

@@ -1,5 +1,5 @@
 // Curves show their values at the pointer or with the arrow keys; the legend hides and shows them.
-(() => {
+const enhanceCurves = (root) => {
   const made = (chart, name, attributes) => {
     const one = document.createElementNS(chart.namespaceURI, name);
     Object.entries(attributes).forEach(([key, value]) => one.setAttribute(key, value));
@@ -14,7 +14,7 @@
     return best;
   };
 
-  document.querySelectorAll("figure.curves").forEach((figure) => {
+  root.querySelectorAll("figure.curves").forEach((figure) => {
     const { x: unit, series } = JSON.parse(figure.querySelector("script").textContent);
     const hidden = new Set();
     const charts = [...figure.querySelectorAll("svg")];
@@ -125,4 +125,4 @@
     const help = figure.querySelector(".help");
     if (help) help.hidden = false;
   });
-})();
+};

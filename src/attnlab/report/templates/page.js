@@ -1,18 +1,19 @@
 // Tooltips on the map of a head; folded parts are opened for printing. The page is readable without it.
-(() => {
-  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
-  const stored = document.getElementById("attention-data");
-  const tip = document.querySelector(".tip");
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+
+const enhanceHeads = (root) => {
+  const stored = root.querySelector("#attention-data");
+  const tip = root.querySelector(".tip");
   if (!stored || !tip) return;
   const { tokens, heads } = JSON.parse(stored.textContent);
-  const draw = document.querySelector(".panels .draw");
+  const draw = root.querySelector(".panels .draw");
   const frame = draw.querySelector(".frame");
-  const strip = document.querySelector(".strip");
+  const strip = root.querySelector(".strip");
   const rest = "Point at a cell to read its weight.";
   let shown = tokens.length - 1; // the row that the strip shows
 
-  const chosen = () => document.querySelector(".pick:checked").id.slice("pick-".length);
-  const verb = () => document.querySelector(`.panels p[data-head="${chosen()}"]`).dataset.verb;
+  const chosen = () => root.querySelector(".pick:checked").id.slice("pick-".length);
+  const verb = () => root.querySelector(`.panels p[data-head="${chosen()}"]`).dataset.verb;
   const weight = (row, column) => (heads[chosen()][row][column] ?? 0) / 1000;
 
   // The text shaded by the weights of one row.
@@ -45,6 +46,6 @@
     const row = [...strip.querySelectorAll("span")].indexOf(event.target);
     if (row >= 0) shade(row);
   });
-  document.querySelectorAll(".pick").forEach((one) => one.addEventListener("change", () => shade(shown)));
+  root.querySelectorAll(".pick").forEach((one) => one.addEventListener("change", () => shade(shown)));
   shade(shown);
-})();
+};

@@ -1,5 +1,5 @@
 // Headings that sort their table: ascending, descending, and back to the original order. The table is complete without it.
-(() => {
+const enhanceTables = (root) => {
   const turned = { ascending: "descending", descending: "ascending" };
   const key = (row, column, numbers) => {
     const given = row.cells[column].dataset.value ?? "";
@@ -11,7 +11,7 @@
     return Number.isNaN(one) || Number.isNaN(other) ? Number.isNaN(one) - Number.isNaN(other) : one - other;
   };
 
-  document.querySelectorAll("table.sortable").forEach((table) => {
+  root.querySelectorAll("table.sortable").forEach((table) => {
     const body = table.tBodies[0];
     const rows = [...body.rows];
     const headings = [...table.tHead.rows[0].cells];
@@ -39,4 +39,4 @@
       });
     });
   });
-})();
+};
