@@ -119,8 +119,9 @@ def write(path: Path, releases: dict[str, tuple[str, str]]) -> None:
 def main() -> None:
     """Locks everything, then what a run needs under the same versions, then the tools that have their own environment."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    run = project["project"]["dependencies"] + project["build-system"]["requires"]
-    extras = [name for extra in project["project"]["optional-dependencies"].values() for name in extra]
+    optional = project["project"]["optional-dependencies"]
+    run = project["project"]["dependencies"] + optional["serve"] + project["build-system"]["requires"]
+    extras = [name for extra in optional.values() for name in extra]
     torch = pins(LOCKS / "torch.txt")
     known = {name: [] if "--upgrade" in sys.argv else pins(LOCKS / f"{name}.txt") for name in ("all", "tools")}
     write(LOCKS / "all.txt", resolve(run + extras, torch + known["all"]) | resolve(ALONE, known["all"], "--no-deps"))

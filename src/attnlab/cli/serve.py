@@ -1,0 +1,36 @@
+"""The command that serves the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from attnlab.cli import options as opt
+from attnlab.cli.common import HELP, app, say
+from attnlab.cli.options import about
+from attnlab.errors import UserError
+
+
+@app.command(group=HELP)
+def serve(
+    root: Annotated[Path, about("Folder of runs.")] = Path("runs"),
+    /,
+    *,
+    host: Annotated[str, about("Address to bind to.")] = "127.0.0.1",
+    port: Annotated[opt.Whole, about("Port; 0 takes a free one.")] = 8642,
+    browser: Annotated[bool, about("Open the page in the browser.")] = False,
+    trust_code: opt.TrustCode = False,
+    allow_code: Annotated[bool, about("Allow the page to run pasted code, in processes with limits.")] = False,
+) -> None:
+    """Serve the page: design attention, ask models, see runs and mechanisms, start studies.
+
+    Prints a link with a token; whoever has it may use the page with your permissions. Ctrl-C ends it.
+    Needs FastAPI and uvicorn: pip install 'attnlab[serve]'.
+    """
+    try:
+        from attnlab.serve.server import run
+    except ModuleNotFoundError as error:
+        raise UserError(f"the page needs {error.name}: pip install 'attnlab[serve]'") from None
+    from attnlab.serve.lab import Options
+
+    run(Options(root, trust_code, allow_code), host, port, say, browser=browser)

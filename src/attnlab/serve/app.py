@@ -1,0 +1,93 @@
+"""The application: the routes of every view under /api, and the files of the page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import HTMLResponse, Response
+from starlette.middleware import Middleware
+
+from attnlab import __version__
+from attnlab.report.html import script, style
+from attnlab.serve import ask, design, mechanisms, runs, start
+from attnlab.serve.access import Access, Guard
+from attnlab.serve.lab import PROBLEMS, Lab, NotFound, Options, install_errors
+
+VIEWS = ("design", "ask", "runs", "mechanisms", "start")
+_STATIC = resources.files("attnlab.serve").joinpath("static")
+_TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
+_page = APIRouter(include_in_schema=False)
+
+
+def create_app(options: Options, access: Access | None = None) -> FastAPI:
+    """The application; without `access` it lets everyone in, which is for tests of single routes only."""
+    lab = Lab(options)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        lab.close()
+
+    app = FastAPI(
+        title="attnlab",
+        version=__version__,
+        docs_url=None,  # its scripts would come from elsewhere
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        lifespan=lifespan,
+        middleware=[Middleware(Guard, access=access)] if access else [],
+        responses=PROBLEMS,
+    )
+    app.state.lab = lab
+    install_errors(app)
+    for view in (design, ask, runs, mechanisms, start):
+        app.include_router(view.router, prefix="/api")
+    app.include_router(_page)
+    return app
+
+
+@_page.get("/")
+@_page.get("/{view}")
+@_page.get("/runs/{rest:path}")
+def page(view: str = "design", rest: str = "") -> HTMLResponse:
+    """The page, whatever it shows: it reads its address."""
+    if view == "favicon.ico":
+        return HTMLResponse(_read("icon.svg"), media_type="image/svg+xml")
+    if view not in VIEWS and not rest:
+        raise NotFound(f"there is no page {view!r}: the views are {', '.join(VIEWS)}")
+    return HTMLResponse(_read("index.html"))
+
+
+@_page.get("/static/report.js")
+def report_script() -> Response:
+    """The script of reports as a module."""
+    return Response(script() + "export { enhancements };\n", media_type=_TYPES["js"])
+
+
+@_page.get("/static/report.css")
+def report_style() -> Response:
+    """The style of reports, which that of the page is based on."""
+    return Response(style(), media_type=_TYPES["css"])
+
+
+@_page.get("/static/{path:path}")
+def static(path: str) -> Response:
+    """A file of the page."""
+    kind = _TYPES.get(path.rpartition(".")[2])
+    if kind is None:
+        raise NotFound(f"there is no file {path!r}")
+    return Response(_read(path), media_type=kind, headers={"cache-control": "no-cache"})
+
+
+def _read(path: str) -> str:
+    """The text of a file of the page."""
+    parts = path.split("/")
+    try:
+        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+            raise OSError
+        return _STATIC.joinpath(*parts).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise NotFound(f"there is no file {path!r}") from None

@@ -1,0 +1,164 @@
+"""What the routes share: the folder of runs, the workers, the options of this start, and errors as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from attnlab.errors import AttnlabError, one_line
+from attnlab.serve.worker import Busy, TimeLimit, Worker
+
+_POLL = 0.25  # seconds between looks at whether a client is still there
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the server was started: the folder of runs, and whether code of runs and of visitors may be executed."""
+
+    root: Path = Path("runs")
+    trust_code: bool = False
+    allow_code: bool = False
+
+
+class NotFound(AttnlabError):
+    """What was asked for does not exist."""
+
+
+class Forbidden(AttnlabError):
+    """It may not be done with the options of this start."""
+
+
+class Problem(BaseModel):
+    """Why a request was refused, in one line."""
+
+    error: str
+
+
+# What every route may answer, for the OpenAPI document.
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": words}
+    for status, words in {
+        403: "No access.",
+        404: "Not found.",
+        413: "The request is too long.",
+        422: "The request is invalid.",
+        429: "Too many requests at a time.",
+        504: "It took too long.",
+    }.items()
+}
+_STATUS: tuple[tuple[type[AttnlabError], int], ...] = (
+    (NotFound, 404),
+    (Forbidden, 403),
+    (Busy, 429),
+    (TimeLimit, 504),
+    (AttnlabError, 422),
+)
+
+
+@dataclass
+class Lab:
+    """The state of a server."""
+
+    options: Options
+    models: Worker = field(default_factory=Worker)  # holds the model that was asked last
+    solver: Worker = field(default_factory=Worker)
+
+    def folder(self, name: str) -> Path:
+        """The folder of a run or study by its path below the folder of runs; anything else is not found."""
+        root = self.options.root.resolve()
+        try:
+            path = (root / name).resolve()
+            known = path != root and path.is_relative_to(root) and path.is_dir()
+        except (OSError, ValueError):  # too long, or with a null byte
+            known = False
+        if not known or any(part.startswith(".") for part in Path(name).parts):
+            raise NotFound(f"there is no run {name!r}: the list of runs shows those of this folder")
+        return path
+
+    def close(self) -> None:
+        """End the workers."""
+        self.models.close()
+        self.solver.close()
+
+
+def lab_of(request: Request) -> Lab:
+    """The state of the server that got a request."""
+    return request.app.state.lab
+
+
+TheLab = Annotated[Lab, Depends(lab_of)]
+
+
+async def connected(
+    request: Request, worker: Worker, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0
+) -> Any:
+    """The value of a task; it is ended when the client goes away."""
+    running = asyncio.ensure_future(worker.run(task, *arguments, timeout=timeout))
+    try:
+        while not running.done():
+            await asyncio.wait({running}, timeout=_POLL)
+            if not running.done() and await request.is_disconnected():
+                break
+        if running.done():
+            return running.result()
+        raise AttnlabError("the client went away")
+    finally:
+        running.cancel()
+
+
+def as_lines(values: AsyncIterator[Any]) -> StreamingResponse:
+    """An answer of one line of JSON per value; an error is the last line."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            async for value in values:
+                yield _line(value)
+        except AttnlabError as error:
+            yield _line({"error": str(error), "status": _status_of(error)})
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+
+
+def _status_of(error: AttnlabError) -> int:
+    return next(status for kind, status in _STATUS if isinstance(error, kind))
+
+
+def _problem(status: int, message: str) -> JSONResponse:
+    headers = {"retry-after": "1"} if status == 429 else None
+    return JSONResponse({"error": message.encode("utf-8", "replace").decode()}, status, headers)
+
+
+def install_errors(app: FastAPI) -> None:
+    """Have every error answered by one line of JSON."""
+
+    @app.exception_handler(AttnlabError)
+    async def refused(_: Request, error: AttnlabError) -> JSONResponse:
+        return _problem(_status_of(error), str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+        return _problem(422, f"{where}: {first['msg']}" if where else str(first["msg"]))
+
+    @app.exception_handler(HTTPException)
+    async def failed(_: Request, error: HTTPException) -> JSONResponse:
+        return _problem(error.status_code, str(error.detail))
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+        return _problem(500, f"an error of attnlab itself: {one_line(error)}")

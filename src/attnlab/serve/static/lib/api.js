@@ -1,0 +1,85 @@
+// Requests to the server. Errors have one line for the user.
+
+export class ApiError extends Error {
+  /** @param {string} message @param {number} status */
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** @param {Response} response */
+const refused = async (response) => {
+  const { error } = await response.json().catch(() => ({ error: "" }));
+  return new ApiError(error || `The server answered ${response.status}.`, response.status);
+};
+
+/**
+ * @param {string} path
+ * @param {RequestInit} [options]
+ */
+const send = async (path, options = {}) => {
+  let response;
+  try {
+    response = await fetch(`/api/${path}`, { credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error instanceof DOMException) throw error;
+    throw new ApiError("The server does not answer: is `attnlab serve` still running?", 0);
+  }
+  if (!response.ok) throw await refused(response);
+  return response;
+};
+
+/** @param {unknown} body @param {AbortSignal} [signal] @returns {RequestInit} */
+const posted = (body, signal) => ({
+  method: "POST",
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+  signal,
+});
+
+/** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
+export const get = async (path, signal) => (await send(path, { signal })).json();
+
+/** @param {string} path @param {AbortSignal} [signal] */
+export const getText = async (path, signal) => (await send(path, { signal })).text();
+
+/** @param {string} path @param {unknown} body @param {AbortSignal} [signal] @returns {Promise<any>} */
+export const post = async (path, body, signal) => (await send(path, posted(body, signal))).json();
+
+/**
+ * Posts, and calls `receive` with every line of the answer as it arrives.
+ * @param {string} path
+ * @param {unknown} body
+ * @param {(value: any) => void} receive
+ * @param {AbortSignal} [signal]
+ */
+export const stream = async (path, body, receive, signal) => {
+  const response = await send(path, posted(body, signal));
+  const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    rest += decoder.decode(value, { stream: !done });
+    const lines = rest.split("\n");
+    rest = lines.pop() ?? "";
+    for (const line of lines) {
+      const item = JSON.parse(line);
+      if (item && typeof item === "object" && "error" in item && "status" in item) throw new ApiError(item.error, item.status);
+      receive(item);
+    }
+    if (done) return;
+  }
+};
+
+/**
+ * Calls `receive` with every server-sent event; returns what ends it.
+ * @param {string} path
+ * @param {(value: any) => void} receive
+ */
+export const events = (path, receive) => {
+  const source = new EventSource(`/api/${path}`);
+  source.onmessage = (event) => receive(JSON.parse(event.data));
+  return () => source.close();
+};

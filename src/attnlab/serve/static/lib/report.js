@@ -1,0 +1,125 @@
+// Reports: fragments that the server renders, made interactive, with export of every chart and table.
+import { enhancements } from "../report.js";
+import { h, fragment } from "./dom.js";
+
+/**
+ * Saves a file in the browser.
+ * @param {Blob} content
+ * @param {string} name
+ */
+export const save = (content, name) => {
+  const link = h("a", { href: URL.createObjectURL(content), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+};
+
+// What a drawing takes from the style sheet, written into a copy of it, so that it looks the same elsewhere.
+const KEPT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "fill-opacity", "opacity",
+  "font-size", "font-family", "font-weight", "text-anchor", "paint-order", "visibility", "display"];
+
+/** @param {SVGSVGElement} chart */
+export const standalone = (chart) => {
+  const copy = /** @type {SVGSVGElement} */ (chart.cloneNode(true));
+  const originals = [chart, ...chart.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((one, number) => {
+    const style = getComputedStyle(originals[number]);
+    for (const name of KEPT) {
+      const value = style.getPropertyValue(name);
+      if (value) one.setAttribute(name, value);
+    }
+    one.removeAttribute("class");
+  });
+  const box = chart.viewBox.baseVal;
+  const paper = document.createElementNS(chart.namespaceURI, "rect");
+  for (const [name, value] of Object.entries({ x: box.x, y: box.y, width: box.width, height: box.height, fill: getComputedStyle(document.body).backgroundColor })) {
+    paper.setAttribute(name, String(value));
+  }
+  copy.prepend(paper);
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", String(box.width));
+  copy.setAttribute("height", String(box.height));
+  return new XMLSerializer().serializeToString(copy);
+};
+
+/**
+ * @param {SVGSVGElement} chart
+ * @param {number} [scale]
+ * @returns {Promise<Blob>}
+ */
+export const asPng = (chart, scale = 2) =>
+  new Promise((resolve, reject) => {
+    const { width, height } = chart.viewBox.baseVal;
+    const image = new Image();
+    image.onload = () => {
+      const canvas = h("canvas", { width: width * scale, height: height * scale });
+      const context = canvas.getContext("2d");
+      context?.drawImage(image, 0, 0, canvas.width, canvas.height);
+      canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the picture is too large"))));
+    };
+    image.onerror = () => reject(new Error("the chart cannot be drawn"));
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(standalone(chart))}`;
+  });
+
+/** @param {HTMLTableElement} table */
+const cells = (table) =>
+  [...table.rows].map((row) => [...row.cells].map((cell) => (cell.innerText ?? cell.textContent ?? "").replace(/\s+/g, " ").trim()));
+
+/** @param {HTMLTableElement} table */
+export const asCsv = (table) => {
+  // A spreadsheet would run a text that starts like a formula.
+  const safe = (/** @type {string} */ text) => (/^[=+@\t\r]|^-(?!\d)/.test(text) ? `'${text}` : text);
+  const quoted = (/** @type {string} */ text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  return cells(table).map((row) => row.map((text) => quoted(safe(text))).join(",")).join("\r\n") + "\r\n";
+};
+
+/** @param {HTMLTableElement} table */
+export const asLatex = (table) => {
+  /** @type {Record<string, string>} */
+  const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "−": "$-$" };
+  const escaped = (/** @type {string} */ text) => text.replace(/[\\&%$#_{}~^−]/g, (letter) => special[letter] ?? `\\${letter}`);
+  const [head, ...body] = cells(table).map((row) => row.map(escaped).join(" & ") + " \\\\");
+  const columns = "l" + "r".repeat(Math.max(0, (table.rows[0]?.cells.length ?? 1) - 1));
+  return ["\\begin{tabular}{" + columns + "}", "\\toprule", head, "\\midrule", ...body, "\\bottomrule", "\\end{tabular}", ""].join("\n");
+};
+
+/** @param {string} title */
+const fileName = (title) => title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 60) || "attnlab";
+
+/** @param {string} label @param {[string, () => void][]} choices */
+const buttons = (label, choices) =>
+  h("div", { class: "export", role: "group", "aria-label": label }, choices.map(([name, act]) => h("button", { type: "button", onclick: act }, name)));
+
+/**
+ * Adds buttons that export every chart and table below an element.
+ * @param {Element} root
+ */
+export const addExports = (root) => {
+  root.querySelectorAll("figure").forEach((figure) => {
+    const chart = figure.querySelector("svg.chart");
+    if (!(chart instanceof SVGSVGElement)) return;
+    const title = figure.querySelector("figcaption")?.textContent ?? "chart";
+    figure.append(buttons(`Export: ${title}`, [
+      ["SVG", () => save(new Blob([standalone(chart)], { type: "image/svg+xml" }), `${fileName(title)}.svg`)],
+      ["PNG", async () => save(await asPng(chart), `${fileName(title)}.png`)],
+    ]));
+  });
+  root.querySelectorAll("table").forEach((table) => {
+    if (table.closest(".no-export")) return;
+    const title = table.caption?.textContent ?? "table";
+    (table.closest(".scroll") ?? table).after(buttons(`Export: ${title}`, [
+      ["CSV", () => save(new Blob([asCsv(table)], { type: "text/csv" }), `${fileName(title)}.csv`)],
+      ["LaTeX", () => save(new Blob([asLatex(table)], { type: "text/x-tex" }), `${fileName(title)}.tex`)],
+    ]));
+  });
+};
+
+/**
+ * Shows a fragment of a report in an element, in place of what it held.
+ * @param {Element} root
+ * @param {string} markup
+ */
+export const showReport = (root, markup) => {
+  root.replaceChildren(fragment(markup));
+  for (const enhance of enhancements) enhance(root);
+  addExports(root);
+};

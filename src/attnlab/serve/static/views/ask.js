@@ -1,0 +1,8 @@
+import { h } from "../lib/dom.js";
+
+export const title = "Ask";
+
+/** @param {HTMLElement} root */
+export const mount = (root) => {
+  root.append(h("h1", {}, title));
+};

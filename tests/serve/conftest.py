@@ -1,0 +1,83 @@
+"""Real runs, a server of them, and a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Served, serving
+
+from attnlab.cli import main
+from attnlab.serve.lab import Options
+
+_TINY = (
+    "--preset",
+    "quick",
+    "--train.epochs",
+    "12",
+    "--model.n_embd",
+    "64",
+    "--model.n_layer",
+    "2",
+    "--model.n_head",
+    "2",
+)
+
+
+@pytest.fixture(scope="session")
+def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a real study of a very small model."""
+    root = tmp_path_factory.mktemp("served") / "runs"
+    data = ("--corpus", "people:60", "--facts", "people:60:train", "--exam", "people:60:test")
+    main(["run", "recall", *data, *_TINY, "--out", str(root / "recall-1")])
+    return root
+
+
+@pytest.fixture(scope="session")
+def served(runs_root: Path) -> Iterator[Served]:
+    """A server of these runs."""
+    with serving(Options(runs_root)) as one:
+        yield one
+
+
+# A browser
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """Chromium; where it is missing, tests are skipped, or fail if ATTNLAB_REQUIRE_BROWSER is set."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        if os.environ.get("ATTNLAB_REQUIRE_BROWSER"):
+            pytest.fail("Chromium is not installed, and ATTNLAB_REQUIRE_BROWSER is set")
+        pytest.skip("Chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=[*flags, "--disable-sync", "--no-first-run"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any, served: Served) -> Iterator[Any]:
+    """A page with access; an error in its script or console fails the test."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    page, problems = context.new_page(), []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.goto(served.link)
+    yield page
+    context.close()
+    assert not problems, problems

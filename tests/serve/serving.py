@@ -1,0 +1,51 @@
+"""A server of the real application in a thread, for requests and for a browser."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from attnlab.serve.lab import Options
+from attnlab.serve.server import bind, make_server
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server: the link with its token, its address, and the folder of its runs."""
+
+    link: str
+    root: Path
+
+    @property
+    def base(self) -> str:
+        return self.link.partition("/?")[0]
+
+    @property
+    def token(self) -> str:
+        return self.link.partition("token=")[2]
+
+    def client(self) -> httpx.Client:
+        """A client with access."""
+        return httpx.Client(base_url=self.base, headers={"authorization": f"Bearer {self.token}"}, timeout=120)
+
+
+@contextmanager
+def serving(options: Options) -> Iterator[Served]:
+    """A server in a thread, ended at the end."""
+    bound = bind("127.0.0.1", 0)
+    server, link = make_server(options, bound, "127.0.0.1")
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    try:
+        yield Served(link, options.root)
+    finally:
+        server.should_exit = True
+        thread.join(10)

@@ -1,0 +1,91 @@
+"""Workers: values, streams, errors, time limits, waiting, and a new process after the end of one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from attnlab.errors import AttnlabError, UserError
+from attnlab.serve.worker import Busy, TimeLimit, Worker
+
+
+def double(value: int) -> int:
+    return 2 * value
+
+
+def count(limit: int) -> Iterator[int]:
+    yield from range(limit)
+    return limit
+
+
+def refuse() -> None:
+    raise UserError("not like this")
+
+
+def stop() -> None:
+    os._exit(1)
+
+
+def identity() -> int:
+    return os.getpid()
+
+
+def test_values_streams_and_errors_of_one_process() -> None:
+    async def check() -> None:
+        worker = Worker()
+        assert await worker.run(double, 4) == 8
+        assert [value async for value in worker.stream(count, 3)] == [0, 1, 2, 3]
+        with pytest.raises(UserError, match="not like this"):
+            await worker.run(refuse)
+        assert await worker.run(identity) == await worker.run(identity) != os.getpid()
+        worker.close()
+
+    asyncio.run(check())
+
+
+def test_a_task_that_takes_too_long_is_ended_and_the_next_gets_a_new_process() -> None:
+    async def check() -> None:
+        worker = Worker()
+        first = await worker.run(identity)
+        with pytest.raises(TimeLimit, match="longer than 0.2 seconds"):
+            await worker.run(time.sleep, 60, timeout=0.2)
+        assert await worker.run(identity) != first
+        with pytest.raises(AttnlabError, match="ended unexpectedly"):
+            await worker.run(stop)
+        assert await worker.run(double, 1) == 2
+        worker.close()
+
+    asyncio.run(check())
+
+
+def test_a_cancelled_task_ends_its_process() -> None:
+    async def check() -> None:
+        worker = Worker()
+        first = await worker.run(identity)
+        running = asyncio.ensure_future(worker.run(time.sleep, 60))
+        await asyncio.sleep(0.2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await worker.run(identity) != first
+        worker.close()
+
+    asyncio.run(check())
+
+
+def test_too_many_waiting_tasks_are_refused() -> None:
+    async def check() -> None:
+        worker = Worker(waiting=2)
+        running = [asyncio.ensure_future(worker.run(time.sleep, 0.3)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(Busy):
+            await worker.run(double, 1)
+        await asyncio.gather(*running)
+        assert await worker.run(double, 1) == 2
+        worker.close()
+
+    asyncio.run(check())
