@@ -82,8 +82,6 @@ class Guard:
             await send(message)
 
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if scope["path"] == "/health":
-            return await _answer(with_headers, 200, {"ok": True})
         if headers.get("host", "") not in self.access.hosts:
             return await _refuse(with_headers, 421, "this server has another name: use the link that attnlab printed")
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
