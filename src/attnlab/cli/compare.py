@@ -12,7 +12,7 @@ from cyclopts import App
 from attnlab.cli import options as opt
 from attnlab.cli.common import COMPARE, app, console, errors, say, show_json
 from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, read_seeds, typed_command
-from attnlab.errors import AttnlabError, UserError
+from attnlab.errors import UserError
 
 if TYPE_CHECKING:
     from attnlab.listing import Entry
@@ -260,13 +260,14 @@ def report(
     """Write the report of a study again, or of runs side by side."""
     from attnlab.folders import read_json, refuse_existing, reporting_damage
     from attnlab.report import FORMATS, strict, upgrade, write_report
+    from attnlab.report.runs import side_by_side
     from attnlab.runs import unused_path
 
     if not runs:
         raise UserError("name a study or some runs, as `attnlab runs` lists them")
     entries = _chosen(runs)
     whole = len(entries) == 1 and entries[0].kind in _REPORTED and entries[0].state == "complete"
-    result = read_json(entries[0].path / "result.json") if whole else _side_by_side(entries, runs)
+    result = read_json(entries[0].path / "result.json") if whole else side_by_side(entries, runs)
     if whole and not any(isinstance(value, list | dict) for value in result.values()):
         raise UserError(f"{entries[0].path}/result.json holds no result: it is damaged, or of another version")
     if json:
@@ -299,34 +300,3 @@ def _chosen(names: tuple[str, ...]) -> list[Entry]:
         note_without_manifest(entry.path)
         entries.append(entry)
     return entries
-
-
-def _side_by_side(entries: list[Entry], names: tuple[str, ...]) -> dict[str, Any]:
-    """The runs, with those inside studies, as the report needs them."""
-    from attnlab.report.runs import gather
-
-    alone = [one for one in entries if one.kind in _REPORTED and one.state == "complete" and not one.runs]
-    if alone:
-        raise UserError(f"{alone[0].path} has no runs to compare with others: name it alone to write its report again")
-    inner = [one for entry in entries for one in (entry.runs if entry.kind == "study" else (entry,))]
-    runs = [one for one in inner if one.kind == "run"]
-    if not runs:
-        raise UserError(f"{', '.join(names)} has no runs yet: resume with `attnlab resume {shlex.quote(names[0])}`")
-    stopped = [one for one in entries if one.kind == "study" and one.state != "complete"]
-    note = "; ".join(
-        f"the study {one.name} is not finished: attnlab resume {shlex.quote(str(one.path))}" for one in stopped
-    )
-    return gather(runs, shlex.join(["attnlab", "report", *names]), _defects(runs), note[:1].upper() + note[1:])
-
-
-def _defects(runs: list[Entry]) -> dict[str, str]:
-    """The defects that mechanisms declare; not those in users' files, because a report runs no user code."""
-    from attnlab import registry
-
-    found = {}
-    for name in {name for one in runs for name in one.mechanisms if ":" not in name}:
-        try:
-            found[name] = registry.find("mechanism", name).defect
-        except AttnlabError:
-            continue  # a mechanism of another version
-    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -18,7 +19,8 @@ from rich import box
 from rich import table as rich_table
 from rich.text import Text
 
-from attnlab.errors import UserError
+from attnlab import registry
+from attnlab.errors import AttnlabError, UserError
 from attnlab.folders import read_json, refuse_existing, reporting_damage, write_folder
 from attnlab.listing import Details, Entry, as_number, as_table, last_epoch
 from attnlab.machine import environment
@@ -59,6 +61,33 @@ _DEFECT = "declared defect"
 
 
 # Side by side
+
+
+def side_by_side(entries: Sequence[Entry], names: Sequence[str]) -> dict[str, Any]:
+    """The runs, with those inside studies, as the report needs them."""
+    alone = [one for one in entries if one.kind in ("study", "classifier") and one.state == "complete" and not one.runs]
+    if alone:
+        raise UserError(f"{alone[0].path} has no runs to compare with others: name it alone to write its report again")
+    inner = [one for entry in entries for one in (entry.runs if entry.kind == "study" else (entry,))]
+    runs = [one for one in inner if one.kind == "run"]
+    if not runs:
+        raise UserError(f"{', '.join(names)} has no runs yet: resume with `attnlab resume {shlex.quote(names[0])}`")
+    stopped = [one for one in entries if one.kind == "study" and one.state != "complete"]
+    note = "; ".join(
+        f"the study {one.name} is not finished: attnlab resume {shlex.quote(str(one.path))}" for one in stopped
+    )
+    return gather(runs, shlex.join(["attnlab", "report", *names]), _defects(runs), note[:1].upper() + note[1:])
+
+
+def _defects(runs: list[Entry]) -> dict[str, str]:
+    """The defects that mechanisms declare; not those in users' files, because a report runs no user code."""
+    found = {}
+    for name in {name for one in runs for name in one.mechanisms if ":" not in name}:
+        try:
+            found[name] = registry.find("mechanism", name).defect
+        except AttnlabError:
+            continue  # a mechanism of another version
+    return found
 
 
 def gather(entries: Sequence[Entry], command: str, defects: Mapping[str, str], note: str = "") -> dict[str, Any]:
