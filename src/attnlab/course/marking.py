@@ -209,7 +209,7 @@ def mark(
     found = find_answers([Path(one) for one in answers], Path(sheet))
     given = [read_answers(name, path) for name, path in found.items()]
     _run_classes([task for task in asked.tasks if isinstance(task, Mechanism)], given, trust_code, tell)
-    return Marks(asked.title, tuple(_mark_student(asked, one) for one in given))
+    return Marks(asked.title, tuple(mark_student(asked, one) for one in given))
 
 
 def _run_classes(
@@ -231,7 +231,8 @@ def _run_classes(
         task.found = found
 
 
-def _mark_student(sheet: Sheet, answers: Answers) -> Student:
+def mark_student(sheet: Sheet, answers: Answers) -> Student:
+    """Mark the answers of one student; tasks that ask for classes need those to have run."""
     if answers.unreadable:
         nothing = tuple(_failed(task, _UNREADABLE) for task in sheet.tasks)
         return Student(answers.student, nothing, (answers.unreadable,))

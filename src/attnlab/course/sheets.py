@@ -72,7 +72,11 @@ class Sheet:
 
 def read_sheet(path: Path) -> Sheet:
     """Read a sheet; a mistake in it is an error, before anything is marked."""
-    asked = check.read_toml(path)
+    return sheet_of(check.read_toml(path), path)
+
+
+def sheet_of(asked: TomlTable, path: Path) -> Sheet:
+    """The sheet with this content; `path` is where its files are, and gives it a name."""
     check.check_settings(path.name, asked)
     if not isinstance(asked.get("task"), list) or not asked["task"]:
         raise DataError(f"{path.name} has no tasks; add [[task]] with a name and what to ask: {', '.join(KINDS)}")

@@ -192,7 +192,7 @@ class Noise:
                 rows.append([name, f"{m.mean:.4f}{after}", number(m.sd), *shares, square])
         return rows
 
-    def _agreement(self) -> str:
+    def agreement(self) -> str:
         """Whether simulation and closed form agree, and how good the closed form is."""
         apart, allowed, words = max(design.furthest for design in self.designs)
         holds = apart <= _FAR
@@ -212,9 +212,9 @@ class Noise:
             f"{self.keys} keys, queries of strength {number(self.strength)}, noise {number(self.alpha)} everywhere"
             f"{along}, {self.samples:,} samples"
         )
-        low, high = ((1 + sign * _FAIL) / len(self.indices) for sign in (-1, 1))
+        low, high = limits(len(self.indices))
         notes = [
-            self._agreement(),
+            self.agreement(),
             f"failed: the weight on v_{self.indices[0]} is outside [{number(low)}, {number(high)}]; y = {self._wanted}",
         ]
         notes += [f"  {d.name}: " + _queries(d.queries) for d in self.designs]
@@ -223,7 +223,7 @@ class Noise:
         return Group(Text(head, style="bold"), Text(self.statement()), table, *dim)
 
     def _repr_html_(self) -> str:
-        return f"<div><p>{self.statement()}</p>{html_table(self._table())}<p>{self._agreement()}</p></div>"
+        return f"<div><p>{self.statement()}</p>{html_table(self._table())}<p>{self.agreement()}</p></div>"
 
 
 def _queries(queries: Array) -> str:
@@ -364,9 +364,14 @@ def _root(covariance: Array) -> Array:
     return np.asarray(axes[:, keep] * np.sqrt(sizes[keep]))
 
 
+def limits(blended: int) -> tuple[float, float]:
+    """The weights between which the blend of so many values holds."""
+    return (1 - _FAIL) / blended, (1 + _FAIL) / blended
+
+
 def _edges(blended: int) -> tuple[float, float, float, float]:
     """The weights at which a sample changes its region: near one, near zero, and the limits of failure."""
-    return _NEAR, 1 - _NEAR, (1 - _FAIL) / blended, (1 + _FAIL) / blended
+    return _NEAR, 1 - _NEAR, *limits(blended)
 
 
 def _regions(weight: Array, blended: int) -> tuple[NDArray[np.bool_], ...]:
