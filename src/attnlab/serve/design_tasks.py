@@ -53,8 +53,8 @@ def solve(wanted: Mapping[str, Any]) -> Plain:
     return {**result.to_dict(), "facts": facts, "command": solve_command(wanted)}
 
 
-def _decimals(rows: Sequence[Sequence[float]]) -> list[list[Decimal]]:
-    return [[Decimal(repr(x)) for x in row] for row in rows]
+def _decimals(rows: Sequence[Sequence[float]]) -> list[list[str]]:
+    return [[repr(x) for x in row] for row in rows]  # text means the decimals as written
 
 
 def _rows(rows: Sequence[Sequence[float]]) -> str:
