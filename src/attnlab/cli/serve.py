@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import HELP, app, say
+from attnlab.cli.common import HELP, app, check_arguments, say
 from attnlab.cli.options import about
 from attnlab.errors import UserError
 
@@ -31,6 +31,8 @@ def serve(
         from attnlab.serve.server import run
     except ModuleNotFoundError as error:
         raise UserError(f"the page needs {error.name}: pip install 'attnlab[serve]'") from None
+    from attnlab.serve.forms import Commands
     from attnlab.serve.lab import Options
 
-    run(Options(root, trust_code, allow_code), host, port, say, browser=browser)
+    commands = Commands(app, check_arguments)
+    run(Options(root, trust_code, allow_code, commands), host, port, say, browser=browser)

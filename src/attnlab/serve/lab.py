@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from attnlab.errors import AttnlabError, one_line
+from attnlab.serve.forms import Commands
+from attnlab.serve.jobs import Jobs
 from attnlab.serve.worker import Busy, TimeLimit, Worker
 
 _POLL = 0.25  # seconds between looks at whether a client is still there
@@ -28,6 +30,7 @@ class Options:
     root: Path = Path("runs")
     trust_code: bool = False
     allow_code: bool = False
+    commands: Commands | None = None  # what the page may start; the command line hands over its own
 
 
 class NotFound(AttnlabError):
@@ -72,6 +75,8 @@ class Lab:
     options: Options
     models: Worker = field(default_factory=Worker)  # holds the model that was asked last
     solver: Worker = field(default_factory=Worker)
+    reports: Worker = field(default_factory=lambda: Worker(waiting=64))  # reads folders of runs and renders reports
+    jobs: Jobs = field(default_factory=Jobs)
 
     def folder(self, name: str) -> Path:
         """The folder of a run or study by its path below the folder of runs; anything else is not found."""
@@ -86,9 +91,10 @@ class Lab:
         return path
 
     def close(self) -> None:
-        """End the workers."""
-        self.models.close()
-        self.solver.close()
+        """End the workers and the jobs."""
+        self.jobs.close()
+        for worker in (self.models, self.solver, self.reports):
+            worker.close()
 
 
 def lab_of(request: Request) -> Lab:
