@@ -45,6 +45,7 @@ class Job:
     training: str | None = None  # preset, corpus, dev and settings, as JSON
     seconds: float = 60.0
     memory: float = 2e9  # bytes
+    report: bool = False  # whether the whole audit is wanted
 
 
 # In the child
@@ -56,6 +57,8 @@ def _measure(job: Job, folder: Path) -> _Found:
 
     report = audit_mechanism(job.name, n_embd=job.n_embd, n_head=job.n_head, length=job.length)
     found: _Found = {"verdict": report.verdict, "faults": report.faults or report.untested}
+    if job.report:
+        found["report"] = report.to_dict()
     if report.verdict == "pass":
         if job.tokens is not None:
             found["time_ratio"] = _time_ratio(job, job.tokens)

@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import Tensor
 
-from attnlab import ops
 from attnlab.measure.approximation import Findings
 from attnlab.measure.approximation.error import (
     BEST,
@@ -23,14 +21,11 @@ from attnlab.measure.approximation.error import (
     WHATS,
     ErrorRow,
     Errors,
-    Setting,
     Spectrum,
     What,
-    attend,
-    settings_until_exact,
 )
-from attnlab.measure.approximation.samples import QKV, Source, chance
 from attnlab.measure.bench import NAIVE, SDPA, BenchResult, BudgetResult, Point, ReachResult, times
+from attnlab.measure.patterns import patterns
 from attnlab.pictures import picture_bytes
 from attnlab.registry import Entry
 
@@ -262,61 +257,21 @@ def pattern_files(entry: Entry) -> dict[str, bytes]:
     return _picture_files("pattern", _pattern_picture(entry))
 
 
-def _toy_source(tokens: int = 64, causal: bool = True) -> Source:
-    """A text whose exact pattern is easy to recognise: neighbours, a look 24 tokens back, and two salient tokens."""
-    place = torch.arange(tokens, dtype=torch.float32)
-
-    def waves(shift: float, count: int) -> Tensor:
-        frequency = 0.1 + 1.4 * (0.618034 * torch.arange(1, count + 1) % 1)  # no two waves meet again soon
-        angle = (place[:, None] - shift) * frequency
-        return torch.cat([angle.cos(), angle.sin()], dim=-1) * count**-0.5
-
-    salient = torch.zeros(tokens, 1)
-    salient[[9, 33]] = 1.0
-    k = torch.cat([waves(0, 7), waves(0, 8), salient, torch.zeros(tokens, 1)], dim=-1)
-    q = torch.cat([6 * waves(0, 7), 5 * waves(24, 8), 4 * torch.ones(tokens, 1), torch.zeros(tokens, 1)], dim=-1)
-    scale = 32**0.25 * (q.std() / k.std()).sqrt()  # the same scores, from queries and keys of one size
-    drawn = QKV(*(one[None, None] for one in (q * 32**0.5 / scale, k * scale, torch.eye(tokens)[:, :32])))
-    words = f"a toy text of {tokens} tokens, {'causal' if causal else 'bidirectional'}"
-    return Source(("toy",), lambda _: drawn, lambda _: drawn, 1, tokens, 32, causal, words)
-
-
-@torch.no_grad()
-@chance("alone", 0, 0)  # leaves torch's random numbers as they were
-def _pattern_picture(entry: Entry, seed: int = 0) -> Figure:
+def _pattern_picture(entry: Entry) -> Figure:
     """The exact pattern of a toy text, and every form of a mechanism at some values of its knobs."""
-    source = _toy_source(causal=entry.causal)
-    drawn = source.draw(0)
-    exact = ops.attention_pattern(drawn.q, drawn.k, source.mask)[0, 0]
-    lines = _pattern_lines(settings_until_exact(entry, source, seed))
-    columns = 1 + max(len(line) for line in lines)
-    size = (max(4.6, 2.1 * columns), 1.0 + 2.3 * len(lines))
-    figure, axes = _blank(len(lines), columns, *size, f"{entry.name} against exact attention")
-    for line, settings in zip(axes, lines, strict=True):
-        _draw_pattern(line[0], exact, "exact")
-        for ax in line[1 + len(settings) :]:
+    found = patterns(entry)
+    columns = 1 + max(len(line) for line in found.lines)
+    size = (max(4.6, 2.1 * columns), 1.0 + 2.3 * len(found.lines))
+    figure, axes = _blank(len(found.lines), columns, *size, f"{entry.name} against exact attention")
+    for row, line in zip(axes, found.lines, strict=True):
+        _draw_pattern(row[0], found.exact, "exact")
+        for ax in row[1 + len(line) :]:
             ax.set_visible(False)
-        for ax, setting in zip(line[1:], settings, strict=False):
-            _, pattern = attend(entry, source, setting, drawn, seed, 0)
-            form, knob, value = setting.key
-            words = (form, f"{knob} {value}" if knob else "")
-            _draw_pattern(ax, pattern[0, 0], "\n".join(word for word in words if word) or entry.name)
-    note = f"{source.words}; rows look at columns\nblue: weights, by their roots; red: negative ones"
+        for ax, one in zip(row[1:], line, strict=False):
+            _draw_pattern(ax, one.weights, "\n".join(one.words) or entry.name)
+    note = f"{found.source}; rows look at columns\nblue: weights, by their roots; red: negative ones"
     figure.supxlabel(note, fontsize=7, color=_GREY)
     return figure
-
-
-def _pattern_lines(settings: list[Setting]) -> list[list[Setting]]:
-    """One line per form and knob, with a small, a medium and a large value; without a knob one line of all forms."""
-    groups: dict[Any, list[Setting]] = {}
-    for setting in settings:
-        groups.setdefault((setting.form, setting.knob) if setting.knob else None, []).append(setting)
-    lines = []
-    for group, members in groups.items():
-        last = len(members) - 1
-        places = range(len(members)) if group is None else dict.fromkeys((last // 4, last // 2, last))
-        lines.append([members[place] for place in places])
-    return lines
 
 
 def _draw_pattern(ax: Axes, pattern: Tensor, title: str) -> None:

@@ -163,11 +163,12 @@ class Head:
     sentence: str
     title: str = ""  # instead of its number, where several heads are shown as one
     verb: str = "looks at"  # how a token relates to those with weight in its row
+    group: str = ""  # instead of its layer, for patterns that are not those of a model
 
     @property
     def name(self) -> str:
-        """Its layer and its number or title."""
-        return f"layer {self.layer}, {self.title or f'head {self.number}'}"
+        """Its layer or group, and its number or title."""
+        return f"{self.group or f'layer {self.layer}'}, {self.title or f'head {self.number}'}"
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,7 @@ class Heads:
     cell: float = 24.0
     notes: Mapping[int, str] | None = None  # by layer
     strip: bool = False
+    chosen: int | None = None  # the place of the head that is shown first, instead of the one that looks hardest
 
 
 # Words

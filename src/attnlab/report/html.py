@@ -62,10 +62,12 @@ class _HeadPicture:
 
 
 def first_head(block: Heads) -> Head:
-    """The head that looks hardest at one earlier token in the outlined row.
+    """The chosen head, or the one that looks hardest at one earlier token in the outlined row.
 
     The first token is left out, because heads with nothing to do rest on it, and so is the row's own.
     """
+    if block.chosen is not None:
+        return block.heads[block.chosen]
     return max(block.heads, key=lambda head: max(head.pattern[block.row][1 : block.row], default=0.0))
 
 
@@ -104,8 +106,8 @@ def _viewer(block: Heads) -> dict[str, object]:
         "".join(f'<use data-head="{one.key}" href="#cells-{one.key}"/>' for one in pictures),
     )
     layers = [
-        {"number": layer, "note": (block.notes or {}).get(layer, ""), "pictures": list(some)}
-        for layer, some in groupby(pictures, key=lambda one: one.head.layer)
+        {"name": group or f"layer {layer}", "note": (block.notes or {}).get(layer, ""), "pictures": list(some)}
+        for (layer, group), some in groupby(pictures, key=lambda one: (one.head.layer, one.head.group))
     ]
     data = {"tokens": names, "heads": {one.key: thousandths(one.head.pattern) for one in pictures}}
     size = 10 * len(names)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from attnlab.report import document as blocks
-from attnlab.report.document import Block, Cell, Column, Document, Section, Table, Text
+from attnlab.report.document import Axis, Block, Cell, Chart, Column, Document, Section, Series, Table, Text
 
 SDPA, NAIVE = "SDPA", "naive"  # torch's fused attention, and the one that holds every weight in memory
 NOISE = 0.05  # a smaller gain may be noise
@@ -127,6 +127,20 @@ class BenchResult:
         if notes := self._notes():
             sections.append(Section("Left out", [Text(notes, "list")]))
         return Document("bench", "Speed and memory", [lead], sections, about=_machine(self.environment))
+
+    def charts(self) -> list[Chart]:
+        """Time and, where it was measured, memory over the length."""
+        time = self._chart("Time of a step", Axis("time", "ms", low=0), "seconds", 1e3)
+        memory = self._chart("Peak memory of a step, beyond the inputs", Axis("memory", "MB", low=0), "bytes", 1e-6)
+        return [time, memory] if self.setting.memory_measured else [time]
+
+    def _chart(self, title: str, y: Axis, kind: Literal["seconds", "bytes"], unit: float) -> Chart:
+        series = []
+        for row in self.rows:
+            known = [(one.tokens, unit * cost) for one in row.points if (cost := getattr(one, kind)) is not None]
+            series.append(Series(row.label, [float(n) for n, _ in known], [cost for _, cost in known], dots=known))
+        label = f"{title} over the length of the text, of {', '.join(row.label for row in self.rows)}"
+        return Chart("lines", title, label, Axis("length", "tokens", low=0), y, series, readable=True)
 
     def _time_table(self) -> Table:
         """Milliseconds of baselines, multiples of them for the others; milliseconds too where the baseline was skipped."""
