@@ -31,7 +31,7 @@ def _likeliest(scores: Float[Tensor, "B V"]) -> Int[Tensor, " B"]:
 
 
 @torch.inference_mode()
-def generate(
+def continuation(
     model: LanguageModel,
     ids: Int[Tensor, "B T"],
     limit: int,
@@ -39,8 +39,8 @@ def generate(
     use_cache: bool = True,
     choose: _Choose = _likeliest,
     beyond: bool = False,
-) -> list[list[int]]:
-    """Continue each row token by token, up to a stop symbol (not included), `limit` tokens or the end of the block.
+) -> Iterator[Int[Tensor, " B"]]:
+    """Yield the next token of every row, until each had a stop symbol, up to `limit` tokens or the end of the block.
 
     With the cache, each step computes only the new token; without it, everything is recomputed (the reference). `beyond` the
     block, rows are continued from the last half of a block.
@@ -55,13 +55,28 @@ def generate(
             caches, seen = model.new_caches() if use_cache else None, block // 2
             new = ids[:, -seen:]
         chosen = choose(model.head(model.hidden(new, caches=caches)[:, -1]))
+        yield chosen
         ids, seen = torch.cat([ids, chosen[:, None]], dim=1), seen + 1
         new = ids[:, -seen:] if caches is None else chosen[:, None]
         for stop in stops:
             running &= chosen != stop
         if not running.any():
             break
-    return [cut_at(row, stops) for row in ids[:, start:].tolist()]
+
+
+def generate(
+    model: LanguageModel,
+    ids: Int[Tensor, "B T"],
+    limit: int,
+    stops: tuple[int, ...] = (),
+    use_cache: bool = True,
+    choose: _Choose = _likeliest,
+    beyond: bool = False,
+) -> list[list[int]]:
+    """Continue each row as `continuation` does, up to a stop symbol (not included)."""
+    steps = list(continuation(model, ids, limit, stops, use_cache, choose, beyond))
+    rows = torch.stack(steps, dim=1).tolist() if steps else [[] for _ in ids]
+    return [cut_at(row, stops) for row in rows]
 
 
 def _by_chance(tokenizer: Tokenizer, rows: int, temperature: float, top_k: int, seed: int) -> _Choose:

@@ -95,7 +95,12 @@ class View:
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
     """Run a model on a text and record what it does; a `question` is encoded as in training, followed by `⁇`."""
     refuse_bottleneck(model)
-    ids = encode(tokenizer, text, question, model.config.block_size)
+    return look_at(model, tokenizer, encode(tokenizer, text, question, model.config.block_size), text, top=top)
+
+
+def look_at(model: LanguageModel, tokenizer: Tokenizer, ids: Sequence[int], text: str, *, top: int = 5) -> View:
+    """Run a model on the tokens of a text, such as one that it continued, and record what it does."""
+    refuse_bottleneck(model)
     batch = torch.tensor([ids], device=model.device)
     with eval_mode(model), torch.no_grad(), capture(model) as seen:
         chances = model(batch)[0].log_softmax(dim=-1)

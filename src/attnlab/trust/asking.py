@@ -23,7 +23,7 @@ from attnlab.runs import Run
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie
 from attnlab.trust.calibrating import believed, calibration_of, open_run
 from attnlab.trust.training_data import Forms, TrainingData, candidates, kinds, of_kind
-from attnlab.trust.verdict import UNSEEN, Judgement, judge, percent
+from attnlab.trust.verdict import Judgement, judge, percent
 
 _NEIGHBOURS = 3
 _STRANGE = "No training question is phrased like this one: the guarantee does not cover it."
@@ -59,6 +59,20 @@ class Answer:
     reasons: tuple[str, ...]
     rule: str  # what the threshold guarantees and what it doesn't, or how to get one
     words: str
+
+
+@dataclass(frozen=True)
+class Considered:
+    """The model's answer to a question and what is known about it, before a risk is chosen."""
+
+    question: str
+    answer: str
+    probability: float
+    found: Evidence | None
+    nearest: tuple[Neighbour, ...]
+    alternatives: tuple[tuple[str, float], ...]
+    entropy: float
+    distance: float | None
 
 
 class Oracle:
@@ -125,33 +139,52 @@ class Oracle:
         """Answer one question, or abstain."""
         question = checked_question(question)
         stats.checks.check_count(top, "top")
-        rule, asked = self.rule(max_risk), self.distribution([question])
-        distance = float(asked.distance(np.array(self.calibration.prior))[0]) if self.calibration else None
+        self.rule(max_risk)  # refuses a risk before the model is run
+        return self.decide(self.consider(question, top), max_risk)
+
+    def consider(self, question: str, top: int = 5) -> Considered:
+        """Run the model on a question and look it up: everything about the answer that depends on no risk."""
+        question = checked_question(question)
+        asked = self.distribution([question])
         said, probability = asked.best()[0]
         found = self.look(question, said)
-        judged = judge(said, probability, rule, found, of_kind(question, self.kinds), distance)
-        if rule is not None and not self.forms.fitting(question):
-            judged = replace(judged, abstains=True, reasons=(*judged.reasons, _STRANGE))
-        nearest = self.neighbours(question, found) if judged.verdict == UNSEEN else ()
         order = np.argsort(-asked.logp[0], kind="stable")[:top]
-        return Answer(
+        return Considered(
             question=question,
             answer=said,
             probability=probability,
+            found=found,
+            nearest=self.neighbours(question, found) if found is not None and not found.seen else (),
+            alternatives=tuple((asked.answers[place], float(np.exp(asked.logp[0, place]))) for place in order),
+            entropy=float(asked.entropy()[0]),
+            distance=float(asked.distance(np.array(self.calibration.prior))[0]) if self.calibration else None,
+        )
+
+    def decide(self, asked: Considered, max_risk: float) -> Answer:
+        """Judge an answer for a risk, without the model."""
+        rule, found = self.rule(max_risk), asked.found
+        known = of_kind(asked.question, self.kinds)
+        judged = judge(asked.answer, asked.probability, rule, found, known, asked.distance)
+        if rule is not None and not self.forms.fitting(asked.question):
+            judged = replace(judged, abstains=True, reasons=(*judged.reasons, _STRANGE))
+        return Answer(
+            question=asked.question,
+            answer=asked.answer,
+            probability=asked.probability,
             verdict=judged.verdict,
             abstains=judged.abstains,
             quote=judged.quote,
             lines=tuple(line.text for line in found.lines) if found else (),
             looked_up=found is not None,
-            nearest=nearest,
-            alternatives=tuple((asked.answers[place], float(np.exp(asked.logp[0, place]))) for place in order),
-            entropy=float(asked.entropy()[0]),
-            distance=distance,
+            nearest=asked.nearest,
+            alternatives=asked.alternatives,
+            entropy=asked.entropy,
+            distance=asked.distance,
             calibrated=self.calibration is not None,
             max_risk=max_risk,
             reasons=(*judged.reasons, *([f"Note: {self.note}."] if self.note else [])),
             rule=self.rule_in_words(rule),
-            words=_in_words(said, probability, judged, max_risk, self.note),
+            words=_in_words(asked.answer, asked.probability, judged, max_risk, self.note),
         )
 
     def neighbours(self, question: str, found: Evidence | None) -> tuple[Neighbour, ...]:
