@@ -20,7 +20,7 @@ from rich.text import Text
 
 from attnlab import __version__
 from attnlab.cli.options import Given, collect
-from attnlab.config import LARGEST, TrainConfig
+from attnlab.config import LARGEST, TrainConfig, resolve
 from attnlab.errors import AttnlabError, AttnlabWarning, PeerLost, UserError, cut, unknown
 from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
@@ -149,7 +149,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
     for value in bound.arguments.values():
         settings = getattr(value, "given", value)
         if isinstance(settings, Given):
-            collect(settings)
+            preset = getattr(value, "preset", bound.arguments.get("preset"))
+            resolve(preset or "small", given=collect(settings))
 
 
 def respell(arguments: Sequence[str]) -> list[str]:

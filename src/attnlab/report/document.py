@@ -11,7 +11,8 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 # Tables
 
@@ -344,3 +345,28 @@ def _plain_data(value: Any) -> Any:
 def as_json(document: Document) -> str:
     """A Document as strict JSON."""
     return json.dumps(strict(_plain_data(document)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def from_json(data: Mapping[str, Any]) -> Document:
+    """A Document from the data that `as_json` writes."""
+    found = _restored(Document, data)
+    assert isinstance(found, Document)
+    return found
+
+
+_KINDS = {one.__name__.lower(): one for one in get_args(Block)}
+
+
+def _restored(kind: Any, value: Any) -> Any:
+    """A part of a Document of the declared kind; numbers that JSON does not have were written as null."""
+    if isinstance(value, dict) and value.get("block") in _KINDS:
+        kind = _KINDS[value["block"]]
+    if get_origin(kind) is UnionType:
+        kind = next((one for one in get_args(kind) if is_dataclass(one)), kind)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        given = {one.name: value[one.name] for one in fields(kind) if one.name in value}
+        return kind(**{name: _restored(hints[name], item) for name, item in given.items()})  # type: ignore[operator]
+    if get_origin(kind) is not None and isinstance(value, list):
+        return [_restored(get_args(kind)[0], item) for item in value]
+    return math.nan if kind is float and value is None else value

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from attnlab.report import document as blocks
 from attnlab.report.document import Axis, Block, Cell, Chart, Column, Document, Section, Series, Table, Text
@@ -344,3 +344,28 @@ class ReachResult:
 def times(ratio: float) -> str:
     """A ratio with two significant digits."""
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
+
+
+# Stored results
+
+
+def restored(values: Mapping[str, Any]) -> BenchResult | ReachResult:
+    """A result from the plain values of its `to_dict`."""
+    setting, machine = Conditions(**values["setting"]), values["environment"]
+    if "reach" in values:
+        runs = {label: [Point(**one) for one in found] for label, found in values["runs"].items()}
+        return ReachResult(tuple(map(_restored_budget, values["reach"])), runs, setting, machine)
+    rows = tuple(
+        Row(one["name"], one["bar"], tuple(Point(**_without(point, "ratio")) for point in one["points"]))
+        for one in values["rows"]
+    )
+    return BenchResult(rows, setting, machine, values["refused"])
+
+
+def _restored_budget(values: Mapping[str, Any]) -> BudgetResult:
+    reached = tuple(Longest(**_without(one, "ratio")) for one in values["reached"])
+    return BudgetResult(Budget(values["kind"], values["amount"]), reached)
+
+
+def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
