@@ -40,6 +40,7 @@ from attnlab.stages import preview
 from attnlab.studies.ready import PUBLISHED
 
 Verdict = Literal["reproduces", "exceeds", "contradicts", "not shown", "not comparable", "not run"]
+Better = Literal["higher", "lower", "neither"]
 Result = Mapping[str, Any]
 Part = Callable[[Result], Iterable["Row"]]
 
@@ -118,13 +119,16 @@ def judge(
     low: float | None = None,
     high: float | None = None,
     *,
-    better: Literal["higher", "lower", "neither"] = "neither",
+    better: Better = "neither",
     cut: bool = False,
+    same_data: bool = True,
 ) -> Verdict:
     """A measured number beside reported ones; without an interval it must be equal.
 
     A training that was cut exceeds the reports if it is better all the same, and otherwise shows nothing about them.
     """
+    if not same_data:
+        return "not comparable"
     low, high = (found if low is None else low), (found if high is None else high)
     if (better == "higher" and low > max(reported)) or (better == "lower" and high < min(reported)):
         return "exceeds"
@@ -327,14 +331,14 @@ def reported_recall(result: Result) -> Iterator[Row]:
     rows = [row for row in result["rows"] if row["model"] in codes]
     for row in rows:
         cut = row["epochs"] not in (0, full)
-        other = cut or not result["world"]["as_reported"]
+        same = result["world"]["as_reported"]
         said = f"{row['model']}, {full} epochs" if cut else row["name"]
         said += f": {', '.join(f'{100 * one:.1f}' for one in row['reported'])} %"
         found = share(row)
         if row["seconds"]:
             found += f"; {asked:,} training questions, {duration(row['seconds'])}"
         found = f"{row['epochs']} epochs: {found}" if cut else found
-        verdict = judge(row["reported"], *triple(row, "accuracy"), better="higher", cut=other)
+        verdict = judge(row["reported"], *triple(row, "accuracy"), better="higher", cut=cut, same_data=same)
         yield Row(codes[row["model"]], said, found, verdict, command)
     alone, *others = (row for row in rows if row["kind"] == "model")
     two = sum(one["share"] for one in alone["commonest"][:2])
@@ -466,32 +470,34 @@ def words_rows(runs: Path, data: Path) -> Iterator[Row]:
 def published(code: str, other: str, result: Result) -> Iterator[Row]:
     """D1 and D3: a mechanism beside dot, with the figures of the reports."""
     command, specimens = result["command"], {one["name"]: one for one in result["specimens"]}
+    same = bool(result.get("theirs"))  # the reports' figures are added to results on their sentences and settings
     named = {"final_loss": "final loss", "train_sentence_perplexity": "training perplexity of sentences"}
     named["dev_sentence_perplexity"] = "dev perplexity of sentences"
     for name in ("dot", other):
-        one, leaks = specimens[name], specimens[name]["leaks"]  # with a leak, lower is not better
+        one = specimens[name]
+        better: Better = "neither" if one["leaks"] else "lower"
         for key, words in named.items():
             reported, found = PUBLISHED[name][key], one["values"][key]
-            verdict = judge([reported], *triple(found), better="neither" if leaks else "lower")
+            verdict = judge([reported], *triple(found), better=better, same_data=same)
             shown = around("loss" if key == "final_loss" else "perplexity", *triple(found))
             yield Row(code, f"{name}, {words}: {reported:g}", shown, verdict, command)
         verdicts, losses = list[Verdict](), list[str]()
         for reported, probe in zip(PROBES[name], one["spaced_probes"], strict=True):
             mean = stats.mean_interval(probe["losses"])
-            verdicts.append(judge([reported], mean.mean, mean.low, mean.high, better="neither" if leaks else "lower"))
+            verdicts.append(judge([reported], mean.mean, mean.low, mean.high, better=better, same_data=same))
             losses.append(around("loss", mean.mean, mean.low, mean.high))
         said = f"{name}, loss of the probe sentences: {', '.join(f'{loss:.3f}' for loss in PROBES[name])}"
         yield Row(code, said, f"{', '.join(losses)}, split at spaces", worst(verdicts), command)
     key = "dev_sentence_perplexity"
     gap = stats.paired(*(specimens[name]["values"][key]["each"] for name in (other, "dot")))
     reported = PUBLISHED[other][key] - PUBLISHED["dot"][key]
-    verdict = judge([reported], gap.difference, gap.low, gap.high)
+    verdict = judge([reported], gap.difference, gap.low, gap.high, same_data=same)
     found = around("loss", gap.difference, gap.low, gap.high)
     yield Row(code, f"{named[key]}, {other} minus dot: {reported:.1f}", found, verdict, command)
     each = [specimens[name]["values"]["seconds"]["each"] for name in (other, "dot")]
     ratio = stats.mean_interval([own / dot for own, dot in zip(*each, strict=True)])
     reported = PUBLISHED[other]["seconds"] / PUBLISHED["dot"]["seconds"]
-    verdict = judge([reported], ratio.mean, ratio.low, ratio.high, better="lower")
+    verdict = judge([reported], ratio.mean, ratio.low, ratio.high, better="lower", same_data=same)
     found = f"{around('ratio', ratio.mean, ratio.low, ratio.high)} times; dot {duration(sum(each[1]) / len(each[1]))}"
     yield Row(code, f"{other} takes {reported:.1f} times the time of dot", found, verdict, command)
     yield additive_scores(result) if other == "additive" else leak(specimens[other], command)
@@ -582,7 +588,8 @@ INTRO = """Every claim of the five course reports beside what attnlab finds, wit
 are equal, or if our 95 % interval meets theirs. It *exceeds* them if the whole interval is better, and otherwise
 *contradicts* them. A statement holds or not; a difference may also be *not shown*. Statements in brackets are not in the
 reports, and exceed them if they hold. *Not comparable*: trained for less time or on less than in the reports and not better,
-or without a number in the reports. Intervals of a single run are for new questions or texts, not for new seeds."""
+trained on other data, or without a number in the reports. Intervals of a single run are for new questions or texts, not for
+new seeds."""
 
 # What was cut, and how to read the rows.
 PARTS = {
