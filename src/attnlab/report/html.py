@@ -71,7 +71,7 @@ def first_head(block: Heads) -> Head:
     return max(block.heads, key=lambda head: max(head.pattern[block.row][1 : block.row], default=0.0))
 
 
-def _pattern_cells(pattern: Sequence[Sequence[float]]) -> str:
+def pattern_cells(pattern: Sequence[Sequence[float]]) -> str:
     """The cells of a head; weights below zero, which some mechanisms have, get another colour."""
     cells = heat_cells(pattern, _SHADING)
     if any(weight < 0 for row in pattern for weight in row):
@@ -94,7 +94,7 @@ def _viewer(block: Heads) -> dict[str, object]:
     """The data of the template: heads by layer, the map with its names, and the weights for the tooltips."""
     first, names = first_head(block), [visible(token) for token in block.tokens]
     pictures = [
-        _HeadPicture(head, f"{head.layer}-{head.number}", Markup(_pattern_cells(head.pattern)), head is first)
+        _HeadPicture(head, f"{head.layer}-{head.number}", Markup(pattern_cells(head.pattern)), head is first)
         for head in block.heads
     ]
     label = "Heat map of the chosen head: what each token, a row, looks at, a column"
@@ -143,16 +143,26 @@ def script() -> str:
     return "".join(_templates().get_template(name).render() for name in _SCRIPTS) + _ENHANCEMENTS
 
 
-def as_fragment(document: Document) -> str:
-    """The content of the page alone, for a page that has style and script."""
-    return _templates().get_template("body.html.j2").render(document=document).strip()
+def as_fragment(document: Document, part: str = "") -> str:
+    """The content of the page alone, for a page that has style and script.
+
+    Where several documents are shown on one page, each is a `part` with a name, and has no title of its own.
+    """
+    part = f"{part}-" if part else ""
+    return _templates().get_template("body.html.j2").render(document=document, part=part).strip()
 
 
 def as_html(document: Document) -> str:
     """The whole page; its scripts are one, whose digest is all that the browser is told to trust."""
     whole = f"{script()}enhancements.forEach((enhance) => enhance(document));\n"
     digest = base64.b64encode(hashlib.sha256(whole.encode()).digest()).decode()
-    context = {"document": document, "script": Markup(whole), "script_digest": digest, "version": __version__}
+    context = {
+        "document": document,
+        "part": "",
+        "script": Markup(whole),
+        "script_digest": digest,
+        "version": __version__,
+    }
     return _templates().get_template("document.html.j2").render(context).lstrip()
 
 

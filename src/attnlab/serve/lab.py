@@ -76,6 +76,7 @@ class Lab:
     models: Worker = field(default_factory=Worker)  # holds the model that was asked last
     solver: Worker = field(default_factory=Worker)
     reports: Worker = field(default_factory=lambda: Worker(waiting=64))  # reads folders of runs and renders reports
+    measures: Worker = field(default_factory=Worker)  # audits and benchmarks, which keep no question waiting
     jobs: Jobs = field(default_factory=Jobs)
 
     def folder(self, name: str) -> Path:
@@ -93,7 +94,7 @@ class Lab:
     def close(self) -> None:
         """End the workers and the jobs."""
         self.jobs.close()
-        for worker in (self.models, self.solver, self.reports):
+        for worker in (self.models, self.solver, self.reports, self.measures):
             worker.close()
 
 
