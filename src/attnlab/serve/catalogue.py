@@ -14,7 +14,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from attnlab.machine import cache_folder
 if TYPE_CHECKING:
     from attnlab.measure.audit import Report
     from attnlab.registry import Entry
-    from attnlab.report.document import Document
+    from attnlab.report.document import Document, Section
 
 LENGTHS = (128, 256, 512, 1024, 2048)  # of the texts on which costs are measured
 _STEP_SECONDS = 2.0  # longer texts are skipped where a step would take longer
@@ -36,10 +36,21 @@ _CLASS_SECONDS, _CLASS_MEMORY = 60.0, 2e9  # limits of a pasted class
 _CLASS_LENGTH = 150  # tokens of the longest text of its audit
 _CLASS_TOKENS = 128  # of the text on which it is timed
 _VERDICTS = {
-    "pass": "The audit found no fault.",
-    "fail": "The audit found faults.",
-    "declared": "The audit found the fault that it declares, and no other.",
-    "not tested": "Whether it sees the future could not be tested.",
+    "pass": "the audit found no fault.",
+    "fail": "the audit found faults.",
+    "declared": "the audit found the defect that it declares, and no other fault.",
+    "not tested": "whether it sees the future could not be tested.",
+}
+_COLUMNS = {
+    "leak": "Does the past see the future: by changed tokens, by gradients, or by a longer text?",
+    "cache": "Does reading piece by piece, with a cache, give other outputs?",
+    "both": "Does the bidirectional form not see the future?",
+    "pad": "Do hidden tokens change others?",
+    "batch": "Do the texts of a batch influence each other?",
+    "modes": "Do train() and eval() differ?",
+    "again": "Do two calls differ, or one whose pattern is captured?",
+    "sane": "Are numbers not finite, with all tokens hidden or with large inputs?",
+    "wires": "Do layers share weights?",
 }
 _Kept = dict[str, Any]
 
@@ -194,14 +205,17 @@ def _summary(entry: Entry) -> _Kept:
     }
 
 
-def _audit_found(report: Report) -> _Kept:
+def _audit_found(report: Report, part: str = "audit", more: Sequence[Section] = ()) -> _Kept:
     from attnlab.measure.audit import document
+    from attnlab.report.document import Facts, Group, Section, Text
 
     shown = document([report])
-    return {
-        "verdict": report.verdict,
-        "html": _markup(replace(shown, lead=[_VERDICTS[report.verdict]]), "audit"),
-    }
+    says = 'Each column says "ok", the size of the fault, or "-" where it was not tested.'
+    meaning = Group("folded", [Text([says]), Facts("", list(_COLUMNS.items()))], "What the columns test")
+    checks = Section(shown.sections[0].title, [*shown.sections[0].blocks, meaning])
+    sections = [checks, *shown.sections[1:], *more]
+    lead = [f"{report.name}: {_VERDICTS[report.verdict]}"]
+    return {"verdict": report.verdict, "html": _markup(replace(shown, lead=lead, sections=sections), part)}
 
 
 def _cost_found(name: str) -> _Kept:
@@ -235,19 +249,16 @@ def _last_class(code: str) -> str:
 
 
 def _class_found(name: str, found: _Kept) -> _Kept:
-    from attnlab.measure.audit import Check, Report, document
+    from attnlab.measure.audit import Check, Report
     from attnlab.report.document import Facts, Section
 
     try:
-        told = found["report"]
+        told, more = found["report"], []
         shared = {key: tuple(told[key]) for key in ("lengths", "forms", "notes")}
         report = Report(name, tuple(Check(**one) for one in told["checks"]), told["defect"], **shared)
-        shown = document([report])
-        sections = list(shown.sections)
         if "time_ratio" in found:
             words = f"{found['time_ratio']:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
-            sections.append(Section("Time", [Facts("", [("Time of a step", words)])]))
-        lead = [f"{name}: {_VERDICTS[report.verdict]}"]
-        return {"verdict": report.verdict, "html": _markup(replace(shown, lead=lead, sections=sections), "class")}
+            more = [Section("Time", [Facts("", [("Time of a step", words)])])]
+        return _audit_found(report, "class", more)
     except (KeyError, TypeError, ValueError, AttributeError):  # a class may write an answer of its own
         raise UserError(f"{name} was not audited: its answer cannot be read") from None

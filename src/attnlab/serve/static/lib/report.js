@@ -17,10 +17,15 @@ export const save = (content, name) => {
 const KEPT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "fill-opacity", "opacity",
   "font-size", "font-family", "font-weight", "text-anchor", "paint-order", "visibility", "display"];
 
-/** @param {SVGSVGElement} chart */
-export const standalone = (chart) => {
-  const copy = /** @type {SVGSVGElement} */ (chart.cloneNode(true));
-  const originals = [chart, ...chart.querySelectorAll("*")];
+/**
+ * A copy that carries its own style.
+ * @template {Element} E
+ * @param {E} original
+ * @returns {E}
+ */
+const styled = (original) => {
+  const copy = /** @type {E} */ (original.cloneNode(true));
+  const originals = [original, ...original.querySelectorAll("*")];
   [copy, ...copy.querySelectorAll("*")].forEach((one, number) => {
     const style = getComputedStyle(originals[number]);
     for (const name of KEPT) {
@@ -28,6 +33,17 @@ export const standalone = (chart) => {
       if (value) one.setAttribute(name, value);
     }
     one.removeAttribute("class");
+  });
+  return copy;
+};
+
+/** @param {SVGSVGElement} chart */
+export const standalone = (chart) => {
+  const copy = styled(chart);
+  // The cells of heads are drawn once, in another picture of the page.
+  copy.querySelectorAll("use").forEach((use) => {
+    const target = document.querySelector(use.getAttribute("href") ?? "#none");
+    target && use.getAttribute("display") !== "none" ? use.replaceWith(styled(target)) : use.remove();
   });
   const box = chart.viewBox.baseVal;
   const paper = document.createElementNS(chart.namespaceURI, "rect");

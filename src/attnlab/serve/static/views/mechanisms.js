@@ -1,8 +1,274 @@
-import { h } from "../lib/dom.js";
+// The catalogue of mechanisms, the page of one of them, and the audit of a pasted class.
+import { readState, writeState } from "../lib/address.js";
+import { get, post } from "../lib/api.js";
+import { fragment, h } from "../lib/dom.js";
+import { showReport } from "../lib/report.js";
 
 export const title = "Mechanisms";
 
+/**
+ * @typedef {object} Mechanism
+ * @property {string} name
+ * @property {string} summary
+ * @property {string} cost
+ * @property {string} weights
+ * @property {boolean} causal
+ * @property {string} defect
+ * @property {string} paper
+ * @property {string} link
+ * @property {string} source
+ * @property {string} cells  SVG of a pattern, drawn by the server
+ * @property {number} size
+ * @property {string} pattern
+ * @property {string | null} verdict
+ */
+
+/** @typedef {{html: string, verdict: string | null, seconds: number | null, date: string | null}} Measured */
+
+/** How weights relate to dot-product attention, for the filter and the labels. @type {Record<string, string>} */
+export const WEIGHTS = {
+  exact: "dot-product weights",
+  sparse: "fewer pairs",
+  "low rank": "low rank",
+  kernel: "kernel features",
+  own: "weights of its own",
+};
+
+/**
+ * Whether a mechanism has all words of a search in its name or description.
+ * @param {{name: string, summary: string, cost: string, paper: string, weights: string}} one
+ * @param {string} words
+ * @param {string} weights  "" for all
+ */
+export const matches = (one, words, weights) => {
+  const text = `${one.name} ${one.summary} ${one.cost} ${one.paper} ${WEIGHTS[one.weights] ?? ""}`.toLowerCase();
+  return (!weights || one.weights === weights) && words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+};
+
+const EXAMPLE = `import torch
+from torch import nn
+
+
+class RunningMean(nn.Module):
+    """Every token gets the mean of the tokens up to it."""
+
+    def __init__(self, n_embd, n_head, block_size):
+        super().__init__()
+        self.value = nn.Linear(n_embd, n_embd)
+
+    def forward(self, x, padding=None):
+        values = self.value(x)
+        seen = torch.ones_like(values[..., :1])
+        if padding is not None:
+            hidden = padding[..., None]
+            values, seen = values.masked_fill(hidden, 0), seen.masked_fill(hidden, 0)
+        return values.cumsum(1) / seen.cumsum(1).clamp(min=1)
+`;
+
+/** @param {Mechanism} one @param {string} [label] */
+const picture = (one, label) => {
+  if (!one.cells) return h("span", { class: "picture none" }, "no pattern");
+  const described = label ? `role="img" aria-label="${label.replace(/[^\w ,.:-]/g, "")}"` : 'aria-hidden="true"';
+  return h("span", { class: "picture" }, fragment(`<svg viewBox="0 0 ${Number(one.size)} ${Number(one.size)}" ${described}>${one.cells}</svg>`));
+};
+
+/** @param {Mechanism} one */
+const labels = (one) => h("span", { class: "labels" },
+  h("span", { class: "label" }, WEIGHTS[one.weights] ?? one.weights),
+  !one.causal && h("span", { class: "label" }, "not causal"),
+  one.defect && h("span", { class: "label bad" }, "defect on purpose"),
+  one.verdict && h("span", { class: `label ${one.verdict === "pass" ? "good" : "bad"}` }, `audit: ${one.verdict}`));
+
+/** @param {Mechanism} one */
+const tile = (one) => h("li", {},
+  h("a", { class: "tile", href: `/mechanisms?name=${encodeURIComponent(one.name)}` },
+    picture(one),
+    h("span", { class: "words" },
+      h("strong", {}, one.name),
+      h("span", {}, one.summary),
+      one.cost && h("span", { class: "cost" }, one.cost),
+      labels(one))));
+
+/**
+ * Runs a slow request and tells its seconds; a second press cancels it.
+ * @param {HTMLButtonElement} button
+ * @param {HTMLElement} status
+ * @param {string} doing
+ * @param {(signal: AbortSignal) => Promise<void>} run
+ * @param {Set<AbortController>} running
+ */
+const whileWaiting = async (button, status, doing, run, running) => {
+  const control = new AbortController();
+  const label = button.textContent ?? "";
+  const began = Date.now();
+  const tell = () => (status.textContent = `${doing} … ${Math.round((Date.now() - began) / 1000)} s`);
+  const timer = setInterval(tell, 1000);
+  const cancel = () => control.abort();
+  running.add(control);
+  tell();
+  button.textContent = "Cancel";
+  button.addEventListener("click", cancel);
+  try {
+    await run(control.signal);
+    status.textContent = "";
+  } catch (error) {
+    status.textContent = "";
+    if (!control.signal.aborted) throw error;
+  } finally {
+    clearInterval(timer);
+    running.delete(control);
+    button.removeEventListener("click", cancel);
+    button.textContent = label;
+  }
+};
+
+/**
+ * A button that measures, and what it found.
+ * @param {{id: string, title: string, about: string, button: string, doing: string, path: string, earlier: Measured | null}} what
+ * @param {Set<AbortController>} running
+ */
+const measurement = (what, running) => {
+  const status = h("p", { class: "progress", role: "status" });
+  const place = h("div", { class: "found" });
+  const button = h("button", { type: "button", class: what.earlier ? "" : "primary" }, what.button);
+  const when = h("p", { class: "quiet" });
+  /** @param {Measured} found */
+  const show = (found) => {
+    showReport(place, found.html);
+    when.textContent = found.date ? `Measured on ${found.date} in ${found.seconds} s, on the machine of this server.` : "";
+    button.className = "";
+    button.textContent = `${what.button} again`;
+  };
+  let busy = false;
+  button.addEventListener("click", async () => {
+    if (busy) return;
+    busy = true;
+    /** @type {Measured | null} */
+    let found = null;
+    try {
+      await whileWaiting(button, status, what.doing, async (signal) => { found = await post(what.path, {}, signal); }, running);
+    } finally {
+      busy = false;
+    }
+    if (found) show(found);
+  });
+  if (what.earlier) show(what.earlier);
+  return h("section", { "aria-labelledby": what.id },
+    h("h2", { id: what.id }, what.title), h("p", {}, what.about), h("div", { class: "controls" }, button), status, when, place);
+};
+
+/** @param {boolean} allowed @param {Set<AbortController>} running */
+const pasting = (allowed, running) => {
+  const heading = h("h2", { id: "own-class" }, "Audit a class of your own");
+  if (!allowed) {
+    return h("section", { "aria-labelledby": "own-class" }, heading,
+      h("p", {}, "This server runs no pasted code. To audit classes here, start it with:"),
+      h("pre", { tabindex: "0" }, h("code", {}, "attnlab serve --allow-code")),
+      h("p", { class: "quiet" }, "On the command line, ", h("code", {}, "attnlab audit my_file.py:MyAttention"), " does the same."));
+  }
+  const code = h("textarea", { rows: "18", spellcheck: "false", autocapitalize: "off", maxlength: "100000" });
+  code.value = EXAMPLE;
+  const name = h("input", { type: "text", maxlength: "100", placeholder: "the last class", autocomplete: "off" });
+  const button = h("button", { type: "button", class: "primary" }, "Audit");
+  const status = h("p", { class: "progress", role: "status" });
+  const place = h("div", { class: "found", "aria-live": "polite" });
+  let busy = false;
+  button.addEventListener("click", async () => {
+    if (busy) return;
+    busy = true;
+    place.replaceChildren();
+    try {
+      await whileWaiting(button, status, "auditing", async (signal) => {
+        const found = await post("mechanisms/pasted", { code: code.value, class_name: name.value.trim() }, signal);
+        showReport(place, found.html);
+      }, running);
+    } catch (error) {
+      place.replaceChildren(h("p", { class: "notice" }, error instanceof Error ? error.message : String(error)));
+    } finally {
+      busy = false;
+    }
+  });
+  return h("section", { "aria-labelledby": "own-class" }, heading,
+    h("p", {}, "Paste a module that is built as Class(n_embd, n_head, block_size) and turns vectors (batch, tokens, n_embd) into others."
+      + " It runs in a process of its own, for at most 60 seconds and with 2 GB of memory."
+      + " These limits stop mistakes, not attacks: run only code that you have read."),
+    h("label", { class: "code" }, "Code", code),
+    h("div", { class: "controls" }, h("label", {}, "Class", name), button),
+    status, place);
+};
+
+/** @param {HTMLElement} root @param {Set<AbortController>} running */
+const showCatalogue = async (root, running) => {
+  const state = readState();
+  const words = h("input", { type: "search", value: state.q ?? "", placeholder: "name, summary, cost, paper" });
+  const weights = h("select", {}, h("option", { value: "" }, "all"),
+    Object.entries(WEIGHTS).map(([key, label]) => h("option", { value: key, selected: key === state.weights }, label)));
+  const count = h("p", { class: "progress", role: "status" }, "loading the mechanisms …");
+  const tiles = h("ul", { class: "tiles" });
+  root.append(h("h1", {}, title),
+    h("p", { class: "lead" }, "Every kind of attention that a model can be made with: what it does, what it costs, and whether it keeps its promises."),
+    h("div", { class: "controls" }, h("label", {}, "Search", words), h("label", {}, "Weights", weights)), count, tiles);
+  const control = new AbortController();
+  running.add(control);
+  /** @type {{mechanisms: Mechanism[], allow_code: boolean}} */
+  const found = await get("mechanisms", control.signal);
+  running.delete(control);
+  const all = found.mechanisms.map((one) => ({ one, element: tile(one) }));
+  tiles.append(...all.map(({ element }) => element));
+  const filter = () => {
+    let shown = 0;
+    for (const { one, element } of all) {
+      element.hidden = !matches(one, words.value, weights.value);
+      shown += element.hidden ? 0 : 1;
+    }
+    count.textContent = shown === all.length ? `${shown} mechanisms` : `${shown} of ${all.length} mechanisms`;
+    writeState({ q: words.value, weights: weights.value });
+  };
+  words.addEventListener("input", filter);
+  weights.addEventListener("change", filter);
+  filter();
+  root.append(h("p", { class: "quiet" }, "The pictures show real weights over a toy text of 32 tokens: each row is a token, darker columns are those it looks at; orange weights are negative."),
+    pasting(found.allow_code, running));
+};
+
+/** @param {HTMLElement} root @param {string} name @param {Set<AbortController>} running */
+const showOne = async (root, name, running) => {
+  const status = h("p", { class: "progress", role: "status" }, `loading ${name} …`);
+  root.append(h("p", {}, h("a", { href: "/mechanisms" }, "← All mechanisms")), status);
+  const control = new AbortController();
+  running.add(control);
+  /** @type {{mechanism: Mechanism, html: string, audit: Measured | null, cost: Measured | null, lengths: number[]}} */
+  const card = await get(`mechanisms/${encodeURIComponent(name)}`, control.signal);
+  running.delete(control);
+  status.remove();
+  document.title = `${name} – Mechanisms – attnlab`;
+  const report = h("div", {});
+  showReport(report, card.html);
+  const one = card.mechanism;
+  report.querySelector("header")?.append(h("p", { class: "origin" },
+    one.link && h("span", {}, "Paper: ", h("a", { href: one.link, target: "_blank", rel: "noopener" }, one.paper)),
+    h("span", {}, "Source: ", h("code", {}, one.source)), labels(one)));
+  const path = `mechanisms/${encodeURIComponent(name)}`;
+  const least = card.lengths[0].toLocaleString("en");
+  const most = card.lengths[card.lengths.length - 1].toLocaleString("en");
+  root.append(report,
+    measurement({
+      id: "audit", title: "Audit", button: "Audit", doing: "auditing", path: `${path}/audit`, earlier: card.audit,
+      about: "Tests from outside whether it sees the future, padding or other texts, and whether it is deterministic. Takes 5 to 40 seconds.",
+    }, running),
+    measurement({
+      id: "cost", title: "Measured cost", button: "Measure", doing: "measuring", path: `${path}/cost`, earlier: card.cost,
+      about: `Times forward and backward at ${least} to ${most} tokens, in turns with torch's fused attention (SDPA), and measures peak memory.`
+        + " Takes about half a minute, longer while the machine trains.",
+    }, running));
+};
+
 /** @param {HTMLElement} root */
-export const mount = (root) => {
-  root.append(h("h1", {}, title));
+export const mount = async (root) => {
+  /** @type {Set<AbortController>} */
+  const running = new Set();
+  const end = () => running.forEach((control) => control.abort());
+  const { name } = readState();
+  await (name ? showOne(root, name, running) : showCatalogue(root, running));
+  return end;
 };
