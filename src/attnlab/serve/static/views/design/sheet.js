@@ -1,0 +1,213 @@
+// Sheets of tasks: load one, answer it with the query of the planes or by typing, and get the marks.
+import { ApiError, get, post } from "../../lib/api.js";
+import { h } from "../../lib/dom.js";
+import { shown } from "./format.js";
+import { center, queryOf, shortNumber } from "./state.js";
+
+/** @typedef {import("./playground.js").Playground} Playground */
+/**
+ * @typedef {object} SheetTask
+ * @property {string} name
+ * @property {string} ask
+ * @property {string} text
+ * @property {number} points
+ * @property {string} why_not
+ * @property {number | null} tolerance
+ * @property {"none" | "sqrt"} scale
+ * @property {number[][] | null} keys
+ * @property {number[][] | null} values
+ * @property {number[] | null} target
+ * @property {string} hint
+ */
+/** @typedef {{ passed: boolean, answered: boolean, name: string, earned: number, points: number, message: string }} Mark */
+
+/** @param {number} points */
+const pointsOf = (points) => `${shown(points)} point${points === 1 ? "" : "s"}`;
+
+class Card {
+  /** @param {SheetTask} task @param {Playground} playground @param {number} number */
+  constructor(task, playground, number) {
+    this.task = task;
+    this.playground = playground;
+    this.outcome = h("p", { class: "outcome" });
+    this.input = h("input", { type: "text", placeholder: task.hint, maxlength: 5000, autocomplete: "off", spellcheck: "false" });
+    this.use = h("button", { type: "button", onclick: () => this.#use() }, "Use the current query");
+    const allowed = task.tolerance === null ? "" : ` Largest error allowed: ${shown(task.tolerance)}.`;
+    this.element = h(
+      "li",
+      { class: "task-card" },
+      h("p", { class: "task-name" }, h("strong", {}, `${number}. ${task.name}`), " ", h("span", { class: "quiet" }, pointsOf(task.points))),
+      h("p", {}, task.text, h("span", { class: "quiet" }, allowed)),
+      task.why_not
+        ? h("p", { class: "quiet" }, `Cannot be answered here. ${task.why_not}`)
+        : h(
+            "div",
+            { class: "controls" },
+            task.keys && task.values && h("button", { type: "button", onclick: () => this.show() }, "Show in the planes"),
+            h("label", { class: "typed" }, `answer to ${task.name}`, this.input),
+            task.keys && this.use,
+          ),
+      this.outcome,
+    );
+  }
+
+  /** Loads the keys and values of the task into the planes. */
+  show() {
+    const { keys, values, target, scale } = this.task;
+    if (!keys || !values) return;
+    const before = this.playground.configuration;
+    const same = JSON.stringify([before.keys, before.values]) === JSON.stringify([keys, values]);
+    this.playground.showTarget(Boolean(target));
+    this.playground.set({
+      keys: structuredClone(keys),
+      values: structuredClone(values),
+      direction: same ? before.direction : keys[0].map((_, i) => (i ? 0 : 0.5)),
+      scale: same ? before.scale : 1,
+      scaled: scale === "sqrt",
+      target: target ? [...target] : center(values),
+    });
+    this.playground.element.scrollIntoView({ block: "start", behavior: "auto" });
+  }
+
+  #use() {
+    const query = queryOf(this.playground.configuration);
+    const fits = this.task.keys?.[0].length === query.length;
+    this.input.value = fits ? `[${query.map(shortNumber).join(", ")}]` : "";
+    this.outcome.textContent = fits ? "" : `The query has ${query.length} numbers and a key of this task has ${this.task.keys?.[0].length}: press "Show in the planes" first.`;
+    this.outcome.className = "outcome";
+  }
+
+  /** @param {Mark | undefined} mark */
+  mark(mark) {
+    this.element.classList.remove("passed", "failed");
+    this.outcome.className = "outcome";
+    this.outcome.textContent = "";
+    if (!mark?.answered) return;
+    this.element.classList.add(mark.passed ? "passed" : "failed");
+    const verdict = mark.passed ? "passed" : "failed";
+    this.outcome.append(h("span", { class: `badge ${verdict}` }, verdict), ` ${shown(mark.earned)} of ${pointsOf(mark.points)}: ${mark.message}`);
+  }
+}
+
+export class Sheet {
+  /** @param {Playground} playground @param {Record<string, string>} state @param {() => void} changed */
+  constructor(playground, state, changed) {
+    this.playground = playground;
+    this.changed = changed;
+    this.name = state.sheet ?? "";
+    this.text = "";
+    this.running = new AbortController();
+    /** @type {Card[]} */
+    this.cards = [];
+    /** @type {{ name: string, title: string, text: string }[]} */
+    this.examples = [];
+    this.choice = h("select", { onchange: () => this.#example(this.choice.value) }, h("option", { value: "" }, "choose an example"));
+    this.file = h("input", { type: "file", accept: ".toml", onchange: () => this.#fromFile() });
+    this.pasted = h("textarea", { rows: 8, spellcheck: "false", placeholder: '[[task]]\nask = "select"\nindex = 0\nkeys = [[1, 0], [0, 1]]\nvalues = [[1, 0], [0, 1]]' });
+    this.problem = h("p", { class: "problem", role: "alert" });
+    this.progress = h("p", { class: "progress", role: "status" });
+    this.list = h("ol", { class: "tasks" });
+    this.total = h("p", { class: "total", role: "status" });
+    this.markButton = h("button", { type: "submit", class: "primary" }, "Mark the answers");
+    this.form = h(
+      "form",
+      { hidden: true, onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); this.#mark(); } },
+      this.list,
+      h("div", { class: "controls" }, this.markButton, this.total),
+    );
+    this.element = h(
+      "div",
+      {},
+      h("p", { class: "quiet" }, "A sheet of ", h("code", {}, "attnlab check"), ": any answer that has the property asked for passes, whichever way it was found."),
+      h("div", { class: "controls" }, h("label", {}, "example", this.choice), h("label", {}, "file (TOML)", this.file)),
+      h("details", {}, h("summary", {}, "Paste a sheet"), h("label", { class: "pasted" }, "text of the sheet", this.pasted), h("button", { type: "button", onclick: () => this.#load(this.pasted.value, "") }, "Load the text")),
+      this.problem,
+      this.progress,
+      this.form,
+    );
+  }
+
+  get state() {
+    return { sheet: this.name };
+  }
+
+  /** Shows the examples, and the one that the address names; called when the panel is first opened. */
+  async open() {
+    if (this.examples.length) return;
+    await this.#tried("Loading ...", async (signal) => {
+      this.examples = await get("design/sheets", signal);
+      this.choice.append(...this.examples.map(({ name, title }) => h("option", { value: name }, title)));
+      const named = this.examples.find(({ name }) => name === this.name);
+      if (named) await this.#example(named.name);
+    });
+  }
+
+  /** @param {string} name */
+  async #example(name) {
+    const example = this.examples.find((one) => one.name === name);
+    if (!example) return;
+    this.choice.value = name;
+    await this.#load(example.text, name);
+  }
+
+  async #fromFile() {
+    const file = this.file.files?.[0];
+    if (!file) return;
+    if (file.size > 100_000) {
+      this.problem.textContent = "The file is longer than 100,000 characters: is it a sheet?";
+      return;
+    }
+    await this.#load(await file.text(), "");
+  }
+
+  /** @param {string} text @param {string} name  of an example */
+  async #load(text, name) {
+    if (!text.trim()) {
+      this.problem.textContent = "The sheet is empty: paste the text of a TOML file with [[task]] in it.";
+      return;
+    }
+    await this.#tried("Reading the sheet ...", async (signal) => {
+      const read = await post("design/sheet", { text }, signal);
+      this.text = text;
+      this.name = name;
+      if (!name) this.choice.value = "";
+      this.cards = read.tasks.map((/** @type {SheetTask} */ task, /** @type {number} */ i) => new Card(task, this.playground, i + 1));
+      this.list.replaceChildren(...this.cards.map((card) => card.element));
+      this.list.setAttribute("aria-label", read.title);
+      this.total.textContent = `${read.title}: ${pointsOf(read.points)} in all.`;
+      this.form.hidden = false;
+      this.changed();
+    });
+  }
+
+  async #mark() {
+    await this.#tried("Marking ...", async (signal) => {
+      const answers = Object.fromEntries(this.cards.filter((card) => !card.task.why_not).map((card) => [card.task.name, card.input.value]));
+      const marks = await post("design/mark", { text: this.text, answers }, signal);
+      for (const card of this.cards) card.mark(marks.tasks.find((/** @type {Mark} */ one) => one.name === card.task.name));
+      const answered = marks.tasks.filter((/** @type {Mark} */ one) => one.answered).length;
+      this.total.textContent = `${shown(marks.earned)} of ${pointsOf(marks.points)}; ${answered} of ${marks.tasks.length} tasks answered. ${marks.notes.join(" ")}`;
+    });
+  }
+
+  /** Runs a request in place of the one before; an error is one line. @param {string} words @param {(signal: AbortSignal) => Promise<void>} work */
+  async #tried(words, work) {
+    this.running.abort();
+    const mine = (this.running = new AbortController());
+    this.problem.textContent = "";
+    this.progress.textContent = words;
+    try {
+      await work(mine.signal);
+    } catch (error) {
+      if (error instanceof DOMException && error.name === "AbortError") return;
+      if (!(error instanceof ApiError)) throw error;
+      this.problem.textContent = error.message;
+    } finally {
+      if (mine === this.running) this.progress.textContent = "";
+    }
+  }
+
+  end() {
+    this.running.abort();
+  }
+}
