@@ -1,8 +1,13 @@
-import { h } from "../lib/dom.js";
+// Runs: the list, one folder, or several runs side by side, as the address says.
+import { mountComparison } from "./run/compare.js";
+import { mountDetail } from "./run/detail.js";
+import { mountList } from "./run/list.js";
 
 export const title = "Runs";
 
-/** @param {HTMLElement} root */
-export const mount = (root) => {
-  root.append(h("h1", {}, title));
+/** @param {HTMLElement} root @param {string[]} path */
+export const mount = (root, path) => {
+  const names = new URLSearchParams(location.search).getAll("with");
+  if (path.length) return mountDetail(root, path.join("/"));
+  return names.length ? mountComparison(root, names) : mountList(root);
 };

@@ -1,0 +1,27 @@
+// Several runs side by side: the report of `attnlab report RUN RUN`, and samples of each.
+import { get } from "../../lib/api.js";
+import { h } from "../../lib/dom.js";
+import { showReport } from "../../lib/report.js";
+import { commandLine } from "./parts.js";
+import { samplesPanel } from "./samples.js";
+
+/**
+ * @param {HTMLElement} root
+ * @param {string[]} names
+ */
+export const mountComparison = async (root, names) => {
+  const request = new AbortController();
+  const loading = h("p", { class: "progress", role: "status" }, "making the report …");
+  const report = h("div", { class: "report" });
+  root.append(h("nav", { class: "trail", "aria-label": "Folders" }, h("a", { href: "/runs" }, "Runs"), " / side by side"), loading, report);
+  const asked = names.map((name) => `name=${encodeURIComponent(name)}`).join("&");
+  const found = await get(`comparison?${asked}`, request.signal);
+  loading.replaceWith(commandLine(found.command));
+  showReport(report, found.markup);
+  const [panel, stop] = samplesPanel(names.slice(0, 6));
+  report.after(panel);
+  return () => {
+    request.abort();
+    stop();
+  };
+};

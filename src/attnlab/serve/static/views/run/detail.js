@@ -1,0 +1,87 @@
+// One folder: its report, kept up to date while it trains.
+import { get, post } from "../../lib/api.js";
+import { h } from "../../lib/dom.js";
+import { encoded, stateWords } from "./entries.js";
+import { follow, liveReport, oneAtATime } from "./live.js";
+import { commandLine, runLink, trail } from "./parts.js";
+import { samplesPanel } from "./samples.js";
+
+/**
+ * @param {HTMLElement} root
+ * @param {string} name
+ */
+export const mountDetail = async (root, name) => {
+  const request = new AbortController();
+  const loading = h("p", { class: "progress", role: "status" }, "making the report …");
+  const chip = h("span", { class: "chip" });
+  const bar = h("progress", { max: 1, "aria-label": "Progress", hidden: true });
+  const actions = h("div", { class: "actions" });
+  const inner = h("p", { class: "quiet inner-runs", hidden: true });
+  const report = h("div", { class: "report" });
+  const files = h("p", { class: "quiet" });
+  const show = liveReport(report);
+  root.append(trail(name), h("div", { class: "status-line" }, chip, bar, actions), inner, loading, report, files);
+
+  /** @param {{ state: string, progress: number | null }} now @param {string} [kind] @param {string} [what] */
+  const showState = (now, kind, what) => {
+    chip.textContent = stateWords({ kind, what, ...now });
+    chip.className = `chip ${now.state || kind}`;
+    bar.hidden = now.state !== "active" || now.progress === null;
+    bar.value = now.progress ?? 0;
+  };
+
+  const resume = h("button", {
+    type: "button",
+    onclick: async () => {
+      resume.disabled = true;
+      try {
+        await post("jobs/resume", { name });
+        resume.hidden = true;
+      } finally {
+        resume.disabled = false;
+      }
+    },
+  }, "Resume");
+
+  let first = true;
+  const load = oneAtATime(async () => {
+    const found = await get(`runs/${encoded(name)}/report`, request.signal);
+    const { entry } = found;
+    showState(entry, entry.kind, entry.what);
+    show(found.markup);
+    loading.remove();
+    resume.hidden = !(entry.state === "stopped" && ["run", "study"].includes(entry.kind));
+    inner.hidden = entry.runs.length === 0;
+    const links = entry.runs.map((/** @type {{ name: string }} */ one, /** @type {number} */ number) =>
+      [number ? ", " : "", runLink(one.name, one.name.slice(name.length + 1))]);
+    inner.replaceChildren("Runs: ", ...links.flat());
+    if (!first) return;
+    first = false;
+    const asked = entry.kind === "run" || entry.kind === "study";
+    actions.append(resume, ...(asked ? [h("a", { class: "button", href: `/ask?run=${encodeURIComponent(name)}` }, "Ask it")] : []));
+    if (found.command) actions.after(commandLine(found.command));
+    if (found.files.length) files.textContent = `Also as a file: ${found.files.join(", ")}`;
+    if (entry.kind === "run") {
+      const [panel, stop] = samplesPanel([name]);
+      report.after(panel);
+      request.signal.addEventListener("abort", stop);
+    }
+    if (entry.state !== "complete" && asked) watch();
+  });
+
+  let end = () => {};
+  const watch = () => {
+    let seen = 0;
+    end = follow(`runs/${encoded(name)}/events`, (now) => {
+      showState(now);
+      if (seen++) load();
+      if (now.state === "complete") end();
+    });
+  };
+
+  await load();
+  return () => {
+    end();
+    request.abort();
+  };
+};
