@@ -17,11 +17,11 @@ quick: setup-run
 	$(BIN)/attnlab run --quick
 
 test: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadgroup -q
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q
 
 # For the inner loop, under a minute: without training, studies, measurements, transformers and faults.
 test-fast: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadgroup -q $(SLOWER:%=--ignore=tests/%)
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q $(SLOWER:%=--ignore=tests/%)
 
 test-slow: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m slow

@@ -1,10 +1,12 @@
-"""Shared by all tests: shapes are checked as declared, one thread, a world small enough to train in a second."""
+"""Shared by all tests: shapes checked as declared, one thread, one worker a file, a world trained in a second."""
 
 from __future__ import annotations
 
-from jaxtyping import install_import_hook
+import jaxtyping
 
-install_import_hook(["attnlab.ops", "attnlab.mechanisms", "attnlab.model", "attnlab.optim"], "beartype.beartype")
+jaxtyping.install_import_hook(
+    ["attnlab.ops", "attnlab.mechanisms", "attnlab.model", "attnlab.optim"], "beartype.beartype"
+)
 
 import os  # noqa: E402
 import signal  # noqa: E402
@@ -25,6 +27,33 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # Busy machines are slow, and a submission is judged on the same examples each time; elsewhere new ones are drawn.
 settings.register_profile("attnlab", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("attnlab")
+
+# Checking shapes is a third of the time of whole models, which these folders run for other reasons than shapes.
+UNCHECKED = tuple(Path(__file__).parent / name for name in ("measure", "studies"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    unchecked = any(item.path.is_relative_to(folder) for folder in UNCHECKED)
+    jaxtyping.config.update("jaxtyping_disable", unchecked)
+
+
+# The files of these folders share what is trained for them.
+SHARED = ("tests/studies/compare", "tests/trust")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With pytest-xdist, the tests of a file run in one worker, so that what they share is made once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return next((folder for folder in SHARED if file.startswith(f"{folder}/")), file)
+
+    return ByFile(config, log)
+
 
 TINY: dict[str, Any] = {
     "model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},

@@ -132,14 +132,16 @@ def test_wanted_tokens_are_computed_as_if_all_were(n_layer: int) -> None:
     torch.manual_seed(0)
     model = LanguageModel(resolve("small", given={"model": {"n_layer": n_layer, "zero_init": False}}).model)
     ids, wanted = torch.randint(0, 200, (3, 9)), torch.rand(3, 9) < 0.4
+    directions = torch.randn(int(wanted.sum()), model.config.n_embd)  # the squares of a normed vector have no gradient
     results = []
     for asked in (wanted, None):
         model.zero_grad()
         hidden = model.hidden(ids, wanted=asked)
         found = hidden if asked is not None else hidden[wanted]
-        found.square().sum().backward()
+        (found * directions).sum().backward()
         results.append((found.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]))
     assert torch.allclose(results[0][0], results[1][0], atol=1e-6)
+    assert max(gradient.abs().max() for gradient in results[1][1]) > 0.1
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(results[0][1], results[1][1], strict=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import runpy
 import shlex
@@ -39,6 +40,7 @@ def mentions(page: Path) -> list[str]:
     return [code for code in codes if "..." not in code and "|" not in code]
 
 
+@functools.cache
 def understood(command: str) -> bool:
     words = shlex.split(command)
     if words[0] == "torchrun":
@@ -175,7 +177,7 @@ def test_a_mechanism_of_ones_own_is_as_easy_as_told(tmp_path: Path, monkeypatch:
     (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "my_file.py").write_text(block)
     monkeypatch.chdir(tmp_path)
-    assert attnlab.audit_mechanism("my_file.py:MyAttention").verdict == "pass"
+    assert attnlab.audit_mechanism("my_file.py:MyAttention", length=97).verdict == "pass"
     (command,) = re.findall(r"^attnlab (pretrain .*)$", page, flags=re.MULTILINE)
     words = shlex.split(command)
     words[words.index("people:300")] = "people:60"

@@ -22,7 +22,6 @@ from attnlab.runs import Run
 from together import LONG, MECHANISMS, SAVED, SOME, STEPS, State, train
 
 pytestmark = pytest.mark.slow  # `make processes`
-shared_setup = pytest.mark.xdist_group("together")
 
 WORKER = """
 import os, signal, sys, time
@@ -76,7 +75,6 @@ def distance(some: State, whole: State, first: int = 0) -> float:
     return float(((some["losses"] - there) / there).abs().max())
 
 
-@shared_setup
 @pytest.mark.parametrize("name", ["copied-float64", "copied-parts", "sharded-parts"])
 def test_two_processes_have_the_losses_of_one(together: dict[str, State], alone: State, name: str) -> None:
     """Also with packed rows, odd numbers of rows and fewer rows than processes."""
@@ -84,14 +82,12 @@ def test_two_processes_have_the_losses_of_one(together: dict[str, State], alone:
     assert distance(together[name], alone) < 1e-9
 
 
-@shared_setup
 def test_adamw_has_the_losses_of_one(together: dict[str, State]) -> None:
     adamw = train(Ranks(), preset="mingpt")
     assert distance(together["copied-adamw"], adamw) < 1e-9
     assert distance(together["sharded-adamw"], adamw) < 1e-9
 
 
-@shared_setup
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_has_the_losses_of_one(together: dict[str, State], name: str) -> None:
     """Also one with parameters that short rows do not use."""
@@ -100,13 +96,11 @@ def test_every_mechanism_has_the_losses_of_one(together: dict[str, State], name:
         assert distance(together[f"{kind}-{name}"], one) < 1e-9
 
 
-@shared_setup
 def test_latents_have_the_losses_of_one(together: dict[str, State]) -> None:
     """Also where one process has texts too short for a latent."""
     assert distance(together["sharded-latents"], train(Ranks(), bottleneck=2)) < 1e-9
 
 
-@shared_setup
 def test_checkpoints_do_not_depend_on_the_processes(together: dict[str, State]) -> None:
     saved = train(Ranks(), range(SAVED))
     for name in ("copied-saved", "sharded-saved"):
@@ -116,14 +110,12 @@ def test_checkpoints_do_not_depend_on_the_processes(together: dict[str, State]) 
             assert torch.allclose(one, together[name][key], rtol=1e-9, atol=1e-12)
 
 
-@shared_setup
 @pytest.mark.parametrize("name", ["sharded-resumed", "copied-resumed"])
 def test_other_processes_resume(together: dict[str, State], alone: State, name: str) -> None:
     assert len(together[name]["losses"]) == SOME - SAVED
     assert distance(together[name], alone, SAVED) < 1e-9
 
 
-@shared_setup
 @pytest.mark.parametrize("name", ["copied-saved", "sharded-saved"])
 def test_one_process_resumes(together: dict[str, State], alone: State, name: str) -> None:
     resumed = train(Ranks(), range(SAVED, SOME), start=together[name])

@@ -108,7 +108,7 @@ def test_dot_is_eager_attention(make: type, side: str) -> None:
         assert (found - expected)[mask.bool()].abs().max() <= 5e-5  # of scores; processors round differently
         bare = model(input_ids=ids)[0]
         model.set_attn_implementation(how)
-        assert (bare - model(input_ids=ids)[0]).abs().max() <= 1e-5
+        assert (bare - model(input_ids=ids)[0]).abs().max() <= 5e-5
 
 
 def test_the_users_line_works(tmp_path: Path) -> None:

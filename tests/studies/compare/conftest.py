@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,13 @@ def train_here(plan: comparing.Plan, folder: Path, _: Console) -> list[Any]:
     return []
 
 
-_audit, _audited = audit.audit_module, dict[tuple[str, str], audit.Report]()
+_audit, _audited = audit.audit_module, dict[str, audit.Report]()
 
 
 def audit_once(model: LanguageModel, name: str) -> audit.Report:
-    """Audit each mechanism once: audits have tests of their own."""
-    key = name, model.config.mechanism
-    return _audited.get(key) or _audited.setdefault(key, _audit(model, name=name))
+    """Audit each mechanism once, whatever a comparison calls it: audits have tests of their own."""
+    key = f"{model.config.mechanism} {model.config.options} {model.config.bottleneck}"
+    return replace(_audited.get(key) or _audited.setdefault(key, _audit(model, name=name)), name=name)
 
 
 @pytest.fixture(autouse=True)

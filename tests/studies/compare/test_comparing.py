@@ -30,8 +30,6 @@ from attnlab.studies.compare.records import read_records, some
 from attnlab.tokenizers import Tokenizer
 from verbs import reseal
 
-pytestmark = pytest.mark.xdist_group("compared")  # they share what is trained
-
 Compared = tuple[Path, dict[str, Any]]
 TEXT: dict[str, Any] = {"corpus": "prose:100:train", "dev": "prose:100:dev"}
 

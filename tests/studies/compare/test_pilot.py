@@ -19,8 +19,6 @@ from attnlab.studies.compare import Plan, advise, make_plan, planning
 from attnlab.studies.compare.planning import Pilot
 from verbs import call, reseal
 
-pytestmark = pytest.mark.xdist_group("compared")  # they share what is trained
-
 Compared = tuple[Path, dict[str, Any]]
 PILOT = Pilot(
     folder="runs/pilot",

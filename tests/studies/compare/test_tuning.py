@@ -21,8 +21,6 @@ from attnlab.studies.compare.plan import make_plan, trials_of, tuning_plan
 from attnlab.studies.compare.tuning import Trial, Tuning, choose
 from attnlab.studies.compare.variance import SOURCES, train_variance, variance_plan
 
-pytestmark = pytest.mark.xdist_group("compared")  # they share what is trained
-
 Compared = tuple[Path, dict[str, Any]]
 
 
