@@ -38,6 +38,7 @@ TAPS = {  # what an intervention may replace: the end of the tap's name
 MOST_SHOWN = 256  # tokens of a text whose attention is sent
 _LEVELS = 32767  # steps of a weight: 16 bits with a sign
 _EXAMPLES = 3
+_SEARCHED, _PARTNERS = 2000, 8  # training questions, and those of a given length that are offered
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ def answer(folder: str, trust_code: bool, text: str, asking: bool, limit: int) -
         "kind": "prompt",
         "tokens": [tokenizer.piece(token) for token in ids],
         "note": _unknown_words(tokenizer, ids),
+        "partners": _partners(opened, ids) if asking else [],
     }
     written: list[int] = []
     for token, chances in _write(opened, ids, limit):
@@ -177,6 +179,15 @@ def prompt(opened: Opened, text: str, asking: bool) -> list[int]:
     question = checked_question(text)
     look.encode(opened.tokenizer, question, True, block)  # refuses symbols that the model does not have
     return encode_question(opened.tokenizer, question, block)
+
+
+def _partners(opened: Opened, ids: Sequence[int]) -> list[str]:
+    """Training questions of as many tokens, those with the most tokens in common first, for activations to come from."""
+    assert opened.oracle is not None
+    coded = [(item.question, opened.tokenizer.encode(item.question)) for item in opened.oracle.facts[:_SEARCHED]]
+    fitting = [(text, some) for text, some in coded if len(some) == len(ids) - 1 and some != ids[:-1]]
+    fitting.sort(key=lambda one: -sum(mine == theirs for mine, theirs in zip(ids, one[1], strict=False)))
+    return [text for text, _ in fitting[:_PARTNERS]]
 
 
 def _write(opened: Opened, ids: Sequence[int], limit: int) -> Iterator[tuple[int, Tensor]]:

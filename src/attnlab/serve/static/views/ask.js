@@ -1,8 +1,316 @@
-import { h } from "../lib/dom.js";
+// Ask a run, look at the attention behind what it writes, and change what it computes.
+import { readState, writeState } from "../lib/address.js";
+import { ApiError, get, post, stream } from "../lib/api.js";
+import { h, percent } from "../lib/dom.js";
+import { addExports } from "../lib/report.js";
+import { verdictView, writing } from "./ask/answer.js";
+import { changeView } from "./ask/change.js";
+import { headGrid, largeMap } from "./ask/heads.js";
+import { chance, parse, serialise } from "./ask/state.js";
+import { textView } from "./ask/text.js";
+import { asLook, isInfluence, mapOf, nameOf, shown, strongest, weightsAt, within } from "./ask/weights.js";
 
 export const title = "Ask";
 
+/** @typedef {{ name: string, what: string, mechanism: string | null, asks: boolean, code: boolean }} Run */
+
 /** @param {HTMLElement} root */
-export const mount = (root) => {
-  root.append(h("h1", {}, title));
+export const mount = async (root) => {
+  const state = parse(readState());
+  /** @type {any} */
+  let about = null;
+  /** @type {import("./ask/answer.js").Step[]} */
+  let steps = [];
+  /** @type {string[]} */
+  let given = [];
+  /** @type {import("./ask/weights.js").Look | null} */
+  let look = null;
+  let work = new AbortController();
+  const remember = () => writeState(serialise(state));
+
+  // The controls
+
+  const runs = h("select", { id: "run", onchange: () => choose(runs.value, true) });
+  const modes = h("select", { onchange: () => {
+    state.mode = modes.value === "continue" ? "continue" : "ask";
+    state.text = text.value = "";
+    showExamples();
+    remember();
+  } }, h("option", { value: "ask" }, "Ask a question"), h("option", { value: "continue" }, "Continue a text"));
+  const text = /** @type {HTMLInputElement} */ (h("input", { type: "text", maxlength: 4000, autocomplete: "off", spellcheck: "false" }));
+  const go = h("button", { type: "submit", class: "primary" }, "Ask");
+  const stop = h("button", { type: "button", disabled: true, onclick: () => work.abort() }, "Stop");
+  const form = h("form", { class: "controls asking", onsubmit: (/** @type {Event} */ event) => {
+    event.preventDefault();
+    Object.assign(state, { text: text.value, token: null, changes: [] });
+    ask();
+  } },
+    h("label", {}, h("span", {}, "Run"), runs), h("label", {}, h("span", {}, "What to do"), modes),
+    h("label", { class: "wide" }, h("span", {}, "Text"), text), go, stop);
+  const info = h("p", { class: "quiet info", role: "status" });
+  const examples = h("div", { class: "examples" });
+  const status = h("p", { class: "progress", role: "status" });
+  const answer = h("section", { "aria-label": "Answer", hidden: true });
+  const inside = h("section", { "aria-labelledby": "attention", hidden: true });
+  const change = h("section", { "aria-labelledby": "interventions", hidden: true });
+  root.append(h("h1", {}, title), form, info, examples, status, answer, inside, change);
+
+  // The answer
+
+  const written = h("div", { class: "written" });
+  const verdict = h("div", {});
+  answer.append(written, verdict);
+
+  const showWriting = (/** @type {boolean} */ finished) =>
+    written.replaceChildren(h("p", { class: "quiet" }, state.mode === "ask" ? "The model writes" : "The model continues"), writing(steps, finished));
+
+  // Attention
+
+  const readout = h("p", { class: "readout", role: "status" });
+  const strip = textView({
+    lock: (token) => {
+      state.token = state.token === token ? null : token;
+      drawAttention();
+      remember();
+    },
+    say: (token, weights) => {
+      if (!look) return;
+      const influence = isInfluence(look, state);
+      const verb = state.incoming ? (influence ? "influences" : "is looked at by") : influence ? "depends on" : "looks at";
+      const most = strongest(weights, 4).map(({ place, weight }) => `“${shown(look?.tokens[place] ?? "")}” ${percent(weight)}`);
+      const [probability, expected] = look.read[token] ?? [null, null];
+      const met = probability === null || expected === null ? "" : ` It was expected with ${chance(probability)}${expected === look.tokens[token] ? "" : `; likeliest was “${shown(expected)}”`}.`;
+      readout.replaceChildren(h("strong", {}, `“${shown(look.tokens[token])}”`), ` ${verb} ${most.join(", ")}.`, h("span", { class: "quiet" }, met));
+    },
+  });
+  const grid = h("div", {});
+  const large = h("div", {});
+  const follow = h("div", { class: "follow" });
+  const notice = h("p", { class: "notice" });
+  const direction = h("select", { onchange: () => {
+    state.incoming = direction.value === "in";
+    drawAttention();
+    remember();
+  } }, h("option", { value: "out" }, "what the token looks at"), h("option", { value: "in" }, "what looks at the token"));
+  const off = h("button", { type: "button", onclick: () => interventions.toggle({ layer: state.layer - 1, tap: "z", head: state.head ? state.head - 1 : null, position: null, by: "zero", other: "" }) });
+  const headName = h("h3", {});
+  const attention = h("div", {}, notice, grid,
+    h("div", { class: "chosen" }, headName, h("label", { class: "inline" }, h("span", {}, "Show"), direction), off),
+    strip.element, readout, h("div", { class: "split" }, large, follow));
+  const refused = h("p", { class: "notice" });
+  inside.append(h("h2", { id: "attention" }, "Attention"), refused, attention);
+
+  /** The token at which the model chose a step. @param {number} step */
+  const asker = (step) => given.length + step - 1;
+
+  const showFollow = () => {
+    if (!look || !steps.length) return follow.replaceChildren();
+    const map = mapOf(look, state);
+    const current = steps.findIndex((_, step) => asker(step) === state.token);
+    const move = (/** @type {number} */ step) => {
+      state.token = asker(Math.max(0, Math.min(steps.length - 1, step)));
+      drawAttention();
+      remember();
+    };
+    const size = look.tokens.length;
+    const tokens = look.tokens;
+    follow.replaceChildren(
+      h("h3", {}, "Follow it through generation"),
+      h("div", { class: "controls" },
+        h("button", { type: "button", disabled: current === 0, onclick: () => move(current < 0 ? 0 : current - 1) }, "Previous step"),
+        h("button", { type: "button", disabled: current === steps.length - 1, onclick: () => move(current + 1) }, "Next step"),
+        h("span", { class: "quiet" }, current < 0 ? "Choose a step" : `Step ${current + 1} of ${steps.length}`)),
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Steps of generation" }, h("table", {},
+        h("caption", {}, h("span", {}, `What ${nameOf(look, state).replace(/^[A-Z]/, (letter) => letter.toLowerCase())} ${isInfluence(look, state) ? "depended on" : "looked at"} as each token was chosen`)),
+        h("thead", {}, h("tr", {}, ["Token", "Probability", "Most weight on"].map((name) => h("th", { scope: "col" }, name)))),
+        h("tbody", {}, steps.map((step, number) => h("tr", { class: number === current ? "current" : "" },
+          h("th", { scope: "row" }, h("button", { type: "button", class: "step", "aria-pressed": String(number === current), onclick: () => move(number) }, step.stop ? "end" : shown(step.token))),
+          h("td", {}, chance(step.probability)),
+          h("td", {}, strongest(weightsAt(map, size, asker(number)), 3).map(({ place, weight }) => `${shown(tokens[place])} ${percent(weight, 0)}`).join(", "))))))));
+  };
+
+  const drawAttention = () => {
+    if (!look) return;
+    Object.assign(state, within(look, state));
+    const choice = { layer: state.layer, head: state.head };
+    const removed = new Set(state.changes.filter((one) => one.tap === "z" && one.by === "zero" && one.position === null).map((one) => `${one.layer + 1}.${(one.head ?? -1) + 1}`));
+    grid.replaceChildren(headGrid(look, choice, removed, (next) => {
+      Object.assign(state, next);
+      drawAttention();
+      remember();
+      /** @type {HTMLElement | null} */ (grid.querySelector("[aria-pressed=true]"))?.focus({ preventScroll: true });
+    }));
+    const influence = look.layers.flatMap((layer, number) => (layer.kind === "influence" ? [number + 1] : []));
+    notice.hidden = !influence.length;
+    notice.textContent = `The mechanism of layer ${influence.join(", ")} has no attention weights over tokens. Its influence is shown instead: how much the output at a token changes with each input, by gradient, as shares of a row.`;
+    headName.textContent = nameOf(look, choice);
+    const single = state.layer > 0 && about?.layers[state.layer - 1]?.taps.includes("z");
+    off.hidden = !single;
+    const whole = state.head === 0 || isInfluence(look, choice);
+    const removedNow = removed.has(`${state.layer}.${whole && !state.head ? 0 : state.head}`);
+    off.textContent = `${removedNow ? "Switch on" : "Switch off"} ${state.head ? `head ${state.head}` : "all heads"} of layer ${state.layer}`;
+    const current = steps.findIndex((_, step) => asker(step) === state.token);
+    const produced = current < 0 || steps[current].stop ? null : asker(current) + 1;
+    direction.value = state.incoming ? "in" : "out";
+    strip.draw(mapOf(look, choice), { locked: state.token, incoming: state.incoming, influence: isInfluence(look, choice), produced });
+    const figure = largeMap(look, choice, state.token, (token) => {
+      state.token = state.token === token ? null : token;
+      drawAttention();
+      remember();
+    });
+    large.replaceChildren(figure);
+    addExports(large);
+    showFollow();
+  };
+
+  const showLook = (/** @type {any} */ sent) => {
+    inside.hidden = false;
+    refused.hidden = !sent.refused;
+    attention.hidden = Boolean(sent.refused);
+    refused.textContent = sent.refused ?? "";
+    if (sent.refused) return;
+    look = asLook(sent);
+    strip.show(look.tokens, look.tokens.length - given.length);
+    if (state.token === null || state.token >= look.tokens.length) state.token = given.length - 1;
+    drawAttention();
+  };
+
+  // Interventions
+
+  const interventions = changeView((changes) => {
+    state.changes = changes;
+    remember();
+    drawAttention();
+  });
+  change.append(h("h2", { id: "interventions" }, "Change what it computes"), interventions.element);
+
+  // Asking
+
+  const ask = async () => {
+    work.abort();
+    work = new AbortController();
+    const { signal } = work;
+    remember();
+    look = null;
+    steps = [];
+    let said = "";
+    /** @type {string[]} */
+    let partners = [];
+    [answer, inside, change].forEach((section) => (section.hidden = true));
+    verdict.replaceChildren();
+    status.textContent = "computing …";
+    go.disabled = true;
+    stop.disabled = false;
+    const asked = { run: state.run, text: state.text, mode: state.mode };
+    try {
+      await stream("ask/answer", asked, (line) => {
+        if (line?.kind === "prompt") {
+          given = line.tokens;
+          partners = line.partners;
+          answer.hidden = false;
+          showWriting(false);
+          if (line.note) written.append(h("p", { class: "notice" }, line.note));
+        } else if (line?.kind === "token") {
+          steps.push(line);
+          showWriting(false);
+        } else if (line?.kind === "written") {
+          said = line.text;
+          showWriting(true);
+        } else if (line?.kind === "answer") {
+          verdict.replaceChildren(verdictView(line, said, state.risk, (risk) => {
+            state.risk = risk;
+            remember();
+          }));
+        } else if (line?.kind === "look") showLook(line);
+      }, signal);
+      status.textContent = "";
+      change.hidden = false;
+      interventions.show({ asked, tokens: given, partners, layers: about.layers, heads: about.heads }, state.changes);
+      remember();
+    } catch (error) {
+      status.textContent = "";
+      if (signal.aborted) {
+        if (work.signal === signal) status.textContent = "Stopped.";
+        return;
+      }
+      if (!(error instanceof ApiError)) throw error;
+      status.textContent = error.message;
+    } finally {
+      if (work.signal === signal) {
+        go.disabled = false;
+        stop.disabled = true;
+        if (!steps.length) answer.hidden = true;
+      }
+    }
+  };
+
+  const showExamples = () => {
+    const found = state.mode === "ask" ? about?.questions : about?.texts;
+    go.textContent = state.mode === "ask" ? "Ask" : "Continue";
+    examples.replaceChildren(...(found ?? []).map((/** @type {string} */ example) =>
+      h("button", { type: "button", onclick: () => {
+        text.value = example;
+        form.requestSubmit();
+      } }, example)));
+  };
+
+  /** @param {string} name @param {boolean} another */
+  const choose = async (name, another) => {
+    state.run = name;
+    if (another) Object.assign(state, { text: "", token: null, changes: [], layer: 1, head: 1 });
+    work.abort();
+    work = new AbortController();
+    const { signal } = work;
+    [answer, inside, change].forEach((section) => (section.hidden = true));
+    about = null;
+    text.value = state.text;
+    info.textContent = "opening the run …";
+    stop.disabled = false;
+    go.disabled = true;
+    status.textContent = "";
+    showExamples();
+    remember();
+    try {
+      about = await post("ask/open", { run: name }, signal);
+    } catch (error) {
+      info.textContent = signal.aborted ? (work.signal === signal ? "Stopped." : info.textContent) : "";
+      if (signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      info.textContent = error.message;
+      return;
+    } finally {
+      if (work.signal === signal) [stop.disabled, go.disabled] = [true, false];
+    }
+    const layers = about.layers.length;
+    const mechanisms = [...new Set(about.layers.map((/** @type {any} */ one) => one.mechanism))].join(", ");
+    info.textContent = `${layers} layer${layers === 1 ? "" : "s"} of ${about.heads} head${about.heads === 1 ? "" : "s"} (${mechanisms}), ${about.parameters.toLocaleString("en")} parameters, up to ${about.block} tokens${about.asks ? (about.calibrated ? ", calibrated" : ", not calibrated") : ""}.`;
+    if (!about.asks) state.mode = "continue";
+    modes.value = state.mode;
+    /** @type {HTMLOptionElement} */ (modes.options[0]).disabled = !about.asks;
+    text.placeholder = (state.mode === "ask" ? about.questions[0] : about.texts[0]) ?? "";
+    showExamples();
+    remember();
+    if (state.text.trim()) await ask();
+  };
+
+  const leave = () => {
+    work.abort();
+    interventions.leave();
+    strip.leave();
+  };
+  /** @type {Run[]} */
+  const known = await get("ask/runs");
+  if (!known.length) {
+    form.hidden = true;
+    info.replaceChildren("There is no run with a model in this folder yet: train one in ", h("a", { href: "/start" }, "Start"), ".");
+    return leave;
+  }
+  runs.replaceChildren(...known.map((run) => h("option", { value: run.name }, `${run.name} (${run.what}, ${run.mechanism ?? "unknown mechanism"}${run.code ? ", with code of its own" : ""})`)));
+  const wanted = state.run && !known.some((run) => run.name === state.run);
+  if (wanted) {
+    runs.prepend(h("option", { value: state.run }, state.run));
+  }
+  runs.value = state.run || known[0].name;
+  choose(runs.value, false);
+  return leave;
 };

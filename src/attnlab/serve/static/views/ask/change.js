@@ -1,0 +1,188 @@
+// Interventions: switch off heads or replace activations, and compare what the model then says.
+import { ApiError, post, stream } from "../../lib/api.js";
+import { h } from "../../lib/dom.js";
+import { addExports } from "../../lib/report.js";
+import { chance, inWords, points, TAPS } from "./state.js";
+import { shown } from "./weights.js";
+
+/** @typedef {import("./state.js").Change} Change */
+/**
+ * @typedef {object} Subject  what is asked, and of which model
+ * @property {{ run: string, text: string, mode: string }} asked
+ * @property {string[]} tokens  of the text that was given
+ * @property {string[]} partners  texts of as many tokens
+ * @property {{ mechanism: string, taps: string[] }[]} layers
+ * @property {number} heads
+ */
+/**
+ * @typedef {object} ChangeView
+ * @property {HTMLElement} element
+ * @property {(subject: Subject | null, changes: Change[]) => void} show
+ * @property {(change: Change) => void} toggle  adds a change, or removes it
+ * @property {() => void} leave
+ */
+
+/** @param {string} label @param {[string, string][]} choices @param {(value: string) => void} [act] */
+const select = (label, choices, act) => {
+  const control = /** @type {HTMLSelectElement} */ (h("select", { onchange: () => act?.(control.value) }, choices.map(([value, name]) => h("option", { value }, name))));
+  return { control, label: h("label", {}, h("span", {}, label), control) };
+};
+
+/** @param {string} name @param {number | null} before @param {number | null} after */
+const row = (name, before, after) => {
+  const difference = before === null || after === null ? null : after - before;
+  return h("tr", {},
+    h("th", { scope: "row" }, name),
+    h("td", { class: "number" }, chance(before)),
+    h("td", { class: "number" }, chance(after)),
+    h("td", { class: "difference" }, difference === null ? "–" : points(difference),
+      difference !== null && h("span", { class: difference < 0 ? "bar-of less" : "bar-of", style: `--size:${Math.min(1, Math.abs(difference)).toFixed(4)}`, "aria-hidden": "true" })));
+};
+
+/**
+ * @param {(changes: Change[]) => void} changed  told when the list of changes is another
+ * @returns {ChangeView}
+ */
+export const changeView = (changed) => {
+  /** @type {Subject | null} */
+  let subject = null;
+  /** @type {Change[]} */
+  let changes = [];
+  let running = new AbortController();
+  const form = h("div", { class: "controls" });
+  const list = h("ul", { class: "changes", "aria-label": "Changes" });
+  const result = h("div", { role: "status", class: "compared" });
+  const sweep = h("div", { class: "each-head" });
+  const element = h("div", {}, form, list, result, sweep);
+
+  const set = (/** @type {Change[]} */ next) => {
+    changes = next;
+    changed(changes);
+    showList();
+    compare();
+  };
+  const same = (/** @type {Change} */ one, /** @type {Change} */ other) => JSON.stringify(one) === JSON.stringify(other);
+  const toggle = (/** @type {Change} */ change) =>
+    set(changes.some((one) => same(one, change)) ? changes.filter((one) => !same(one, change)) : [...changes, change]);
+
+  const showList = () =>
+    list.replaceChildren(...changes.map((change) =>
+      h("li", {}, h("span", {}, inWords(change, subject?.tokens ?? [])),
+        h("button", { type: "button", "aria-label": `Remove: ${inWords(change, subject?.tokens ?? [])}`, onclick: () => toggle(change) }, "×"))));
+
+  const compare = async () => {
+    running.abort();
+    running = new AbortController();
+    const { signal } = running;
+    if (!subject || !changes.length) {
+      result.replaceChildren(subject ? h("p", { class: "quiet" }, "No change yet: switch off a head or replace an activation, and the answer is compared with the original.") : "");
+      return;
+    }
+    result.replaceChildren(h("p", { class: "progress" }, "computing …"));
+    try {
+      showCompared(await post("ask/intervene", { ...subject.asked, changes }, signal), subject.asked.mode);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      result.replaceChildren(h("p", { class: "notice" }, error.message));
+    }
+  };
+
+  const showCompared = (/** @type {any} */ found, /** @type {string} */ mode) => {
+    const what = mode === "ask" ? "Answer" : "Next token";
+    const table = h("table", {},
+      h("caption", {}, h("span", {}, mode === "ask" ? "The model’s own probabilities, before calibration" : "Probabilities of the next token")),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, what), ["Original", "Changed", "Difference in points"].map((name) => h("th", { scope: "col", class: "number" }, name)))),
+      h("tbody", {}, found.rows.map((/** @type {any} */ one) => row(shown(one.answer), one.before, one.after))));
+    const other = found.then !== found.answer;
+    const box = h("div", {},
+      h("p", { class: "lead" }, other ? "The answer changes: " : "The answer stays: ", h("strong", {}, shown(found.answer)), ` ${chance(found.before)} → `,
+        h("strong", {}, shown(found.then)), ` ${chance(found.rows.find((/** @type {any} */ one) => one.answer === found.then)?.after)}`),
+      h("dl", { class: "pair" },
+        h("div", {}, h("dt", {}, "Original writes"), h("dd", {}, found.written_before || "nothing")),
+        h("div", {}, h("dt", {}, "Changed writes"), h("dd", {}, found.written_after || "nothing"))),
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Alternatives" }, table));
+    addExports(box);
+    result.replaceChildren(box);
+  };
+
+  const showForm = () => {
+    if (!subject) return form.replaceChildren();
+    const { layers, heads, tokens, partners } = subject;
+    const layer = select("Layer", layers.map((one, number) => [String(number), `${number + 1} (${one.mechanism})`]), () => refresh());
+    const tap = select("Activation", [], () => refresh());
+    const head = select("Head", [["", "all"], ...Array.from({ length: heads }, (_, number) => /** @type {[string, string]} */ ([String(number), String(number + 1)]))]);
+    const place = select("Token", [["", "all"], ...tokens.map((token, number) => /** @type {[string, string]} */ ([String(number), `${number + 1}: ${shown(token)}`]))]);
+    const by = select("Replace by", [["zero", "zeros (switch off)"], ["mean", "its mean over this text"], ["text", "that of another text"]], () => refresh());
+    const choices = h("datalist", { id: "partners" }, partners.map((text) => h("option", { value: text })));
+    const other = /** @type {HTMLInputElement} */ (h("input", { type: "text", list: "partners", value: partners[0] ?? "", maxlength: 4000, size: 34 }));
+    const otherLabel = h("label", {}, h("span", {}, `Other text, of ${tokens.length} tokens too`), other, choices);
+    const refresh = () => {
+      const known = layers[Number(layer.control.value)].taps;
+      const before = tap.control.value;
+      tap.control.replaceChildren(...known.map((name) => h("option", { value: name }, TAPS[name])));
+      if (known.includes(before)) tap.control.value = before;
+      head.label.hidden = tap.control.value !== "z";
+      otherLabel.hidden = by.control.value !== "text";
+    };
+    refresh();
+    const number = (/** @type {string} */ value) => (value === "" ? null : Number(value));
+    const add = () => toggle({
+      layer: Number(layer.control.value), tap: tap.control.value, head: tap.control.value === "z" ? number(head.control.value) : null,
+      position: number(place.control.value), by: /** @type {Change["by"]} */ (by.control.value), other: by.control.value === "text" ? other.value : "",
+    });
+    form.replaceChildren(layer.label, tap.label, head.label, place.label, by.label, otherLabel,
+      h("button", { type: "button", class: "primary", onclick: add }, "Change"),
+      h("button", { type: "button", onclick: everyHead }, "Switch off each head in turn"));
+  };
+
+  const everyHead = async () => {
+    if (!subject) return;
+    running.abort();
+    running = new AbortController();
+    const { signal } = running;
+    const { layers, heads, asked } = subject;
+    const places = layers.map(() => Array.from({ length: heads }, () => h("td", {}, "…")));
+    const start = h("span", {});
+    const table = h("table", {},
+      h("caption", {}, h("span", {}, "Probability of the answer with one head switched off; difference to the original, ", start, ", in points")),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Layer"), Array.from({ length: heads }, (_, head) => h("th", { scope: "col" }, `Head ${head + 1}`)))),
+      h("tbody", {}, places.map((cells, layer) => h("tr", {}, h("th", { scope: "row" }, layer + 1), cells))));
+    const box = h("div", {}, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Heads switched off" }, table));
+    sweep.replaceChildren(box);
+    let original = 0;
+    try {
+      await stream("ask/heads", asked, (one) => {
+        if (!one) return;
+        if (one.layer === null) {
+          original = one.probability;
+          start.textContent = chance(original);
+          return;
+        }
+        const difference = one.probability - original;
+        const cell = places[one.layer][one.head];
+        cell.className = difference < 0 ? "less" : "more";
+        cell.style.setProperty("--size", Math.min(1, Math.abs(difference) / Math.max(original, 1e-9)).toFixed(3));
+        cell.replaceChildren(h("span", {}, `${chance(one.probability)} (${points(difference)})`));
+      }, signal);
+      addExports(box);
+    } catch (error) {
+      if (signal.aborted) return sweep.replaceChildren();
+      if (!(error instanceof ApiError)) throw error;
+      sweep.replaceChildren(h("p", { class: "notice" }, error.message));
+    }
+  };
+
+  return {
+    element,
+    show: (given, wanted) => {
+      [subject, changes] = [given, wanted];
+      sweep.replaceChildren();
+      showForm();
+      showList();
+      compare();
+    },
+    toggle,
+    leave: () => running.abort(),
+  };
+};
