@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import jaxtyping
 
 jaxtyping.install_import_hook(
@@ -29,13 +31,22 @@ settings.register_profile("attnlab", deadline=None, derandomize="CI" in os.envir
 settings.load_profile("attnlab")
 
 # Checking shapes is a third of the time of whole models, which these folders run for other reasons than shapes.
-UNCHECKED = tuple(Path(__file__).parent / name for name in ("measure", "studies"))
+UNCHECKED = tuple(Path(__file__).parent / name for name in ("measure", "studies", "trust"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     unchecked = any(item.path.is_relative_to(folder) for folder in UNCHECKED)
     jaxtyping.config.update("jaxtyping_disable", unchecked)
+
+
+# What is imported stays until the end: the collector need not look at it again after every few tests.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 # The files of these folders share what is trained for them.

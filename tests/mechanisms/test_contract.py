@@ -253,6 +253,17 @@ def test_with_a_cache_is_as_without(form: Form, pieces: list[int], variant: dict
     assert torch.allclose(torch.cat(parts, dim=1), module(x), atol=1e-5 * slack(module, x))
 
 
+@pytest.mark.parametrize("form", SOUND)
+def test_a_text_goes_on_in_several_ways(form: Form) -> None:
+    module, x, rows = make(form), torch.randn(2, 10, WIDTH), torch.tensor([1, 0, 1])
+    ways = torch.cat([x[rows, :6], torch.randn(3, 4, WIDTH)], dim=1)
+    cache = module.new_cache()  # type: ignore[operator]
+    module(x[:, :6], cache=cache)
+    chosen = cache.select(rows)
+    assert chosen.length == cache.length == 6
+    assert torch.allclose(module(ways[:, 6:], cache=chosen), module(ways)[:, 6:], atol=1e-5 * slack(module, ways))
+
+
 @pytest.mark.parametrize("form", HEALTHY)
 @pytest.mark.parametrize("causal", [True, False])
 def test_float64_is_computed_in_float64(form: Form, causal: bool) -> None:
