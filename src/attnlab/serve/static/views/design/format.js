@@ -6,6 +6,9 @@ const subscript = (i) => [...String(i)].map((digit) => "₀₁₂₃₄₅₆₇
 /** The letter of a point with its number, such as k₀. @param {string} letter @param {number} i */
 export const named = (letter, i) => letter + subscript(i);
 
+/** A statement of the solver with real subscripts, such as k₀ for k_0. @param {string} text */
+export const withSubscripts = (text) => text.replace(/\b([akv])_(\d+)/g, (_, letter, i) => named(letter, Number(i)));
+
 /** A number for reading. @param {number} x @param {number} [digits] */
 export const shown = (x, digits = 3) => {
   if (!Number.isFinite(x)) return "∞";

@@ -2,6 +2,7 @@
 import { ApiError, post } from "../../lib/api.js";
 import { h, percent, svg } from "../../lib/dom.js";
 import { commandLine } from "./copy.js";
+import { withSubscripts } from "./format.js";
 
 /**
  * @typedef {object} Design
@@ -50,7 +51,8 @@ class Chart {
         svg("polyline", { class: "law", points: [`${across(0)},${HIGH}`, ...outline, `${across(1)},${HIGH}`].join(" ") }),
         svg("line", { class: "axis", x1: 0, x2: WIDE, y1: HIGH, y2: HIGH }),
         this.now,
-        ...[0, 0.5, 1].map((x, i) => svg("text", { x: across(x), y: HIGH + 16, "text-anchor": ["start", "middle", "end"][i] }, ["0", "weight on v₀: ½", "1"][i])),
+        ...[0, 0.5, 1].map((x, i) => svg("text", { x: across(x), y: HIGH + 16, "text-anchor": ["start", "middle", "end"][i] }, ["0", "0.5", "1"][i])),
+        svg("text", { x: across(0.25), y: HIGH + 16, "text-anchor": "middle" }, "weight on v₀"),
       ),
       h(
         "dl",
@@ -159,7 +161,7 @@ export class Noise {
     this.charts = found.designs.map((design, i) => new Chart(design, found, NOTES[i]));
     this.place.replaceChildren(...this.charts.map((chart) => chart.element));
     this.said.replaceChildren(
-      h("p", {}, found.statement),
+      h("p", {}, withSubscripts(found.statement)),
       h("p", { class: "quiet" }, `Line: closed form. Bars: samples. Heights are square roots of shares, so that rare weights are visible too. A sample fails in the shaded region, where the weight is outside ${found.low} to ${found.high}. ${found.agreement}`),
       commandLine(found.command),
     );

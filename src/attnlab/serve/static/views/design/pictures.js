@@ -156,6 +156,7 @@ export class ValuePicture extends Picture {
       ray.setAttribute("stroke-width", (0.5 + 5 * weights[i]).toFixed(2));
     });
     this.plane.place(this.output, at);
+    this.output.classList.toggle("flip", at[0] > 0.6 * this.plane.range);
     if (this.target) this.plane.put(this.target, pair(target, this.axes));
   }
 

@@ -72,7 +72,7 @@ export class Plane {
       lines.push(svg("line", { class: kind, x1: at, x2: at, y1: -HALF, y2: HALF }), svg("line", { class: kind, y1: at, y2: at, x1: -HALF, x2: HALF }));
       if (i) {
         const text = String(Number((i * apart).toPrecision(6))).replace("-", "−");
-        lines.push(svg("text", { x: at, y: 13, "text-anchor": "middle" }, text), svg("text", { x: -5, y: -at + 4, "text-anchor": "end" }, text));
+        lines.push(svg("text", { x: at, y: 13, "text-anchor": "middle" }, text), svg("text", { x: -5, y: at - 5, "text-anchor": "end" }, String(Number((-i * apart).toPrecision(6))).replace("-", "−")));
       }
     }
     this.grid.replaceChildren(...lines);
@@ -144,6 +144,7 @@ export class Plane {
   put(handle, at) {
     handle.at = at;
     this.place(handle.node, at);
+    handle.node.classList.toggle("flip", at[0] > 0.7 * this.range); // its name stands to the left, within the picture
   }
 
   /** Tells screen readers where a point is. @param {Handle} handle */

@@ -38,7 +38,10 @@ export class Playground {
     this.keyNote = h("p", { class: "plane-note" });
     this.keys.plane.element.append(this.keyNote);
     this.values.plane.element.append(h("p", { class: "plane-note" }, "The diamond is the output, the mean of the values with the weights shown. It never leaves their hull."));
-    this.element = h("div", { class: "playground" }, this.keys.plane.element, this.values.plane.element, this.weights.element);
+    this.keys.plane.element.classList.add("keys");
+    this.values.plane.element.classList.add("values-plane");
+    this.side = h("div", { class: "side" }, this.weights.element);
+    this.element = h("div", { class: "playground" }, this.keys.plane.element, this.values.plane.element, this.side);
     this.build();
   }
 

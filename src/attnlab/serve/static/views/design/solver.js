@@ -2,7 +2,7 @@
 import { ApiError, post } from "../../lib/api.js";
 import { h } from "../../lib/dom.js";
 import { commandLine } from "./copy.js";
-import { named } from "./format.js";
+import { named, withSubscripts } from "./format.js";
 import { writeQuestion } from "./state.js";
 
 /** @typedef {import("./state.js").Question} Question */
@@ -10,7 +10,7 @@ import { writeQuestion } from "./state.js";
 /** @typedef {import("./playground.js").Playground} Playground */
 
 /** @type {[Task, string][]} */
-const TASKS = [["select", "Select a value"], ["average", "Average these"], ["reach", "Reach this point"]];
+const TASKS = [["select", "Select value"], ["average", "Average these"], ["reach", "Reach this point"]];
 /** @type {Record<Task, string>} */
 const NOTES = {
   select: "A query whose output is one value: attention as a copy.",
@@ -25,25 +25,24 @@ export class Solver {
     this.question = question;
     this.changed = changed;
     this.running = new AbortController();
-    this.details = h("div", { class: "controls" });
+    this.details = h("div", { class: "details" });
     this.note = h("p", { class: "quiet" });
-    this.answer = h("div", { class: "verdict-box", role: "status" });
+    this.answer = h("div", { class: "verdict-box", role: "status" }); // shown elsewhere than the form
     this.button = h("button", { type: "submit", class: "primary" }, "Find a query");
     this.tasks = TASKS.map(([task, words]) => h("button", { type: "button", onclick: () => this.#choose(task) }, words));
     this.tolerance = h("input", {
       type: "text", inputmode: "decimal", size: 6, value: String(question.tolerance), oninput: () => this.#tolerated(),
     });
     this.problem = h("p", { class: "problem", role: "alert" });
-    const form = h(
+    this.element = h(
       "form",
-      { onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); this.solve(); } },
+      { class: "solver", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); this.solve(); } },
+      h("h2", {}, "Find a query for the output you want"),
       h("div", { class: "segments", role: "group", "aria-label": "What the output should be" }, this.tasks),
       this.note,
-      this.details,
-      h("div", { class: "controls" }, h("label", {}, "largest error allowed", this.tolerance), this.button),
+      h("div", { class: "controls" }, this.details, h("label", {}, "error allowed", this.tolerance), this.button),
       this.problem,
     );
-    this.element = h("div", { class: "solver" }, form, this.answer);
     this.build();
   }
 
@@ -66,10 +65,17 @@ export class Solver {
   /** @param {Task} task */
   #choose(task) {
     this.question.task = task;
-    this.answer.replaceChildren();
-    this.playground.prove({});
+    this.forget();
     this.build();
     this.changed();
+  }
+
+  /** Takes the last verdict away. */
+  forget() {
+    this.running.abort();
+    this.answer.replaceChildren();
+    this.problem.textContent = "";
+    this.playground.prove({});
   }
 
   /** @param {number} n @returns {Node[]} */
@@ -108,7 +114,7 @@ export class Solver {
   #tolerated() {
     const given = Number(this.tolerance.value.replace(",", "."));
     const fine = given >= 1e-9 && given <= 1e6;
-    this.problem.textContent = fine ? "" : "The largest error allowed must be a number such as 0.01.";
+    this.problem.textContent = fine ? "" : "The error allowed must be a number such as 0.01.";
     if (fine) this.question.tolerance = given;
     if (fine) this.changed();
     return fine;
@@ -168,11 +174,9 @@ export class Solver {
     }[/** @type {"solved" | "impossible" | "undecided"} */ (found.status)];
     this.answer.replaceChildren(
       h("p", { class: "verdict-line" }, h("strong", {}, found.task), " ", h("span", { class: `badge ${found.status}` }, found.status)),
-      h("p", {}, found.statement),
-      h("p", { class: "quiet" }, moved),
-      h("table", { class: "facts no-export" }, h("tbody", {}, found.facts.map((/** @type {{ name: string, value: string }} */ fact) =>
-        h("tr", {}, h("th", { scope: "row" }, fact.name), h("td", {}, fact.value))))),
-      h("p", { class: "quiet" }, "The same on the command line:"),
+      h("p", {}, `${withSubscripts(found.statement)} ${moved}`),
+      h("dl", { class: "readings" }, found.facts.map((/** @type {{ name: string, value: string }} */ fact) =>
+        h("div", {}, h("dt", {}, fact.name), h("dd", {}, fact.value)))),
       commandLine(found.command),
     );
     this.playground.glide(found.query);

@@ -237,3 +237,12 @@ export const configurationOf = ({ configuration }) => ({
   scaled: false,
   target: center(configuration.values),
 });
+
+/**
+ * The preset that is shown unchanged, if any.
+ * @param {Configuration} configuration
+ */
+export const presetOf = (configuration) => {
+  const text = JSON.stringify(writeConfiguration(configuration));
+  return PRESETS.find((preset) => JSON.stringify(writeConfiguration(configurationOf(preset))) === text);
+};

@@ -22,6 +22,7 @@ export class Weights {
         "table",
         { class: "no-export" },
         h("caption", { class: "visually-hidden" }, "Scores and weights of all keys"),
+        h("colgroup", {}, ["label", "score", "bars", "weight", "cross"].map((name) => h("col", { class: name }))),
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key"), h("th", { scope: "col", class: "number" }, "score q·k"), h("th", { scope: "col", colspan: 2 }, "weight"), h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, "remove")))),
         this.body,
       ),
@@ -44,7 +45,7 @@ export class Weights {
       const score = new Text(), weight = new Text();
       const remove = h(
         "button",
-        { type: "button", class: "remove", "aria-label": `Remove key ${i} and value ${i}`, title: "Remove", disabled: n < 2, onclick: () => this.remove(i) },
+        { type: "button", class: "remove", "aria-label": `Remove key ${i} and value ${i}`, title: "Remove", disabled: n < 2, onclick: () => this.#removed(i) },
         "×",
       );
       const row = h(
@@ -59,6 +60,12 @@ export class Weights {
       return { row, bar, score, weight };
     });
     this.body.replaceChildren(...this.rows.map(({ row }) => row));
+  }
+
+  /** @param {number} i */
+  #removed(i) {
+    this.remove(i);
+    this.body.querySelectorAll("button")[Math.min(i, this.rows.length - 1)]?.focus();
   }
 
   /** @param {Attention} found @param {number[]} query */
