@@ -89,3 +89,19 @@ def test_too_many_waiting_tasks_are_refused() -> None:
         worker.close()
 
     asyncio.run(check())
+
+
+def long_text(length: int) -> str:
+    return "x" * length
+
+
+def test_long_messages_arrive_whole_with_the_event_loop_of_the_server() -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def check() -> None:
+        worker = Worker()
+        for length in (10, 2_000_000, 100_000):
+            assert len(await worker.run(long_text, length)) == length
+        worker.close()
+
+    uvloop.run(check())

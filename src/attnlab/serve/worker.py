@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import multiprocessing
+import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -93,6 +94,7 @@ class Worker:
             await ready.wait()
         finally:
             loop.remove_reader(connection.fileno())
+            os.set_blocking(connection.fileno(), True)  # uvloop makes it non-blocking, which cuts long messages
         return connection.recv()
 
     def close(self) -> None:
