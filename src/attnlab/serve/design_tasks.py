@@ -128,7 +128,7 @@ def examples() -> list[Plain]:
     course = resources.files("attnlab.course").joinpath("template", "sheet.toml").read_text(encoding="utf-8")
     return [
         {"name": "a12", "title": "A12: the worked exercise", "text": worked},
-        {"name": "course", "title": "The assignment of `attnlab course new`", "text": course},
+        {"name": "course", "title": "Assignment of attnlab course new", "text": course},
     ]
 
 

@@ -61,7 +61,7 @@ const numbersPanel = (playground) => {
     { class: "controls" },
     h("label", {}, "dimensions of keys", width),
     h("label", {}, "dimensions of values", height),
-    h("label", { class: "inline" }, sqrt, h("span", {}, "divide scores by √d, the dimensions of keys")),
+    h("label", { class: "inline" }, sqrt, h("span", {}, "divide scores by √d")),
   );
   return { show, element: h("div", {}, controls, numbers.element) };
 };
@@ -131,9 +131,10 @@ export const mount = (root) => {
 
   root.append(
     h("h1", {}, "Design attention by hand"),
-    h("p", { class: "explain" }, "Each key k gets the score q·k. Softmax turns scores into weights, and the output is the mean of the values with these weights. Drag the query and watch."),
+    h("p", { class: "explain" }, "Each key k gets the score q·k, softmax turns scores into weights, and the output is the mean of the values with these weights. Drag the query."),
     h("div", { class: "controls top" }, h("label", {}, "start from", presets), scale.element, h("span", { class: "push" }), add, copy),
     note,
+    sheet.current,
     playground.element,
     tabs([["numbers", "All numbers", numbers.element], ["noise", "Noise on a key", noise.element], ["sheet", "Answer a sheet", sheet.element]], tab, (name) => {
       tab = name;

@@ -132,7 +132,8 @@ export class ValuePicture extends Picture {
   /** @param {Moves} moves */
   constructor(moves) {
     super("Values and output", "Plane of values and output", moves);
-    this.output = svg("g", { class: "output", "aria-hidden": "true" }, svg("path", { d: "M0-9 9 0 0 9-9 0Z" }), label("output", 12, 4));
+    this.outputName = label("output", 12, 4);
+    this.output = svg("g", { class: "output", "aria-hidden": "true" }, svg("path", { d: "M0-9 9 0 0 9-9 0Z" }), this.outputName);
     /** @type {SVGLineElement[]} */
     this.rays = [];
   }
@@ -156,7 +157,7 @@ export class ValuePicture extends Picture {
       ray.setAttribute("stroke-width", (0.5 + 5 * weights[i]).toFixed(2));
     });
     this.plane.place(this.output, at);
-    this.output.classList.toggle("flip", at[0] > 0.6 * this.plane.range);
+    this.output.classList.toggle("flip", this.plane.atEdge(at, this.outputName));
     if (this.target) this.plane.put(this.target, pair(target, this.axes));
   }
 

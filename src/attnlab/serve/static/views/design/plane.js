@@ -9,6 +9,7 @@ import { h, svg } from "../../lib/dom.js";
  * @property {SVGGElement} node
  * @property {Pair} at
  * @property {string} name
+ * @property {SVGTextElement | undefined} text  its name in the picture
  */
 
 /**
@@ -127,7 +128,7 @@ export class Plane {
       svg("circle", { class: "hit", r: 18 }),
       ...parts,
     );
-    const handle = { node, at: /** @type {Pair} */ ([0, 0]), name };
+    const handle = { node, at: /** @type {Pair} */ ([0, 0]), name, text: parts.find((part) => part instanceof SVGTextElement) };
     this.handles.set(node, handle);
     this.points.append(node);
     node.addEventListener("pointerdown", (event) => this.#drag(handle, event));
@@ -144,7 +145,12 @@ export class Plane {
   put(handle, at) {
     handle.at = at;
     this.place(handle.node, at);
-    handle.node.classList.toggle("flip", at[0] > 0.7 * this.range); // its name stands to the left, within the picture
+    handle.node.classList.toggle("flip", this.atEdge(at, handle.text));
+  }
+
+  /** Whether a name at this point must stand to the left of it. @param {Pair} at @param {SVGTextElement | undefined} text */
+  atEdge(at, text) {
+    return at[0] * this.unit + 14 + 9.5 * (text?.textContent?.length ?? 0) > HALF;
   }
 
   /** Tells screen readers where a point is. @param {Handle} handle */

@@ -25,13 +25,13 @@ import { center, queryOf, shortNumber } from "./state.js";
 const pointsOf = (points) => `${shown(points)} point${points === 1 ? "" : "s"}`;
 
 class Card {
-  /** @param {SheetTask} task @param {Playground} playground @param {number} number */
-  constructor(task, playground, number) {
+  /** @param {SheetTask} task @param {Playground} playground @param {number} number @param {(card: Card) => void} follow */
+  constructor(task, playground, number, follow) {
     this.task = task;
     this.playground = playground;
+    this.follow = follow;
     this.outcome = h("p", { class: "outcome" });
     this.input = h("input", { type: "text", placeholder: task.hint, maxlength: 5000, autocomplete: "off", spellcheck: "false" });
-    this.use = h("button", { type: "button", onclick: () => this.#use() }, "Use the current query");
     const allowed = task.tolerance === null ? "" : ` Largest error allowed: ${shown(task.tolerance)}.`;
     this.element = h(
       "li",
@@ -45,7 +45,7 @@ class Card {
             { class: "controls" },
             task.keys && task.values && h("button", { type: "button", onclick: () => this.show() }, "Show in the planes"),
             h("label", { class: "typed" }, `answer to ${task.name}`, this.input),
-            task.keys && this.use,
+            task.keys && h("button", { type: "button", onclick: () => this.use() }, "Use the current query"),
           ),
       this.outcome,
     );
@@ -66,15 +66,17 @@ class Card {
       scaled: scale === "sqrt",
       target: target ? [...target] : center(values),
     });
-    this.playground.element.scrollIntoView({ block: "start", behavior: "auto" });
+    this.follow(this);
   }
 
-  #use() {
+  /** Answers with the query of the planes. */
+  use() {
     const query = queryOf(this.playground.configuration);
     const fits = this.task.keys?.[0].length === query.length;
     this.input.value = fits ? `[${query.map(shortNumber).join(", ")}]` : "";
     this.outcome.textContent = fits ? "" : `The query has ${query.length} numbers and a key of this task has ${this.task.keys?.[0].length}: press "Show in the planes" first.`;
     this.outcome.className = "outcome";
+    return fits;
   }
 
   /** @param {Mark | undefined} mark */
@@ -115,6 +117,8 @@ export class Sheet {
       this.list,
       h("div", { class: "controls" }, this.markButton, this.total),
     );
+    this.current = h("div", { class: "current-task", hidden: true }); // stands above the planes
+    this.taskName = state.task ?? "";
     this.element = h(
       "div",
       {},
@@ -128,7 +132,7 @@ export class Sheet {
   }
 
   get state() {
-    return { sheet: this.name };
+    return { sheet: this.name, task: this.name && this.taskName };
   }
 
   /** Shows the examples, and the one that the address names; called when the panel is first opened. */
@@ -138,7 +142,11 @@ export class Sheet {
       this.examples = await get("design/sheets", signal);
       this.choice.append(...this.examples.map(({ name, title }) => h("option", { value: name }, title)));
       const named = this.examples.find(({ name }) => name === this.name);
-      if (named) await this.#example(named.name);
+      if (!named) return;
+      const wanted = this.taskName;
+      await this.#example(named.name);
+      const card = this.cards.find(({ task }) => task.name === wanted);
+      if (card?.task.keys) this.#follow(card);
     });
   }
 
@@ -171,13 +179,39 @@ export class Sheet {
       this.text = text;
       this.name = name;
       if (!name) this.choice.value = "";
-      this.cards = read.tasks.map((/** @type {SheetTask} */ task, /** @type {number} */ i) => new Card(task, this.playground, i + 1));
+      this.cards = read.tasks.map((/** @type {SheetTask} */ task, /** @type {number} */ i) => new Card(task, this.playground, i + 1, (card) => this.#follow(card, true)));
+      this.#unfollow();
       this.list.replaceChildren(...this.cards.map((card) => card.element));
       this.list.setAttribute("aria-label", read.title);
       this.total.textContent = `${read.title}: ${pointsOf(read.points)} in all.`;
       this.form.hidden = false;
       this.changed();
     });
+  }
+
+  /** Shows a task above the planes, where it is worked on. @param {Card} card @param {boolean} [scroll] */
+  #follow(card, scroll = false) {
+    const said = h("span", { role: "status" });
+    const use = () => {
+      said.textContent = card.use() ? `Noted: ${card.input.value}` : "The query does not fit this task: press \"Show in the planes\" again.";
+    };
+    this.current.replaceChildren(
+      h("span", {}, h("strong", {}, `Task "${card.task.name}": `), card.task.text),
+      h("button", { type: "button", class: "primary", onclick: use }, "Use the current query"),
+      h("button", { type: "button", onclick: () => card.input.focus() }, "Back to the sheet"),
+      h("button", { type: "button", onclick: () => this.#unfollow() }, "Close"),
+      said,
+    );
+    this.current.hidden = false;
+    this.taskName = card.task.name;
+    this.changed();
+    if (scroll) this.current.scrollIntoView({ block: "start" });
+  }
+
+  #unfollow() {
+    this.current.hidden = true;
+    this.taskName = "";
+    this.changed();
   }
 
   async #mark() {

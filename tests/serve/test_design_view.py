@@ -1,0 +1,281 @@
+"""The design view in a browser: dragging, the solver, noise, sheets, links."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from serving import Served
+
+pytestmark = pytest.mark.browser
+_SLOW = 60_000  # milliseconds: the first question starts a process
+_INSIDE = "/design?preset=inside&j=3"
+
+
+def _open(page: Any, served: Served, path: str) -> None:
+    page.goto(served.base + path)
+    page.wait_for_selector(".playground")
+
+
+def _handle(page: Any, name: str) -> Any:
+    return page.get_by_role("button", name=re.compile(rf"^{name} at "))
+
+
+def _position(page: Any, name: str) -> tuple[float, float]:
+    """Where a point is, as told to screen readers."""
+    x, y = re.findall(r"-?[\d.e-]+", _handle(page, name).get_attribute("aria-label").partition(" at ")[2])
+    return float(x), float(y)
+
+
+def _drag(page: Any, name: str, dx: float, dy: float, steps: int = 20) -> None:
+    box = _handle(page, name).locator(".hit").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + dx, y + dy, steps=steps)
+    page.mouse.up()
+
+
+def _weights(page: Any) -> list[float]:
+    cells = page.locator(".weights tbody td:nth-child(4)").all_text_contents()
+    return [float(cell.replace("−", "-")) for cell in cells]
+
+
+def _reading(page: Any, name: str) -> str:
+    return page.locator(".weights dl").locator(f"dt:text-is('{name}') + dd").inner_text()
+
+
+def _solve(page: Any) -> Any:
+    page.get_by_role("button", name="Find a query").click()
+    box = page.locator(".verdict-box")
+    box.locator(".badge").wait_for(timeout=_SLOW)
+    return box
+
+
+def test_dragging_the_query_moves_weights_output_and_margin(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    before, margin = _weights(page), _reading(page, "margin m")
+    assert before[0] == max(before)
+    output = page.locator(".output").get_attribute("transform")
+    _drag(page, "Query", -230, 0)
+    after = _weights(page)
+    assert after[2] == max(after)
+    assert sum(after) == pytest.approx(1, abs=0.002)
+    assert page.locator(".output").get_attribute("transform") != output
+    assert _reading(page, "margin m") != margin
+    assert "k₂ leads" in _reading(page, "margin m")
+
+
+def test_dragging_twenty_points_is_smooth(page: Any, served: Served) -> None:
+    _open(page, served, "/design?preset=twenty")
+    for dx, dy in ((-200, 30), (150, 60), (-60, -150)):
+        _drag(page, "Query", dx, dy, steps=40)
+    _drag(page, "Value 3", 30, 60, steps=40)
+    frames = page.evaluate("performance.getEntriesByName('design-frame').map((one) => one.duration)")
+    assert len(frames) >= 40
+    assert sorted(frames)[int(0.95 * len(frames))] < 8
+    assert float(page.locator(".playground").get_attribute("data-frame-p95")) < 8
+
+
+def test_a_long_query_makes_sharp_weights(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    page.get_by_role("textbox", name="Query scale").fill("60")
+    assert _weights(page)[0] == pytest.approx(1, abs=0.01)
+    page.get_by_role("textbox", name="Query scale").fill("x")
+    assert page.get_by_text("must be a positive number").is_visible()
+
+
+def test_points_move_with_the_arrow_keys_and_are_added_and_removed(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    x, y = _position(page, "Key 1")
+    _handle(page, "Key 1").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowDown")
+    moved = _position(page, "Key 1")
+    assert moved == pytest.approx((x + 0.01, y - 0.1))
+    page.get_by_role("button", name="Add a point").click()
+    assert len(_weights(page)) == 5
+    page.get_by_role("button", name="Remove key 0 and value 0").click()
+    _handle(page, "Value 3").focus()
+    page.keyboard.press("Delete")
+    assert len(_weights(page)) == 3
+
+
+def test_a_point_dragged_to_the_edge_gets_more_room(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    for _ in range(3):
+        _drag(page, "Key 0", 300, 0, steps=5)
+    assert _position(page, "Key 0")[0] > 1.5
+
+
+def test_the_table_has_any_number_of_dimensions(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    page.get_by_label("dimensions of keys").select_option("5")
+    page.get_by_label("dimensions of values").select_option("1")
+    page.get_by_label("key 0, coordinate 5").fill("3")
+    page.get_by_label("query before scaling, coordinate 5").fill("2")
+    assert _weights(page)[0] == pytest.approx(1, abs=0.01)
+    page.get_by_label("key 0, coordinate 5").fill("three")
+    assert page.get_by_text("key 0, coordinate 5: write a number").is_visible()
+    page.get_by_label("Vertical axis of the plane of keys").select_option("4")
+    assert _position(page, "Key 0")[1] == 3
+    page.get_by_label("dimensions of keys").select_option("1")
+    _drag(page, "Key 1", 40, 40)
+    assert _position(page, "Key 1")[1] == 0
+
+
+def test_a_value_is_selected_and_the_query_moves_there(page: Any, served: Served) -> None:
+    _open(page, served, "/design?j=3")
+    verdict = _solve(page)
+    assert verdict.locator(".badge").inner_text() == "solved"
+    assert "Key 3 leads every other key by at least" in verdict.inner_text()
+    assert "at most 0.01" in verdict.inner_text()
+    assert "attnlab design select" in verdict.inner_text()
+    page.wait_for_timeout(700)
+    assert _weights(page)[3] == pytest.approx(1, abs=0.01)
+
+
+def test_an_impossible_wish_gets_its_proof_in_words_and_in_the_plane(page: Any, served: Served) -> None:
+    _open(page, served, _INSIDE)
+    verdict = _solve(page)
+    assert verdict.locator(".badge").inner_text() == "impossible"
+    assert "0.3214·k₀ + 0.3214·k₁ + 0.3571·k₂" in verdict.inner_text()
+    assert page.locator(".keys line.proof").count() == 3
+    _drag(page, "Key 3", 0, 30)
+    assert page.locator(".keys line.proof").count() == 0
+
+
+def test_values_are_averaged_with_weights(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    page.get_by_role("button", name="Average these").click()
+    page.get_by_label("weights, such as").fill("1, 3")
+    assert "0.25,0.75" in _solve(page).inner_text()
+    page.get_by_label("weights, such as").fill("1")
+    page.get_by_role("button", name="Find a query").click()
+    assert page.get_by_text("Give 2 positive weights").is_visible()
+
+
+def test_a_target_is_dragged_and_reached_or_refuted(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    assert _handle(page, "Target").count() == 0
+    page.get_by_role("button", name="Reach this point").click()
+    _drag(page, "Target", 20, -20)
+    assert _solve(page).locator(".badge").inner_text() == "solved"
+    _drag(page, "Target", 150, 20)
+    page.get_by_role("button", name="Find a query").click()
+    page.get_by_text("The target lies outside the hull of the values").wait_for(timeout=_SLOW)
+    assert page.locator(".values-plane line.proof").count() == 2
+
+
+def test_the_noise_experiment_runs_pauses_and_tells_the_share_of_failures(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    page.get_by_role("tab", name="Noise on a key").click()
+    page.locator(".noise-chart").nth(2).wait_for(timeout=_SLOW)
+    shares = page.locator(".noise-chart .share").all_inner_texts()
+    assert [share.split()[0] for share in shares] == ["87.7", "87.7", "13.5"]
+    page.get_by_text(re.compile(r"^1?\d of \d+ failed")).first.wait_for()
+    page.get_by_role("button", name="Pause").click()
+    said = page.locator(".noise-chart dl").first.inner_text()
+    page.wait_for_timeout(400)
+    assert page.locator(".noise-chart dl").first.inner_text() == said
+    page.get_by_role("button", name="Continue").click()
+    page.get_by_label("strength C").fill("much")
+    page.get_by_role("button", name="Run").click()
+    assert page.get_by_text("strength C of the queries: write a number such as 10.").is_visible()
+
+
+def test_all_samples_are_shown_at_once_where_motion_is_unwanted(page: Any, served: Served) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    _open(page, served, "/design?tab=noise")
+    page.get_by_text("of 400 failed").first.wait_for(timeout=_SLOW)
+
+
+def test_a_sheet_is_answered_by_dragging_and_by_typing(page: Any, served: Served) -> None:
+    _open(page, served, "/design?tab=sheet&sheet=a12")
+    first = page.locator(".task-card").first
+    first.wait_for(timeout=_SLOW)
+    first.get_by_role("button", name="Show in the planes").click()
+    assert len(_weights(page)) == 4
+    page.get_by_role("textbox", name="Query scale").fill("1")
+    for coordinate, x in enumerate(("4.7", "6.5", "6"), start=1):
+        page.get_by_role("tab", name="All numbers").click()
+        page.get_by_label(f"query before scaling, coordinate {coordinate}").fill(x)
+    page.locator(".current-task").get_by_role("button", name="Use the current query").click()
+    page.get_by_role("tab", name="Answer a sheet").click()
+    assert page.get_by_label("answer to select").input_value() == "[4.7, 6.5, 6]"
+    page.get_by_label("answer to average two").fill("(K[0] + K[1])/2")
+    page.get_by_role("button", name="Mark the answers").click()
+    page.get_by_text("1 of 4 points; 2 of 4 tasks answered.").wait_for(timeout=_SLOW)
+    assert first.locator(".badge").inner_text() == "passed"
+    assert "off by 0.1855" in page.locator(".task-card").nth(3).inner_text()
+
+
+def test_a_sheet_comes_from_a_file_or_is_pasted(page: Any, served: Served) -> None:
+    _open(page, served, "/design?tab=sheet")
+    text = b'title = "<img src=x onerror=alert(1)>"\n[[task]]\nname = "<b>"\nask = "number"\nvalue = 3\n'
+    page.get_by_label("file (TOML)").set_input_files({"name": "s.toml", "mimeType": "text/plain", "buffer": text})
+    page.get_by_label("answer to <b>").fill("3")
+    page.get_by_role("button", name="Mark the answers").click()
+    page.get_by_text("1 of 1 point;").wait_for(timeout=_SLOW)
+
+
+def test_an_empty_sheet_is_refused_in_one_line(page: Any, served: Served) -> None:
+    _open(page, served, "/design?tab=sheet")
+    page.get_by_text("Paste a sheet").click()
+    page.get_by_label("text of the sheet").fill("   ")
+    page.get_by_role("button", name="Load the text").click()
+    assert page.get_by_text("The sheet is empty").is_visible()
+
+
+def test_a_link_restores_what_its_sender_saw(page: Any, served: Served) -> None:
+    _open(page, served, _INSIDE)
+    _drag(page, "Query", 40, 30)
+    page.get_by_role("button", name="Average these").click()
+    page.get_by_label("v₂").check()
+    page.wait_for_url(re.compile("i=0"))
+    link, weights, query = page.url, _weights(page), _position(page, "Query")
+    state = parse_qs(urlparse(link).query)
+    assert state["do"] == ["average"]
+    assert state["i"] == ["0,1,2"]
+    page.goto("about:blank")
+    page.goto(link)
+    page.wait_for_selector(".playground")
+    assert _weights(page) == weights
+    assert _position(page, "Query") == query
+    assert page.get_by_label("v₂").is_checked()
+    assert page.get_by_role("button", name="Average these").get_attribute("aria-pressed") == "true"
+
+
+def test_a_link_is_copied(page: Any, served: Served) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    _open(page, served, "/design?preset=twenty")
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_text("copied", exact=True).wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == f"{served.base}/design?preset=twenty"
+
+
+def test_leaving_the_view_leaves_the_address_of_the_next_one_alone(page: Any, served: Served) -> None:
+    _open(page, served, "/design?preset=inside")
+    _handle(page, "Query").focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("link", name="Mechanisms").click()
+    page.wait_for_timeout(500)
+    assert page.url == f"{served.base}/mechanisms"
+
+
+@pytest.mark.parametrize(
+    "query", ["k=1;x&v=1;2", "k=1,2&v=1&q=a&c=-1&tol=x&i=99&j=99&tab=none", "preset=none&do=dance"]
+)
+def test_a_link_with_nonsense_still_opens(page: Any, served: Served, query: str) -> None:
+    _open(page, served, f"/design?{query}")
+    assert sum(_weights(page)) == pytest.approx(1, abs=0.002)
+
+
+@pytest.mark.parametrize("path", ["/design?preset=twenty", "/design?preset=a12", "/design?tab=sheet&sheet=a12"])
+def test_nothing_is_wider_than_a_phone(page: Any, served: Served, path: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    _open(page, served, path)
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
