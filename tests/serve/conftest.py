@@ -46,6 +46,21 @@ def served(runs_root: Path) -> Iterator[Served]:
         yield one
 
 
+@pytest.fixture(scope="package", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is measured here is not kept in the cache of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def coding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that runs pasted code, of an empty folder."""
+    with serving(Options(tmp_path_factory.mktemp("coding"), allow_code=True)) as one:
+        yield one
+
+
 # A browser
 
 

@@ -115,7 +115,9 @@ def card(name: str) -> _Kept:
     entry = registry.find("mechanism", name)
     report = cards.document(cards.card(entry))
     with suppress(UserError):  # a plugin may have no pattern
-        report = replace(report, sections=[*report.sections, Section("Patterns", [patterns.heads(entry)])])
+        about, *rest = report.sections  # what it does, where its card says more than one sentence
+        shown = Section("Patterns", [patterns.heads(entry)])
+        report = replace(report, sections=[about, shown, *rest] if entry.parts.body else [shown, about, *rest])
     return _keep(f"card {name}", {"html": _markup(report)})
 
 
