@@ -1,12 +1,12 @@
 // Ask a run, look at the attention behind what it writes, and change what it computes.
 import { readState, writeState } from "../lib/address.js";
 import { ApiError, get, post, stream } from "../lib/api.js";
-import { h, percent } from "../lib/dom.js";
+import { h } from "../lib/dom.js";
 import { addExports } from "../lib/report.js";
 import { verdictView, writing } from "./ask/answer.js";
 import { changeView } from "./ask/change.js";
 import { headGrid, largeMap } from "./ask/heads.js";
-import { chance, parse, serialise } from "./ask/state.js";
+import { chance, parse, serialise, weightInWords } from "./ask/state.js";
 import { textView } from "./ask/text.js";
 import { asLook, isInfluence, mapOf, nameOf, shown, strongest, weightsAt, within } from "./ask/weights.js";
 
@@ -49,11 +49,16 @@ export const mount = async (root) => {
     h("label", { class: "wide" }, h("span", {}, "Text"), text), go, stop);
   const info = h("p", { class: "quiet info", role: "status" });
   const examples = h("div", { class: "examples" });
+  const failure = h("p", { class: "notice", role: "alert", hidden: true });
   const status = h("p", { class: "progress", role: "status" });
+  const fail = (/** @type {string} */ message) => {
+    failure.textContent = message;
+    failure.hidden = !message;
+  };
   const answer = h("section", { "aria-label": "Answer", hidden: true });
   const inside = h("section", { "aria-labelledby": "attention", hidden: true });
   const change = h("section", { "aria-labelledby": "interventions", hidden: true });
-  root.append(h("h1", {}, title), form, info, examples, status, answer, inside, change);
+  root.append(h("h1", {}, title), form, info, examples, failure, status, answer, inside, change);
 
   // The answer
 
@@ -77,7 +82,7 @@ export const mount = async (root) => {
       if (!look) return;
       const influence = isInfluence(look, state);
       const verb = state.incoming ? (influence ? "influences" : "is looked at by") : influence ? "depends on" : "looks at";
-      const most = strongest(weights, 4).map(({ place, weight }) => `“${shown(look?.tokens[place] ?? "")}” ${percent(weight)}`);
+      const most = strongest(weights, 4).map(({ place, weight }) => `“${shown(look?.tokens[place] ?? "")}” ${weightInWords(weight)}`);
       const [probability, expected] = look.read[token] ?? [null, null];
       const met = probability === null || expected === null ? "" : ` It was expected with ${chance(probability)}${expected === look.tokens[token] ? "" : `; likeliest was “${shown(expected)}”`}.`;
       readout.replaceChildren(h("strong", {}, `“${shown(look.tokens[token])}”`), ` ${verb} ${most.join(", ")}.`, h("span", { class: "quiet" }, met));
@@ -114,6 +119,7 @@ export const mount = async (root) => {
     };
     const size = look.tokens.length;
     const tokens = look.tokens;
+    const scrolled = follow.querySelector(".scroll")?.scrollTop ?? 0;
     follow.replaceChildren(
       h("h3", {}, "Follow it through generation"),
       h("div", { class: "controls" },
@@ -126,7 +132,11 @@ export const mount = async (root) => {
         h("tbody", {}, steps.map((step, number) => h("tr", { class: number === current ? "current" : "" },
           h("th", { scope: "row" }, h("button", { type: "button", class: "step", "aria-pressed": String(number === current), onclick: () => move(number) }, step.stop ? "end" : shown(step.token))),
           h("td", {}, chance(step.probability)),
-          h("td", {}, strongest(weightsAt(map, size, asker(number)), 3).map(({ place, weight }) => `${shown(tokens[place])} ${percent(weight, 0)}`).join(", "))))))));
+          h("td", {}, strongest(weightsAt(map, size, asker(number)), 3).map(({ place, weight }) => `${shown(tokens[place])} ${weightInWords(weight, 0)}`).join(", "))))))));
+    const box = /** @type {HTMLElement} */ (follow.querySelector(".scroll"));
+    const row = /** @type {HTMLElement | null} */ (follow.querySelector("tr.current"));
+    const wanted = row ? Math.min(Math.max(scrolled, row.offsetTop + row.offsetHeight - box.clientHeight), row.offsetTop - 40) : scrolled;
+    box.scrollTop = Math.max(0, wanted);
   };
 
   const drawAttention = () => {
@@ -198,6 +208,7 @@ export const mount = async (root) => {
     let partners = [];
     [answer, inside, change].forEach((section) => (section.hidden = true));
     verdict.replaceChildren();
+    fail("");
     status.textContent = "computing …";
     go.disabled = true;
     stop.disabled = false;
@@ -234,7 +245,7 @@ export const mount = async (root) => {
         return;
       }
       if (!(error instanceof ApiError)) throw error;
-      status.textContent = error.message;
+      fail(error.message);
     } finally {
       if (work.signal === signal) {
         go.disabled = false;
@@ -268,6 +279,7 @@ export const mount = async (root) => {
     stop.disabled = false;
     go.disabled = true;
     status.textContent = "";
+    fail("");
     showExamples();
     remember();
     try {
@@ -276,7 +288,7 @@ export const mount = async (root) => {
       info.textContent = signal.aborted ? (work.signal === signal ? "Stopped." : info.textContent) : "";
       if (signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
-      info.textContent = error.message;
+      fail(error.message);
       return;
     } finally {
       if (work.signal === signal) [stop.disabled, go.disabled] = [true, false];

@@ -1,5 +1,6 @@
 // The maps of all heads, small, to choose from, and the chosen one large.
 import { h, percent, svg } from "../../lib/dom.js";
+import { weightInWords } from "./state.js";
 import { isInfluence, mapOf, mean, nameOf, peakOf, shades, shown } from "./weights.js";
 
 /** @typedef {import("./weights.js").Look} Look */
@@ -53,8 +54,9 @@ export const largeMap = (look, choice, locked, lock) => {
   const cell = Math.max(4, Math.min(26, 560 / size));
   const names = look.tokens.map((token) => (shown(token).length > 12 ? `${shown(token).slice(0, 11)}…` : shown(token)));
   const longest = Math.max(...names.map((name) => name.length));
-  const legible = cell >= 10;
-  const margin = legible ? 10 + Math.min(12, longest) * 7.6 : 6;
+  const legible = cell >= 9;
+  const letters = Math.min(13, cell * 0.95);
+  const margin = legible ? 10 + longest * letters * 0.6 : 6;
   const side = margin + size * cell + 4;
   const map = mapOf(look, choice);
   const influence = isInfluence(look, choice);
@@ -67,10 +69,11 @@ export const largeMap = (look, choice, locked, lock) => {
   chart.append(svg("rect", { class: "frame", x: margin, y: margin, width: size * cell, height: size * cell }));
   chart.append(svg("g", { transform: `translate(${margin} ${margin}) scale(${cell})` }, cells(map, size, 24)));
   if (legible) {
+    const style = `font-size:${letters.toFixed(1)}px`;
     names.forEach((name, place) => {
       const middle = margin + (place + 0.5) * cell;
-      chart.append(svg("text", { class: "label", x: margin - 5, y: middle + 4, "text-anchor": "end" }, name));
-      chart.append(svg("text", { class: "label", transform: `translate(${middle + 4} ${margin - 5}) rotate(-90)` }, name));
+      chart.append(svg("text", { class: "label", style, x: margin - 5, y: middle + letters / 3, "text-anchor": "end" }, name));
+      chart.append(svg("text", { class: "label", style, transform: `translate(${middle + letters / 3} ${margin - 5}) rotate(-90)` }, name));
     });
   }
   if (locked !== null && locked < size) chart.append(svg("rect", { class: "marked", x: margin, y: margin + locked * cell, width: size * cell, height: cell }));
@@ -82,7 +85,7 @@ export const largeMap = (look, choice, locked, lock) => {
     at.setAttribute("y", String(margin + row * cell));
     at.setAttribute("visibility", "visible");
     const weight = map[row * size + column];
-    tip.textContent = `“${shown(look.tokens[row])}” (${row + 1}) ${influence ? "depends on" : "looks at"} “${shown(look.tokens[column])}” (${column + 1}): ${percent(weight, 2)}`;
+    tip.textContent = `“${shown(look.tokens[row])}” (${row + 1}) ${influence ? "depends on" : "looks at"} “${shown(look.tokens[column])}” (${column + 1}): ${weightInWords(weight, 2)}`;
   };
   const place = (/** @type {PointerEvent} */ event) => {
     const box = chart.getBoundingClientRect();

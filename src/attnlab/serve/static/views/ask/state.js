@@ -107,3 +107,6 @@ export const chance = (share) => {
   if (share < 0.001 && share > 0) return "< 0.1 %";
   return `${(share < 1 ? Math.min(100 * share, 99.9) : 100).toFixed(1)} %`;
 };
+
+/** A weight as a percentage, with a proper minus sign. @param {number} weight @param {number} [digits] */
+export const weightInWords = (weight, digits = 1) => `${(100 * weight).toFixed(digits).replace("-", "−")} %`;

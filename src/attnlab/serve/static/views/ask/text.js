@@ -1,5 +1,6 @@
 // A text token by token: arcs and shades show the weights of the token that is locked or pointed at.
-import { h, percent, svg } from "../../lib/dom.js";
+import { h, svg } from "../../lib/dom.js";
+import { weightInWords } from "./state.js";
 import { arc, begins, shown, strongest, weightsAt } from "./weights.js";
 
 const ARCS = 24; // the strongest weights that get an arc
@@ -45,7 +46,7 @@ export const textView = (act) => {
       button.classList.toggle("later", options.produced !== null && place >= options.produced);
       button.classList.toggle("produced", options.produced === place);
       button.setAttribute("aria-pressed", String(place === options.locked));
-      button.title = weights ? `${percent(weight)}` : "";
+      button.title = weights ? weightInWords(weight) : "";
     });
     if (!weights || token === null) return;
     const from = spot(buttons[token]);
