@@ -79,13 +79,19 @@ const labels = (one) => h("span", { class: "labels" },
   one.defect && h("span", { class: "label bad" }, "defect on purpose"),
   one.verdict && h("span", { class: `label ${one.verdict === "pass" ? "good" : "bad"}` }, `audit: ${one.verdict}`));
 
+/**
+ * Text whose `names` are set as code.
+ * @param {string} text
+ */
+const marked = (text) => text.split("`").map((part, number) => (number % 2 ? h("code", {}, part) : part));
+
 /** @param {Mechanism} one */
 const tile = (one) => h("li", {},
   h("a", { class: "tile", href: `/mechanisms?name=${encodeURIComponent(one.name)}` },
     picture(one),
     h("span", { class: "words" },
       h("strong", {}, one.name),
-      h("span", {}, one.summary),
+      h("span", {}, marked(one.summary)),
       one.cost && h("span", { class: "cost" }, one.cost),
       labels(one))));
 
@@ -200,7 +206,7 @@ const pasting = (allowed, running) => {
 /** @param {HTMLElement} root @param {Set<AbortController>} running */
 const showCatalogue = async (root, running) => {
   const state = readState();
-  const words = h("input", { type: "search", value: state.q ?? "", placeholder: "name, summary, cost, paper" });
+  const words = h("input", { type: "search", value: state.q ?? "", placeholder: "name, cost, paper" });
   const weights = h("select", {}, h("option", { value: "" }, "all"),
     Object.entries(WEIGHTS).map(([key, label]) => h("option", { value: key, selected: key === state.weights }, label)));
   const count = h("p", { class: "progress", role: "status" }, "loading the mechanisms …");

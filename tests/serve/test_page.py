@@ -1,0 +1,115 @@
+"""The page as a whole: navigation, deep links, keyboard, theme, phone width, accessibility, and no other host."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+from serving import Served
+
+pytestmark = pytest.mark.browser
+VIEWS = ("design", "ask", "runs", "mechanisms", "start")
+LINKS = (*(f"/{view}" for view in VIEWS), "/mechanisms?name=sliding", "/runs/recall-1")
+PHONE = {"width": 390, "height": 844}
+
+
+def settle(page: Any) -> None:
+    """Wait until the view has its heading, and nothing is loading; event streams stay open."""
+    page.locator("main h1").first.wait_for(timeout=60_000)
+    until = time.monotonic() + 60
+    while re.search("(loading|computing) ", page.locator("main").inner_text()) and time.monotonic() < until:
+        page.wait_for_timeout(100)
+    page.wait_for_timeout(300)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_opens_from_the_bar_and_by_its_address(page: Any, served: Served, view: str) -> None:
+    page.get_by_role("navigation", name="Views").get_by_role("link", name=view.capitalize()).click()
+    settle(page)
+    assert page.url.split("?")[0] == f"{served.base}/{view}"
+    heading = page.locator("main h1").inner_text()
+    assert page.locator("main h1").count() == 1
+    assert page.locator("nav a[aria-current=page]").inner_text() == view.capitalize()
+    assert page.title().lower().startswith(view)
+    page.goto(f"{served.base}/{view}")
+    settle(page)
+    assert page.locator("main h1").inner_text() == heading
+    assert page.locator("#message").is_hidden()
+
+
+def test_back_and_forward_change_the_view(page: Any, served: Served) -> None:
+    bar = page.get_by_role("navigation", name="Views")
+    bar.get_by_role("link", name="Mechanisms").click()
+    settle(page)
+    bar.get_by_role("link", name="Runs").click()
+    settle(page)
+    page.go_back()
+    page.get_by_role("heading", name="Mechanisms", level=1).wait_for()
+    page.go_forward()
+    page.get_by_role("heading", name="Runs", level=1).wait_for()
+
+
+def test_the_bar_is_used_by_keyboard_alone(page: Any, served: Served) -> None:
+    settle(page)
+    reached = []
+    for _ in range(8):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.textContent.trim()"))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", f"no visible focus on {reached[-1]}"
+    assert reached == ["Skip to content", "attnlab", "Design", "Ask", "Runs", "Mechanisms", "Start", "◐"]
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Mechanisms", level=1).wait_for()
+    page.locator("#view:focus").wait_for()  # focus moves to what was opened
+
+
+def test_the_theme_stays_after_a_reload(page: Any, served: Served) -> None:
+    page.emulate_media(color_scheme="light")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(colour)
+    page.get_by_role("button", name="Switch between light and dark").click()
+    dark = page.evaluate(colour)
+    assert dark != light
+    page.reload()
+    settle(page)
+    assert page.evaluate(colour) == dark
+    page.get_by_role("button", name="Switch between light and dark").click()
+    assert page.evaluate(colour) == light
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_no_page_scrolls_sideways_on_a_phone(page: Any, served: Served, link: str) -> None:
+    page.set_viewport_size(PHONE)
+    page.goto(served.base + link)
+    settle(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("link", LINKS)
+def test_axe_finds_no_violation(page: Any, served: Served, link: str, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.goto(served.base + link)
+    settle(page)
+    found = Axe().run(page).response["violations"]
+    assert not found, "\n".join(
+        f"{one['id']} ({one['impact']}): {one['nodes'][0]['html'][:200]} {one['nodes'][0]['failureSummary'][:300]}"
+        for one in found
+    )
+
+
+def test_every_request_goes_to_this_server(page: Any, served: Served) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.context.route(re.compile(f"^(?!{re.escape(served.base)}|data:|blob:)"), lambda route: route.abort())
+    for view in VIEWS:
+        page.goto(f"{served.base}/{view}")
+        settle(page)
+        assert page.locator("main").inner_text().strip(), "never blank"
+    assert not [url for url in asked if not url.startswith((served.base, "data:", "blob:"))]
