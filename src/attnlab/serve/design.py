@@ -11,7 +11,7 @@ from attnlab.serve import design_tasks as tasks
 from attnlab.serve.lab import TheLab, connected
 
 router = APIRouter(prefix="/design", tags=["design"])
-_TIME = 30.0  # seconds of any request
+_TIME = 60.0  # seconds of any request
 
 Number = Annotated[FiniteFloat, Field(ge=-1e12, le=1e12)]
 Vector = Annotated[list[Number], Field(min_length=1, max_length=16)]
@@ -37,7 +37,7 @@ class Wanted(_Strict):
     target: Vector | None = None
     tolerance: Annotated[FiniteFloat, Field(ge=1e-9, le=1e6)] = 0.01
     scale: Literal["none", "sqrt"] = "none"
-    seconds: Annotated[FiniteFloat, Field(ge=0, le=10)] = 5.0
+    seconds: Annotated[FiniteFloat, Field(ge=0, le=5)] = 5.0
 
 
 class Fact(BaseModel):
@@ -206,5 +206,5 @@ class SheetMarks(BaseModel):
 @router.post("/mark")
 async def mark(request: Request, lab: TheLab, given: SheetAnswers) -> SheetMarks:
     """Mark answers as `attnlab check` does."""
-    found = await connected(request, lab.solver, tasks.mark, given.text, given.answers, timeout=2 * _TIME)
+    found = await connected(request, lab.solver, tasks.mark, given.text, given.answers, timeout=_TIME)
     return SheetMarks.model_validate(found)

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { attend, hull, niceAbove, p95, restBound, snap, softmax } from "../../../src/attnlab/serve/static/lib/attention.js";
 import {
-  PRESETS, configurationOf, queryOf, readConfiguration, readQuestion, readRows, resized, splitQuery, writeConfiguration, writeQuestion,
+  PRESETS, answersToml, configurationOf, presetOf, queryOf, readConfiguration, readQuestion, readRows, resized, splitQuery, writeConfiguration, writeQuestion,
 } from "../../../src/attnlab/serve/static/views/design/state.js";
 
 /** @param {number} x @param {number} y */
@@ -115,4 +115,14 @@ test("dimensions are added as zeros and taken away", () => {
   const more = resized(configurationOf(PRESETS[0]), 3, 1);
   assert.deepEqual(more.keys[0], [0.9, 0.3, 0]);
   assert.deepEqual([more.values[0].length, more.target.length, more.direction.length], [1, 1, 3]);
+});
+
+test("an unchanged preset is recognised", () => {
+  for (const preset of PRESETS) assert.equal(presetOf(configurationOf(preset)), preset);
+  assert.equal(presetOf({ ...configurationOf(PRESETS[0]), scale: 7 }), undefined);
+});
+
+test("answers become a file for attnlab check", () => {
+  const text = answersToml({ a: "10*K[0]", 'b "c"': "0, .5, 1.", d: "[1, 2]", e: " ", f: "5.5", g: "impossible", h: '{A = [[1]], b = 3}' });
+  assert.equal(text, '"a" = "10*K[0]"\n"b \\"c\\"" = [0, 0.5, 1.0]\n"d" = [1, 2]\n"f" = 5.5\n"g" = "impossible"\n"h" = {A = [[1]], b = 3}\n');
 });

@@ -1,8 +1,9 @@
 // Sheets of tasks: load one, answer it with the query of the planes or by typing, and get the marks.
 import { ApiError, get, post } from "../../lib/api.js";
 import { h } from "../../lib/dom.js";
+import { save } from "../../lib/report.js";
 import { shown } from "./format.js";
-import { center, queryOf, shortNumber } from "./state.js";
+import { answersToml, center, queryOf, shortNumber } from "./state.js";
 
 /** @typedef {import("./playground.js").Playground} Playground */
 /**
@@ -115,7 +116,13 @@ export class Sheet {
       "form",
       { hidden: true, onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); this.#mark(); } },
       this.list,
-      h("div", { class: "controls" }, this.markButton, this.total),
+      h(
+        "div",
+        { class: "controls" },
+        this.markButton,
+        h("button", { type: "button", onclick: () => save(new Blob([answersToml(this.#answers())], { type: "application/toml" }), "answers.toml") }, "Save as answers.toml"),
+        this.total,
+      ),
     );
     this.current = h("div", { class: "current-task", hidden: true }); // stands above the planes
     this.taskName = state.task ?? "";
@@ -214,10 +221,14 @@ export class Sheet {
     this.changed();
   }
 
+  /** What was typed, by task. */
+  #answers() {
+    return Object.fromEntries(this.cards.filter((card) => !card.task.why_not).map((card) => [card.task.name, card.input.value]));
+  }
+
   async #mark() {
     await this.#tried("Marking ...", async (signal) => {
-      const answers = Object.fromEntries(this.cards.filter((card) => !card.task.why_not).map((card) => [card.task.name, card.input.value]));
-      const marks = await post("design/mark", { text: this.text, answers }, signal);
+      const marks = await post("design/mark", { text: this.text, answers: this.#answers() }, signal);
       for (const card of this.cards) card.mark(marks.tasks.find((/** @type {Mark} */ one) => one.name === card.task.name));
       const answered = marks.tasks.filter((/** @type {Mark} */ one) => one.answered).length;
       this.total.textContent = `${shown(marks.earned)} of ${pointsOf(marks.points)}; ${answered} of ${marks.tasks.length} tasks answered. ${marks.notes.join(" ")}`;

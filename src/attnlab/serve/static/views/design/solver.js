@@ -99,7 +99,7 @@ export class Solver {
           this.changed();
         },
       });
-      return { box, label: h("label", { class: `inline series p${(i % 6) + 1}` }, box, h("span", {}, named("v", i))) };
+      return { box, label: h("label", { class: `inline series p${(i % 6) + 1}` }, box, h("span", { class: "swatch" }), h("span", {}, named("v", i))) };
     });
     const weights = h("input", {
       type: "text", placeholder: "equal", size: 14, value: this.question.weights,

@@ -246,3 +246,22 @@ export const presetOf = (configuration) => {
   const text = JSON.stringify(writeConfiguration(configuration));
   return PRESETS.find((preset) => JSON.stringify(writeConfiguration(configurationOf(preset))) === text);
 };
+
+/**
+ * Typed answers as the file that `attnlab check` marks; what was left empty is left out.
+ * @param {Record<string, string>} answers
+ */
+export const answersToml = (answers) =>
+  Object.entries(answers)
+    .map(([name, typed]) => [JSON.stringify(name), typed.trim()])
+    .filter(([, typed]) => typed)
+    .map(([name, typed]) => {
+      const number = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+      const list = typed.split(",").map((part) => part.trim());
+      if (list.every((part) => number.test(part))) return `${name} = ${list.length > 1 ? `[${list.map(tomlNumber).join(", ")}]` : tomlNumber(typed)}\n`;
+      return `${name} = ${/^(\[[^K]*\]|\{.*\}|".*")$/s.test(typed) ? typed : JSON.stringify(typed)}\n`;
+    })
+    .join("");
+
+/** A number as TOML writes it, with digits before and after the point. @param {string} typed */
+const tomlNumber = (typed) => typed.replace(/^([+-]?)\./, "$10.").replace(/\.(?=e|$)/i, ".0");
