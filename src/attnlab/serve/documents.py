@@ -115,7 +115,7 @@ def _in_full(entry: Entry, notice: Notice | None) -> Document:
         except (AttnlabError, OSError) as error:
             document = Document("entry", "", [], [], [Notice("Damaged.", str(error))])
     is_sound = entry.kind in ("run", "study", "classifier", "encoder", "output")
-    first = entry.note if is_sound else f"This folder is not a run or a result of attnlab: {entry.note or entry.what}."
+    first = entry.note if is_sound else f"attnlab cannot read this folder: {entry.note or entry.what}."
     notices = [*document.notices, *([notice] if notice else [])]
     lead = [first[:1].upper() + first[1:]] if first else []
     return replace(document, kind=entry.what, title=entry.name, lead=lead, notices=notices)

@@ -77,10 +77,11 @@ class Job:
 
     def read(self, stream: IO[str]) -> None:
         """Keep what it prints until it ends."""
-        for line in stream:
-            # The end of the last state of a line that was overwritten, as bars do.
-            self.lines.append(printable(line.rstrip("\n").rpartition("\r")[2][:_LONGEST]))
-            self.printed += 1
+        with stream:
+            for line in stream:
+                # The last state of a line that was overwritten, as bars do.
+                self.lines.append(printable(line.rstrip("\n").rpartition("\r")[2][:_LONGEST]))
+                self.printed += 1
         self.process.wait()
         self.ended = time.time()
 

@@ -162,7 +162,7 @@ async def follow(request: Request, lab: TheLab, number: int) -> StreamingRespons
             new, total = job.since(printed), job.printed
             now = await asyncio.to_thread(_started, lab, job)
             changed = bool(new) or now != before
-            yield {"job": now.model_dump(), "lines": new} if changed else None
+            yield {"job": now.model_dump(), "after": printed, "lines": new} if changed else None
             printed, before = total, now
             if ended:
                 return

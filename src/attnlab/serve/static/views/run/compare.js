@@ -2,7 +2,7 @@
 import { get } from "../../lib/api.js";
 import { h } from "../../lib/dom.js";
 import { showReport } from "../../lib/report.js";
-import { commandLine } from "./parts.js";
+import { addCopier } from "./parts.js";
 import { samplesPanel } from "./samples.js";
 
 /**
@@ -16,8 +16,9 @@ export const mountComparison = async (root, names) => {
   root.append(h("nav", { class: "trail", "aria-label": "Folders" }, h("a", { href: "/runs" }, "Runs"), " / side by side"), loading, report);
   const asked = names.map((name) => `name=${encodeURIComponent(name)}`).join("&");
   const found = await get(`comparison?${asked}`, request.signal);
-  loading.replaceWith(commandLine(found.command));
+  loading.remove();
   showReport(report, found.markup);
+  addCopier(report);
   const [panel, stop] = samplesPanel(names.slice(0, 6));
   report.after(panel);
   return () => {

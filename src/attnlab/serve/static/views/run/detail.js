@@ -3,7 +3,7 @@ import { get, post } from "../../lib/api.js";
 import { h } from "../../lib/dom.js";
 import { encoded, stateWords } from "./entries.js";
 import { follow, liveReport, oneAtATime } from "./live.js";
-import { commandLine, runLink, trail } from "./parts.js";
+import { runLink, trail } from "./parts.js";
 import { samplesPanel } from "./samples.js";
 
 /**
@@ -59,7 +59,6 @@ export const mountDetail = async (root, name) => {
     first = false;
     const asked = entry.kind === "run" || entry.kind === "study";
     actions.append(resume, ...(asked ? [h("a", { class: "button", href: `/ask?run=${encodeURIComponent(name)}` }, "Ask it")] : []));
-    if (found.command) actions.after(commandLine(found.command));
     if (found.files.length) files.textContent = `Also as a file: ${found.files.join(", ")}`;
     if (entry.kind === "run") {
       const [panel, stop] = samplesPanel([name]);

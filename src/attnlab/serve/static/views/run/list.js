@@ -84,10 +84,10 @@ export const mountList = (root) => {
       entry.kind === "link" ? h("span", { class: "entry" }, name) : h("a", { class: "entry", href: address(entry.name) }, name),
       folded && h("span", { class: "quiet inside" }, `${entry.runs.length} runs`)));
     const note = entry.state === "complete" && entry.kind !== "output" ? "" : entry.note;
-    const condition = h("td", { class: "state" }, h("span", { class: `chip ${entry.state || entry.kind}` }, stateWords(entry)),
+    const condition = h("td", { class: "in-state" }, h("span", { class: `chip ${entry.state || entry.kind}` }, stateWords(entry)),
       note && h("span", { class: "note" }, note));
     const rest = COLUMNS.slice(1).map(([column, , number]) =>
-      column === "state" ? condition : h("td", { class: `${column}${number ? " number" : ""}` }, /** @type {any} */ (shown)[column]));
+      column === "state" ? condition : h("td", { class: `in-${column}${number ? " number" : ""}` }, /** @type {any} */ (shown)[column]));
     const row = h("tr", { "data-name": entry.name, class: depth ? "inner" : "" }, heading, rest);
     return [row, ...(opened ? entry.runs.flatMap((one) => rows(one, depth + 1)) : [])];
   };
@@ -101,7 +101,7 @@ export const mountList = (root) => {
 
   const showHead = () => head.replaceChildren(...COLUMNS.map(([column, title, number]) =>
     h("th", {
-      scope: "col", class: `${column}${number ? " number" : ""}`,
+      scope: "col", class: `in-${column}${number ? " number" : ""}`,
       "aria-sort": sort === column ? (descending ? "descending" : "ascending") : "none",
     }, h("button", {
       type: "button",
@@ -109,7 +109,7 @@ export const mountList = (root) => {
         descending = sort === column ? !descending : DESCENDING_FIRST.includes(column);
         sort = column;
         show();
-        /** @type {HTMLElement | null} */ (head.querySelector(`.${column} button`))?.focus();
+        /** @type {HTMLElement | null} */ (head.querySelector(`.in-${column} button`))?.focus();
       },
     }, title))));
 
@@ -152,7 +152,8 @@ export const mountList = (root) => {
     bar, count,
     h("div", { class: "scroll", role: "region", "aria-label": "Runs", tabindex: "0" }, h("table", { class: "list no-export" }, h("thead", {}, head), body)));
 
-  const end = follow("events/runs", ({ version }) => version > 1 && load());
+  let seen = 0;
+  const end = follow("events/runs", () => { if (seen++) load(); });
   return load().then(() => () => {
     end();
     request.abort();

@@ -2,6 +2,7 @@
 import { events } from "../../lib/api.js";
 import { fragment, h } from "../../lib/dom.js";
 import { showReport } from "../../lib/report.js";
+import { addCopier } from "./parts.js";
 
 const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
 
@@ -65,6 +66,7 @@ export const liveReport = (root) => {
       const place = old?.place ?? root.appendChild(h("div", { class: "part" }));
       const restore = remember(place);
       showReport(place, part);
+      addCopier(place);
       restore();
       return { markup: part, place };
     });

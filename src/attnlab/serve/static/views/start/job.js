@@ -58,12 +58,10 @@ export const jobCard = (job, started) => {
       h("span", { class: "quiet" }, stateWords(one), one.loss === null ? "" : `, loss ${one.loss.toFixed(3)}`))));
   };
 
-  let fresh = true;
-  const end = follow(`jobs/${job.number}/events`, ({ job: now, lines }) => {
+  const end = follow(`jobs/${job.number}/events`, ({ job: now, after, lines }) => {
     show(now);
     const below = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-    if (fresh) log.textContent = "";
-    fresh = false;
+    if (after === 0) log.textContent = ""; // the first message of a connection holds all lines
     if (lines.length) log.append(lines.map((/** @type {string} */ line) => `${line}\n`).join(""));
     if (below) log.scrollTop = log.scrollHeight;
     if (now.state !== "running") end();
