@@ -106,6 +106,28 @@ def test_points_move_with_the_arrow_keys_and_are_added_and_removed(page: Any, se
     assert len(_weights(page)) == 3
 
 
+def test_a_finger_drags_points_and_not_the_page(chromium: Any, served: Served) -> None:
+    context = chromium.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(served.link)
+    page.wait_for_selector(".playground")
+    page.evaluate("scrollTo(0, 300)")
+    before = _position(page, "Query")
+    box = _handle(page, "Query").locator(".hit").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    devtools = context.new_cdp_session(page)
+    path = [(x - 8 * step, y + 6 * step) for step in range(13)]
+    for kind, points in (("touchStart", path[:1]), *(("touchMove", [at]) for at in path[1:]), ("touchEnd", [])):
+        at = [{"x": one[0], "y": one[1]} for one in points]
+        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at})
+    page.wait_for_timeout(300)
+    after = _position(page, "Query")
+    assert after[0] < before[0] - 0.5
+    assert after[1] < before[1] - 0.3
+    assert page.evaluate("scrollY") == 300
+    context.close()
+
+
 def test_a_point_dragged_to_the_edge_gets_more_room(page: Any, served: Served) -> None:
     _open(page, served, "/design")
     for _ in range(3):
@@ -148,6 +170,8 @@ def test_an_impossible_wish_gets_its_proof_in_words_and_in_the_plane(page: Any, 
     assert page.locator(".keys line.proof").count() == 3
     _drag(page, "Key 3", 0, 30)
     assert page.locator(".keys line.proof").count() == 0
+    assert page.get_by_text("The points have changed since").is_visible()
+    assert page.get_by_label("start from").input_value() == ""
 
 
 def test_values_are_averaged_with_weights(page: Any, served: Served) -> None:

@@ -8,7 +8,7 @@ import { Numbers } from "./design/numbers.js";
 import { Playground } from "./design/playground.js";
 import { Sheet } from "./design/sheet.js";
 import { Solver } from "./design/solver.js";
-import { MOST_DIMENSIONS, MOST_POINTS, PRESETS, configurationOf, presetOf, readConfiguration, readQuestion, resized, writeConfiguration } from "./design/state.js";
+import { MOST_DIMENSIONS, MOST_POINTS, PRESETS, configurationOf, presetOf, readConfiguration, readQuestion, resized, samePoints, writeConfiguration } from "./design/state.js";
 import { tabs } from "./design/tabs.js";
 
 /** @typedef {import("./design/state.js").Configuration} Configuration */
@@ -94,6 +94,10 @@ export const mount = (root) => {
     numbers.show(configuration);
     add.disabled = configuration.keys.length >= MOST_POINTS;
     if (solver.built !== configuration.keys.length) solver.build();
+    solver.compare();
+    const drawn = PRESETS.find((one) => samePoints(one.configuration, configuration));
+    presets.value = drawn?.name ?? "";
+    note.textContent = drawn?.note ?? "";
   };
   const playground = new Playground(start, (settled) => {
     if (!settled || !ready) return;
@@ -108,20 +112,19 @@ export const mount = (root) => {
   playground.side.append(solver.element);
   playground.element.append(solver.answer);
 
-  const note = h("p", { class: "preset-note" }, given ? "" : preset.note);
+  const note = h("p", { class: "preset-note" });
   const presets = h(
     "select",
     {
       onchange: () => {
         const chosen = PRESETS.find((one) => one.name === presets.value);
         if (!chosen) return;
-        note.textContent = chosen.note;
         solver.forget();
         playground.set(configurationOf(chosen));
       },
     },
-    given && h("option", { value: "" }, "From the link"),
-    PRESETS.map((one) => h("option", { value: one.name, selected: !given && one === preset }, one.title)),
+    h("option", { value: "", disabled: true }, "Own points"),
+    PRESETS.map((one) => h("option", { value: one.name }, one.title)),
   );
   const add = h("button", { type: "button", onclick: () => playground.add() }, "Add a point");
   const copy = copyButton("Copy link", () => {

@@ -132,6 +132,8 @@ export class Plane {
     this.handles.set(node, handle);
     this.points.append(node);
     node.addEventListener("pointerdown", (event) => this.#drag(handle, event));
+    // Browsers ignore `touch-action` inside of pictures, and would scroll the page.
+    node.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
     node.addEventListener("keydown", (event) => this.#key(handle, event));
     return handle;
   }

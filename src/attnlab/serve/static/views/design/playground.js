@@ -166,7 +166,7 @@ export class Playground {
   #describe() {
     for (const { plane } of this.#shown()) for (const handle of plane.handles.values()) plane.describe(handle);
     this.keyNote.textContent = this.configuration.direction.length <= 2
-      ? "The band across the query runs from the leading key to the next. Its width is the margin divided by the length of q."
+      ? "The band across the query runs from the leading key to the next; its width is the margin ÷ length of q."
       : "Dragging changes the two coordinates shown; the table below has all of them.";
   }
 

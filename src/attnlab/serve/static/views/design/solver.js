@@ -34,6 +34,8 @@ export class Solver {
       type: "text", inputmode: "decimal", size: 6, value: String(question.tolerance), oninput: () => this.#tolerated(),
     });
     this.problem = h("p", { class: "problem", role: "alert" });
+    this.about = "";
+    this.outdated = h("span", { class: "outdated", hidden: true }, "The points have changed since: ask again.");
     this.element = h(
       "form",
       { class: "solver", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); this.solve(); } },
@@ -163,8 +165,24 @@ export class Solver {
     }
   }
 
+  /** What a verdict is about. */
+  get #subject() {
+    const { keys, values, scaled, target } = this.playground.configuration;
+    return JSON.stringify([keys, values, scaled, this.question.task === "reach" && target]);
+  }
+
+  /** Says so if the verdict shown is about other points than those of the planes. */
+  compare() {
+    const stale = this.answer.hasChildNodes() && this.about !== "" && this.about !== this.#subject;
+    this.answer.classList.toggle("stale", stale);
+    this.outdated.hidden = !stale;
+  }
+
   /** @param {any} found */
   #show(found) {
+    this.about = this.#subject;
+    this.outdated.hidden = true;
+    this.answer.classList.remove("stale");
     const { certificate } = found;
     const drawn = certificate?.type === "convex_combination" || (certificate?.type === "separating" && found.target.length === 2);
     const moved = {
@@ -173,7 +191,7 @@ export class Solver {
       undecided: "The query has moved to the best one found.",
     }[/** @type {"solved" | "impossible" | "undecided"} */ (found.status)];
     this.answer.replaceChildren(
-      h("p", { class: "verdict-line" }, h("strong", {}, found.task), " ", h("span", { class: `badge ${found.status}` }, found.status)),
+      h("p", { class: "verdict-line" }, h("strong", {}, found.task), " ", h("span", { class: `badge ${found.status}` }, found.status), " ", this.outdated),
       h("p", {}, `${withSubscripts(found.statement)} ${moved}`),
       h("dl", { class: "readings" }, found.facts.map((/** @type {{ name: string, value: string }} */ fact) =>
         h("div", {}, h("dt", {}, fact.name), h("dd", {}, fact.value)))),

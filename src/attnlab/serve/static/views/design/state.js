@@ -239,6 +239,13 @@ export const configurationOf = ({ configuration }) => ({
 });
 
 /**
+ * Whether two configurations have the same keys and values.
+ * @param {Pick<Configuration, "keys" | "values">} one
+ * @param {Pick<Configuration, "keys" | "values">} other
+ */
+export const samePoints = (one, other) => writeRows(one.keys) === writeRows(other.keys) && writeRows(one.values) === writeRows(other.values);
+
+/**
  * The preset that is shown unchanged, if any.
  * @param {Configuration} configuration
  */

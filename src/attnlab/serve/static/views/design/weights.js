@@ -85,7 +85,8 @@ export class Weights {
       return;
     }
     const others = n > 2 ? `${n - 1}e⁻ᵐ/(1 + ${n - 1}e⁻ᵐ)` : "e⁻ᵐ/(1 + e⁻ᵐ)";
-    this.margin.textContent = `${shown(found.margin)}: ${leader} leads ${named("k", found.next)}`;
+    const tie = found.margin <= 1e-9 * (1 + Math.abs(found.scores[found.leader])); // but for rounding
+    this.margin.textContent = tie ? `0: ${leader} and ${named("k", found.next)} share the lead` : `${shown(found.margin)}: ${leader} leads ${named("k", found.next)}`;
     this.rest.textContent = `1 − ${named("a", found.leader)} = ${shownWeight(found.rest)} ≤ ${others} = ${shownWeight(found.bound)}`;
   }
 }
