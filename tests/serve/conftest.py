@@ -61,6 +61,57 @@ def coding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield one
 
 
+# Runs to ask
+
+_MEAN = '''
+from torch import nn
+
+class Mean(nn.Module):
+    """A running mean with gates: there is no pattern to read."""
+    def __init__(self, n_embd, n_head, block_size, *, rotary=False):
+        super().__init__()
+        self.gate, self.out = nn.Linear(n_embd, n_embd), nn.Linear(n_embd, n_embd)
+    def forward(self, x, padding=None, cache=None):
+        weight = self.gate(x).exp()
+        return self.out((weight * x).cumsum(1) / weight.cumsum(1))
+'''
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="session")
+def ask_root(runs_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs to ask: a study, a calibrated run, one with markup in its name, one of running text, one with code of its own."""
+    from attnlab.corpora import load_questions
+    from attnlab.trust import Oracle
+
+    root = tmp_path_factory.mktemp("asked") / "runs"
+    shutil.copytree(runs_root / "recall-1", root / "recall-1")
+    shutil.copytree(runs_root / "recall-1" / "pretrain", root / MARKUP)
+    (root.parent / "text.txt").write_text("The cat sat on the mat, and the dog sat on the log. " * 20 + "\n")
+    small = ("--train.epochs", "1", "--model.n_embd", "32", "--model.n_layer", "2", "--model.n_head", "2")
+    main(["pretrain", str(root.parent / "text.txt"), *small, "--model.block_size", "64", "--out", str(root / "text-1")])
+    (root.parent / "mean.py").write_text(_MEAN)
+    mechanism = ("--model.mechanism", f"dot, {root.parent / 'mean.py'}:Mean", "--preset", "quick")
+    main(["pretrain", "--corpus", "people:60", *mechanism, *small, "--out", str(root / "mean-1")])
+    # Questions whose right answers are the model's own, so that a risk can be certified with few of them.
+    plain = ("--facts", "people:60:train", "--preset", "quick", "--task.options.strangers", "0")
+    main(["pretrain", "--corpus", "people:60", *plain, *small, "--out", str(root / "plain-1")])
+    held_out = [*load_questions("people:60:test"), *load_questions("people:60:calibration")]
+    questions = list(dict.fromkeys(item.question for item in held_out))
+    said = Oracle(root / "plain-1").plain(questions).best()
+    lines = [f"{question}\t{answer}\n" for question, (answer, _) in zip(questions, said, strict=True)]
+    (root.parent / "questions.tsv").write_text("".join(lines))
+    main(["calibrate", str(root / "plain-1"), "--questions", str(root.parent / "questions.tsv")])
+    return root
+
+
+@pytest.fixture(scope="session")
+def asked(ask_root: Path) -> Iterator[Served]:
+    """A server of the runs to ask."""
+    with serving(Options(ask_root)) as one:
+        yield one
+
+
 # A browser
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnlab.errors import UserError
-from attnlab.serve.models import TAPS, Opened, open_once, prompt
+from attnlab.serve.models import TAPS, Opened, open_once, prompt, taps_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,13 +71,16 @@ def intervene(
 
 
 def each_head_off(folder: str, trust_code: bool, text: str, asking: bool) -> Iterator[dict[str, Any]]:
-    """Yield how likely the model's answer is, first unchanged, then with each head switched off."""
+    """Yield how likely the model's answer is, first unchanged, then with each head switched off, if that is possible."""
     opened = open_once(folder, trust_code)
     ids = prompt(opened, text, asking)
     chance_of = _chance(opened, text, ids, asking)
     yield {"layer": None, "head": None, "probability": chance_of()}
     for layer in range(opened.model.config.n_layer):
         for head in range(opened.model.config.n_head):
+            if "z" not in taps_in(opened.model, layer):
+                yield {"layer": layer, "head": head, "probability": None}
+                continue
             made = _changes_of(opened, ids, asking, [Intervention(layer, head=head)])
             with _patched(opened, made):
                 yield {"layer": layer, "head": head, "probability": chance_of()}
@@ -188,15 +191,16 @@ def _answers(opened: Opened, text: str) -> dict[str, float]:
 
 
 def _next(opened: Opened, ids: Sequence[int]) -> dict[str, float]:
-    """The probability of every next token; tokens that look the same are added up."""
+    """The probability of every next token; of several that look the same, all but the first have their number."""
     import torch
 
     with torch.no_grad():
         scores = opened.model(torch.tensor([ids], device=opened.model.device))[0, -1, : opened.tokenizer.size]
-    found: dict[str, float] = defaultdict(float)
+    found: dict[str, float] = {}
     for token, chance in enumerate(scores.softmax(dim=-1).tolist()):
-        found[opened.tokenizer.piece(token)] += chance
-    return dict(found)
+        piece = opened.tokenizer.piece(token)
+        found[f"{piece} (token {token})" if piece in found else piece] = chance
+    return found
 
 
 def _chance(opened: Opened, text: str, ids: Sequence[int], asking: bool) -> Callable[[], float]:

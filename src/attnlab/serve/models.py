@@ -90,7 +90,7 @@ def about(folder: str, trust_code: bool) -> dict[str, Any]:
         "asks": oracle is not None,
         "stage": opened.run.record.stage,
         "layers": [
-            {"mechanism": names[number % len(names)], "taps": _taps(opened.model, number)}
+            {"mechanism": names[number % len(names)], "taps": taps_in(opened.model, number)}
             for number in range(config.n_layer)
         ],
         "heads": config.n_head,
@@ -104,7 +104,7 @@ def about(folder: str, trust_code: bool) -> dict[str, Any]:
     }
 
 
-def _taps(model: LanguageModel, layer: int) -> list[str]:
+def taps_in(model: LanguageModel, layer: int) -> list[str]:
     """The activations of a layer that can be replaced."""
     from attnlab.taps import taps_of
 

@@ -97,7 +97,9 @@ export const mount = async (root) => {
     drawAttention();
     remember();
   } }, h("option", { value: "out" }, "what the token looks at"), h("option", { value: "in" }, "what looks at the token"));
-  const off = h("button", { type: "button", onclick: () => interventions.toggle({ layer: state.layer - 1, tap: "z", head: state.head ? state.head - 1 : null, position: null, by: "zero", other: "" }) });
+  const off = h("button", { type: "button", onclick: () => interventions.toggle({ layer: state.layer - 1, tap: "z", head: headChosen() ? headChosen() - 1 : null, position: null, by: "zero", other: "" }) });
+  /** The head that can be switched off, from 1; 0 is all of the layer. */
+  const headChosen = () => (look && isInfluence(look, state) ? 0 : state.head);
   const headName = h("h3", {});
   const attention = h("div", {}, notice, grid,
     h("div", { class: "chosen" }, headName, h("label", { class: "inline" }, h("span", {}, "Show"), direction), off),
@@ -156,9 +158,8 @@ export const mount = async (root) => {
     headName.textContent = nameOf(look, choice);
     const single = state.layer > 0 && about?.layers[state.layer - 1]?.taps.includes("z");
     off.hidden = !single;
-    const whole = state.head === 0 || isInfluence(look, choice);
-    const removedNow = removed.has(`${state.layer}.${whole && !state.head ? 0 : state.head}`);
-    off.textContent = `${removedNow ? "Switch on" : "Switch off"} ${state.head ? `head ${state.head}` : "all heads"} of layer ${state.layer}`;
+    const word = removed.has(`${state.layer}.${headChosen()}`) ? "Switch on" : "Switch off";
+    off.textContent = `${word} ${headChosen() ? `head ${headChosen()}` : "all heads"} of layer ${state.layer}`;
     const current = steps.findIndex((_, step) => asker(step) === state.token);
     const produced = current < 0 || steps[current].stop ? null : asker(current) + 1;
     direction.value = state.incoming ? "in" : "out";

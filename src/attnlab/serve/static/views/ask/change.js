@@ -28,6 +28,9 @@ const select = (label, choices, act) => {
   return { control, label: h("label", {}, h("span", {}, label), control) };
 };
 
+/** A line that something is computed, and a button that stops it. @param {() => void} stop */
+const progress = (stop) => h("p", { class: "progress" }, "computing … ", h("button", { type: "button", onclick: stop }, "Stop"));
+
 /** @param {string} name @param {number | null} before @param {number | null} after */
 const row = (name, before, after) => {
   const difference = before === null || after === null ? null : after - before;
@@ -48,7 +51,10 @@ export const changeView = (changed) => {
   let subject = null;
   /** @type {Change[]} */
   let changes = [];
-  let running = new AbortController();
+  /** @type {AbortController | null} */
+  let comparing = null;
+  let outdated = false;
+  let sweeping = new AbortController();
   const form = h("div", { class: "controls" });
   const list = h("ul", { class: "changes", "aria-label": "Changes" });
   const result = h("div", { role: "status", class: "compared" });
@@ -70,21 +76,29 @@ export const changeView = (changed) => {
       h("li", {}, h("span", {}, inWords(change, subject?.tokens ?? [])),
         h("button", { type: "button", "aria-label": `Remove: ${inWords(change, subject?.tokens ?? [])}`, onclick: () => toggle(change) }, "×"))));
 
+  // A comparison that is under way is finished before the next one begins: ending it would end the loaded model too.
   const compare = async () => {
-    running.abort();
-    running = new AbortController();
-    const { signal } = running;
-    if (!subject || !changes.length) {
-      result.replaceChildren(subject ? h("p", { class: "quiet" }, "No change yet: switch off a head or replace an activation, and the answer is compared with the original.") : "");
-      return;
-    }
-    result.replaceChildren(h("p", { class: "progress" }, "computing …"));
-    try {
-      showCompared(await post("ask/intervene", { ...subject.asked, changes }, signal), subject.asked.mode);
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
-      result.replaceChildren(h("p", { class: "notice" }, error.message));
+    outdated = true;
+    if (comparing) return;
+    while (outdated) {
+      outdated = false;
+      if (!subject || !changes.length) {
+        result.replaceChildren(subject ? h("p", { class: "quiet" }, "No change yet: switch off a head or replace an activation, and the answer is compared with the original.") : "");
+        return;
+      }
+      comparing = new AbortController();
+      const { signal } = comparing;
+      result.replaceChildren(progress(() => comparing?.abort()));
+      const { asked } = subject;
+      try {
+        const found = await post("ask/intervene", { ...asked, changes }, signal);
+        if (!outdated) showCompared(found, asked.mode);
+      } catch (error) {
+        if (!signal.aborted && !(error instanceof ApiError)) throw error;
+        result.replaceChildren(h("p", { class: "notice" }, signal.aborted ? "Stopped." : /** @type {Error} */ (error).message));
+      } finally {
+        comparing = null;
+      }
     }
   };
 
@@ -138,9 +152,9 @@ export const changeView = (changed) => {
 
   const everyHead = async () => {
     if (!subject) return;
-    running.abort();
-    running = new AbortController();
-    const { signal } = running;
+    sweeping.abort();
+    sweeping = new AbortController();
+    const { signal } = sweeping;
     const { layers, heads, asked } = subject;
     const places = layers.map(() => Array.from({ length: heads }, () => h("td", {}, "…")));
     const start = h("span", {});
@@ -149,7 +163,7 @@ export const changeView = (changed) => {
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Layer"), Array.from({ length: heads }, (_, head) => h("th", { scope: "col" }, `Head ${head + 1}`)))),
       h("tbody", {}, places.map((cells, layer) => h("tr", {}, h("th", { scope: "row" }, layer + 1), cells))));
     const box = h("div", {}, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Heads switched off" }, table));
-    sweep.replaceChildren(box);
+    sweep.replaceChildren(progress(() => sweeping.abort()), box);
     let original = 0;
     try {
       await stream("ask/heads", asked, (one) => {
@@ -159,13 +173,15 @@ export const changeView = (changed) => {
           start.textContent = chance(original);
           return;
         }
-        const difference = one.probability - original;
         const cell = places[one.layer][one.head];
+        if (one.probability === null) return cell.replaceChildren("cannot be switched off");
+        const difference = one.probability - original;
         cell.className = difference < 0 ? "less" : "more";
         cell.style.setProperty("--size", Math.min(1, Math.abs(difference) / Math.max(original, 1e-9)).toFixed(3));
         cell.replaceChildren(h("span", {}, `${chance(one.probability)} (${points(difference)})`));
       }, signal);
       addExports(box);
+      sweep.replaceChildren(box);
     } catch (error) {
       if (signal.aborted) return sweep.replaceChildren();
       if (!(error instanceof ApiError)) throw error;
@@ -177,12 +193,16 @@ export const changeView = (changed) => {
     element,
     show: (given, wanted) => {
       [subject, changes] = [given, wanted];
+      sweeping.abort();
       sweep.replaceChildren();
       showForm();
       showList();
       compare();
     },
     toggle,
-    leave: () => running.abort(),
+    leave: () => {
+      comparing?.abort();
+      sweeping.abort();
+    },
   };
 };

@@ -22,7 +22,7 @@ export const headGrid = (look, chosen, off, choose) => {
   const size = look.tokens.length;
   const one = (/** @type {Choice} */ choice, /** @type {Float32Array} */ map, /** @type {string} */ label) => {
     const is = choice.layer === chosen.layer && choice.head === chosen.head;
-    const without = off.has(`${choice.layer}.${choice.head}`);
+    const without = off.has(`${choice.layer}.${choice.head}`) || off.has(`${choice.layer}.0`);
     return h("button", { type: "button", class: `head${without ? " off" : ""}`, "aria-pressed": String(is), "aria-label": nameOf(look, choice) + (without ? ", switched off" : ""), onclick: () => choose(choice) },
       svg("svg", { viewBox: `0 0 ${size} ${size}`, preserveAspectRatio: "none", "aria-hidden": "true" }, cells(map, size, 8)),
       h("span", {}, label));

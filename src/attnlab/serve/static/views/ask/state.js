@@ -48,7 +48,7 @@ const readChanges = (text) => {
 const asChange = (given) => {
   const count = (/** @type {unknown} */ value) => (Number.isInteger(value) && Number(value) >= 0 ? Number(value) : null);
   const layer = count(given?.layer);
-  if (layer === null || !(given.tap in TAPS) || !["zero", "mean", "text"].includes(given.by)) return [];
+  if (layer === null || !Object.hasOwn(TAPS, given.tap) || !["zero", "mean", "text"].includes(given.by)) return [];
   return [{ layer, tap: given.tap, head: count(given.head), position: count(given.position), by: given.by, other: String(given.other ?? "") }];
 };
 
