@@ -44,7 +44,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 gc.disable()
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     gc.freeze()
     gc.enable()
 
