@@ -86,7 +86,8 @@ export const mount = async (root) => {
         changed();
       }
     },
-  }, h("label", {}, "Command", command), about, more, place, h("label", {}, "Name of the new folder", folder), line, problem, begin);
+  }, h("label", {}, "Command", command), about, more, place, h("label", {}, "Name of the new folder", folder),
+    h("div", { class: "ready" }, line, h("div", { class: "go" }, begin, problem)));
   command.addEventListener("change", () => {
     form = forms.find((/** @type {Form} */ one) => one.command === command.value) ?? form;
     show(valuesOf(element, form.options));

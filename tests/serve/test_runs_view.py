@@ -1,0 +1,142 @@
+"""The view of runs in a real browser: list, reports, live curves, comparisons, samples, hostile names."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Served
+
+pytestmark = pytest.mark.browser
+MALICIOUS = "<img src=x onerror=alert(1)>"
+_TIMEOUT = 60_000
+
+
+@pytest.fixture
+def growing(served: Served) -> Iterator[tuple[Path, list[str]]]:
+    """A run that has trained a third of its steps, and the lines of the others."""
+    run = served.root / "growing"
+    shutil.copytree(served.root / "recall-1" / "pretrain", run)
+    rows = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    third = len(rows) // 3
+    (run / "metrics.jsonl").write_text("".join(rows[:third]), encoding="utf-8")
+    for name in ("result.json", "manifest.json"):
+        (run / name).rename(run / f".{name}")
+    yield run, rows[third:]
+    shutil.rmtree(run)
+
+
+@pytest.fixture
+def hostile(served: Served) -> Iterator[str]:
+    """A folder whose name is markup."""
+    folder = served.root / MALICIOUS
+    folder.mkdir()
+    (folder / "config.json").write_text("{", encoding="utf-8")
+    yield MALICIOUS
+    shutil.rmtree(folder)
+
+
+def test_the_list_is_searched_sorted_and_unfolded_and_its_address_restores_it(page: Any, served: Served) -> None:
+    page.goto(f"{served.base}/runs")
+    page.get_by_role("link", name="recall-1").wait_for(timeout=_TIMEOUT)
+    page.get_by_role("button", name="Runs of recall-1").click()
+    page.get_by_role("link", name="finetune", exact=True).wait_for()
+    page.get_by_role("button", name="Name", exact=True).click()
+    assert page.locator("th[aria-sort=ascending]").inner_text().strip().startswith("Name")
+    page.get_by_label("Search").fill("recall")
+    assert "q=recall" in page.url
+    page.reload()
+    page.get_by_role("link", name="finetune", exact=True).wait_for(timeout=_TIMEOUT)
+    assert page.get_by_label("Search").input_value() == "recall"
+    page.get_by_label("Search").fill("nothing like this")
+    page.get_by_text("Nothing meets the conditions.").wait_for()
+    page.get_by_label("Search").fill("")
+    page.get_by_label("Conditions").fill("model.n_embd = 64")
+    page.get_by_label("Conditions").press("Enter")
+    page.get_by_text("1 folder in").wait_for()
+
+
+def test_a_study_opens_as_its_report_with_exports_and_links_to_its_runs(page: Any, served: Served) -> None:
+    page.goto(f"{served.base}/runs/recall-1")
+    page.get_by_role("heading", level=1, name="What does a small model remember?").wait_for(timeout=_TIMEOUT)
+    assert page.locator("h1").count() == 1
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").first.click()
+    assert download.value.suggested_filename.endswith(".csv")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="SVG").first.click()
+    assert "<svg" in Path(download.value.path()).read_text(encoding="utf-8")
+    page.get_by_role("button", name="Copy the command").wait_for()
+    page.get_by_role("link", name="pretrain", exact=True).click()
+    page.get_by_role("heading", level=1, name=re.compile("The run pretrain")).wait_for(timeout=_TIMEOUT)
+    assert page.url.endswith("/runs/recall-1/pretrain")
+    page.go_back()
+    page.get_by_role("heading", level=1, name="What does a small model remember?").wait_for(timeout=_TIMEOUT)
+
+
+def test_curves_grow_while_a_run_trains_and_the_reader_stays_where_they_are(
+    page: Any, served: Served, growing: tuple[Path, list[str]]
+) -> None:
+    run, rest = growing
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"{served.base}/runs/growing")
+    curve = page.locator("figure.curves path.line").first
+    curve.wait_for(timeout=_TIMEOUT)
+    before = curve.get_attribute("d")
+    page.locator("details summary").last.click()
+    page.locator("details summary").last.focus()
+    page.evaluate("scrollTo(0, 300)")
+    page.wait_for_timeout(2500)
+    reports = [one for one in requests if one.endswith("/report")]
+    assert len(reports) == 1  # nothing changed, and the page does not ask
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write("".join(rest))
+    _until_changed(page, curve, before)
+    assert page.evaluate("scrollY") == 300
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    assert page.locator("details").last.get_attribute("open") is not None
+    for name in ("result.json", "manifest.json"):
+        (run / f".{name}").rename(run / name)
+    page.locator(".status-line .chip.complete").wait_for(timeout=_TIMEOUT)
+
+
+def _until_changed(page: Any, curve: Any, before: str) -> None:
+    for _ in range(100):
+        if curve.get_attribute("d") != before:
+            return
+        page.wait_for_timeout(200)
+    raise AssertionError("the curve has not grown")
+
+
+def test_runs_side_by_side_and_their_samples(page: Any, served: Served) -> None:
+    page.goto(f"{served.base}/runs?open=recall-1")
+    page.get_by_label("Choose recall-1/pretrain").check(timeout=_TIMEOUT)
+    page.get_by_label("Choose recall-1/finetune").check()
+    page.get_by_role("link", name="Compare 2 side by side").click()
+    page.get_by_role("heading", level=1, name="2 runs side by side").wait_for(timeout=_TIMEOUT)
+    page.get_by_label("Start of the text").fill("Where")
+    page.get_by_role("button", name="Sample").click()
+    page.locator(".sampled section").nth(1).wait_for(timeout=_TIMEOUT)
+    assert page.locator(".sampled .text").count() == 6
+
+
+def test_a_name_that_is_markup_does_nothing(page: Any, served: Served, hostile: str) -> None:
+    page.on("dialog", lambda dialog: pytest.fail(f"the name was run: {dialog.message}"))
+    page.goto(f"{served.base}/runs")
+    page.get_by_role("link", name=hostile).click(timeout=_TIMEOUT)
+    page.get_by_role("heading", level=1, name=hostile).wait_for(timeout=_TIMEOUT)
+    assert page.locator("main img").count() == 0
+
+
+def test_it_fits_a_phone(page: Any, served: Served) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for path in ("/runs?open=recall-1", "/runs/recall-1"):
+        page.goto(served.base + path)
+        page.locator("main h1, main a.entry").first.wait_for(timeout=_TIMEOUT)
+        page.wait_for_timeout(500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
