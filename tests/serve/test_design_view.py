@@ -264,7 +264,7 @@ def test_a_link_restores_what_its_sender_saw(page: Any, served: Served) -> None:
     _drag(page, "Query", 40, 30)
     page.get_by_role("button", name="Average these").click()
     page.get_by_label("v₂").check()
-    page.wait_for_url(re.compile("i=0"))
+    page.wait_for_url(re.compile("i=0%2C1%2C2"))
     link, weights, query = page.url, _weights(page), _position(page, "Query")
     state = parse_qs(urlparse(link).query)
     assert state["do"] == ["average"]
