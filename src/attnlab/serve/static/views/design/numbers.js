@@ -26,7 +26,7 @@ export class Numbers {
     if (shape !== this.shape) this.#build(configuration);
     this.shape = shape;
     for (const { input, vector, place } of this.cells) {
-      if (input === document.activeElement && input.getAttribute("aria-invalid")) continue;
+      if (input === document.activeElement) continue; // what is being typed stays
       const text = shortNumber(vector()[place]);
       if (Number(input.value) !== Number(text) || input.value === "") input.value = text;
       input.removeAttribute("aria-invalid");
