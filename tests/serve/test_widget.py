@@ -72,7 +72,7 @@ def test_a_point_that_moves_is_saved_and_a_query_that_is_set_is_shown(mounted: A
 def test_the_solver_answers_in_the_widget(mounted: Any) -> None:
     page, widget, saved = mounted
     page.emulate_media(reduced_motion="reduce")
-    page.get_by_label("value", exact=True).select_option("1")
+    page.locator(".solver .details select").select_option("1")
     page.get_by_role("button", name="Find a query").click()
     page.get_by_text("solved", exact=True).wait_for()
     assert widget.verdict["status"] == "solved"
