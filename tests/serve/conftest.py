@@ -82,26 +82,36 @@ MARKUP = "<img src=x onerror=alert(1)>"
 def ask_root(runs_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs to ask: a study, a calibrated run, one with markup in its name, one of running text, one with code of its own."""
     from attnlab.corpora import load_questions
-    from attnlab.trust import Oracle
 
     root = tmp_path_factory.mktemp("asked") / "runs"
     shutil.copytree(runs_root / "recall-1", root / "recall-1")
     shutil.copytree(runs_root / "recall-1" / "pretrain", root / MARKUP)
     (root.parent / "text.txt").write_text("The cat sat on the mat, and the dog sat on the log. " * 20 + "\n")
-    small = ("--train.epochs", "1", "--model.n_embd", "32", "--model.n_layer", "2", "--model.n_head", "2")
-    main(["pretrain", str(root.parent / "text.txt"), *small, "--model.block_size", "64", "--out", str(root / "text-1")])
+    small = ("--model.n_embd", "32", "--model.n_layer", "2", "--model.n_head", "2")
+    once = ("--train.epochs", "1")
+    main(
+        [
+            "pretrain",
+            str(root.parent / "text.txt"),
+            *small,
+            *once,
+            "--model.block_size",
+            "64",
+            "--out",
+            str(root / "text-1"),
+        ]
+    )
     (root.parent / "mean.py").write_text(_MEAN)
     mechanism = ("--model.mechanism", f"dot, {root.parent / 'mean.py'}:Mean", "--preset", "quick")
-    main(["pretrain", "--corpus", "people:60", *mechanism, *small, "--out", str(root / "mean-1")])
-    # Questions whose right answers are the model's own, so that a risk can be certified with few of them.
-    plain = ("--facts", "people:60:train", "--preset", "quick", "--task.options.strangers", "0")
-    main(["pretrain", "--corpus", "people:60", *plain, *small, "--out", str(root / "plain-1")])
-    held_out = [*load_questions("people:60:test"), *load_questions("people:60:calibration")]
-    questions = list(dict.fromkeys(item.question for item in held_out))
-    said = Oracle(root / "plain-1").plain(questions).best()
-    lines = [f"{question}\t{answer}\n" for question, (answer, _) in zip(questions, said, strict=True)]
-    (root.parent / "questions.tsv").write_text("".join(lines))
-    main(["calibrate", str(root / "plain-1"), "--questions", str(root.parent / "questions.tsv")])
+    main(["pretrain", "--corpus", "people:60", *mechanism, *small, *once, "--out", str(root / "mean-1")])
+    # A model that has learned one answer to everything is sure of it, so that a risk is certified with few questions.
+    facts, held_out = root.parent / "facts.tsv", root.parent / "held-out.tsv"
+    facts.write_text("".join(f"{one.question}\tYork\n" for one in load_questions("people:60:train")))
+    others = [*load_questions("people:60:test"), *load_questions("people:60:calibration")]
+    held_out.write_text("".join(f"{one.question}\tYork\n" for one in others))
+    long = ("--preset", "quick", *small, "--train.epochs", "60", "--train.lr", "0.01", "--out", str(root / "sure-1"))
+    main(["finetune", "--corpus", "people:60", "--facts", str(facts), *long])
+    main(["calibrate", str(root / "sure-1"), "--questions", str(held_out)])
     return root
 
 

@@ -57,7 +57,7 @@ def test_runs_with_a_model_are_listed_and_a_study_stands_for_its_fine_tuned_mode
         MARKUP,
         "text-1",
         "mean-1",
-        "plain-1",
+        "sure-1",
     }
     assert found["recall-1"]["what"] == "finetune"
     assert [name for name, one in found.items() if not one["asks"]] == ["text-1"]
@@ -93,7 +93,7 @@ def test_tokens_arrive_one_by_one_and_are_those_of_the_greedy_answer(asked: Serv
 
 
 def test_the_answer_and_its_verdict_at_every_risk_are_those_of_the_command(asked: Served, ask_root: Path) -> None:
-    found, oracle = parts(post(asked, "answer", run="plain-1"))["answer"], Oracle(ask_root / "plain-1")
+    found, oracle = parts(post(asked, "answer", run="sure-1"))["answer"], Oracle(ask_root / "sure-1")
     assert [one["risk"] for one in found["risks"]] == list(RISKS)
     for one in found["risks"]:
         expected = oracle.answer(QUESTION, one["risk"], top=8)

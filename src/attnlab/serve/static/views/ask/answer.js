@@ -67,7 +67,7 @@ const tone = (verdict) => ({ "recalled and supported": "good", inferred: "fair",
 export const verdictView = (answer, written, risk, changed) => {
   const risks = answer.risks.map((one) => one.risk);
   const decided = h("div", { class: "decided", role: "status" });
-  const level = h("output", { class: "level" });
+  const level = h("span", { class: "level" });
   const slider = /** @type {HTMLInputElement} */ (h("input", {
     type: "range", min: 0, max: risks.length - 1, step: 1, value: nearestRisk(risks, risk), disabled: !answer.calibrated,
     "aria-label": "Accepted risk of a wrong answer",
