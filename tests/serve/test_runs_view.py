@@ -45,7 +45,7 @@ def test_the_list_is_searched_sorted_and_unfolded_and_its_address_restores_it(pa
     page.get_by_role("link", name="recall-1").wait_for(timeout=_TIMEOUT)
     page.get_by_role("button", name="Runs of recall-1").click()
     page.get_by_role("link", name="finetune", exact=True).wait_for()
-    page.get_by_role("button", name="Name", exact=True).click()
+    page.locator("th.in-name button").click()
     assert page.locator("th[aria-sort=ascending]").inner_text().strip().startswith("Name")
     page.get_by_label("Search").fill("recall")
     assert "q=recall" in page.url
@@ -85,7 +85,7 @@ def test_curves_grow_while_a_run_trains_and_the_reader_stays_where_they_are(
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     page.goto(f"{served.base}/runs/growing")
-    curve = page.locator("figure.curves path.line").first
+    curve = page.locator("figure.curves g.series path.line").first
     curve.wait_for(timeout=_TIMEOUT)
     before = curve.get_attribute("d")
     page.locator("details summary").last.click()

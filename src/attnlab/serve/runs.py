@@ -87,13 +87,12 @@ class Sampling(BaseModel):
 
 
 @router.get("/runs")
-async def list_runs(
-    request: Request, lab: TheLab, filter: Annotated[list[Condition] | None, Query(max_length=20)] = None
-) -> Listing:
+async def list_runs(lab: TheLab, filter: Annotated[list[Condition] | None, Query(max_length=20)] = None) -> Listing:
     """All runs and studies that meet the conditions, such as mechanism=dot or train.lr>=0.001."""
     root = lab.options.root
-    entries = await connected(request, lab.reports, documents.list_runs, root, tuple(filter or ()), timeout=_TIMEOUT)
-    return Listing(root=documents.readable(str(root)), entries=entries)
+    # In a thread, because it mostly waits for the disk, and the first page should not wait for a worker to start.
+    entries = await asyncio.to_thread(documents.list_runs, root, tuple(filter or ()))
+    return Listing(root=documents.readable(str(root)), entries=[Entry(**one) for one in entries])
 
 
 @router.get("/events/runs", responses=_EVENTS)

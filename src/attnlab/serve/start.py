@@ -98,7 +98,7 @@ def forms(lab: TheLab) -> Forms:
 @router.get("/suggestions")
 async def suggest(request: Request, lab: TheLab) -> Suggestions:
     """The names of mechanisms."""
-    return Suggestions(mechanism=await connected(request, lab.reports, suggestions.mechanisms))
+    return Suggestions(mechanism=await connected(request, lab.models, suggestions.mechanisms))
 
 
 @router.post("/line")

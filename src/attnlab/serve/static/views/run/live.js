@@ -4,6 +4,7 @@ import { fragment, h } from "../../lib/dom.js";
 import { showReport } from "../../lib/report.js";
 import { addCopier } from "./parts.js";
 
+const READING = 2000; // milliseconds after the last movement of the pointer
 const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
 
 /**
@@ -50,19 +51,28 @@ const remember = (part) => {
 
 /**
  * A report in an element. The returned function shows a newer version: only parts that differ are replaced, and what the
- * reader has opened, scrolled or focused stays so. A chart under the pointer waits for the next version.
+ * reader has opened, scrolled or focused stays so. A chart that is being read with the pointer is replaced a little later.
  * @param {HTMLElement} root
  */
 export const liveReport = (root) => {
   /** @type {{ markup: string, place: HTMLElement }[]} */
   let shown = [];
-  return (/** @type {string} */ markup) => {
+  let moved = -Infinity;
+  let timer = 0;
+  root.addEventListener("pointermove", ({ movementX, movementY }) => { if (movementX || movementY) moved = performance.now(); });
+  const show = (/** @type {string} */ markup) => {
+    clearTimeout(timer);
     const parts = partsOf(markup);
     while (shown.length > parts.length) shown.pop()?.place.remove();
     const top = scrollY;
+    const reading = performance.now() - moved < READING;
     shown = parts.map((part, number) => {
       const old = shown[number];
-      if (old && (old.markup === part || old.place.querySelector(".chart:hover"))) return old;
+      if (old?.markup === part) return old;
+      if (old && reading && old.place.querySelector(".chart:hover")) {
+        timer = window.setTimeout(() => show(markup), READING);
+        return old;
+      }
       const place = old?.place ?? root.appendChild(h("div", { class: "part" }));
       const restore = remember(place);
       showReport(place, part);
@@ -72,6 +82,7 @@ export const liveReport = (root) => {
     });
     if (scrollY !== top) scrollTo({ top, behavior: "instant" });
   };
+  return show;
 };
 
 /**
