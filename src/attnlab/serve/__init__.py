@@ -7,6 +7,7 @@ app.py        the application: routes, files of the page
 server.py     a socket, a token, and uvicorn
 design.py, ask.py, runs.py, mechanisms.py, start.py    the routes of each view; what takes long runs in a worker
 design_tasks.py    what the view design has a worker compute: the solver, noise, sheets; sheets/ has an example
+models.py, interventions.py    tasks of the view ask that need a model: answers, attention, changed activations
 static/       the page: plain ES modules, one per view
 
 The server computes nothing itself: routes check their input, and call what the commands call. Needs FastAPI and uvicorn
