@@ -156,7 +156,7 @@ OTHERS = {
         "encoder pretrain",
     ),
     *("mechanisms", "params", "pretrain", "settings", "run", "run recall", "run trust", "run why"),
-    *("run additive-vs-dot", "run shared-projections", "run masking", "run efficient", "run reports", "score"),
+    *("run additive-vs-dot", "run shared-projections", "run masking", "run efficient", "run reports", "score", "serve"),
 }
 
 

@@ -22,7 +22,7 @@ def serve(
     trust_code: opt.TrustCode = False,
     allow_code: Annotated[bool, about("Allow the page to run pasted code, in processes with limits.")] = False,
 ) -> None:
-    """Serve the page: design attention, ask models, see runs and mechanisms, start studies.
+    """Serve a web page to design, ask, compare and start studies.
 
     Prints a link with a token; whoever has it may use the page with your permissions. Ctrl-C ends it.
     Needs FastAPI and uvicorn: pip install 'attnlab[serve]'.

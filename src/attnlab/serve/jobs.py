@@ -120,7 +120,7 @@ class Jobs:
             if len(running) >= AT_A_TIME:
                 raise Busy(f"{AT_A_TIME} jobs are running already: wait for one, or stop it")
             process = subprocess.Popen(
-                [sys.executable, "-m", "attnlab", *arguments],
+                [sys.executable, "-P", "-m", "attnlab", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
