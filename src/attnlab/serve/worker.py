@@ -79,9 +79,10 @@ class Worker:
         if self._process is None or not self._process.is_alive():
             context = multiprocessing.get_context("spawn")
             self._connection, theirs = context.Pipe()
-            self._process = context.Process(target=_work, args=(theirs,), daemon=True)
-            self._process.start()
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process.start()
             theirs.close()
+            self._process = process
         assert self._connection is not None
         return self._connection
 
