@@ -8,6 +8,8 @@ server.py     a socket, a token, and uvicorn
 design.py, ask.py, runs.py, mechanisms.py, start.py    the routes of each view; what takes long runs in a worker
 design_tasks.py    what the view design has a worker compute: the solver, noise, sheets; sheets/ has an example
 models.py, interventions.py    tasks of the view ask that need a model: answers, attention, changed activations
+forms.py, jobs.py      commands as forms, and the processes that they start; events.py: server-sent events
+documents.py, samples.py, suggestions.py    what workers do for the views of runs and of starting
 static/       the page: plain ES modules, one per view
 
 The server computes nothing itself: routes check their input, and call what the commands call. Needs FastAPI and uvicorn
