@@ -42,7 +42,7 @@ processes: setup
 notebooks: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m notebook tests/notebooks
 
-# The page in Chromium, which must be installed, and its scripts under tsc and node.
+# The page, its server and its scripts: in Chromium, where it is installed, under tsc and under node.
 browser: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m browser tests/serve
 	cd tests/serve/js && npm ci --silent && npx tsc -p . && node --test

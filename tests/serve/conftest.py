@@ -30,6 +30,13 @@ _TINY = (
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder belong to `make browser`, those that need no browser too: they start servers and train."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
 @pytest.fixture(scope="session")
 def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a real study of a very small model."""

@@ -11,8 +11,6 @@ from serving import Served
 
 from conftest import MARKUP
 
-pytestmark = pytest.mark.browser
-
 QUESTION = "Where was Hank Bauer born?"
 WAIT = 60_000  # milliseconds: a worker starts with torch
 

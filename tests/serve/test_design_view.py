@@ -9,7 +9,6 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 from serving import Served
 
-pytestmark = pytest.mark.browser
 _SLOW = 60_000  # milliseconds: the first question starts a process
 _INSIDE = "/design?preset=inside&j=3"
 

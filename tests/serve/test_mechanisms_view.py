@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from serving import Served
-
-pytestmark = pytest.mark.browser
 
 
 def test_the_catalogue_is_searched_and_remembered_in_the_address(page: Any, served: Served) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from serving import Served
 
-pytestmark = pytest.mark.browser
 VIEWS = ("design", "ask", "runs", "mechanisms", "start")
 LINKS = (*(f"/{view}" for view in VIEWS), "/mechanisms?name=sliding", "/runs/recall-1")
 PHONE = {"width": 390, "height": 844}

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from serving import Served
 
-pytestmark = pytest.mark.browser
 MALICIOUS = "<img src=x onerror=alert(1)>"
 _TIMEOUT = 60_000
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from serving import Served
 
-pytestmark = pytest.mark.browser
 _TIMEOUT = 60_000
 _SMALL = {"n_embd": "32", "n_head": "2", "n_layer": "1"}
 

@@ -9,7 +9,6 @@ import pytest
 
 import attnlab
 
-pytestmark = pytest.mark.browser
 KEYS, VALUES = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
 MODEL = """
 async ({ script, traits }) => {
