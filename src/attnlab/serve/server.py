@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
+import sys
 import webbrowser
 from collections.abc import Callable
 
@@ -61,6 +62,7 @@ def run(options: Options, host: str, port: int, say: Callable[..., None], *, bro
             "note: others on the network can reach it; the link is not encrypted, so anyone who sees it has your permissions"
         )
     say("Ctrl-C ends it")
+    sys.stdout.flush()  # whoever reads it from a pipe needs the link now
     if browser:
         webbrowser.open(link)
     server.run(sockets=[bound])
