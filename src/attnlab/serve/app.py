@@ -52,7 +52,7 @@ def create_app(options: Options, access: Access | None = None) -> FastAPI:
 @_page.get("/")
 @_page.get("/{view}")
 @_page.get("/runs/{rest:path}")
-def page(view: str = "design", rest: str = "") -> HTMLResponse:
+async def page(view: str = "design", rest: str = "") -> HTMLResponse:
     """The page, whatever it shows: it reads its address."""
     if view == "favicon.ico":
         return HTMLResponse(_read("icon.svg"), media_type="image/svg+xml")
@@ -62,19 +62,19 @@ def page(view: str = "design", rest: str = "") -> HTMLResponse:
 
 
 @_page.get("/static/report.js")
-def report_script() -> Response:
+async def report_script() -> Response:
     """The script of reports as a module."""
     return Response(script() + "export { enhancements };\n", media_type=_TYPES["js"])
 
 
 @_page.get("/static/report.css")
-def report_style() -> Response:
+async def report_style() -> Response:
     """The style of reports, which that of the page is based on."""
     return Response(style(), media_type=_TYPES["css"])
 
 
 @_page.get("/static/{path:path}")
-def static(path: str) -> Response:
+async def static(path: str) -> Response:
     """A file of the page."""
     kind = _TYPES.get(path.rpartition(".")[2])
     if kind is None:
