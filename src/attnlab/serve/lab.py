@@ -74,7 +74,7 @@ class Lab:
 
     options: Options
     models: Worker = field(default_factory=Worker)  # holds the model that was asked last
-    solver: Worker = field(default_factory=Worker)
+    solver: Worker = field(default_factory=lambda: Worker(waiting=64))  # answers in milliseconds
     reports: Worker = field(default_factory=lambda: Worker(waiting=64))  # reads folders of runs and renders reports
     measures: Worker = field(default_factory=Worker)  # audits and benchmarks, which keep no question waiting
     jobs: Jobs = field(default_factory=Jobs)
