@@ -9,7 +9,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 SLOWER := faults hf kernels measure studies trust corpora/test_index.py design/test_noisy_keys.py design/test_verdicts.py \
 	test_cli.py test_evaluate.py test_malformed.py test_package.py test_processes.py test_reader.py test_resume.py test_train.py test_training_rules.py test_usercode.py test_bench_words.py
 
-.PHONY: run quick test test-fast test-slow faults cluster processes notebooks browser check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
+.PHONY: run quick test test-fast test-slow faults cluster processes notebooks browser screenshots check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
 run: setup-run
 	$(BIN)/attnlab run
 
@@ -46,6 +46,10 @@ notebooks: setup
 browser: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m browser tests/serve
 	cd tests/serve/js && npm ci --silent && npx tsc -p . && node --test
+
+# The pictures of the tour in README.md, from a quick run; needs Chromium.
+screenshots: setup
+	$(BIN)/python tools/screenshots.py
 
 check: setup
 	$(BIN)/ruff format --check .

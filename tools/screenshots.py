@@ -2,8 +2,8 @@
 
     python tools/screenshots.py [FOLDER]
 
-Trains a quick run in FOLDER (default: a temporary one, one to two minutes), unless there is one, serves it, and takes
-pictures of the page in Chromium, which must be installed.
+Trains a quick run in FOLDER/runs (default: in a temporary folder, one to two minutes), unless there is one, serves it, and
+takes pictures of the page in Chromium, which must be installed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from urllib.parse import quote
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 LARGEST = 300_000  # bytes of a picture
-WIDTH, HEIGHT = 1200, 780
+WIDTH = 1200
+HEIGHTS = {"design": 960, "ask": 1180}  # of the pictures, else:
+HEIGHT = 780
 RUN = "recall-1"
 
 
 def make_run(root: Path) -> None:
     """Train the quick study, unless it is there."""
     if not (root / RUN / "report.html").exists():
-        command = [sys.executable, "-m", "attnlab", "run", "--quick", "--out", str(root / RUN)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        root.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "attnlab", "run", "--quick", "--out", f"{root.name}/{RUN}"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=root.parent)
 
 
 def question_of(root: Path) -> str:
@@ -47,7 +50,7 @@ def design(page: Any, _: str) -> None:
 
 def ask(page: Any, question: str) -> None:
     """An answer with the attention of a head."""
-    page.goto_view(f"/ask?run={RUN}&q={quote(question)}")
+    page.goto_view(f"/ask?run={RUN}&q={quote(question)}&risk=0.3")
     page.get_by_role("heading", name="Change what it computes").wait_for(timeout=120_000)
 
 
@@ -81,6 +84,8 @@ def take(link: str, question: str, chromium: str) -> None:
         page.goto_view = lambda path: page.goto(base + path)
         for view in VIEWS:
             view(page, question)
+            page.set_viewport_size({"width": WIDTH, "height": HEIGHTS.get(view.__name__, HEIGHT)})
+            page.evaluate("scrollTo(0, 0)")
             page.wait_for_timeout(800)
             path = PICTURES / f"page-{view.__name__}.png"
             page.screenshot(path=str(path))
@@ -97,7 +102,7 @@ def main() -> None:
     if chromium is None:
         raise SystemExit("Chromium is not installed")
     with tempfile.TemporaryDirectory(prefix="attnlab-tour-") as temporary:
-        root = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
+        root = Path(sys.argv[1] if len(sys.argv) > 1 else temporary) / "runs"
         make_run(root)
         command = [sys.executable, "-m", "attnlab", "serve", str(root), "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

@@ -80,6 +80,11 @@ def compare_runs(root: Path, names: Sequence[str]) -> dict[str, Any]:
     return {"markup": readable(as_fragment(document)), "command": readable(document.command)}
 
 
+def of_folder(folder: Path) -> Document:
+    """The report of a folder, for notebooks."""
+    return _of_entry(listing.read(folder))
+
+
 def _of_entry(entry: Entry) -> Document:
     """The report of an entry, or what is known about it with the reason why there is none."""
     try:
