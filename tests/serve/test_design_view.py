@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import pytest
 from serving import Served
+
+from attnlab.serve.design_tasks import read_answer
 
 _SLOW = 60_000  # milliseconds: the first question starts a process
 _INSIDE = "/design?preset=inside&j=3"
@@ -169,6 +173,24 @@ def test_an_impossible_wish_gets_its_proof_in_words_and_in_the_plane(page: Any, 
     assert page.get_by_label("start from").input_value() == ""
 
 
+def test_a_verdict_about_points_that_have_changed_moves_nothing(page: Any, served: Served) -> None:
+    _open(page, served, _INSIDE)
+    held: list[Any] = []
+    page.route("**/api/design/solve", lambda route: held.append(route))
+    page.get_by_role("button", name="Find a query").click()
+    page.get_by_text("Solving …").wait_for()
+    _drag(page, "Key 3", 0, 150)
+    query = _position(page, "Query")
+    assert page.get_by_text("The points have changed since").is_hidden()
+    held[0].continue_()
+    page.locator(".verdict-box.stale .badge").wait_for(timeout=_SLOW)
+    assert page.get_by_text("The points have changed since").is_visible()
+    assert "The query has moved" not in page.locator(".verdict-box").inner_text()
+    page.wait_for_timeout(700)
+    assert _position(page, "Query") == query
+    assert page.locator(".keys line.proof").count() == 0
+
+
 def test_values_are_averaged_with_weights(page: Any, served: Served) -> None:
     _open(page, served, "/design")
     page.get_by_role("button", name="Average these").click()
@@ -235,6 +257,25 @@ def test_a_sheet_is_answered_by_dragging_and_by_typing(page: Any, served: Served
     with page.expect_download() as download:
         page.get_by_role("button", name="Save as answers.toml").click()
     assert 'average two" = "(K[0] + K[1])/2"' in download.value.path().read_text()
+
+
+def test_saved_answers_are_read_as_the_page_marks_them(page: Any, served: Served) -> None:
+    typed = [
+        "10*K[0]",
+        "[V[0], 1]",
+        "0, 1",
+        "[1, 2]",
+        "-5.5e-3",
+        "impossible",
+        "{A = [[1, 0]], b = 3}",
+        "007",
+        ".5",
+        'a"b',
+        "[1",
+    ]
+    script = "(answers) => import('/static/views/design/state.js').then((state) => state.answersToml(answers))"
+    text = page.evaluate(script, {f"task {one}": one for one in typed})
+    assert tomllib.loads(text, parse_float=Decimal) == {f"task {one}": read_answer(one) for one in typed}
 
 
 def test_a_sheet_comes_from_a_file_or_is_pasted(page: Any, served: Served) -> None:

@@ -123,6 +123,15 @@ test("an unchanged preset is recognised", () => {
 });
 
 test("answers become a file for attnlab check", () => {
-  const text = answersToml({ a: "10*K[0]", 'b "c"': "0, .5, 1.", d: "[1, 2]", e: " ", f: "5.5", g: "impossible", h: '{A = [[1]], b = 3}' });
-  assert.equal(text, '"a" = "10*K[0]"\n"b \\"c\\"" = [0, 0.5, 1.0]\n"d" = [1, 2]\n"f" = 5.5\n"g" = "impossible"\n"h" = {A = [[1]], b = 3}\n');
+  const text = answersToml({ a: "10*K[0]", 'b "c"': "0, 5e-1, 1", d: "[1, 2]", e: " ", f: "5.5", g: "impossible", h: '{A = [[1]], b = 3}' });
+  assert.equal(text, '"a" = "10*K[0]"\n"b \\"c\\"" = [0, 5e-1, 1]\n"d" = [1, 2]\n"f" = 5.5\n"g" = "impossible"\n"h" = {A = [[1]], b = 3}\n');
+});
+
+test("only values of TOML are written as they are", () => {
+  for (const typed of ["[V[0], 1]", "[1, K]", "{a = 1, a = 2}", "{a = 1,}", "{A = }", "007", ".5", "1 2", "[1", "1]", '"a" + "b"', "[1,, 2]", "1.5.2", "True"]) {
+    assert.equal(answersToml({ a: typed }), `"a" = ${JSON.stringify(typed)}\n`);
+  }
+  for (const typed of ["-1.5e3", "[[1, 2], [3, 4,]]", "[]", "{}", "{A = [[1, 0]], b = {c = -1}}", '"10*K[0]"', "true"]) {
+    assert.equal(answersToml({ a: typed }), `"a" = ${typed}\n`);
+  }
 });

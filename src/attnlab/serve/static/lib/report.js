@@ -1,5 +1,6 @@
 // Reports: fragments that the server renders, made interactive, with export of every chart and table.
 import { enhancements } from "../report.js";
+import { asCsv } from "./csv.js";
 import { h, fragment } from "./dom.js";
 
 /**
@@ -81,14 +82,6 @@ const cells = (table) =>
   [...table.rows].map((row) => [...row.cells].map((cell) => (cell.innerText ?? cell.textContent ?? "").replace(/\s+/g, " ").trim()));
 
 /** @param {HTMLTableElement} table */
-export const asCsv = (table) => {
-  // A spreadsheet would run a text that starts like a formula.
-  const safe = (/** @type {string} */ text) => (/^[=+@\t\r]|^-(?!\d)/.test(text) ? `'${text}` : text);
-  const quoted = (/** @type {string} */ text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  return cells(table).map((row) => row.map((text) => quoted(safe(text))).join(",")).join("\r\n") + "\r\n";
-};
-
-/** @param {HTMLTableElement} table */
 export const asLatex = (table) => {
   /** @type {Record<string, string>} */
   const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "−": "$-$" };
@@ -123,7 +116,7 @@ export const addExports = (root) => {
     if (table.closest(".no-export")) return;
     const title = table.caption?.textContent ?? "table";
     (table.closest(".scroll") ?? table).after(buttons(`Export: ${title}`, [
-      ["CSV", () => save(new Blob([asCsv(table)], { type: "text/csv" }), `${fileName(title)}.csv`)],
+      ["CSV", () => save(new Blob([asCsv(cells(table))], { type: "text/csv" }), `${fileName(title)}.csv`)],
       ["LaTeX", () => save(new Blob([asLatex(table)], { type: "text/x-tex" }), `${fileName(title)}.tex`)],
     ]));
   });

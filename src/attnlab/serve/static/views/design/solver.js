@@ -42,7 +42,7 @@ export class Solver {
       h("h2", {}, "Find a query for the output you want"),
       h("div", { class: "segments", role: "group", "aria-label": "What the output should be" }, this.tasks),
       this.note,
-      h("div", { class: "controls" }, this.details, h("label", {}, "error allowed", this.tolerance), this.button),
+      h("div", { class: "controls" }, this.details, h("label", {}, "allowed error", this.tolerance), this.button),
       this.problem,
     );
     this.build();
@@ -116,7 +116,7 @@ export class Solver {
   #tolerated() {
     const given = Number(this.tolerance.value.replace(",", "."));
     const fine = given >= 1e-9 && given <= 1e6;
-    this.problem.textContent = fine ? "" : "The error allowed must be a number such as 0.01.";
+    this.problem.textContent = fine ? "" : "The allowed error must be a number such as 0.01.";
     if (fine) this.question.tolerance = given;
     if (fine) this.changed();
     return fine;
@@ -153,10 +153,13 @@ export class Solver {
     if (!request) return;
     this.running.abort();
     this.running = new AbortController();
-    this.answer.replaceChildren(h("p", { class: "progress" }, "Solving ..."));
+    const about = this.#subject; // points may move while the solver works
+    this.about = "";
+    this.answer.replaceChildren(h("p", { class: "progress" }, "Solving …"));
+    this.compare();
     try {
       const found = await post("design/solve", request, this.running.signal);
-      this.#show(found);
+      this.#show(found, about);
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") return;
       this.answer.replaceChildren();
@@ -178,11 +181,10 @@ export class Solver {
     this.outdated.hidden = !stale;
   }
 
-  /** @param {any} found */
-  #show(found) {
-    this.about = this.#subject;
-    this.outdated.hidden = true;
-    this.answer.classList.remove("stale");
+  /** @param {any} found @param {string} about  what was asked about; if it has changed since, the planes stay as they are */
+  #show(found, about) {
+    this.about = about;
+    const current = about === this.#subject;
     const { certificate } = found;
     const drawn = certificate?.type === "convex_combination" || (certificate?.type === "separating" && found.target.length === 2);
     const moved = {
@@ -192,11 +194,13 @@ export class Solver {
     }[/** @type {"solved" | "impossible" | "undecided"} */ (found.status)];
     this.answer.replaceChildren(
       h("p", { class: "verdict-line" }, h("strong", {}, found.task), " ", h("span", { class: `badge ${found.status}` }, found.status), " ", this.outdated),
-      h("p", {}, `${withSubscripts(found.statement)} ${moved}`),
+      h("p", {}, `${withSubscripts(found.statement)} ${current ? moved : ""}`),
       h("dl", { class: "readings" }, found.facts.map((/** @type {{ name: string, value: string }} */ fact) =>
         h("div", {}, h("dt", {}, fact.name), h("dd", {}, fact.value)))),
       commandLine(found.command),
     );
+    this.compare();
+    if (!current) return;
     this.playground.glide(found.query);
     this.playground.prove({
       combination: certificate?.type === "convex_combination" ? { index: certificate.index, weights: certificate.weights } : undefined,

@@ -254,21 +254,56 @@ export const presetOf = (configuration) => {
   return PRESETS.find((preset) => JSON.stringify(writeConfiguration(configurationOf(preset))) === text);
 };
 
+const SCALAR = /"(?:[^"\\\x00-\x1f\x7f]|\\["\\bfnrt])*"|'[^'\x00-\x1f\x7f]*'|true|false|[+-]?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
+
+/** Whether a text is one value of TOML: a number, a string, true or false, or an array or table of such. @param {string} text */
+const isToml = (text) => {
+  let at = 0;
+  /** @param {RegExp} pattern  a sticky one */
+  const take = (pattern) => {
+    pattern.lastIndex = at;
+    const found = pattern.exec(text)?.[0] ?? null;
+    at += found?.length ?? 0;
+    return found;
+  };
+  /** @param {RegExp} end @param {() => boolean} one @param {boolean} trailing  whether a comma may follow the last */
+  const several = (end, one, trailing) => {
+    take(/\s*/y);
+    let more = !take(end);
+    while (more) {
+      if (!one()) return false;
+      take(/\s*/y);
+      const comma = take(/,\s*/y);
+      if ((trailing || !comma) && take(end)) more = false;
+      else if (!comma) return false;
+    }
+    return true;
+  };
+  const table = () => {
+    /** @type {Set<string | null>} */
+    const names = new Set();
+    return several(/\}/y, () => {
+      const name = take(/[\w-]+/y), fresh = name !== null && !names.has(name);
+      names.add(name);
+      return fresh && take(/\s*=\s*/y) !== null && value();
+    }, false);
+  };
+  /** @type {() => boolean} */
+  const value = () => (take(/\[/y) ? several(/\]/y, value, true) : take(/\{/y) ? table() : take(SCALAR) !== null);
+  return value() && at === text.length;
+};
+
 /**
- * Typed answers as the file that `attnlab check` marks; what was left empty is left out.
+ * Typed answers as the file that `attnlab check` marks; what was left empty is left out. They are read as the page marks
+ * them: a value of TOML, numbers with commas, or else an expression.
  * @param {Record<string, string>} answers
  */
 export const answersToml = (answers) =>
   Object.entries(answers)
-    .map(([name, typed]) => [JSON.stringify(name), typed.trim()])
+    .map(([name, typed]) => [name, typed.trim()])
     .filter(([, typed]) => typed)
     .map(([name, typed]) => {
-      const number = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
-      const list = typed.split(",").map((part) => part.trim());
-      if (list.every((part) => number.test(part))) return `${name} = ${list.length > 1 ? `[${list.map(tomlNumber).join(", ")}]` : tomlNumber(typed)}\n`;
-      return `${name} = ${/^(\[[^K]*\]|\{.*\}|".*")$/s.test(typed) ? typed : JSON.stringify(typed)}\n`;
+      const value = [typed, `[${typed}]`].find(isToml) ?? JSON.stringify(typed);
+      return `${JSON.stringify(name)} = ${value}\n`;
     })
     .join("");
-
-/** A number as TOML writes it, with digits before and after the point. @param {string} typed */
-const tomlNumber = (typed) => typed.replace(/^([+-]?)\./, "$10.").replace(/\.(?=e|$)/i, ".0");
