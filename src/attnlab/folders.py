@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -364,10 +365,14 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
     with disk(folder):
         stream = (folder / name).open("ab")
     with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder} is being written by another process: wait for it, or stop it") from None
+        for pause in (0.01, 0.05, 0.1, 0.3, 0.5, None):  # `is_locked` takes the lock for a moment too
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if pause is None:
+                    raise UserError(f"{folder} is being written by another process: wait for it, or stop it") from None
+            time.sleep(pause)
         yield
 
 

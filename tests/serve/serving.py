@@ -17,10 +17,11 @@ from attnlab.serve.server import bind, make_server
 
 @dataclass(frozen=True)
 class Served:
-    """A running server: the link with its token, its address, and the folder of its runs."""
+    """A running server: the first link with its token, the folder of its runs, and all links."""
 
     link: str
     root: Path
+    links: list[str]
 
     @property
     def base(self) -> str:
@@ -36,16 +37,16 @@ class Served:
 
 
 @contextmanager
-def serving(options: Options) -> Iterator[Served]:
+def serving(options: Options, host: str = "127.0.0.1") -> Iterator[Served]:
     """A server in a thread, ended at the end."""
-    bound = bind("127.0.0.1", 0)
-    server, link = make_server(options, bound, "127.0.0.1")
+    bound = bind(host, 0)
+    server, links = make_server(options, bound, host)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.02)
     try:
-        yield Served(link, options.root)
+        yield Served(links[0], options.root, links)
     finally:
         server.should_exit = True
         thread.join(10)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
-from serving import Served
+from serving import Served, serving
 
-from attnlab.serve.access import BODY_LIMIT, hosts_of
+from attnlab.errors import UserError
+from attnlab.serve.access import BODY_LIMIT, Access, Guard, hosts_of
+from attnlab.serve.app import create_app
+from attnlab.serve.lab import Options
+from attnlab.serve.server import bind
 
 
 @pytest.fixture
@@ -37,9 +43,24 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(served: Serv
     assert browser.get("/design").status_code == 200
 
 
-def test_a_link_with_a_double_slash_stays_on_this_server(served: Served) -> None:
-    answer = httpx.get(f"{served.base}//other.example/?token={served.token}")
-    assert answer.headers["location"] == "/other.example/"
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("//other.example/?", "/other.example/"),
+        ("/%2f%2fother.example/?", "/other.example/"),
+        ("/%5Cother.example?", "/%5Cother.example"),
+        ("/%0d%0aset-cookie:%20a=b?", "/%0D%0Aset-cookie:%20a%3Db"),
+        ("/caf%C3%A9?", "/caf%C3%A9"),
+        ("/runs?filter=a&filter=b%26c&", "/runs?filter=a&filter=b%26c"),
+        ("/runs?token=wrong&empty=&", "/runs?empty="),
+    ],
+)
+def test_a_link_with_the_token_leads_to_the_same_address_on_this_server(
+    served: Served, path: str, location: str
+) -> None:
+    answer = httpx.get(f"{served.base}{path}token={served.token}")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == location
 
 
 @pytest.mark.parametrize("host", ["attacker.example", "attacker.example:80", "", "127.0.0.1"])
@@ -68,6 +89,10 @@ def test_a_link_on_another_site_opens_the_page_but_not_what_is_behind_it(browser
 def test_long_requests_are_refused(served: Served) -> None:
     with served.client() as client:
         assert client.post("/api/openapi.json", content=b"x" * (BODY_LIMIT + 1)).status_code == 413
+        pieces = (b"x" * 2**16 for _ in range(BODY_LIMIT // 2**16 + 1))  # sent without a length
+        answer = client.post("/api/line", content=pieces, headers={"content-type": "application/json"})
+        assert answer.status_code == 413
+        assert "longer than" in answer.json()["error"]
 
 
 def test_every_answer_has_the_security_headers(served: Served) -> None:
@@ -76,6 +101,24 @@ def test_every_answer_has_the_security_headers(served: Served) -> None:
             assert "script-src 'self'" in answer.headers["content-security-policy"]
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert "access-control-allow-origin" not in answer.headers
+
+
+def test_errors_of_the_server_itself_have_the_security_headers_too(tmp_path: Path) -> None:
+    app = create_app(Options(tmp_path))
+
+    @app.get("/api/broken")
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    async def ask() -> httpx.Response:
+        guarded = Guard(app, Access("secret", hosts_of([], 80), 80))
+        transport = httpx.ASGITransport(guarded, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get("/api/broken", headers={"authorization": "Bearer secret"})
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == 500
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
 def test_files_outside_of_the_page_are_not_served(served: Served) -> None:
@@ -90,6 +133,30 @@ def test_files_outside_of_the_page_are_not_served(served: Served) -> None:
             assert client.get(path).status_code == 404
 
 
-def test_a_server_bound_to_all_addresses_still_checks_names() -> None:
-    assert "0.0.0.0:80" not in hosts_of("0.0.0.0", 80)
-    assert {"192.0.2.1:9", "localhost:9"} <= hosts_of("192.0.2.1", 9)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::"])
+def test_every_printed_link_works(tmp_path: Path, host: str) -> None:
+    if host == "::" and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with serving(Options(tmp_path), host) as served:
+        for link in served.links:
+            named = httpx.URL(link).netloc.decode()
+            # Through this address, because the name of a machine need not lead to it.
+            local = f"http://127.0.0.1:{httpx.URL(link).port}"
+            answer = httpx.get(f"{local}/?token={served.token}", headers={"host": named.upper()})
+            assert answer.status_code == 303, link
+        assert served.base.startswith("http://localhost" if host == "localhost" else "http://127.0.0.1")
+        assert len(served.links) > 1 or host not in ("0.0.0.0", "::")
+        assert httpx.get(local, headers={"host": "attacker.example"}).status_code == 421
+
+
+def has_ipv6() -> bool:
+    try:
+        bind("::", 0).close()
+    except UserError:
+        return False
+    return True
+
+
+def test_names_of_hosts_have_the_port() -> None:
+    assert {"192.0.2.1:9", "localhost:9", "[::1]:9"} <= hosts_of(["192.0.2.1"], 9)
+    assert "lab.example" in hosts_of(["Lab.Example"], 80)

@@ -16,6 +16,7 @@ from serving import Served, serving
 
 from attnlab.cli import main
 from attnlab.report import document_of, upgrade
+from attnlab.report.document import as_json, from_json
 from attnlab.report.html import as_fragment
 from attnlab.serve.lab import Options
 
@@ -99,6 +100,44 @@ def test_a_run_and_several_runs_have_curves(client: httpx.Client) -> None:
 
 def test_the_output_of_report_opens_again(client: httpx.Client, shelf: Path) -> None:
     assert "2 runs side by side" in _report(client, "report-1")["markup"]
+
+
+def _hostile(stored: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A report with markup, or something else of the wrong kind, where numbers and lists belong."""
+    head = {"layer": f'1"/>{MALICIOUS}', "number": 1, "pattern": [[1.0]], "sentence": ""}
+    heads = {"block": "heads", "tokens": ["a"], "heads": [head], "row": 0}
+    yield {**stored, "sections": [{"title": "", "blocks": [heads]}]}
+    yield {**stored, "sections": [{"title": "", "blocks": [{**heads, "heads": [{**head, "layer": 1}], "row": 9}]}]}
+    mark = {"name": "a", "value": MALICIOUS, "text": "", "low": MALICIOUS}
+    chart = {"block": "chart", "shape": "bars", "title": "", "label": "", "x": {"label": ""}, "marks": [mark]}
+    yield {**stored, "sections": [{"title": "", "blocks": [chart]}]}
+    yield {**stored, "sections": [{"title": "", "blocks": [{**chart, "marks": [], "height": MALICIOUS}]}]}
+    yield {**stored, "lead": MALICIOUS}
+    yield {**stored, "title": [MALICIOUS]}
+    yield {**stored, "sections": None}
+
+
+def test_a_report_with_values_of_the_wrong_kind_is_not_shown(client: httpx.Client, shelf: Path) -> None:
+    folder = shelf / "changed"
+    shutil.copytree(shelf / "report-1", folder)
+    stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    (folder / "manifest.json").unlink(missing_ok=True)
+    try:
+        for changed in _hostile(stored):
+            (folder / "report.json").write_text(json.dumps(changed), encoding="utf-8")
+            markup = _report(client, "changed")["markup"]
+            assert "No report." in markup
+            assert "<img" not in markup
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_stored_report_is_read_as_it_was_written(shelf: Path) -> None:
+    result = json.loads((shelf / "recall-1" / "result.json").read_text(encoding="utf-8"))
+    document = document_of(upgrade(result))
+    restored = from_json(json.loads(as_json(document)))
+    assert as_json(restored) == as_json(document)
+    assert as_fragment(restored) == as_fragment(document)
 
 
 @pytest.mark.parametrize(("name", "said"), [("mine", "no config.json"), (MALICIOUS, "damaged")])

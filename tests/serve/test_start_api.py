@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from serving import serving
 from attnlab.cli import app
 from attnlab.cli.common import check_arguments
 from attnlab.serve.forms import Commands
+from attnlab.serve.jobs import Job
 from attnlab.serve.lab import Options
 
 _LONG = {
@@ -95,6 +98,9 @@ def test_a_form_becomes_a_command_line_in_a_new_folder(client: httpx.Client, roo
         ("run recall", {"--model.mechanism": "dot,evil.py:Class"}, "--trust-code"),
         ("run recall", {"--config": "settings.toml"}, "--config"),
         ("compare", {"SPECIMENS": "evil.toml\ndot"}, "--trust-code"),
+        ("compare", {"SPECIMENS": "dot\nadditive", "--workers": "ray://192.0.2.1:1"}, "--trust-code"),
+        ("compare", {"SPECIMENS": "dot\nadditive", "--workers": "ray"}, "--trust-code"),
+        ("compare", {"SPECIMENS": "dot\nadditive", "--workers": "slurm"}, "--trust-code"),
         ("compare", {"SPECIMENS": "--json"}, "dash"),
         ("compare", {"--model.options": "window"}, "NAME=VALUE"),
         ("runs delete", {}, "command"),
@@ -160,6 +166,19 @@ def test_a_job_that_fails_says_why(client: httpx.Client) -> None:
     text = client.get(f"/api/jobs/{number}/events").text
     assert "no-such-file.txt" in text
     assert client.get("/api/jobs/999/events").status_code == 404
+
+
+def test_lines_of_a_job_are_kept_as_a_terminal_shows_them() -> None:
+    code = "import sys; sys.stdout.write('1 %\\r2 %\\r\\nnext\\n' + 'x' * 5000)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    job = Job(1, (), "", process)
+    job.read(process.stdout)
+    lines, total = job.since(0)
+    assert lines == ["2 %", "next", "x" * 2000, "x" * 2000, "x" * 1000]
+    assert total == 5
+    assert job.since(4) == (["x" * 1000], 5)
+    assert job.since(5) == ([], 5)
 
 
 def test_jobs_end_with_the_server(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from attnlab.errors import AttnlabError, UserError
-from attnlab.serve.worker import Busy, TimeLimit, Worker
+from attnlab.serve.worker import Busy, TimeLimit, Worker, import_all
 
 
 def double(value: int) -> int:
@@ -62,6 +63,14 @@ def test_a_task_that_takes_too_long_is_ended_and_the_next_gets_a_new_process() -
     asyncio.run(check())
 
 
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_a_cancelled_task_ends_its_process() -> None:
     async def check() -> None:
         worker = Worker()
@@ -72,9 +81,83 @@ def test_a_cancelled_task_ends_its_process() -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
         assert await worker.run(identity) != first
+        end = time.monotonic() + 10
+        while is_running(first) and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+        assert not is_running(first)
         worker.close()
 
     asyncio.run(check())
+
+
+def test_a_start_that_nobody_waits_for_any_more_serves_the_next_task() -> None:
+    async def check() -> None:
+        worker = Worker()
+        running = asyncio.ensure_future(worker.run(identity))
+        await asyncio.sleep(0)
+        running.cancel()
+        assert await worker.run(double, 2) == 4
+        worker.close()
+
+    asyncio.run(check())
+
+
+def test_a_reader_that_stops_reading_keeps_nobody_waiting() -> None:
+    async def check() -> None:
+        worker = Worker(waiting=2)
+        values = worker.stream(count, 1000, timeout=10)
+        assert await anext(values) == 0
+        assert await asyncio.wait_for(worker.run(double, 1), 10) == 2
+        assert [value async for value in values] == list(range(1, 1001))
+        worker.close()
+
+    asyncio.run(check())
+
+
+def test_the_event_loop_goes_on_while_a_process_starts_and_gets_much_to_read() -> None:
+    async def check() -> None:
+        worker, longest, running = Worker(), 0.0, True
+
+        async def watch() -> None:
+            nonlocal longest
+            while running:
+                before = time.monotonic()
+                await asyncio.sleep(0.01)
+                longest = max(longest, time.monotonic() - before)
+
+        watching = asyncio.ensure_future(watch())
+        assert await worker.run(len, "x" * 5_000_000) == 5_000_000
+        running = False
+        await watching
+        assert longest < 0.5
+        worker.close()
+
+    asyncio.run(check())
+
+
+def test_what_cannot_be_sent_is_an_error() -> None:
+    async def check() -> None:
+        worker = Worker()
+        with pytest.raises(Exception, match="pickle|local"):
+            await worker.run(lambda: None)
+        assert await worker.run(double, 2) == 4
+        worker.close()
+
+    asyncio.run(check())
+
+
+def test_modules_are_imported_ahead() -> None:
+    async def check() -> None:
+        worker = Worker()
+        await worker.run(import_all, "colorsys")
+        assert "colorsys" in await worker.run(imported)
+        worker.close()
+
+    asyncio.run(check())
+
+
+def imported() -> list[str]:
+    return list(sys.modules)
 
 
 def test_too_many_waiting_tasks_are_refused() -> None:

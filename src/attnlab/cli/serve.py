@@ -35,4 +35,4 @@ def serve(
     from attnlab.serve.lab import Options
 
     commands = Commands(app, check_arguments)
-    run(Options(root, trust_code, allow_code, commands), host, port, say, browser=browser)
+    run(Options(root, trust_code, allow_code, commands, warm_up=True), host, port, say, browser=browser)

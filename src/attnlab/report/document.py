@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 # Tables
@@ -355,18 +356,40 @@ def from_json(data: Mapping[str, Any]) -> Document:
 
 
 _KINDS = {one.__name__.lower(): one for one in get_args(Block)}
+_PLAIN: dict[Any, Any] = {str: str, bool: bool, int: int, float: (float, int)}
 
 
 def _restored(kind: Any, value: Any) -> Any:
-    """A part of a Document of the declared kind; numbers that JSON does not have were written as null."""
-    if isinstance(value, dict) and value.get("block") in _KINDS:
-        kind = _KINDS[value["block"]]
-    if get_origin(kind) is UnionType:
-        kind = next((one for one in get_args(kind) if is_dataclass(one)), kind)
-    if is_dataclass(kind):
+    """A part of a Document of the declared kind, or TypeError; numbers that JSON does not have were written as null."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if kind is float and value is None:
+        return math.nan
+    if kind in _PLAIN and isinstance(value, _PLAIN[kind]):
+        return value
+    if origin is Literal and value in inside:
+        return value
+    if origin is UnionType:
+        return _restored_as_one_of(inside, value)
+    if is_dataclass(kind) and isinstance(value, dict):
         hints = get_type_hints(kind)
         given = {one.name: value[one.name] for one in fields(kind) if one.name in value}
         return kind(**{name: _restored(hints[name], item) for name, item in given.items()})  # type: ignore[operator]
-    if get_origin(kind) is not None and isinstance(value, list):
-        return [_restored(get_args(kind)[0], item) for item in value]
-    return math.nan if kind is float and value is None else value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_restored(one, item) for one, item in zip(inside, value, strict=True))
+    if origin is Sequence and isinstance(value, list):
+        return [_restored(inside[0], item) for item in value]
+    if origin is Mapping and isinstance(value, dict):
+        return {inside[0](key): _restored(inside[1], item) for key, item in value.items()}
+    raise TypeError(f"{getattr(kind, '__name__', kind)} expected, not {value!r:.50}")
+
+
+def _restored_as_one_of(kinds: Sequence[Any], value: Any) -> Any:
+    """A block, by its name, or the first kind that fits."""
+    if isinstance(value, dict) and value.get("block") in _KINDS and kinds == get_args(Block):
+        return _restored(_KINDS[value["block"]], value)
+    if value is None and NoneType in kinds:
+        return None
+    for one in kinds:
+        with suppress(TypeError):
+            return _restored(one, value)
+    raise TypeError(f"unexpected value {value!r:.50}")

@@ -94,7 +94,7 @@ def _viewer(block: Heads) -> dict[str, object]:
     """The data of the template: heads by layer, the map with its names, and the weights for the tooltips."""
     first, names = first_head(block), [visible(token) for token in block.tokens]
     pictures = [
-        _HeadPicture(head, f"{head.layer}-{head.number}", Markup(pattern_cells(head.pattern)), head is first)
+        _HeadPicture(head, f"{int(head.layer)}-{int(head.number)}", Markup(pattern_cells(head.pattern)), head is first)
         for head in block.heads
     ]
     label = "Heat map of the chosen head: what each token, a row, looks at, a column"

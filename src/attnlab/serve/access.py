@@ -13,12 +13,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_LIMIT = 2**20  # bytes of a request
 REQUEST_LIMIT = 64  # requests at a time
+_TOO_LONG = f"the request is longer than {BODY_LIMIT:,} bytes"
 _SAFE = ("GET", "HEAD")
 _HEADERS = {
     "content-security-policy": (
@@ -50,10 +51,10 @@ class Access:
         return hmac.compare_digest(given.encode(), self.token.encode())
 
 
-def hosts_of(host: str, port: int, more: Iterable[str] = ()) -> frozenset[str]:
-    """The values of the Host header that name a server which is bound to this host."""
-    names = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host, *more} - {"0.0.0.0", "[::]"}
-    return frozenset({f"{name}:{port}" for name in names} | (names if port == 80 else set()))
+def hosts_of(names: Iterable[str], port: int) -> frozenset[str]:
+    """The values of the Host header that name a server with these names or addresses; it always has the local ones."""
+    known = {name.lower() for name in (*names, "127.0.0.1", "localhost", "[::1]")}
+    return frozenset({f"{name}:{port}" for name in known} | (known if port == 80 else set()))
 
 
 class Guard:
@@ -82,21 +83,23 @@ class Guard:
             await send(message)
 
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if headers.get("host", "") not in self.access.hosts:
-            return await _refuse(with_headers, 421, "this server has another name: use the link that attnlab printed")
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        if "token" in query and scope["method"] in _SAFE and self.access.knows(query["token"]):
+        if headers.get("host", "").lower() not in self.access.hosts:
+            return await _refuse(
+                with_headers, 421, "unknown host name in the request: use the link that attnlab printed"
+            )
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if scope["method"] in _SAFE and any(name == "token" and self.access.knows(value) for name, value in query):
             return await self._enter(scope, query, with_headers)
         if not self._may(scope, headers):
             return await _refuse(with_headers, 403, "no access: open the link that attnlab printed, with its token")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > BODY_LIMIT:
-            return await _refuse(with_headers, 413, f"the request is longer than {BODY_LIMIT:,} bytes")
+            return await _refuse(with_headers, 413, _TOO_LONG)
         if self.running >= REQUEST_LIMIT:
             return await _refuse(with_headers, 429, "too many requests at a time: try again", {"retry-after": "1"})
         self.running += 1
         try:
-            await self.app(scope, _limited(receive), with_headers)
+            await _limited(self.app, scope, receive, with_headers)
         finally:
             self.running -= 1
         return None
@@ -111,25 +114,27 @@ class Guard:
         except CookieError:
             return False
         known = self.access.cookie in cookies and self.access.knows(cookies[self.access.cookie].value)
-        origin, own = headers.get("origin"), f"http://{headers['host']}"
+        origin, own = headers.get("origin"), f"http://{headers['host'].lower()}"
         if scope["method"] not in _SAFE and origin != own:
             return False
-        # A link on another site may open the page, which does nothing by itself, but may not reach what is behind it.
+        # A link on another site may open the page. What the link holds may make the page compute something with the
+        # user's own runs, but the other site sees nothing of it, and may not reach the API itself.
         opened = headers.get("sec-fetch-mode") == "navigate" and not scope["path"].startswith("/api/")
         here = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         return known and origin in (None, own) and (here or opened)
 
-    async def _enter(self, scope: Scope, query: Mapping[str, str], send: Send) -> None:
+    async def _enter(self, scope: Scope, query: Iterable[tuple[str, str]], send: Send) -> None:
         """Exchange the token for a cookie, so that it does not stay in the address."""
-        rest = urlencode([(name, value) for name, value in query.items() if name != "token"])
+        rest = urlencode([(name, value) for name, value in query if name != "token"])
         cookie = f"{self.access.cookie}={self.access.token}; Path=/; HttpOnly; SameSite=Lax"
-        path = "/" + scope["path"].lstrip("/")  # "//other.example" would lead elsewhere
+        # The path has been decoded. "//other.example" and "/\\other.example" would lead elsewhere.
+        path = "/" + quote(scope["path"].lstrip("/"), safe="/:@")
         await _answer(send, 303, None, {"location": path + (f"?{rest}" if rest else ""), "set-cookie": cookie})
 
 
-def _limited(receive: Receive) -> Receive:
-    """A body that says no length is cut off at the limit."""
-    read = 0
+async def _limited(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request; a body that says no length is cut off at the limit, and refused."""
+    read, started = 0, False
 
     async def limited() -> Message:
         nonlocal read
@@ -137,7 +142,15 @@ def _limited(receive: Receive) -> Receive:
         read += len(message.get("body", b""))
         return message if read <= BODY_LIMIT else {"type": "http.disconnect"}
 
-    return limited
+    async def answer(message: Message) -> None:
+        nonlocal started
+        if started or read <= BODY_LIMIT:
+            started = True
+            await send(message)
+
+    await app(scope, limited, answer)
+    if not started and read > BODY_LIMIT:
+        await _refuse(send, 413, _TOO_LONG)
 
 
 async def _refuse(send: Send, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, Response
-from starlette.middleware import Middleware
 
 from attnlab import __version__
 from attnlab.report.html import script, style
 from attnlab.serve import ask, design, mechanisms, runs, start
-from attnlab.serve.access import Access, Guard
 from attnlab.serve.lab import PROBLEMS, Lab, NotFound, Options, install_errors
 
 VIEWS = ("design", "ask", "runs", "mechanisms", "start")
@@ -22,14 +21,17 @@ _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg"
 _page = APIRouter(include_in_schema=False)
 
 
-def create_app(options: Options, access: Access | None = None) -> FastAPI:
-    """The application; without `access` it lets everyone in, which is for tests of single routes only."""
+def create_app(options: Options) -> FastAPI:
+    """The application; it lets everyone in, so it is served behind a Guard."""
     lab = Lab(options)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(lab.warm_up()) if options.warm_up else None
         yield
-        lab.close()
+        if warming:
+            warming.cancel()
+        await asyncio.to_thread(lab.close)
 
     app = FastAPI(
         title="attnlab",
@@ -38,7 +40,6 @@ def create_app(options: Options, access: Access | None = None) -> FastAPI:
         redoc_url=None,
         openapi_url="/api/openapi.json",
         lifespan=lifespan,
-        middleware=[Middleware(Guard, access=access)] if access else [],
         responses=PROBLEMS,
     )
     app.state.lab = lab

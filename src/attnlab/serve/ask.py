@@ -131,9 +131,10 @@ async def open_run(asked: Named, lab: TheLab, request: Request) -> RunInfo:
 
 
 @router.post("/answer", response_class=StreamingResponse)
-def answer(asked: ToWrite, lab: TheLab) -> StreamingResponse:
+async def answer(asked: ToWrite, lab: TheLab, request: Request) -> StreamingResponse:
     """Lines of JSON: the tokens of the text, each written token, the answer with its verdicts, the attention."""
-    return as_lines(lab.models.stream(models.answer, *_arguments(asked, lab), asked.limit, timeout=_LONG))
+    arguments = (*_arguments(asked, lab), asked.limit)
+    return await as_lines(request, lab.models.stream(models.answer, *arguments, timeout=_LONG))
 
 
 @router.post("/intervene")
@@ -145,9 +146,10 @@ async def intervene(asked: Changed, lab: TheLab, request: Request) -> Compared:
 
 
 @router.post("/heads", response_class=StreamingResponse)
-def heads(asked: Asked, lab: TheLab) -> StreamingResponse:
+async def heads(asked: Asked, lab: TheLab, request: Request) -> StreamingResponse:
     """Lines of JSON: how likely the model's answer is, unchanged, then with each head switched off."""
-    return as_lines(lab.models.stream(interventions.each_head_off, *_arguments(asked, lab), timeout=_LONG))
+    values = lab.models.stream(interventions.each_head_off, *_arguments(asked, lab), timeout=_LONG)
+    return await as_lines(request, values)
 
 
 def _arguments(asked: Asked, lab: TheLab) -> tuple[str, bool, str, bool]:

@@ -58,11 +58,11 @@ def list_runs(root: Path, conditions: Sequence[str]) -> list[dict[str, Any]]:
 def report_of(root: Path, name: str) -> dict[str, Any]:
     """One folder and its report."""
     entry = listing.read(root / name)
-    document = _of_entry(entry)
+    document, markup = _of_entry(entry)
     pages = [] if entry.kind == "link" else [one for one in _PAGES if (entry.path / one).is_file()]
     return {
         "entry": plain(entry, root),
-        "markup": readable(as_fragment(document)),
+        "markup": readable(markup),
         "command": readable(document.command),
         "files": [readable(str(entry.path / one)) for one in pages],
         "path": readable(str(entry.path)),
@@ -77,22 +77,29 @@ def compare_runs(root: Path, names: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"{entry.name} is neither a run nor a study: choose others")
     with reporting_damage(entries[0].path):
         document = document_of(side_by_side(entries, [str(entry.path) for entry in entries]))
-    return {"markup": readable(as_fragment(document)), "command": readable(document.command)}
+        markup = as_fragment(document)
+    return {"markup": readable(markup), "command": readable(document.command)}
 
 
 def of_folder(folder: Path) -> Document:
     """The report of a folder, for notebooks."""
-    return _of_entry(listing.read(folder))
+    return _of_entry(listing.read(folder))[0]
 
 
-def _of_entry(entry: Entry) -> Document:
-    """The report of an entry, or what is known about it with the reason why there is none."""
+def _of_entry(entry: Entry) -> tuple[Document, str]:
+    """The report of an entry with its markup, or what is known about it with the reason why there is no report."""
+    notice = None
     try:
         with reporting_damage(entry.path):
             found = _reported(entry)
+            if found:
+                return found, as_fragment(found)
     except AttnlabError as error:
-        return _in_full(entry, Notice("No report.", str(error)))
-    return found or _in_full(entry, None)
+        notice = Notice("No report.", str(error))
+    except RecursionError:
+        notice = Notice("No report.", "What is stored is nested too deeply.")
+    found = _in_full(entry, notice)
+    return found, as_fragment(found)
 
 
 def _reported(entry: Entry) -> Document | None:

@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,16 @@ from attnlab.serve.worker import Busy
 
 STREAMS = 24  # at a time
 _SILENCE = 15.0  # seconds after which a comment shows that the server is there
-_WATCHED = ("result.json", "metrics.jsonl", "config.json", "study.json", "manifest.json")
+_WATCHED = (
+    *("result.json", "metrics.jsonl", "config.json", "study.json", "manifest.json"),
+    *("bench.json", "reach.json", "report.json", "calibration.json"),
+)
 _PARTS = ("checkpoints", "model", "best", "code")  # folders inside a run that are not runs
 _DEPTH = 4
 _open = 0
 
 
-def as_events(request: Request, values: AsyncIterator[dict[str, Any] | None]) -> StreamingResponse:
+def as_events(request: Request, values: AsyncGenerator[dict[str, Any] | None]) -> StreamingResponse:
     """An answer of one event per value; None keeps the connection open."""
     if _open >= STREAMS:
         raise Busy(f"{STREAMS} pages follow runs already: close one")
@@ -34,16 +38,17 @@ def as_events(request: Request, values: AsyncIterator[dict[str, Any] | None]) ->
         _open += 1
         sent = time.monotonic()
         try:
-            async for value in values:
-                if await request.is_disconnected():
-                    return
-                if value is not None:
-                    yield f"data: {json.dumps(value, allow_nan=False)}\n\n".encode()
-                elif time.monotonic() - sent > _SILENCE:
-                    yield b": still here\n\n"
-                else:
-                    continue
-                sent = time.monotonic()
+            async with aclosing(values):
+                async for value in values:
+                    if await request.is_disconnected():
+                        return
+                    if value is not None:
+                        yield f"data: {json.dumps(value, allow_nan=False)}\n\n".encode()
+                    elif time.monotonic() - sent > _SILENCE:
+                        yield b": still here\n\n"
+                    else:
+                        continue
+                    sent = time.monotonic()
         finally:
             _open -= 1
 

@@ -217,8 +217,10 @@ def _spelled(option: Option | None, text: str) -> list[str]:
 
 
 def _refuse_code(option: Option, texts: Sequence[str]) -> None:
-    """Refuse classes in files and files of settings: they are code, or name code."""
+    """Refuse classes in files and files of settings, which are code or name code, and other machines."""
     for text in texts:
+        if option.name == "--workers" and not text.lstrip("-").isdigit():
+            raise UserError("--workers takes a number here: start the server with --trust-code to use other machines")
         if any(is_code(one) for one in split_names(text.partition("=")[2] if option.kind == "table" else text)) or (
             option.label == "specimens" and text.endswith(".toml")
         ):

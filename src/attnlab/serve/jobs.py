@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Literal
 
@@ -27,7 +28,7 @@ from attnlab.terminal import printable
 AT_A_TIME = 2
 _KEPT_LINES = 500
 _KEPT_JOBS = 20
-_LONGEST = 2000  # characters of a line
+_LONGEST = 2000  # characters of a line; a longer one is kept as several
 _GRACE = 20.0  # seconds to save everything when the server ends
 
 State = Literal["running", "complete", "stopped", "failed"]
@@ -40,12 +41,13 @@ class Job:
     number: int
     arguments: Sequence[str]
     folder: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     started: float = field(default_factory=time.time)
     ended: float | None = None
     asked_to_stop: bool = False
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
     printed: int = 0  # lines, with those no longer kept
+    _printing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def line(self) -> str:
@@ -61,11 +63,12 @@ class Job:
             return "complete"
         return "stopped" if self.asked_to_stop or self.process.returncode in (130, -signal.SIGINT) else "failed"
 
-    def since(self, printed: int) -> list[str]:
-        """The kept lines after the first `printed`."""
-        kept, total = list(self.lines), self.printed
+    def since(self, printed: int) -> tuple[list[str], int]:
+        """The kept lines after the first `printed`, and how many there were in all."""
+        with self._printing:
+            kept, total = list(self.lines), self.printed
         new = total - max(0, printed)
-        return kept[-new:] if new > 0 else []
+        return kept[-new:] if new > 0 else [], total
 
     def stop(self) -> None:
         """Ask it to save everything and end."""
@@ -75,13 +78,15 @@ class Job:
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM if ignored else signal.SIGINT)
 
-    def read(self, stream: IO[str]) -> None:
+    def read(self, stream: IO[bytes]) -> None:
         """Keep what it prints until it ends."""
-        with stream:
-            for line in stream:
+        with TextIOWrapper(stream, encoding="utf-8", errors="replace", newline="\n") as text:
+            while line := text.readline(_LONGEST):
                 # The last state of a line that was overwritten, as bars do.
-                self.lines.append(printable(line.rstrip("\n").rpartition("\r")[2][:_LONGEST]))
-                self.printed += 1
+                last = line.rstrip("\r\n").rpartition("\r")[2]
+                with self._printing:
+                    self.lines.append(printable(last))
+                    self.printed += 1
         self.process.wait()
         self.ended = time.time()
 
@@ -124,9 +129,6 @@ class Jobs:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
                 env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "100", "NO_COLOR": "1"},
                 start_new_session=True,
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +19,9 @@ from starlette.exceptions import HTTPException
 from attnlab.errors import AttnlabError, one_line
 from attnlab.serve.forms import Commands
 from attnlab.serve.jobs import Jobs
-from attnlab.serve.worker import Busy, TimeLimit, Worker
+from attnlab.serve.worker import Busy, TimeLimit, Worker, import_all
 
+_END = object()
 _POLL = 0.25  # seconds between looks at whether a client is still there
 
 
@@ -31,6 +33,7 @@ class Options:
     trust_code: bool = False
     allow_code: bool = False
     commands: Commands | None = None  # what the page may start; the command line hands over its own
+    warm_up: bool = False  # whether workers import what their first task needs right after the start
 
 
 class NotFound(AttnlabError):
@@ -91,6 +94,16 @@ class Lab:
             raise NotFound(f"there is no run {name!r}: the list of runs shows those of this folder")
         return path
 
+    async def warm_up(self) -> None:
+        """Have the workers import what their first task needs."""
+        needed = {
+            self.reports: ("attnlab.serve.documents", "torch"),
+            self.models: ("attnlab.trust.asking", "attnlab.look"),
+            self.solver: ("attnlab.design.solve",),
+        }
+        with suppress(AttnlabError):  # the first task says what is wrong
+            await asyncio.gather(*(one.run(import_all, *names, timeout=300) for one, names in needed.items()))
+
     def close(self) -> None:
         """End the workers and the jobs."""
         self.jobs.close()
@@ -110,28 +123,50 @@ async def connected(
     request: Request, worker: Worker, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0
 ) -> Any:
     """The value of a task; it is ended when the client goes away."""
-    running = asyncio.ensure_future(worker.run(task, *arguments, timeout=timeout))
+    return await _while_connected(request, worker.run(task, *arguments, timeout=timeout))
+
+
+async def _while_connected(request: Request, value: Coroutine[Any, Any, Any]) -> Any:
+    """A value that is waited for as long as the client is there."""
+    running = asyncio.ensure_future(value)
     try:
         while not running.done():
             await asyncio.wait({running}, timeout=_POLL)
             if not running.done() and await request.is_disconnected():
-                break
-        if running.done():
-            return running.result()
-        raise AttnlabError("the client went away")
+                raise AttnlabError("the client went away")
+        return running.result()
     finally:
         running.cancel()
 
 
-def as_lines(values: AsyncIterator[Any]) -> StreamingResponse:
-    """An answer of one line of JSON per value; an error is the last line."""
+async def as_lines(request: Request, values: AsyncGenerator[Any]) -> StreamingResponse:
+    """An answer of one line of JSON per value.
+
+    An error before the first value is raised, so that it has its status; a later one is the last line.
+    """
+
+    async def next_line() -> bytes | None:
+        value = await anext(values, _END)
+        try:
+            return None if value is _END else _line(value)
+        except ValueError:
+            await values.aclose()
+            raise AttnlabError(
+                "the model computed something that is not a finite number: it may have diverged"
+            ) from None
+
+    first = await _while_connected(request, next_line())
 
     async def lines() -> AsyncIterator[bytes]:
-        try:
-            async for value in values:
-                yield _line(value)
-        except AttnlabError as error:
-            yield _line({"error": str(error), "status": _status_of(error)})
+        async with aclosing(values):
+            line = first
+            while line is not None:
+                yield line
+                try:
+                    line = await next_line()
+                except AttnlabError as error:
+                    yield _line({"error": str(error), "status": _status_of(error)})
+                    return
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")
 

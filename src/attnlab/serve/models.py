@@ -13,15 +13,13 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from attnlab.errors import AttnlabError, UserError
 from attnlab.runs import Run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnlab.look import Layer, View
+    from attnlab.look import Layer
     from attnlab.model import LanguageModel
     from attnlab.tokenizers import Tokenizer
     from attnlab.trust.asking import Considered, Oracle
@@ -264,20 +262,19 @@ def _looked(opened: Opened, ids: Sequence[int], text: str) -> dict[str, Any]:
         view = look_at(opened.model, opened.tokenizer, ids, text)
     except UserError as error:
         return {"refused": str(error)}
+    if not all(layer.maps.isfinite().all() for layer in view.layers):
+        return {"refused": "Attention is not shown: some weights are not finite, so the model may have diverged."}
     return {
         "tokens": view.tokens,
         "layers": [_packed(layer) for layer in view.layers],
-        "numbers": _numbers(view),
         "read": [[one.probability, one.expected] for one in view.read],
     }
 
 
-def _numbers(view: View) -> list[dict[str, float]]:
-    return [{"entropy": one.entropy, "distance": one.distance, "first": one.first} for one in view.heads()]
-
-
 def _packed(layer: Layer) -> dict[str, Any]:
     """The maps of a layer as 16-bit numbers in base64: rows up to the diagonal, or all of them if the future is seen."""
+    import numpy as np
+
     maps = layer.shares().double().cpu().numpy()
     causal = not np.triu(maps, 1).any()
     scales = np.maximum(np.abs(maps).max(axis=(1, 2)), 1e-30)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -20,6 +21,7 @@ router = APIRouter(tags=["runs"])
 _PAUSE = 1.0  # seconds between looks at a run that trains
 _LIST_PAUSE = 2.0  # and at all of them
 _TIMEOUT = 120.0
+_SAMPLING = 600.0  # up to six runs with ten texts each
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 Condition = Annotated[str, Field(min_length=1, max_length=200)]
@@ -99,7 +101,7 @@ async def list_runs(lab: TheLab, filter: Annotated[list[Condition] | None, Query
 async def follow_all(request: Request, lab: TheLab) -> StreamingResponse:
     """A message when a run is created, trains, stops or ends."""
 
-    async def values() -> AsyncIterator[dict[str, Any] | None]:
+    async def values() -> AsyncGenerator[dict[str, Any] | None]:
         number = 0
         async for changed in changes(lab.options.root, _LIST_PAUSE):
             number += changed
@@ -117,14 +119,13 @@ async def compare(request: Request, lab: TheLab, name: Annotated[list[Name], Que
 
 
 @router.post("/samples", responses=_LINES)
-async def sample(lab: TheLab, asked: Sampling) -> StreamingResponse:
+async def sample(lab: TheLab, asked: Sampling, request: Request) -> StreamingResponse:
     """Texts of several runs, a line of JSON for each run."""
     names = [_below(lab, one) for one in dict.fromkeys(asked.names)]
     settings = asked.model_dump(include={"count", "temperature", "top_k", "seed", "limit"})
-    trusted = lab.options.trust_code
-    return as_lines(
-        _without_end(lab.models.stream(samples.sample_runs, lab.options.root, names, asked.prompt, settings, trusted))
-    )
+    arguments = (lab.options.root, names, asked.prompt, settings, lab.options.trust_code)
+    values = lab.models.stream(samples.sample_runs, *arguments, timeout=_SAMPLING)
+    return await as_lines(request, _without_end(values))
 
 
 @router.get("/runs/{name:path}/report")
@@ -141,7 +142,7 @@ async def follow(request: Request, lab: TheLab, name: str) -> StreamingResponse:
     """A message, at most one per second, when a run or study has changed; the last when it is complete."""
     folder = lab.options.root / _below(lab, name)
 
-    async def values() -> AsyncIterator[dict[str, Any] | None]:
+    async def values() -> AsyncGenerator[dict[str, Any] | None]:
         async for changed in changes(folder, _PAUSE):
             if not changed:
                 yield None
@@ -159,8 +160,9 @@ def _below(lab: Lab, name: str) -> str:
     return lab.folder(name).relative_to(lab.options.root.resolve()).as_posix()
 
 
-async def _without_end(values: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _without_end(values: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
     """What a task yields, without what it returns."""
-    async for value in values:
-        if value is not None:
-            yield value
+    async with aclosing(values):
+        async for value in values:
+            if value is not None:
+                yield value

@@ -14,12 +14,12 @@ def sample_runs(
 ) -> Iterator[dict[str, Any]]:
     """Texts of each run, one after the other, as `attnlab generate` samples them."""
     from attnlab import evaluate
-    from attnlab.model import load_model
+    from attnlab.serve.models import open_once
 
     for name in names:
         try:
-            model, tokenizer = load_model(root / name, trust_code=trust_code)
-            texts = evaluate.sample(model, tokenizer, prompt, **settings)
+            opened = open_once(str(root / name), trust_code)
+            texts = evaluate.sample(opened.model, opened.tokenizer, prompt, **settings)
         except AttnlabError as error:
             yield {"run": name, "samples": [], "problem": str(error)}
         else:

@@ -8,11 +8,12 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 
 import uvicorn
 
 from attnlab.errors import UserError
-from attnlab.serve.access import Access, hosts_of
+from attnlab.serve.access import Access, Guard, hosts_of
 from attnlab.serve.app import create_app
 from attnlab.serve.lab import Options
 
@@ -33,36 +34,49 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def make_server(options: Options, bound: socket.socket, host: str) -> tuple[uvicorn.Server, str]:
-    """The server of a socket, and the link that opens its page."""
-    port = bound.getsockname()[1]
-    access = Access(secrets.token_urlsafe(32), hosts_of(host, port), port)
+def make_server(options: Options, bound: socket.socket, host: str) -> tuple[uvicorn.Server, list[str]]:
+    """The server of a socket, and the links that open its page."""
+    address, port = bound.getsockname()[:2]
+    names = _own_names(bound.family) if ipaddress.ip_address(address.partition("%")[0]).is_unspecified else [host]
+    names = [f"[{name}]" if ":" in name else name for name in names]
+    access = Access(secrets.token_urlsafe(32), hosts_of(names, port), port)
     config = uvicorn.Config(
-        create_app(options, access),
+        Guard(create_app(options), access),
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=2,
+        ws="none",
     )
-    shown = f"[{host}]" if ":" in host else host
-    return uvicorn.Server(config), f"http://{shown}:{port}/?token={access.token}"
+    return uvicorn.Server(config), [f"http://{name}:{port}/?token={access.token}" for name in names]
+
+
+def _own_names(family: int) -> list[str]:
+    """The names and addresses of this machine, as far as it knows them without asking the network."""
+    names = ["127.0.0.1", socket.gethostname()]
+    # Connecting a datagram socket sends nothing: it only finds the address that would be used.
+    somewhere = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+    for kind in (socket.AF_INET, socket.AF_INET6) if family == socket.AF_INET6 else (socket.AF_INET,):
+        with suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as asking:
+            asking.connect((somewhere[kind], 9))
+            names.append(asking.getsockname()[0])
+    return list(dict.fromkeys(names))
 
 
 def run(options: Options, host: str, port: int, say: Callable[..., None], *, browser: bool = False) -> None:
     """Serve until Ctrl-C."""
     bound = bind(host, port)
-    server, link = make_server(options, bound, host)
-    say(f"the page: {link}")
-    try:
-        local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = host == "localhost"
-    if not local:
+    server, links = make_server(options, bound, host)
+    say(f"the page: {links[0]}")
+    for link in links[1:]:
+        say(f"or: {link}")
+    if not ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback:
         say(
             "note: others on the network can reach it; the link is not encrypted, so anyone who sees it has your permissions"
         )
     say("Ctrl-C ends it")
     sys.stdout.flush()  # whoever reads it from a pipe needs the link now
     if browser:
-        webbrowser.open(link)
+        bound.listen()  # so that the browser waits for the server instead of failing
+        webbrowser.open(links[0])
     server.run(sockets=[bound])

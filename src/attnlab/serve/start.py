@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,7 +98,7 @@ def forms(lab: TheLab) -> Forms:
 @router.get("/suggestions")
 async def suggest(request: Request, lab: TheLab) -> Suggestions:
     """The names of mechanisms."""
-    return Suggestions(mechanism=await connected(request, lab.models, suggestions.mechanisms))
+    return Suggestions(mechanism=await connected(request, lab.reports, suggestions.mechanisms))
 
 
 @router.post("/line")
@@ -133,7 +133,7 @@ def resume(lab: TheLab, asked: Resumed) -> Started:
     if entry.kind not in ("run", "study") or entry.state != "stopped":
         raise UserError(f"{entry.name} is {entry.state or entry.what}: only a stopped run or study can be resumed")
     trust = ["--trust-code"] if lab.options.trust_code else []
-    return _started(lab, lab.jobs.start(["resume", str(entry.path), *trust], name))
+    return _started(lab, lab.jobs.start(["resume", str(entry.path.absolute()), *trust], name))
 
 
 @router.post("/jobs/{number}/stop")
@@ -155,11 +155,11 @@ async def follow(request: Request, lab: TheLab, number: int) -> StreamingRespons
     """The state of a job and its new lines, at most twice a second, until it ends."""
     job = _job(lab, number)
 
-    async def values() -> AsyncIterator[dict[str, Any] | None]:
+    async def values() -> AsyncGenerator[dict[str, Any] | None]:
         printed, before = 0, None
         while True:
             ended = job.ended is not None  # read first: what is printed before the end is sent with it
-            new, total = job.since(printed), job.printed
+            new, total = job.since(printed)
             now = await asyncio.to_thread(_started, lab, job)
             changed = bool(new) or now != before
             yield {"job": now.model_dump(), "after": printed, "lines": new} if changed else None
@@ -191,7 +191,7 @@ def _arguments(lab: Lab, filled: Filled) -> tuple[list[str], str]:
         filled.command.split()[-1] if filled.command.split() else "", root, lab.jobs.folders()
     )
     if not _FOLDER.fullmatch(folder):
-        raise UserError(f"'{folder}' is no name for a folder: use letters, digits, dots, dashes and underscores")
+        raise UserError(f"'{folder}' is not a valid folder name: use letters, digits, dots, dashes and underscores")
     if (root / folder).exists() or (root / folder).is_symlink():
         raise UserError(f"{root / folder} exists already: choose another name")
     return commands.arguments(filled.command, filled.values, root / folder, lab.options.trust_code), folder

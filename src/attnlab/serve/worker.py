@@ -8,19 +8,22 @@ process; the next task gets a new one.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import multiprocessing
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from attnlab.errors import AttnlabError
 from attnlab.machine import end_with_parent
 from attnlab.terminal import unexpected
 
+_Started = tuple[BaseProcess, Connection]
 _ENDED = "the computation ended unexpectedly, perhaps for lack of memory: try again with less"
 
 
@@ -39,73 +42,115 @@ class Worker:
         self.most_waiting = waiting
         self._waiting = 0
         self._turn = asyncio.Lock()
-        self._process: multiprocessing.process.BaseProcess | None = None
-        self._connection: Connection | None = None
+        self._starting: asyncio.Future[_Started] | None = None
+        self._started: _Started | None = None
 
     async def run(self, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0) -> Any:
         """The value of a task."""
         values = [value async for value in self.stream(task, *arguments, timeout=timeout)]
         return values[-1]
 
-    async def stream(self, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0) -> AsyncIterator[Any]:
-        """The values that a task yields, and last the one that it returns."""
+    async def stream(self, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0) -> AsyncGenerator[Any]:
+        """The values that a task yields, and last the one that it returns.
+
+        They are kept until they are asked for, so that a slow reader does not keep others waiting.
+        """
         if self._waiting >= self.most_waiting:
             raise Busy("the server is busy: try again in a moment")
+        messages = asyncio.Queue[tuple[str, Any]]()
+        running = asyncio.create_task(self._compute(task, arguments, timeout, messages.put_nowait))
         self._waiting += 1
+        running.add_done_callback(self._leave)
         try:
-            async with self._turn:
-                finished = False
-                try:
-                    async with asyncio.timeout(timeout):
-                        connection = self._start()
-                        connection.send((task, arguments))
-                        while not finished:
-                            kind, value = await self._receive(connection)
-                            finished = kind != "item"
-                            if kind == "error":
-                                raise value
-                            yield value
-                except TimeoutError:
-                    raise TimeLimit(f"this took longer than {timeout:g} seconds, and was ended") from None
-                except (EOFError, OSError):
-                    raise AttnlabError(_ENDED) from None
-                finally:
-                    if not finished:
-                        self.close()
+            kind = "item"
+            while kind == "item":
+                kind, value = await messages.get()
+                if kind == "error":
+                    raise value
+                yield value
         finally:
-            self._waiting -= 1
+            running.cancel()
 
-    def _start(self) -> Connection:
-        if self._process is None or not self._process.is_alive():
-            context = multiprocessing.get_context("spawn")
-            self._connection, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
-            process.start()
-            theirs.close()
-            self._process = process
-        assert self._connection is not None
-        return self._connection
+    def _leave(self, _: asyncio.Task[None]) -> None:
+        self._waiting -= 1
 
-    async def _receive(self, connection: Connection) -> tuple[str, Any]:
-        """The next message, without a thread that would outlive a cancelled request."""
-        ready = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(connection.fileno(), ready.set)
-        try:
-            await ready.wait()
-        finally:
-            loop.remove_reader(connection.fileno())
-            os.set_blocking(connection.fileno(), True)  # uvloop makes it non-blocking, which cuts long messages
-        return connection.recv()
+    async def _compute(
+        self, task: Callable[..., Any], arguments: Sequence[Any], timeout: float, put: Callable[[tuple[str, Any]], None]
+    ) -> None:
+        """Have the process run a task, and put its messages; the last is not an item."""
+        async with self._turn:
+            finished = False
+            try:
+                async with asyncio.timeout(timeout):
+                    connection = await self._start()
+                    await asyncio.to_thread(connection.send, (task, arguments))
+                    while not finished:
+                        kind, value = await _receive(connection)
+                        finished = kind != "item"
+                        put((kind, value))
+            except TimeoutError:
+                put(("error", TimeLimit(f"this took longer than {timeout:g} seconds, and was ended")))
+            except (EOFError, OSError):
+                put(("error", AttnlabError(_ENDED)))
+            except Exception as error:  # such as a value that cannot be sent
+                put(("error", error))
+            finally:
+                if not finished and self._started:
+                    asyncio.get_running_loop().run_in_executor(None, _end, *self._started)
+                    self._started = None
+
+    async def _start(self) -> Connection:
+        """The connection to the process; a start goes on if the task that needs it is cancelled, for the next one."""
+        if self._started is None or not self._started[0].is_alive():
+            # In a thread of the event loop's pool, which lasts: Linux ends the process with the thread that started it.
+            self._starting = self._starting or asyncio.ensure_future(asyncio.to_thread(_start))
+            try:
+                self._started = await asyncio.shield(self._starting)
+            finally:
+                if self._starting.done():
+                    self._starting = None
+        return self._started[1]
 
     def close(self) -> None:
         """End the process and what it computes."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join(5)
-        if self._connection is not None:
-            self._connection.close()
-        self._process = self._connection = None
+        if self._started:
+            _end(*self._started)
+        self._started = None
+
+
+def _start() -> _Started:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _end(process: BaseProcess, connection: Connection) -> None:
+    """End a process; the connection is closed last, because a thread may still write to it."""
+    process.kill()
+    process.join(5)
+    connection.close()
+
+
+async def _receive(connection: Connection) -> tuple[str, Any]:
+    """The next message, without a thread that would outlive a cancelled request."""
+    ready = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(connection.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection.fileno())
+        os.set_blocking(connection.fileno(), True)  # uvloop makes it non-blocking, which cuts long messages
+    return connection.recv()
+
+
+def import_all(*names: str) -> None:
+    """A task that imports modules, so that the first task that needs them does not wait."""
+    for name in names:
+        importlib.import_module(name)
 
 
 def _work(connection: Connection) -> None:
