@@ -113,7 +113,7 @@ def test_a_head_is_switched_off_and_an_activation_replaced(page: Any, asked: Ser
     page.get_by_label("Activation").select_option("resid_post")
     page.get_by_role("combobox", name="Token").select_option("5")
     page.get_by_label("Replace by").select_option("text")
-    assert page.get_by_role("combobox", name="Other text, of").input_value()
+    assert page.get_by_role("combobox", name="Another text of").input_value()
     page.get_by_role("button", name="Change", exact=True).click()
     page.locator(".changes li").nth(1).wait_for()
     page.locator(".compared table").wait_for(timeout=WAIT)

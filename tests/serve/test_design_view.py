@@ -23,12 +23,12 @@ def _open(page: Any, served: Served, path: str) -> None:
 
 
 def _handle(page: Any, name: str) -> Any:
-    return page.get_by_role("button", name=re.compile(rf"^{name} at "))
+    return page.get_by_role("slider", name=name, exact=True)
 
 
 def _position(page: Any, name: str) -> tuple[float, float]:
     """Where a point is, as told to screen readers."""
-    x, y = re.findall(r"-?[\d.e-]+", _handle(page, name).get_attribute("aria-label").partition(" at ")[2])
+    x, y = _handle(page, name).get_attribute("aria-valuetext").split(", ")
     return float(x), float(y)
 
 
@@ -148,6 +148,15 @@ def test_the_table_has_any_number_of_dimensions(page: Any, served: Served) -> No
     page.get_by_label("dimensions of keys").select_option("1")
     _drag(page, "Key 1", 40, 40)
     assert _position(page, "Key 1")[1] == 0
+
+
+def test_the_texts_say_that_scores_are_divided(page: Any, served: Served) -> None:
+    _open(page, served, "/design")
+    for on in (True, False):
+        page.get_by_label("divide scores by √d").set_checked(on)
+        assert ("q·k/√d" in page.locator(".weights thead").inner_text()) == on
+        assert ("q·k/√d" in page.locator(".explain").inner_text()) == on
+        assert ("√d × the margin" in page.locator(".plane-note").first.inner_text()) == on
 
 
 def test_a_value_is_selected_and_the_query_moves_there(page: Any, served: Served) -> None:

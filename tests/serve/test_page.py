@@ -11,6 +11,9 @@ from serving import Served
 
 VIEWS = ("design", "ask", "runs", "mechanisms", "start")
 LINKS = (*(f"/{view}" for view in VIEWS), "/mechanisms?name=sliding", "/runs/recall-1")
+PROGRESS = re.compile(
+    r"(Loading|Computing|Reading|Making|Opening|Simulating|Solving|Marking|Sampling|Auditing|Measuring)\b.* …"
+)
 PHONE = {"width": 390, "height": 844}
 
 
@@ -18,7 +21,8 @@ def settle(page: Any) -> None:
     """Wait until the view has its heading, and nothing is loading; event streams stay open."""
     page.locator("main h1").first.wait_for(timeout=60_000)
     until = time.monotonic() + 60
-    while re.search("(loading|computing) ", page.locator("main").inner_text()) and time.monotonic() < until:
+    while found := PROGRESS.search(page.locator("main").inner_text()):
+        assert time.monotonic() < until, f"still {found[0]}"
         page.wait_for_timeout(100)
     page.wait_for_timeout(300)
 
@@ -70,14 +74,41 @@ def test_the_theme_stays_after_a_reload(page: Any, served: Served) -> None:
     page.emulate_media(color_scheme="light")
     colour = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(colour)
-    page.get_by_role("button", name="Switch between light and dark").click()
+    button = page.get_by_role("button", name="Dark theme")
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
     dark = page.evaluate(colour)
     assert dark != light
+    assert button.get_attribute("aria-pressed") == "true"
     page.reload()
     settle(page)
     assert page.evaluate(colour) == dark
-    page.get_by_role("button", name="Switch between light and dark").click()
+    button.click()
     assert page.evaluate(colour) == light
+
+
+def test_a_browser_that_stores_nothing_shows_the_page(page: Any, served: Served) -> None:
+    page.add_init_script(
+        "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', 'SecurityError'); } })"
+    )
+    page.reload()
+    settle(page)
+    page.get_by_role("button", name="Dark theme").click()
+    assert page.locator("html").get_attribute("data-theme") in ("light", "dark")
+
+
+def test_an_error_is_one_line_that_can_be_dismissed(page: Any, served: Served) -> None:
+    settle(page)
+    message = page.locator("#message")
+    fail = "import('/static/lib/api.js').then(({ ApiError }) => void Promise.reject(new ApiError('No such run.', 404)))"
+    page.evaluate(fail)
+    page.get_by_text("No such run.").wait_for()
+    message.get_by_role("button", name="Dismiss").click()
+    assert message.is_hidden()
+    page.evaluate(fail)
+    page.get_by_text("No such run.").wait_for()
+    page.keyboard.press("Escape")
+    assert message.is_hidden()
 
 
 @pytest.mark.parametrize("link", LINKS)

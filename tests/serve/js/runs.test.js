@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { address, amount, arrange, choose, conditions, duration, figure, stateWords } from "../../../src/attnlab/serve/static/views/run/entries.js";
+import { address, amount, arrange, choose, conditions, duration, exported, figure, stateWords } from "../../../src/attnlab/serve/static/views/run/entries.js";
 
 const entry = (given) => ({
   name: "a", kind: "run", what: "pretrain", state: "complete", when: "2026-01-01T00:00:00+00:00", preset: null, mechanism: null, task: null,
@@ -44,7 +44,15 @@ test("figures in words", () => {
   assert.equal(figure(entry({})), "");
   assert.equal(stateWords({ state: "active", progress: 0.42 }), "training 42 %");
   assert.equal(stateWords({ state: "stopped", progress: null }), "stopped");
-  assert.equal(stateWords({ kind: "foreign", state: "", progress: null }), "not of attnlab");
+  assert.equal(stateWords({ kind: "foreign", state: "", progress: null }), "not an attnlab folder");
   assert.deepEqual([duration(2.44), duration(59), duration(600), duration(7200), duration(null)], ["2.4 s", "59 s", "10 min", "2.0 h", ""]);
   assert.deepEqual([amount(12), amount(48877), amount(2e6), amount(null)], ["12", "48.9 k", "2 M", ""]);
+});
+
+test("the table is exported with the runs of studies and exact numbers", () => {
+  const rows = exported([entry({ name: "s", kind: "study", runs: [entry({ name: "s/a", accuracy: 0.12345, seed: 0 })] })]);
+  assert.deepEqual(rows.map((row) => row[0]), ["name", "s", "s/a"]);
+  assert.equal(rows[2][rows[0].indexOf("accuracy")], "0.12345");
+  assert.equal(rows[2][rows[0].indexOf("seed")], "0");
+  assert.equal(rows[1][rows[0].indexOf("loss")], "");
 });

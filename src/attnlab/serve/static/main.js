@@ -27,14 +27,20 @@ let shown = 0;
 /** @param {unknown} error */
 export const report = (error) => {
   if (error instanceof DOMException && error.name === "AbortError") return;
-  message.textContent = error instanceof ApiError ? error.message : `The page failed: ${error}`;
+  const text = error instanceof ApiError ? error.message : `The page failed: ${error}`;
+  /** @type {HTMLElement} */ (message.firstElementChild).textContent = text;
   message.hidden = false;
 };
+const dismiss = () => {
+  message.hidden = true;
+};
+message.lastElementChild?.addEventListener("click", dismiss);
+addEventListener("keydown", (event) => { if (event.key === "Escape") dismiss(); });
 
 const show = async () => {
   const number = ++shown;
   const [name = "design", ...path] = location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
-  message.hidden = true;
+  dismiss();
   leave();
   leave = () => {};
   try {
@@ -67,16 +73,35 @@ document.addEventListener("click", (event) => {
   scrollTo(0, 0);
 });
 addEventListener("popstate", show);
-addEventListener("unhandledrejection", (event) => report(event.reason));
+/** Shows an error that nobody caught; one that the user has now been told is no fault of the script. @param {Event} event @param {unknown} error */
+const uncaught = (event, error) => {
+  if (!error) return;
+  report(error);
+  if (error instanceof ApiError) event.preventDefault();
+};
+addEventListener("unhandledrejection", (event) => uncaught(event, event.reason));
+addEventListener("error", (event) => uncaught(event, event.error));
 
 const theme = /** @type {HTMLElement} */ (document.getElementById("theme"));
-const dark = () => document.documentElement.dataset.theme === "dark"
-  || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
-const stored = localStorage.getItem("attnlab-theme");
-if (stored) document.documentElement.dataset.theme = stored;
+const system = matchMedia("(prefers-color-scheme: dark)");
+const dark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
+const showTheme = () => theme.setAttribute("aria-pressed", String(dark()));
+try {
+  const stored = localStorage.getItem("attnlab-theme");
+  if (stored) document.documentElement.dataset.theme = stored;
+} catch {
+  // A browser that stores nothing follows the system.
+}
 theme.addEventListener("click", () => {
-  document.documentElement.dataset.theme = dark() ? "light" : "dark";
-  localStorage.setItem("attnlab-theme", document.documentElement.dataset.theme);
+  const chosen = document.documentElement.dataset.theme = dark() ? "light" : "dark";
+  showTheme();
+  try {
+    localStorage.setItem("attnlab-theme", chosen);
+  } catch {
+    // The choice lasts until the page is closed.
+  }
 });
+system.addEventListener("change", showTheme);
+showTheme();
 
 show();

@@ -8,6 +8,8 @@ export class ApiError extends Error {
   }
 }
 
+const CUT = "The answer of the server ended too early: try again.";
+
 /** @param {Response} response */
 const refused = async (response) => {
   const { error } = await response.json().catch(() => ({ error: "" }));
@@ -41,9 +43,6 @@ const posted = (body, signal) => ({
 /** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
 export const get = async (path, signal) => (await send(path, { signal })).json();
 
-/** @param {string} path @param {AbortSignal} [signal] */
-export const getText = async (path, signal) => (await send(path, { signal })).text();
-
 /** @typedef {(path: string, body: unknown) => Promise<any>} Carrier */
 
 /** What carries requests where there is no server: the kernel of a notebook. @type {Carrier | null} */
@@ -58,7 +57,7 @@ export const sendThrough = (other) => {
 export const post = async (path, body, signal) => (carrier ? carrier(path, body) : (await send(path, posted(body, signal))).json());
 
 /**
- * Posts, and calls `receive` with every line of the answer as it arrives.
+ * Posts, and calls `receive` with every line of the answer as it arrives. An error may be the answer, or its last line.
  * @param {string} path
  * @param {unknown} body
  * @param {(value: any) => void} receive
@@ -70,7 +69,9 @@ export const stream = async (path, body, receive, signal) => {
   const decoder = new TextDecoder();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => {
+      throw error instanceof DOMException ? error : new ApiError(CUT, 0);
+    });
     rest += decoder.decode(value, { stream: !done });
     const lines = rest.split("\n");
     rest = lines.pop() ?? "";
@@ -79,17 +80,21 @@ export const stream = async (path, body, receive, signal) => {
       if (item && typeof item === "object" && "error" in item && "status" in item) throw new ApiError(item.error, item.status);
       receive(item);
     }
+    if (done && rest.trim()) throw new ApiError(CUT, 0);
     if (done) return;
   }
 };
 
 /**
- * Calls `receive` with every server-sent event; returns what ends it.
+ * Calls `receive` with every server-sent event; returns what ends it. Browsers connect again by themselves, unless refused.
  * @param {string} path
  * @param {(value: any) => void} receive
  */
 export const events = (path, receive) => {
   const source = new EventSource(`/api/${path}`);
   source.onmessage = (event) => receive(JSON.parse(event.data));
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) throw new ApiError("This page is no longer kept up to date: reload it.", 0);
+  };
   return () => source.close();
 };

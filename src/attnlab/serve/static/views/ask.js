@@ -84,7 +84,7 @@ export const mount = async (root) => {
       const verb = state.incoming ? (influence ? "influences" : "is looked at by") : influence ? "depends on" : "looks at";
       const most = strongest(weights, 4).map(({ place, weight }) => `“${shown(look?.tokens[place] ?? "")}” ${weightInWords(weight)}`);
       const [probability, expected] = look.read[token] ?? [null, null];
-      const met = probability === null || expected === null ? "" : ` It was expected with ${chance(probability)}${expected === look.tokens[token] ? "" : `; likeliest was “${shown(expected)}”`}.`;
+      const met = probability === null || expected === null ? "" : ` The model gave it ${chance(probability)}${expected === look.tokens[token] ? "" : `; likeliest was “${shown(expected)}”`}.`;
       readout.replaceChildren(h("strong", {}, `“${shown(look.tokens[token])}”`), ` ${verb} ${most.join(", ")}.`, h("span", { class: "quiet" }, met));
     },
   });
@@ -210,7 +210,7 @@ export const mount = async (root) => {
     [answer, inside, change].forEach((section) => (section.hidden = true));
     verdict.replaceChildren();
     fail("");
-    status.textContent = "computing …";
+    status.textContent = "Computing …";
     go.disabled = true;
     stop.disabled = false;
     const asked = { run: state.run, text: state.text, mode: state.mode };
@@ -276,7 +276,7 @@ export const mount = async (root) => {
     [answer, inside, change].forEach((section) => (section.hidden = true));
     about = null;
     text.value = state.text;
-    info.textContent = "opening the run …";
+    info.textContent = "Opening the run …";
     stop.disabled = false;
     go.disabled = true;
     status.textContent = "";

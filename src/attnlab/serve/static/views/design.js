@@ -1,7 +1,7 @@
 // The view "design": attention in two planes with a solver; below them all numbers, a noise experiment and answer sheets.
 import { readState, writeState } from "../lib/address.js";
+import { copyButton } from "../lib/command.js";
 import { h } from "../lib/dom.js";
-import { copyButton } from "./design/copy.js";
 import { shown } from "./design/format.js";
 import { Noise } from "./design/noise.js";
 import { Numbers } from "./design/numbers.js";
@@ -90,6 +90,8 @@ export const mount = (root) => {
 
   const show = () => {
     const { configuration } = playground;
+    const score = configuration.scaled ? "q·k/√d, where d is its number of coordinates" : "q·k";
+    explain.textContent = `Each key k gets the score ${score}; softmax turns scores into weights, and the output is the mean of the values with these weights. Drag the query.`;
     scale.show(configuration.scale);
     numbers.show(configuration);
     add.disabled = configuration.keys.length >= MOST_POINTS;
@@ -112,6 +114,7 @@ export const mount = (root) => {
   playground.side.append(solver.element);
   playground.element.append(solver.answer);
 
+  const explain = h("p", { class: "explain" });
   const note = h("p", { class: "preset-note" });
   const presets = h(
     "select",
@@ -123,7 +126,7 @@ export const mount = (root) => {
         playground.set(configurationOf(chosen));
       },
     },
-    h("option", { value: "", disabled: true }, "Own points"),
+    h("option", { value: "", disabled: true }, "Your points"),
     PRESETS.map((one) => h("option", { value: one.name }, one.title)),
   );
   const add = h("button", { type: "button", onclick: () => playground.add() }, "Add a point");
@@ -134,12 +137,12 @@ export const mount = (root) => {
 
   root.append(
     h("h1", {}, "Design attention by hand"),
-    h("p", { class: "explain" }, "Each key k gets the score q·k, softmax turns scores into weights, and the output is the mean of the values with these weights. Drag the query."),
+    explain,
     h("div", { class: "controls top" }, h("label", {}, "start from", presets), scale.element, h("span", { class: "push" }), add, copy),
     note,
     sheet.current,
     playground.element,
-    tabs([["numbers", "All numbers", numbers.element], ["noise", "Noise on a key", noise.element], ["sheet", "Answer a sheet", sheet.element]], tab, (name) => {
+    tabs("Numbers, noise and sheets", [["numbers", "All numbers", numbers.element], ["noise", "Noise on a key", noise.element], ["sheet", "Answer a sheet", sheet.element]], tab, (name) => {
       tab = name;
       if (name === "sheet") sheet.open();
       if (name === "noise" && !noise.charts.length) noise.run();

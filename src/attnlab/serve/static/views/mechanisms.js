@@ -184,7 +184,7 @@ const pasting = (allowed, running) => {
     busy = true;
     place.replaceChildren();
     try {
-      await whileWaiting(button, status, "auditing", async (signal) => {
+      await whileWaiting(button, status, "Auditing", async (signal) => {
         const found = await post("mechanisms/pasted", { code: code.value, class_name: name.value.trim() }, signal);
         showReport(place, found.html);
       }, running);
@@ -209,7 +209,7 @@ const showCatalogue = async (root, running) => {
   const words = h("input", { type: "search", value: state.q ?? "", placeholder: "name, cost, paper" });
   const weights = h("select", {}, h("option", { value: "" }, "all"),
     Object.entries(WEIGHTS).map(([key, label]) => h("option", { value: key, selected: key === state.weights }, label)));
-  const count = h("p", { class: "progress", role: "status" }, "loading the mechanisms …");
+  const count = h("p", { class: "progress", role: "status" }, "Loading the mechanisms …");
   const tiles = h("ul", { class: "tiles" });
   root.append(h("h1", {}, title),
     h("p", { class: "lead" }, "Every kind of attention that a model can be made with: what it does, what it costs, and whether it keeps its promises."),
@@ -239,7 +239,7 @@ const showCatalogue = async (root, running) => {
 
 /** @param {HTMLElement} root @param {string} name @param {Set<AbortController>} running */
 const showOne = async (root, name, running) => {
-  const status = h("p", { class: "progress", role: "status" }, `loading ${name} …`);
+  const status = h("p", { class: "progress", role: "status" }, `Loading ${name} …`);
   root.append(h("p", {}, h("a", { href: "/mechanisms" }, "← All mechanisms")), status);
   const control = new AbortController();
   running.add(control);
@@ -259,11 +259,11 @@ const showOne = async (root, name, running) => {
   const most = card.lengths[card.lengths.length - 1].toLocaleString("en");
   root.append(report,
     measurement({
-      id: "audit", title: "Audit", button: "Audit", doing: "auditing", path: `${path}/audit`, earlier: card.audit,
+      id: "audit", title: "Audit", button: "Audit", doing: "Auditing", path: `${path}/audit`, earlier: card.audit,
       about: "Tests from outside whether it sees the future, padding or other texts, and whether it is deterministic. Takes 5 to 40 seconds.",
     }, running),
     measurement({
-      id: "cost", title: "Measured cost", button: "Measure", doing: "measuring", path: `${path}/cost`, earlier: card.cost,
+      id: "cost", title: "Measured cost", button: "Measure", doing: "Measuring", path: `${path}/cost`, earlier: card.cost,
       about: `Times forward and backward at ${least} to ${most} tokens, in turns with torch's fused attention (SDPA), and measures peak memory.`
         + " Takes about half a minute, longer while the machine trains.",
     }, running));

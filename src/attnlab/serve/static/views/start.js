@@ -1,8 +1,8 @@
 // Start: a study from a form, with its command line; jobs with progress and log.
 import { readState, writeState } from "../lib/address.js";
 import { get, post } from "../lib/api.js";
+import { commandLine } from "../lib/command.js";
 import { h } from "../lib/dom.js";
-import { commandLine } from "./run/parts.js";
 import { controls, showPreset, valuesOf } from "./start/form.js";
 import { jobCard } from "./start/job.js";
 
@@ -19,7 +19,7 @@ const picker = (forms, chosen) => h("select", { id: "command" }, forms.map((one)
 
 /** @param {HTMLElement} root */
 export const mount = async (root) => {
-  root.append(h("h1", {}, "Start"), h("p", { class: "progress", role: "status" }, "reading the commands …"));
+  root.append(h("h1", {}, "Start"), h("p", { class: "progress", role: "status" }, "Reading the commands …"));
   const [{ forms, presets, at_a_time: most }, jobs] = await Promise.all([get("forms"), get("jobs")]);
   const { do: asked = "run recall", name = "", ...rest } = readState();
   /** @type {Form} */

@@ -29,7 +29,7 @@ const select = (label, choices, act) => {
 };
 
 /** A line that something is computed, and a button that stops it. @param {() => void} stop */
-const progress = (stop) => h("p", { class: "progress" }, "computing … ", h("button", { type: "button", onclick: stop }, "Stop"));
+const progress = (stop) => h("p", { class: "progress" }, "Computing … ", h("button", { type: "button", onclick: stop }, "Stop"));
 
 /** @param {string} name @param {number | null} before @param {number | null} after */
 const row = (name, before, after) => {
@@ -130,7 +130,7 @@ export const changeView = (changed) => {
     const by = select("Replace by", [["zero", "zeros (switch off)"], ["mean", "its mean over this text"], ["text", "that of another text"]], () => refresh());
     const choices = h("datalist", { id: "partners" }, partners.map((text) => h("option", { value: text })));
     const other = /** @type {HTMLInputElement} */ (h("input", { type: "text", list: "partners", value: partners[0] ?? "", maxlength: 4000, size: 34 }));
-    const otherLabel = h("label", {}, h("span", {}, `Other text, of ${tokens.length} tokens too`), other, choices);
+    const otherLabel = h("label", {}, h("span", {}, `Another text of ${tokens.length} tokens`), other, choices);
     const refresh = () => {
       const known = layers[Number(layer.control.value)].taps;
       const before = tap.control.value;

@@ -1,7 +1,7 @@
 // The noise experiment: samples of the weight on one of two averaged values, for three designs, over the closed form.
 import { ApiError, post } from "../../lib/api.js";
+import { commandLine } from "../../lib/command.js";
 import { h, percent, svg } from "../../lib/dom.js";
-import { commandLine } from "./copy.js";
 import { withSubscripts } from "./format.js";
 
 /**
@@ -115,7 +115,7 @@ export class Noise {
     this.element = h(
       "div",
       {},
-      h("p", { class: "quiet" }, "The query C(k₀ + k₁) averages v₀ and v₁ as long as both keys have the same length. Here the length of k₀ varies from sample to sample. One head swings between the two values, and so do two equal heads; two heads that look for one key each hold."),
+      h("p", { class: "quiet" }, "The query C(k₀ + k₁) averages v₀ and v₁ as long as both keys have the same length. Here the length of k₀ varies from sample to sample. One head swings between the two values, and so do two equal heads; two heads with one key each stay near one half."),
       h(
         "form",
         { class: "controls", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); this.run(); } },
@@ -144,7 +144,7 @@ export class Noise {
     this.running.abort();
     this.running = new AbortController();
     this.#stop();
-    this.said.replaceChildren(h("p", { class: "progress" }, "Simulating ..."));
+    this.said.replaceChildren(h("p", { class: "progress" }, "Simulating …"));
     try {
       const found = await post("design/noise", settings, this.running.signal);
       this.#show(found);

@@ -124,7 +124,7 @@ export class Plane {
   handle(name, kind, ...parts) {
     const node = svg(
       "g",
-      { class: `handle ${kind}`, tabindex: 0, role: "button", "aria-roledescription": "movable point" },
+      { class: `handle ${kind}`, tabindex: 0, role: "slider", "aria-label": name, "aria-roledescription": "movable point" },
       svg("circle", { class: "hit", r: 18 }),
       ...parts,
     );
@@ -158,7 +158,8 @@ export class Plane {
   /** Tells screen readers where a point is. @param {Handle} handle */
   describe(handle) {
     const [x, y] = handle.at.map((value) => Number(value.toPrecision(4)));
-    handle.node.setAttribute("aria-label", `${handle.name} at ${x}, ${y}`);
+    handle.node.setAttribute("aria-valuenow", String(x));
+    handle.node.setAttribute("aria-valuetext", `${x}, ${y}`);
   }
 
   /** @param {Pair} to @returns {Pair} */

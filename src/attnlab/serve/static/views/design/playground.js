@@ -165,8 +165,10 @@ export class Playground {
   /** What is not needed in every frame: names for screen readers, and the note. */
   #describe() {
     for (const { plane } of this.#shown()) for (const handle of plane.handles.values()) plane.describe(handle);
-    this.keyNote.textContent = this.configuration.direction.length <= 2
-      ? "The band across the query runs from the leading key to the next; its width is the margin ÷ length of q."
+    const { direction, scaled } = this.configuration;
+    this.weights.describe(scaled);
+    this.keyNote.textContent = direction.length <= 2
+      ? `The band across the query runs from the leading key to the next; its width is ${scaled ? "√d × " : ""}the margin ÷ length of q.`
       : "Dragging changes the two coordinates shown; the table below has all of them.";
   }
 

@@ -33,7 +33,7 @@ class Card {
     this.follow = follow;
     this.outcome = h("p", { class: "outcome" });
     this.input = h("input", { type: "text", placeholder: task.hint, maxlength: 5000, autocomplete: "off", spellcheck: "false" });
-    const allowed = task.tolerance === null ? "" : ` Largest error allowed: ${shown(task.tolerance)}.`;
+    const allowed = task.tolerance === null ? "" : ` Largest allowed error: ${shown(task.tolerance)}.`;
     this.element = h(
       "li",
       { class: "task-card" },
@@ -145,7 +145,7 @@ export class Sheet {
   /** Shows the examples, and the one that the address names; called when the panel is first opened. */
   async open() {
     if (this.examples.length) return;
-    await this.#tried("Loading ...", async (signal) => {
+    await this.#tried("Loading …", async (signal) => {
       this.examples = await get("design/sheets", signal);
       this.choice.append(...this.examples.map(({ name, title }) => h("option", { value: name }, title)));
       const named = this.examples.find(({ name }) => name === this.name);
@@ -181,7 +181,7 @@ export class Sheet {
       this.problem.textContent = "The sheet is empty: paste the text of a TOML file with [[task]] in it.";
       return;
     }
-    await this.#tried("Reading the sheet ...", async (signal) => {
+    await this.#tried("Reading the sheet …", async (signal) => {
       const read = await post("design/sheet", { text }, signal);
       this.text = text;
       this.name = name;
@@ -227,7 +227,7 @@ export class Sheet {
   }
 
   async #mark() {
-    await this.#tried("Marking ...", async (signal) => {
+    await this.#tried("Marking …", async (signal) => {
       const marks = await post("design/mark", { text: this.text, answers: this.#answers() }, signal);
       for (const card of this.cards) card.mark(marks.tasks.find((/** @type {Mark} */ one) => one.name === card.task.name));
       const answered = marks.tasks.filter((/** @type {Mark} */ one) => one.answered).length;

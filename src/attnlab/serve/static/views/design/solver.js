@@ -1,7 +1,7 @@
 // Questions to the solver, and its verdicts in words.
 import { ApiError, post } from "../../lib/api.js";
+import { commandLine } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
-import { commandLine } from "./copy.js";
 import { named, withSubscripts } from "./format.js";
 import { writeQuestion } from "./state.js";
 

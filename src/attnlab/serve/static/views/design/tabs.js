@@ -2,11 +2,12 @@
 import { h } from "../../lib/dom.js";
 
 /**
+ * @param {string} label  of the list of tabs
  * @param {[string, string, HTMLElement][]} parts  name, title, panel
  * @param {string} first  the name of the one to open
  * @param {(name: string) => void} opened
  */
-export const tabs = (parts, first, opened) => {
+export const tabs = (label, parts, first, opened) => {
   const buttons = parts.map(([name, words], i) =>
     h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => open(i) }, words));
   const panels = parts.map(([name, , panel]) => h("section", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}` }, panel));
@@ -28,5 +29,5 @@ export const tabs = (parts, first, opened) => {
     buttons[to].focus();
   };
   open(Math.max(0, parts.findIndex(([name]) => name === first)));
-  return h("div", { class: "tabs" }, h("div", { role: "tablist", "aria-label": "More", onkeydown: key }, buttons), panels);
+  return h("div", { class: "tabs" }, h("div", { role: "tablist", "aria-label": label, onkeydown: key }, buttons), panels);
 };

@@ -11,6 +11,7 @@ export class Weights {
     this.body = h("tbody");
     /** @type {{ row: HTMLElement, bar: HTMLElement, score: Text, weight: Text }[]} */
     this.rows = [];
+    this.scoreName = new Text("score q·k");
     this.query = h("dd");
     this.output = h("dd");
     this.margin = h("dd");
@@ -23,7 +24,7 @@ export class Weights {
         { class: "no-export" },
         h("caption", { class: "visually-hidden" }, "Scores and weights of all keys"),
         h("colgroup", {}, ["label", "score", "bars", "weight", "cross"].map((name) => h("col", { class: name }))),
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key"), h("th", { scope: "col", class: "number" }, "score q·k"), h("th", { scope: "col", colspan: 2 }, "weight"), h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, "remove")))),
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key"), h("th", { scope: "col", class: "number" }, this.scoreName), h("th", { scope: "col", colspan: 2 }, "weight"), h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, "remove")))),
         this.body,
       ),
       h(
@@ -60,6 +61,11 @@ export class Weights {
       return { row, bar, score, weight };
     });
     this.body.replaceChildren(...this.rows.map(({ row }) => row));
+  }
+
+  /** Says how scores are computed. @param {boolean} scaled */
+  describe(scaled) {
+    this.scoreName.data = `score q·k${scaled ? "/√d" : ""}`;
   }
 
   /** @param {number} i */

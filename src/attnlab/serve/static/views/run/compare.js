@@ -11,7 +11,7 @@ import { samplesPanel } from "./samples.js";
  */
 export const mountComparison = async (root, names) => {
   const request = new AbortController();
-  const loading = h("p", { class: "progress", role: "status" }, "making the report …");
+  const loading = h("p", { class: "progress", role: "status" }, "Making the report …");
   const report = h("div", { class: "report" });
   root.append(h("nav", { class: "trail", "aria-label": "Folders" }, h("a", { href: "/runs" }, "Runs"), " / side by side"), loading, report);
   const asked = names.map((name) => `name=${encodeURIComponent(name)}`).join("&");

@@ -12,7 +12,7 @@ import { samplesPanel } from "./samples.js";
  */
 export const mountDetail = async (root, name) => {
   const request = new AbortController();
-  const loading = h("p", { class: "progress", role: "status" }, "making the report …");
+  const loading = h("p", { class: "progress", role: "status" }, "Making the report …");
   const chip = h("span", { class: "chip" });
   const bar = h("progress", { max: 1, "aria-label": "Progress", hidden: true });
   const actions = h("div", { class: "actions" });
@@ -44,9 +44,12 @@ export const mountDetail = async (root, name) => {
   }, "Resume");
 
   let first = true;
+  /** @type {{ state: string, progress: number | null, loss: number | null }} */
+  let loaded;
   const load = oneAtATime(async () => {
     const found = await get(`runs/${encoded(name)}/report`, request.signal);
     const { entry } = found;
+    loaded = entry;
     showState(entry, entry.kind, entry.what);
     show(found.markup);
     loading.remove();
@@ -58,7 +61,7 @@ export const mountDetail = async (root, name) => {
     if (!first) return;
     first = false;
     const asked = entry.kind === "run" || entry.kind === "study";
-    actions.append(resume, ...(asked ? [h("a", { class: "button", href: `/ask?run=${encodeURIComponent(name)}` }, "Ask it")] : []));
+    actions.append(resume, ...(asked ? [h("a", { class: "button", href: `/ask?run=${encodeURIComponent(name)}` }, "Ask this run")] : []));
     if (found.files.length) files.textContent = `Also as a file: ${found.files.join(", ")}`;
     if (entry.kind === "run") {
       const [panel, stop] = samplesPanel([name]);
@@ -69,11 +72,13 @@ export const mountDetail = async (root, name) => {
   });
 
   let end = () => {};
+  let seen = false;
   const watch = () => {
-    let seen = 0;
     end = follow(`runs/${encoded(name)}/events`, (now) => {
       showState(now);
-      if (seen++) load();
+      const same = now.state === loaded.state && now.progress === loaded.progress && now.loss === loaded.loss;
+      if (seen || !same) load();
+      seen = true; // the first message tells how things are, which is mostly what the report shows
       if (now.state === "complete") end();
     });
   };

@@ -92,7 +92,7 @@ export const stateWords = ({ kind = "run", state, progress, what = "" }) => {
   const share = progress === null || state === "complete" ? "" : ` ${Math.floor(100 * progress)} %`;
   if (state === "active") return `training${share}`;
   if (state === "stopped") return `stopped${share && ` at${share}`}`;
-  return state || (kind === "foreign" ? "not of attnlab" : what);
+  return state || (kind === "foreign" ? "not an attnlab folder" : what);
 };
 
 /** @param {number | null} seconds */
@@ -108,6 +108,15 @@ export const amount = (count) => {
   if (count === null) return "";
   const [size, unit] = count >= 1e9 ? [1e9, " G"] : count >= 1e6 ? [1e6, " M"] : count >= 1e4 ? [1e3, " k"] : [1, ""];
   return size === 1 ? String(count) : `${Number((count / size).toPrecision(3))}${unit}`;
+};
+
+const EXPORTED = /** @type {const} */ (["name", "kind", "what", "state", "mechanism", "preset", "task", "seed", "accuracy", "loss", "tokens", "seconds", "progress", "when", "note"]);
+
+/** Rows of a table to export, with exact numbers: a heading, then every entry with its runs. @param {Entry[]} entries @returns {string[][]} */
+export const exported = (entries) => {
+  /** @type {(entry: Entry) => string[][]} */
+  const rows = (entry) => [EXPORTED.map((column) => String(entry[column] ?? "")), ...entry.runs.flatMap(rows)];
+  return [[...EXPORTED], ...entries.flatMap(rows)];
 };
 
 /** A moment as local date and time. @param {string} when */

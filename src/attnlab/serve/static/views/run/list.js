@@ -1,8 +1,10 @@
 // The table of all runs, with search, filters and sorting; it is kept up to date by events.
 import { readState, writeState } from "../../lib/address.js";
 import { get } from "../../lib/api.js";
+import { asCsv } from "../../lib/csv.js";
 import { h } from "../../lib/dom.js";
-import { address, amount, arrange, choose, conditions, duration, figure, last, moment, stateWords } from "./entries.js";
+import { save } from "../../lib/report.js";
+import { address, amount, arrange, choose, conditions, duration, exported, figure, last, moment, stateWords } from "./entries.js";
 import { follow, oneAtATime } from "./live.js";
 
 /** @typedef {import("./entries.js").Entry} Entry */
@@ -48,9 +50,9 @@ export const mountList = (root) => {
     [["", "all"], ["active", "training"], ["stopped", "stopped"], ["complete", "complete"]].map(([value, text]) =>
       h("option", { value, selected: value === (state.state ?? "") }, text)));
   const filter = h("input", { value: state.filter ?? "", placeholder: "train.lr>=0.001 mechanism=dot", spellcheck: "false", autocapitalize: "off" });
-  const count = h("p", { class: "quiet count", role: "status" }, "reading the folders …");
+  const count = h("p", { class: "quiet count", role: "status" }, "Reading the folders …");
   const compare = h("a", { class: "button", href: "/runs" });
-  const clear = h("button", { type: "button", onclick: () => { chosen.clear(); show(); } }, "Clear choice");
+  const clear = h("button", { type: "button", onclick: () => { chosen.clear(); show(); } }, "Clear selection");
   const bar = h("div", { class: "chosen", hidden: true, role: "group", "aria-label": "Chosen runs" }, compare, clear);
   const head = h("tr");
   const body = h("tbody");
@@ -96,7 +98,7 @@ export const mountList = (root) => {
     bar.hidden = chosen.size === 0;
     const named = [...chosen].map((name) => `with=${encodeURIComponent(name)}`).join("&");
     compare.setAttribute("href", `/runs?${named}`);
-    compare.textContent = chosen.size === 1 ? "Curves and samples of 1" : `Compare ${chosen.size} side by side`;
+    compare.textContent = chosen.size === 1 ? "Show curves and samples" : `Compare ${chosen.size} side by side`;
   };
 
   const showHead = () => head.replaceChildren(...COLUMNS.map(([column, title, number]) =>
@@ -113,9 +115,12 @@ export const mountList = (root) => {
       },
     }, title))));
 
+  const wantedEntries = () => arrange(choose(entries, { search: search.value, kind: kind.value, state: stateChoice.value }), sort, descending);
+  const saveCsv = () => save(new Blob([asCsv(exported(wantedEntries()))], { type: "text/csv" }), "runs.csv");
+
   const show = () => {
     writeState(query());
-    const wanted = arrange(choose(entries, { search: search.value, kind: kind.value, state: stateChoice.value }), sort, descending);
+    const wanted = wantedEntries();
     showHead();
     body.replaceChildren(...wanted.flatMap((entry) => rows(entry, 0)));
     showBar();
@@ -150,10 +155,10 @@ export const mountList = (root) => {
       h("label", { class: "wide" }, "Search", search), h("label", {}, "Kind", kind), h("label", {}, "State", stateChoice),
       h("label", { class: "wide" }, "Conditions on columns and settings", filter)),
     bar, count,
-    h("div", { class: "scroll", role: "region", "aria-label": "Runs", tabindex: "0" }, h("table", { class: "list no-export" }, h("thead", {}, head), body)));
+    h("div", { class: "scroll", role: "region", "aria-label": "Runs", tabindex: "0" }, h("table", { class: "list no-export" }, h("thead", {}, head), body)),
+    h("div", { class: "export", role: "group", "aria-label": "Export: Runs" }, h("button", { type: "button", onclick: saveCsv }, "CSV")));
 
-  let seen = 0;
-  const end = follow("events/runs", () => { if (seen++) load(); });
+  const end = follow("events/runs", load);
   return load().then(() => () => {
     end();
     request.abort();

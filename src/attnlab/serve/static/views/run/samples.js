@@ -20,11 +20,11 @@ export const samplesPanel = (names) => {
   const status = h("p", { class: "progress", role: "status" });
   const columns = h("div", { class: "sampled" });
   const form = h("form", { class: "controls" },
-    h("label", { class: "wide" }, "Start of the text", h("input", { name: "prompt", maxlength: 2000, autocomplete: "off" })),
-    field("Texts", "count", { value: 3, min: 1, max: 10 }),
+    h("label", { class: "wide" }, "Prompt", h("input", { name: "prompt", maxlength: 2000, autocomplete: "off" })),
+    field("Number of texts", "count", { value: 3, min: 1, max: 10 }),
     field("Temperature", "temperature", { value: 0.8, min: 0, max: 10, step: "any" }),
     field("Seed", "seed", { value: 0, min: 0 }),
-    field("Most tokens", "limit", { value: 60, min: 1, max: 400 }),
+    field("Maximum tokens", "limit", { value: 60, min: 1, max: 400 }),
     h("button", { class: "primary" }, "Sample"));
 
   form.addEventListener("submit", async (event) => {
@@ -38,7 +38,7 @@ export const samplesPanel = (names) => {
       seed: number("seed"), limit: number("limit"),
     };
     columns.replaceChildren();
-    status.textContent = "sampling …";
+    status.textContent = "Sampling …";
     try {
       await stream("samples", body, (one) => {
         columns.append(h("section", { "aria-label": one.run }, h("h3", {}, runLink(one.run, one.run)),
@@ -50,6 +50,6 @@ export const samplesPanel = (names) => {
   });
 
   const panel = h("section", { class: "samples-panel" }, h("h2", {}, names.length > 1 ? "Samples side by side" : "Samples"),
-    h("p", { class: "quiet" }, "Each model continues the same start, with the same seed."), form, status, columns);
+    h("p", { class: "quiet" }, "Each model continues the same prompt, with the same seed."), form, status, columns);
   return [panel, () => request.abort()];
 };

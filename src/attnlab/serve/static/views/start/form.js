@@ -65,7 +65,7 @@ export const controls = (form, values) => {
   return [
     h("div", { class: "options" }, own.map((one) => labelled(one, values[one.name]))),
     h("details", { class: "settings", open: given(settings) }, h("summary", {}, `Settings (${settings.length})`),
-      h("p", { class: "quiet" }, "What is left empty is as in the preset."),
+      h("p", { class: "quiet" }, "Empty fields use the preset's value."),
       groups.map((group) => {
         const some = settings.filter((one) => one.group === group);
         return h("details", { open: given(some) }, h("summary", {}, group), h("div", { class: "options" }, some.map((one) => labelled(one, values[one.name]))));

@@ -1,9 +1,9 @@
 // A job: its command, progress, log, and buttons to stop it or to go on with it.
 import { post } from "../../lib/api.js";
+import { commandLine } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
 import { address, stateWords } from "../run/entries.js";
 import { follow } from "../run/live.js";
-import { commandLine } from "../run/parts.js";
 
 /**
  * @typedef {object} Job

@@ -1,0 +1,32 @@
+// Commands, and a button that copies a text and says so.
+import { h } from "./dom.js";
+
+/**
+ * @param {string} words
+ * @param {() => string} text
+ * @param {string} [label]  for screen readers, if the words are too short for them
+ */
+export const copyButton = (words, text, label) => {
+  const said = h("span", { role: "status", class: "copied" });
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let later;
+  const button = h("button", {
+    type: "button",
+    "aria-label": label,
+    onclick: async () => {
+      try {
+        await navigator.clipboard.writeText(text());
+        said.textContent = "copied";
+      } catch {
+        said.textContent = "The browser does not allow copying: select the text instead.";
+      }
+      clearTimeout(later);
+      later = setTimeout(() => (said.textContent = ""), 4000);
+    },
+  }, words);
+  return h("span", { class: "copy" }, button, said);
+};
+
+/** A command, ready to copy. @param {string} command @param {string} [label] */
+export const commandLine = (command, label = "Command") =>
+  h("div", { class: "command", role: "group", "aria-label": label }, h("code", {}, command), copyButton("Copy", () => command, "Copy the command"));
