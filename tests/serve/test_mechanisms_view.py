@@ -34,7 +34,7 @@ def test_a_deep_link_opens_a_card_with_its_paper_and_patterns(page: Any, served:
     assert page.locator(".layer label").count() == 4
     page.locator(".layer label").nth(1).click()
     assert "window 4" in page.locator(".panels figcaption").inner_text()
-    page.locator(".panels .frame").first.hover()
+    page.locator(".panels svg.chart").hover()
     assert "%" in page.locator(".tip").inner_text()
     page.get_by_role("link", name="All mechanisms").click()
     page.get_by_role("heading", name="Mechanisms", level=1).wait_for()
