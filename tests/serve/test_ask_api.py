@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import math
+import multiprocessing
 import sys
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +17,16 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from fastapi import FastAPI, Request
 from serving import Served, serving
 
 from attnlab import evaluate
 from attnlab.look import look
-from attnlab.model import load_model
-from attnlab.serve.lab import Options
+from attnlab.serve import models
+from attnlab.serve.app import create_app
+from attnlab.serve.lab import Options, as_lines
 from attnlab.serve.models import RISKS
+from attnlab.serve.worker import Worker
 from attnlab.taps import capture, patch
 from attnlab.trust import Oracle
 from conftest import MARKUP
@@ -138,8 +145,9 @@ def test_a_run_of_running_text_is_continued_and_not_asked(asked: Served) -> None
     found = parts(post(asked, "answer", run="text-1", text="The cat sat", mode="continue", limit=5))
     assert "answer" not in found
     assert len(found["look"]["tokens"]) == len(found["prompt"]["tokens"]) + 5
-    [refused] = lines(post(asked, "answer", run="text-1", text="The cat sat"))
-    assert "continue a text" in refused["error"]
+    refused = post(asked, "answer", run="text-1", text="The cat sat")
+    assert refused.status_code == 422
+    assert "continue a text" in refused.json()["error"]
 
 
 def test_switching_off_a_head_is_a_patch_of_its_tap(asked: Served, oracle: Oracle) -> None:
@@ -220,7 +228,8 @@ def test_texts_that_cannot_be_asked_get_one_line(asked: Served, text: str, words
     with asked.client() as client:
         content = json.dumps({"run": "recall-1", "text": text})
         answer = client.post("/api/ask/answer", content=content, headers={"content-type": "application/json"})
-    said = answer.json()["error"] if answer.status_code == 422 else lines(answer)[-1]["error"]
+    assert answer.status_code == 422
+    said = answer.json()["error"]
     assert words in said
     assert "\n" not in said
 
@@ -254,17 +263,70 @@ def test_a_run_with_code_is_opened_only_with_trust_and_shows_influence(
 def test_the_server_does_not_import_torch() -> None:
     import subprocess
 
-    code = "import sys, attnlab.serve.app; assert 'torch' not in sys.modules"
+    code = "import sys, attnlab.serve.server; assert not {'torch', 'numpy'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_client_that_goes_away_ends_the_task(asked: Served, ask_root: Path) -> None:
-    """A worker that went on would make the next request wait."""
-    model, _ = load_model(ask_root / "text-1")
-    long = "The cat sat " * 2
-    with asked.client() as client, pytest.raises(httpx.ReadTimeout):
-        content = {"run": "text-1", "text": long, "mode": "continue", "limit": 200}
-        client.post("/api/ask/answer", json=content, timeout=0.001)
-    begun = time.monotonic()
-    assert post(asked, "open", run="text-1").json()["parameters"] == sum(one.numel() for one in model.parameters())
-    assert time.monotonic() - begun < 60
+def workers() -> set[int | None]:
+    """The processes of the servers of these tests, which are threads of this one."""
+    return {one.pid for one in multiprocessing.active_children()}
+
+
+def test_a_client_that_goes_away_ends_the_task(ask_root: Path) -> None:
+    others = workers()
+    with serving(Options(ask_root)) as served:
+        assert post(served, "open", run="text-1").status_code == 200
+        [worker] = workers() - others
+        content = {"run": "text-1", "text": "The cat sat", "mode": "continue", "limit": 200}
+        with served.client() as client, client.stream("POST", "/api/ask/answer", json=content) as answer:
+            assert json.loads(next(answer.iter_lines()))["kind"] == "prompt"
+        end = time.monotonic() + 10
+        while worker in workers() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert worker not in workers()
+        assert post(served, "open", run="text-1").status_code == 200
+
+
+def test_a_busy_server_says_so_before_it_answers(ask_root: Path) -> None:
+    """Not with the status of an answer and an error inside."""
+
+    async def ask(app: FastAPI) -> list[httpx.Response]:
+        app.state.lab.models = Worker(waiting=1)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+            content = {"run": "text-1", "text": "The cat sat", "mode": "continue"}
+            asked = [client.post(f"/api/ask/{route}", json=content, timeout=120) for route in ("answer", "heads")]
+            found = await asyncio.gather(*asked, client.post("/api/samples", json={"names": ["text-1"]}, timeout=120))
+        app.state.lab.close()
+        return list(found)
+
+    answers = asyncio.run(ask(create_app(Options(ask_root))))
+    assert sorted(one.status_code for one in answers) == [200, 429, 429]
+    refused = [one for one in answers if one.status_code == 429]
+    assert all("busy" in one.json()["error"] and one.headers["retry-after"] == "1" for one in refused)
+
+
+def test_numbers_that_json_does_not_have_end_a_stream_with_an_error() -> None:
+    async def values() -> AsyncGenerator[float]:
+        yield 1.0
+        yield math.nan
+        yield 2.0
+
+    async def ask() -> list[str]:
+        request = Request({"type": "http"}, receive=asyncio.Event().wait)  # type: ignore[arg-type]
+        response = await as_lines(request, values())
+        return [bytes(line).decode() async for line in response.body_iterator]  # type: ignore[arg-type]
+
+    first, error = asyncio.run(ask())
+    assert json.loads(first) == 1
+    assert "not a finite number" in json.loads(error)["error"]
+
+
+def test_attention_that_is_not_finite_is_refused(ask_root: Path) -> None:
+    opened = models.open_once(str(ask_root / "text-1"), False)
+    with torch.no_grad():
+        for weight in opened.model.parameters():
+            weight.fill_(math.nan)
+    refused = models._looked(opened, [1, 2, 3], "")
+    models._kept = None
+    assert refused.keys() == {"refused"}
+    assert "not finite" in refused["refused"]

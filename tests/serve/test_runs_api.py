@@ -15,6 +15,8 @@ import pytest
 from serving import Served, serving
 
 from attnlab.cli import main
+from attnlab.errors import UserError
+from attnlab.folders import is_locked, locked
 from attnlab.report import document_of, upgrade
 from attnlab.report.document import as_json, from_json
 from attnlab.report.html import as_fragment
@@ -214,6 +216,17 @@ def test_events_follow_a_run_that_trains(client: httpx.Client, shelf: Path) -> N
     assert states[0] == "stopped"  # nobody holds its lock
     assert states[-1] == "complete"
     assert len(states) >= 3
+
+
+def test_a_look_at_a_run_does_not_keep_its_writer_out(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with (tmp_path / ".lock").open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        threading.Timer(0.2, fcntl.flock, (stream, fcntl.LOCK_UN)).start()
+        with locked(tmp_path):
+            assert is_locked(tmp_path)
+    with locked(tmp_path), pytest.raises(UserError, match="another process"), locked(tmp_path):
+        pass
 
 
 def test_a_folder_of_runs_that_does_not_exist_is_empty(tmp_path: Path) -> None:

@@ -49,13 +49,10 @@ class RunInfo(BaseModel):
     """An opened run, with examples of what to ask."""
 
     asks: bool
-    stage: str
     layers: list[LayerInfo]
     heads: int
     parameters: int
     block: int
-    vocabulary: int
-    tokenizer: str
     calibrated: bool
     questions: list[str]
     texts: list[str]

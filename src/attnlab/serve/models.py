@@ -82,11 +82,10 @@ def _open(run: Run, trust_code: bool, stamp: tuple[object, ...]) -> Opened:
 def about(folder: str, trust_code: bool) -> dict[str, Any]:
     """What the page needs to know about a run before anything is asked."""
     opened = open_once(folder, trust_code)
-    config, tokenizer, oracle = opened.model.config, opened.tokenizer, opened.oracle
+    config, oracle = opened.model.config, opened.oracle
     names = config.mechanisms
     return {
         "asks": oracle is not None,
-        "stage": opened.run.record.stage,
         "layers": [
             {"mechanism": names[number % len(names)], "taps": taps_in(opened.model, number)}
             for number in range(config.n_layer)
@@ -94,8 +93,6 @@ def about(folder: str, trust_code: bool) -> dict[str, Any]:
         "heads": config.n_head,
         "parameters": sum(one.numel() for one in opened.model.parameters()),
         "block": config.block_size,
-        "vocabulary": tokenizer.size,
-        "tokenizer": tokenizer.kind,
         "calibrated": oracle is not None and oracle.calibration is not None,
         "questions": _example_questions(oracle) if oracle else [],
         "texts": _example_texts(opened.run),
@@ -229,12 +226,8 @@ def _answered(oracle: Oracle, asked: Considered) -> dict[str, Any]:
         "answer": asked.answer,
         "probability": asked.probability,
         "alternatives": asked.alternatives,
-        "entropy": asked.entropy,
-        "distance": asked.distance,
         "calibrated": first.calibrated,
-        "looked_up": first.looked_up,
         "quote": [first.quote[:begin], first.quote[begin:end], first.quote[end:]],
-        "lines": first.lines[:_EXAMPLES],
         "nearest": [asdict(one) for one in asked.nearest],
         "risks": [
             {
