@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 from collections.abc import Iterator
@@ -47,10 +48,14 @@ def test_the_list_is_searched_sorted_and_unfolded_and_its_address_restores_it(pa
     page.locator("th.in-name button").click()
     assert page.locator("th[aria-sort=ascending]").inner_text().strip().startswith("Name")
     page.get_by_label("Search").fill("recall")
-    assert "q=recall" in page.url
+    page.wait_for_url(re.compile("q=recall"))
     page.reload()
     page.get_by_role("link", name="finetune", exact=True).wait_for(timeout=_TIMEOUT)
     assert page.get_by_label("Search").input_value() == "recall"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    rows = list(csv.DictReader(download.value.path().read_text(encoding="utf-8").splitlines()))
+    assert {"recall-1", "recall-1/pretrain"} <= {row["name"] for row in rows}
     page.get_by_label("Search").fill("nothing like this")
     page.get_by_text("Nothing meets the conditions.").wait_for()
     page.get_by_label("Search").fill("")
@@ -112,13 +117,20 @@ def _until_changed(page: Any, curve: Any, before: str) -> None:
     raise AssertionError("the curve has not grown")
 
 
+def test_a_stream_that_is_refused_is_told(page: Any, served: Served) -> None:
+    page.route("**/api/events/runs", lambda route: route.fulfill(status=204))
+    page.goto(f"{served.base}/runs")
+    page.get_by_text("This page is no longer kept up to date").wait_for(timeout=_TIMEOUT)
+    assert page.get_by_role("link", name="recall-1").is_visible()
+
+
 def test_runs_side_by_side_and_their_samples(page: Any, served: Served) -> None:
     page.goto(f"{served.base}/runs?open=recall-1")
     page.get_by_label("Choose recall-1/pretrain").check(timeout=_TIMEOUT)
     page.get_by_label("Choose recall-1/finetune").check()
     page.get_by_role("link", name="Compare 2 side by side").click()
     page.get_by_role("heading", level=1, name="2 runs side by side").wait_for(timeout=_TIMEOUT)
-    page.get_by_label("Start of the text").fill("Where")
+    page.get_by_label("Prompt").fill("Where")
     page.get_by_role("button", name="Sample").click()
     page.locator(".sampled section").nth(1).wait_for(timeout=_TIMEOUT)
     assert page.locator(".sampled .text").count() == 6
