@@ -160,7 +160,8 @@ def test_influence_is_called_by_its_name(page: Any, asked: Served) -> None:
 
 
 def test_mistakes_are_one_line(chromium: Any, asked: Served) -> None:
-    context = chromium.new_context()  # of its own: Chromium logs the answer 422, which the usual page takes for an error
+    # Chromium logs the answer 422, which the fixture "page" takes for an error.
+    context = chromium.new_context()
     page = context.new_page()
     open_view(page, asked, run="recall-1")
     page.get_by_role("button", name=QUESTION).wait_for(timeout=WAIT)
