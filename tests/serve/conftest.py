@@ -161,14 +161,7 @@ def page(chromium: Any, served: Served) -> Iterator[Any]:
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
     page, problems = context.new_page(), []
     page.on("pageerror", lambda error: problems.append(str(error)))
-    # Chromium itself logs every refused request; a refusal is what some tests are about.
-    refused = "status of 422"
-    page.on(
-        "console",
-        lambda message: (
-            problems.append(message.text) if message.type == "error" and refused not in message.text else None
-        ),
-    )
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.goto(served.link)
     yield page
     context.close()
