@@ -102,9 +102,7 @@ def _published(study: _Ready, data: Data) -> tuple[dict[str, Any], ...]:
     if data.corpus is None or corpora.load_corpus(data.corpus).sha256 != NEWS:
         return ()
     names = [name for name in study.specimens if name in PUBLISHED]
-    return tuple(
-        {"name": name, "values": PUBLISHED[name], "source": "course reports, one run each"} for name in names
-    )
+    return tuple({"name": name, "values": PUBLISHED[name], "source": "course reports, one run each"} for name in names)
 
 
 def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, **asked: Any) -> Plan:
