@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx
 
@@ -50,3 +53,12 @@ def serving(options: Options, host: str = "127.0.0.1") -> Iterator[Served]:
     finally:
         server.should_exit = True
         thread.join(10)
+
+
+_T = TypeVar("_T")
+
+
+def run_async(work: Coroutine[Any, Any, _T], run: Callable[[Coroutine[Any, Any, _T]], _T] = asyncio.run) -> _T:
+    """Run a coroutine in a thread: a browser keeps the event loop of this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run, work).result()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from serving import Served, serving
+from serving import Served, run_async, serving
 
 from attnlab.errors import UserError
 from attnlab.serve.access import BODY_LIMIT, Access, Guard, hosts_of
@@ -116,7 +115,7 @@ def test_errors_of_the_server_itself_have_the_security_headers_too(tmp_path: Pat
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.get("/api/broken", headers={"authorization": "Bearer secret"})
 
-    answer = asyncio.run(ask())
+    answer = run_async(ask())
     assert answer.status_code == 500
     assert "script-src 'self'" in answer.headers["content-security-policy"]
 

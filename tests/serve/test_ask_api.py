@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from fastapi import FastAPI, Request
-from serving import Served, serving
+from serving import Served, run_async, serving
 
 from attnlab import evaluate
 from attnlab.look import look
@@ -299,7 +299,7 @@ def test_a_busy_server_says_so_before_it_answers(ask_root: Path) -> None:
         app.state.lab.close()
         return list(found)
 
-    answers = asyncio.run(ask(create_app(Options(ask_root))))
+    answers = run_async(ask(create_app(Options(ask_root))))
     assert sorted(one.status_code for one in answers) == [200, 429, 429]
     refused = [one for one in answers if one.status_code == 429]
     assert all("busy" in one.json()["error"] and one.headers["retry-after"] == "1" for one in refused)
@@ -316,7 +316,7 @@ def test_numbers_that_json_does_not_have_end_a_stream_with_an_error() -> None:
         response = await as_lines(request, values())
         return [bytes(line).decode() async for line in response.body_iterator]  # type: ignore[arg-type]
 
-    first, error = asyncio.run(ask())
+    first, error = run_async(ask())
     assert json.loads(first) == 1
     assert "not a finite number" in json.loads(error)["error"]
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from serving import run_async
 
 from attnlab.errors import AttnlabError, UserError
 from attnlab.serve.worker import Busy, TimeLimit, Worker, import_all
@@ -45,7 +46,7 @@ def test_values_streams_and_errors_of_one_process() -> None:
         assert await worker.run(identity) == await worker.run(identity) != os.getpid()
         worker.close()
 
-    asyncio.run(check())
+    run_async(check())
 
 
 def test_a_task_that_takes_too_long_is_ended_and_the_next_gets_a_new_process() -> None:
@@ -60,7 +61,7 @@ def test_a_task_that_takes_too_long_is_ended_and_the_next_gets_a_new_process() -
         assert await worker.run(double, 1) == 2
         worker.close()
 
-    asyncio.run(check())
+    run_async(check())
 
 
 def is_running(process: int) -> bool:
@@ -87,7 +88,7 @@ def test_a_cancelled_task_ends_its_process() -> None:
         assert not is_running(first)
         worker.close()
 
-    asyncio.run(check())
+    run_async(check())
 
 
 def test_a_start_that_nobody_waits_for_any_more_serves_the_next_task() -> None:
@@ -99,7 +100,7 @@ def test_a_start_that_nobody_waits_for_any_more_serves_the_next_task() -> None:
         assert await worker.run(double, 2) == 4
         worker.close()
 
-    asyncio.run(check())
+    run_async(check())
 
 
 def test_a_reader_that_stops_reading_keeps_nobody_waiting() -> None:
@@ -111,7 +112,7 @@ def test_a_reader_that_stops_reading_keeps_nobody_waiting() -> None:
         assert [value async for value in values] == list(range(1, 1001))
         worker.close()
 
-    asyncio.run(check())
+    run_async(check())
 
 
 def test_the_event_loop_goes_on_while_a_process_starts_and_gets_much_to_read() -> None:
@@ -132,7 +133,7 @@ def test_the_event_loop_goes_on_while_a_process_starts_and_gets_much_to_read() -
         assert longest < 0.5
         worker.close()
 
-    asyncio.run(check())
+    run_async(check())
 
 
 def test_what_cannot_be_sent_is_an_error() -> None:
@@ -143,7 +144,7 @@ def test_what_cannot_be_sent_is_an_error() -> None:
         assert await worker.run(double, 2) == 4
         worker.close()
 
-    asyncio.run(check())
+    run_async(check())
 
 
 def test_modules_are_imported_ahead() -> None:
@@ -153,7 +154,7 @@ def test_modules_are_imported_ahead() -> None:
         assert "colorsys" in await worker.run(imported)
         worker.close()
 
-    asyncio.run(check())
+    run_async(check())
 
 
 def imported() -> list[str]:
@@ -171,7 +172,7 @@ def test_too_many_waiting_tasks_are_refused() -> None:
         assert await worker.run(double, 1) == 2
         worker.close()
 
-    asyncio.run(check())
+    run_async(check())
 
 
 def long_text(length: int) -> str:
@@ -187,4 +188,4 @@ def test_long_messages_arrive_whole_with_the_event_loop_of_the_server() -> None:
             assert len(await worker.run(long_text, length)) == length
         worker.close()
 
-    uvloop.run(check())
+    run_async(check(), uvloop.run)
