@@ -51,7 +51,7 @@ def test_an_exported_map_holds_its_cells(page: Any, served: Served) -> None:
 
 
 def test_an_audit_and_a_measurement_run_when_asked(page: Any, served: Served) -> None:
-    page.goto(f"{served.base}/mechanisms?name=alibi")
+    page.goto(f"{served.base}/mechanisms?name=gqa")
     page.get_by_role("button", name="Measure").wait_for(timeout=60_000)
     assert page.locator(".found *").count() == 0, "nothing is shown before it is measured"
     page.get_by_role("button", name="Audit").click()
