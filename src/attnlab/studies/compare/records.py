@@ -226,7 +226,9 @@ def whole_result(run: Run) -> dict[str, Any]:
     if base:
         before = whole_result(Run.open(run.path / base))
         seconds, tokens = (result[key] + before[key] for key in ("seconds", "tokens"))
-        result |= {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
+        # Seconds are rounded, so that very short runs took none.
+        rate = tokens / seconds if seconds else result["tokens_per_second"]
+        result |= {"seconds": seconds, "tokens": tokens, "tokens_per_second": rate}
         result["peak_memory"] = max(result.get("peak_memory") or 0, before.get("peak_memory") or 0) or None
     return result
 
