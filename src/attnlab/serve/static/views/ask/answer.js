@@ -11,9 +11,7 @@ import { shown } from "./weights.js";
  * @property {string} answer
  * @property {number} probability
  * @property {[string, number][]} alternatives
- * @property {number} entropy
  * @property {boolean} calibrated
- * @property {boolean} looked_up
  * @property {[string, string, string]} quote  before, at and after the answer
  * @property {{ name: string, similarity: number, answer: string | null }[]} nearest
  * @property {Decision[]} risks
