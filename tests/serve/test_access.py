@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +17,7 @@ import pytest
 from serving import Served, run_async, serving
 
 from attnlab.errors import UserError
-from attnlab.serve.access import BODY_LIMIT, Access, Guard, hosts_of
+from attnlab.serve.access import BODY_LIMIT, REQUEST_LIMIT, Access, Guard, hosts_of
 from attnlab.serve.app import create_app
 from attnlab.serve.lab import Options
 from attnlab.serve.server import bind
@@ -94,6 +101,42 @@ def test_long_requests_are_refused(served: Served) -> None:
         assert "longer than" in answer.json()["error"]
 
 
+def test_more_requests_at_a_time_than_allowed_are_refused_and_may_try_again(tmp_path: Path) -> None:
+    app, gate = create_app(Options(tmp_path)), asyncio.Event()
+
+    @app.get("/api/slow")
+    async def slow() -> str:
+        await gate.wait()
+        return "served"
+
+    async def check() -> None:
+        guarded = Guard(app, Access("secret", hosts_of([], 80), 80))
+        given = {"base_url": "http://localhost", "headers": {"authorization": "Bearer secret"}}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), **given) as client:
+            waiting = [asyncio.create_task(client.get("/api/slow")) for _ in range(REQUEST_LIMIT)]
+            while guarded.running < REQUEST_LIMIT:
+                await asyncio.sleep(0)
+            refused = await client.get("/api/slow")
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "1"
+            assert "too many requests" in refused.json()["error"]
+            gate.set()
+            assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {200}
+            assert (await client.get("/api/slow")).status_code == 200
+
+    run_async(check())
+
+
+def test_a_file_that_the_browser_has_is_not_sent_again(served: Served) -> None:
+    with served.client() as client:
+        for path in ("/static/main.js", "/static/report.css", "/static/report.js"):
+            first = client.get(path)
+            assert first.status_code == 200
+            again = client.get(path, headers={"if-none-match": first.headers["etag"]})
+            assert (again.status_code, again.content) == (304, b"")
+            assert client.get(path, headers={"if-none-match": '"other"'}).content == first.content
+
+
 def test_every_answer_has_the_security_headers(served: Served) -> None:
     with served.client() as client:
         for answer in (client.get("/design"), client.get("/api/none"), httpx.get(served.base)):
@@ -159,3 +202,32 @@ def has_ipv6() -> bool:
 def test_names_of_hosts_have_the_port() -> None:
     assert {"192.0.2.1:9", "localhost:9", "[::1]:9"} <= hosts_of(["192.0.2.1"], 9)
     assert "lab.example" in hosts_of(["Lab.Example"], 80)
+
+
+def test_the_command_prints_a_link_opens_the_browser_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > "{opened}.new" && mv "{opened}.new" "{opened}"\n')
+    browser.chmod(0o700)
+    command = [sys.executable, "-m", "attnlab", "serve", str(tmp_path / "runs"), "--port", "0", "--browser"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "BROWSER": f"{browser} %s"}, process_group=0
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+\?token=(\S+)", process.stdout.readline())
+            assert found is not None
+            assert httpx.get(found[0], follow_redirects=True, timeout=60).status_code == 200
+            while not opened.exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            address = opened.read_text().strip()
+            file = Path(address.removeprefix("file://"))
+            assert found[1] not in address  # other users can see the arguments of a command
+            assert found[0] in file.read_text()
+            assert file.parent.stat().st_mode & 0o077 == 0
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) in (0, 130)
+            assert not file.exists()
+        finally:
+            process.kill()

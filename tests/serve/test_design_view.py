@@ -7,6 +7,7 @@ import tomllib
 from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlparse
+from xml.etree import ElementTree
 
 import pytest
 from serving import Served
@@ -294,6 +295,40 @@ def test_a_sheet_comes_from_a_file_or_is_pasted(page: Any, served: Served) -> No
     page.get_by_label("answer to <b>").fill("3")
     page.get_by_role("button", name="Mark the answers").click()
     page.get_by_text("1 of 1 point;").wait_for(timeout=_SLOW)
+
+
+def test_a_pasted_sheet_is_in_the_link(page: Any, served: Served) -> None:
+    _open(page, served, "/design?tab=sheet")
+    page.get_by_text("Paste a sheet").click()
+    text = '[[task]]\nname = "größe"\nask = "select"\nindex = 1\nkeys = [[1, 0], [0, 1]]\nvalues = [[1, 0], [0, 1]]\n'
+    page.get_by_label("text of the sheet").fill(text)
+    page.get_by_role("button", name="Load the text").click()
+    page.get_by_label("answer to größe").wait_for(timeout=_SLOW)
+    page.wait_for_url(re.compile("toml="))
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    page.get_by_label("answer to größe").fill("[0, 20]")
+    page.get_by_role("button", name="Mark the answers").click()
+    page.get_by_text("1 of 1 point;").wait_for(timeout=_SLOW)
+    page.goto(served.base + "/design?tab=sheet&toml=damaged")
+    page.get_by_text("The sheet in the link is damaged").wait_for(timeout=_SLOW)
+
+
+def test_planes_and_noise_are_exported(page: Any, served: Served) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    _open(page, served, "/design?tab=noise")
+    page.get_by_text("of 400 failed").first.wait_for(timeout=_SLOW)
+    for title in ("Keys and query", "Values and output", "Noise, one head"):
+        group = page.get_by_role("group", name=f"Export: {title}", exact=True)
+        with page.expect_download() as download:
+            group.get_by_role("button", name="SVG").click()
+        drawn = download.value.path().read_text(encoding="utf-8")
+        assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
+        assert "class=" not in drawn  # it has its style in itself
+        with page.expect_download() as download:
+            group.get_by_role("button", name="PNG").click()
+        assert download.value.path().read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_empty_sheet_is_refused_in_one_line(page: Any, served: Served) -> None:

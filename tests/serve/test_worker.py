@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from serving import run_async
@@ -87,6 +90,42 @@ def test_a_cancelled_task_ends_its_process() -> None:
             await asyncio.sleep(0.05)
         assert not is_running(first)
         worker.close()
+
+    run_async(check())
+
+
+def count_slowly() -> Iterator[int]:
+    for number in range(10_000):
+        time.sleep(0.01)
+        yield number
+
+
+def test_a_task_that_yields_stops_when_it_is_cancelled_and_its_process_stays() -> None:
+    async def check() -> None:
+        worker = Worker()
+        first = await worker.run(identity)
+        values = worker.stream(count_slowly)
+        assert await anext(values) == 0
+        await values.aclose()
+        assert await worker.run(identity) == first
+        assert await worker.run(double, 3) == 6
+        worker.close()
+
+    run_async(check())
+
+
+def leave_a_file() -> str:
+    folder = tempfile.mkdtemp()
+    return subprocess.run(["mktemp", "-d"], check=True, capture_output=True, text=True).stdout.strip() + "|" + folder
+
+
+def test_temporary_files_of_a_process_and_its_children_are_deleted_with_it() -> None:
+    async def check() -> None:
+        worker = Worker()
+        left = [Path(one) for one in (await worker.run(leave_a_file)).split("|")]
+        assert all(one.is_dir() for one in left)
+        worker.close()
+        assert not any(one.exists() for one in left)
 
     run_async(check())
 

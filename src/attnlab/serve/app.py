@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from attnlab import __version__
+from attnlab.folders import digest
 from attnlab.report.html import script, style
 from attnlab.serve import ask, design, mechanisms, runs, start
 from attnlab.serve.lab import PROBLEMS, Lab, NotFound, Options, install_errors
@@ -18,6 +19,8 @@ from attnlab.serve.lab import PROBLEMS, Lab, NotFound, Options, install_errors
 VIEWS = ("design", "ask", "runs", "mechanisms", "start")
 _STATIC = resources.files("attnlab.serve").joinpath("static")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
+# The script and style of reports, which those of the page are based on; the script as a module.
+_SHARED = {"report.js": lambda: script() + "export { enhancements };\n", "report.css": style}
 _page = APIRouter(include_in_schema=False)
 
 
@@ -62,25 +65,17 @@ async def page(view: str = "design", rest: str = "") -> HTMLResponse:
     return HTMLResponse(_read("index.html"))
 
 
-@_page.get("/static/report.js")
-async def report_script() -> Response:
-    """The script of reports as a module."""
-    return Response(script() + "export { enhancements };\n", media_type=_TYPES["js"])
-
-
-@_page.get("/static/report.css")
-async def report_style() -> Response:
-    """The style of reports, which that of the page is based on."""
-    return Response(style(), media_type=_TYPES["css"])
-
-
 @_page.get("/static/{path:path}")
-async def static(path: str) -> Response:
-    """A file of the page."""
+async def static(path: str, request: Request) -> Response:
+    """A file of the page, or that the browser has it already."""
     kind = _TYPES.get(path.rpartition(".")[2])
     if kind is None:
         raise NotFound(f"there is no file {path!r}")
-    return Response(_read(path), media_type=kind, headers={"cache-control": "no-cache"})
+    text = _SHARED[path]() if path in _SHARED else _read(path)
+    headers = {"cache-control": "no-cache", "etag": f'"{digest(text.encode())[:16]}"'}
+    if request.headers.get("if-none-match") == headers["etag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(text, media_type=kind, headers=headers)
 
 
 def _read(path: str) -> str:

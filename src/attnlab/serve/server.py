@@ -6,9 +6,12 @@ import ipaddress
 import secrets
 import socket
 import sys
+import tempfile
 import webbrowser
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from html import escape
+from pathlib import Path
 
 import uvicorn
 
@@ -76,7 +79,16 @@ def run(options: Options, host: str, port: int, say: Callable[..., None], *, bro
         )
     say("Ctrl-C ends it")
     sys.stdout.flush()  # whoever reads it from a pipe needs the link now
-    if browser:
-        bound.listen()  # so that the browser waits for the server instead of failing
-        webbrowser.open(links[0])
-    server.run(sockets=[bound])
+    bound.listen()  # so that a browser waits for the server instead of failing
+    with _opened(links[0]) if browser else nullcontext():
+        server.run(sockets=[bound])
+
+
+@contextmanager
+def _opened(link: str) -> Iterator[None]:
+    """Open a link in the browser through a private file, since other users can see the arguments of a command."""
+    with tempfile.TemporaryDirectory(prefix="attnlab-link-") as folder:
+        file = Path(folder) / "attnlab.html"
+        file.write_text(f'<meta http-equiv="refresh" content="0; url={escape(link)}">', encoding="utf-8")
+        webbrowser.open(file.as_uri())
+        yield

@@ -1,8 +1,9 @@
 """Processes that compute for the server, so that its event loop never waits.
 
 A worker runs one task at a time, a module-level function that returns a value or yields several. What tasks keep in their
-modules, such as a loaded model, stays there for the next one. A task that is cancelled or takes too long is ended with its
-process; the next task gets a new one.
+modules, such as a loaded model, stays there for the next one. A task that is cancelled is asked to stop: one that yields
+does so after its next value, and its process stays. A task that does not stop soon, or takes too long, is ended with its
+process; the next task gets a new one. The temporary files of a process are deleted with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import importlib
 import inspect
 import multiprocessing
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -23,7 +26,9 @@ from attnlab.errors import AttnlabError
 from attnlab.machine import end_with_parent
 from attnlab.terminal import unexpected
 
-_Started = tuple[BaseProcess, Connection]
+_Started = tuple[BaseProcess, Connection, str]  # the last is its folder for temporary files
+_Put = Callable[[tuple[str, Any]], None]
+_GRACE = 2.0  # seconds for a cancelled task to stop
 _ENDED = "the computation ended unexpectedly, perhaps for lack of memory: try again with less"
 
 
@@ -74,20 +79,20 @@ class Worker:
     def _leave(self, _: asyncio.Task[None]) -> None:
         self._waiting -= 1
 
-    async def _compute(
-        self, task: Callable[..., Any], arguments: Sequence[Any], timeout: float, put: Callable[[tuple[str, Any]], None]
-    ) -> None:
+    async def _compute(self, task: Callable[..., Any], arguments: Sequence[Any], timeout: float, put: _Put) -> None:
         """Have the process run a task, and put its messages; the last is not an item."""
         async with self._turn:
-            finished = False
+            connection, finished = None, False
             try:
                 async with asyncio.timeout(timeout):
-                    connection = await self._start()
-                    await asyncio.to_thread(connection.send, (task, arguments))
-                    while not finished:
-                        kind, value = await _receive(connection)
-                        finished = kind != "item"
-                        put((kind, value))
+                    started = await self._start()
+                    await asyncio.to_thread(started.send, (task, arguments))
+                    connection = started
+                    await _relay(connection, put)
+                    finished = True
+            except asyncio.CancelledError:
+                finished = connection is not None and await _stop(connection)
+                raise
             except TimeoutError:
                 put(("error", TimeLimit(f"this took longer than {timeout:g} seconds, and was ended")))
             except (EOFError, OSError):
@@ -102,6 +107,7 @@ class Worker:
     async def _start(self) -> Connection:
         """The connection to the process; a start goes on if the task that needs it is cancelled, for the next one."""
         if self._started is None or not self._started[0].is_alive():
+            self.close()
             # In a thread of the event loop's pool, which lasts: Linux ends the process with the thread that started it.
             self._starting = self._starting or asyncio.ensure_future(asyncio.to_thread(_start))
             try:
@@ -121,17 +127,38 @@ class Worker:
 def _start() -> _Started:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    folder = tempfile.mkdtemp(prefix="attnlab-worker-")
+    process = context.Process(target=_work, args=(theirs, folder), daemon=True)
     process.start()
     theirs.close()
-    return process, ours
+    return process, ours, folder
 
 
-def _end(process: BaseProcess, connection: Connection) -> None:
+def _end(process: BaseProcess, connection: Connection, folder: str) -> None:
     """End a process; the connection is closed last, because a thread may still write to it."""
     process.kill()
     process.join(5)
     connection.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _relay(connection: Connection, put: _Put) -> None:
+    """Put the messages of a task until the last."""
+    kind = "item"
+    while kind == "item":
+        kind, value = await _receive(connection)
+        put((kind, value))
+
+
+async def _stop(connection: Connection) -> bool:
+    """Ask a task to stop; whether it did so soon."""
+    try:
+        connection.send(None)
+        async with asyncio.timeout(_GRACE):
+            await _relay(connection, lambda _: None)
+    except (TimeoutError, EOFError, OSError):
+        return False
+    return True
 
 
 async def _receive(connection: Connection) -> tuple[str, Any]:
@@ -153,13 +180,17 @@ def import_all(*names: str) -> None:
         importlib.import_module(name)
 
 
-def _work(connection: Connection) -> None:
-    """Run tasks until the server ends."""
+def _work(connection: Connection, folder: str) -> None:
+    """Run tasks until the server ends; temporary files, also those of child processes, go to a folder of their own."""
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
     end_with_parent(signal.SIGKILL)
     with suppress(EOFError, KeyboardInterrupt):
         while True:
-            task, arguments = connection.recv()
+            asked = connection.recv()
+            if asked is None:  # a task was asked to stop when it had just ended
+                continue
+            task, arguments = asked
             try:
                 value = task(*arguments)
                 if inspect.isgenerator(value):
@@ -173,9 +204,11 @@ def _work(connection: Connection) -> None:
 
 
 def _drain(values: Any, connection: Connection) -> Any:
-    """Send what a task yields; return what it returns."""
-    while True:
+    """Send what a task yields until it ends or is asked to stop; return what it returns."""
+    while not connection.poll():
         try:
             connection.send(("item", next(values)))
         except StopIteration as end:
             return end.value
+    values.close()
+    return None

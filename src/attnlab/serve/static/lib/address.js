@@ -12,3 +12,19 @@ export const writeState = (state) => {
   const query = new URLSearchParams(kept.map(([name, value]) => [name, String(value)])).toString();
   history.replaceState(null, "", location.pathname + (query ? `?${query}` : ""));
 };
+
+/** @param {Uint8Array} bytes @param {CompressionStream | DecompressionStream} through */
+const piped = async (bytes, through) =>
+  new Uint8Array(await new Response(new Blob([/** @type {BlobPart} */ (bytes)]).stream().pipeThrough(through)).arrayBuffer());
+
+/** A text as compressed letters and digits for the address. @param {string} text */
+export const pack = async (text) => {
+  const bytes = await piped(new TextEncoder().encode(text), new CompressionStream("deflate-raw"));
+  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join("")).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+};
+
+/** The text that was packed; rejects what is damaged. @param {string} packed */
+export const unpack = async (packed) => {
+  const bytes = Uint8Array.from(atob(packed.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
+  return new TextDecoder().decode(await piped(bytes, new DecompressionStream("deflate-raw")));
+};

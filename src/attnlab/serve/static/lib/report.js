@@ -98,6 +98,13 @@ const fileName = (title) => title.toLowerCase().replace(/[^a-z0-9]+/g, "-").repl
 const buttons = (label, choices) =>
   h("div", { class: "export", role: "group", "aria-label": label }, choices.map(([name, act]) => h("button", { type: "button", onclick: act }, name)));
 
+/** Buttons that save a chart. @param {SVGSVGElement} chart @param {string} title */
+export const chartExports = (chart, title) =>
+  buttons(`Export: ${title}`, [
+    ["SVG", () => save(new Blob([standalone(chart)], { type: "image/svg+xml" }), `${fileName(title)}.svg`)],
+    ["PNG", async () => save(await asPng(chart), `${fileName(title)}.png`)],
+  ]);
+
 /**
  * Adds buttons that export every chart and table below an element.
  * @param {Element} root
@@ -107,10 +114,7 @@ export const addExports = (root) => {
     const chart = figure.querySelector("svg.chart");
     if (!(chart instanceof SVGSVGElement)) return;
     const title = figure.querySelector("figcaption")?.textContent ?? "chart";
-    figure.append(buttons(`Export: ${title}`, [
-      ["SVG", () => save(new Blob([standalone(chart)], { type: "image/svg+xml" }), `${fileName(title)}.svg`)],
-      ["PNG", async () => save(await asPng(chart), `${fileName(title)}.png`)],
-    ]));
+    figure.append(chartExports(chart, title));
   });
   root.querySelectorAll("table").forEach((table) => {
     if (table.closest(".no-export")) return;

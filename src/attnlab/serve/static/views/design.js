@@ -2,6 +2,7 @@
 import { readState, writeState } from "../lib/address.js";
 import { copyButton } from "../lib/command.js";
 import { h } from "../lib/dom.js";
+import { chartExports } from "../lib/report.js";
 import { shown } from "./design/format.js";
 import { Noise } from "./design/noise.js";
 import { Numbers } from "./design/numbers.js";
@@ -113,6 +114,7 @@ export const mount = (root) => {
   const sheet = new Sheet(playground, state, saveSoon);
   playground.side.append(solver.element);
   playground.element.append(solver.answer);
+  for (const { plane } of [playground.keys, playground.values]) plane.element.append(chartExports(plane.svg, plane.title));
 
   const explain = h("p", { class: "explain" });
   const note = h("p", { class: "preset-note" });

@@ -2,6 +2,7 @@
 import { ApiError, post } from "../../lib/api.js";
 import { commandLine } from "../../lib/command.js";
 import { h, percent, svg } from "../../lib/dom.js";
+import { chartExports } from "../../lib/report.js";
 import { withSubscripts } from "./format.js";
 
 /**
@@ -38,22 +39,23 @@ class Chart {
     this.now = svg("circle", { class: "now", r: 5, cy: HIGH - 8, cx: -20 });
     this.said = h("dd"); // of the samples so far
     const label = `Weight on v₀, ${design.name}: closed form with mean ${design.closed_form.mean.toFixed(3)} and standard deviation ${design.closed_form.sd.toFixed(3)}`;
+    const chart = svg(
+      "svg",
+      { viewBox: `0 0 ${WIDE} ${HIGH + 22}`, role: "img", "aria-label": label },
+      svg("rect", { class: "fails", x: across(0), width: across(found.low) - across(0), y: 0, height: HIGH }),
+      svg("rect", { class: "fails", x: across(found.high), width: across(1) - across(found.high), y: 0, height: HIGH }),
+      ...this.bars,
+      svg("polyline", { class: "law", points: [`${across(0)},${HIGH}`, ...outline, `${across(1)},${HIGH}`].join(" ") }),
+      svg("line", { class: "axis", x1: 0, x2: WIDE, y1: HIGH, y2: HIGH }),
+      this.now,
+      ...[0, 0.5, 1].map((x, i) => svg("text", { x: across(x), y: HIGH + 16, "text-anchor": ["start", "middle", "end"][i] }, ["0", "0.5", "1"][i])),
+      svg("text", { x: across(0.25), y: HIGH + 16, "text-anchor": "middle" }, "weight on v₀"),
+    );
     this.element = h(
       "figure",
       { class: "noise-chart" },
       h("figcaption", {}, design.name, h("span", { class: "note" }, note)),
-      svg(
-        "svg",
-        { viewBox: `0 0 ${WIDE} ${HIGH + 22}`, role: "img", "aria-label": label },
-        svg("rect", { class: "fails", x: across(0), width: across(found.low) - across(0), y: 0, height: HIGH }),
-        svg("rect", { class: "fails", x: across(found.high), width: across(1) - across(found.high), y: 0, height: HIGH }),
-        ...this.bars,
-        svg("polyline", { class: "law", points: [`${across(0)},${HIGH}`, ...outline, `${across(1)},${HIGH}`].join(" ") }),
-        svg("line", { class: "axis", x1: 0, x2: WIDE, y1: HIGH, y2: HIGH }),
-        this.now,
-        ...[0, 0.5, 1].map((x, i) => svg("text", { x: across(x), y: HIGH + 16, "text-anchor": ["start", "middle", "end"][i] }, ["0", "0.5", "1"][i])),
-        svg("text", { x: across(0.25), y: HIGH + 16, "text-anchor": "middle" }, "weight on v₀"),
-      ),
+      chart,
       h(
         "dl",
         { class: "readings" },
@@ -61,6 +63,7 @@ class Chart {
         h("dt", {}, "samples"), this.said,
         h("dt", {}, "sd"), h("dd", {}, design.closed_form.sd.toFixed(3)),
       ),
+      chartExports(chart, `Noise, ${design.name}`),
     );
     this.tell(0);
   }

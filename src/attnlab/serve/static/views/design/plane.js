@@ -29,6 +29,7 @@ export class Plane {
    * @param {Moves} moves
    */
   constructor(title, label, moves) {
+    this.title = title;
     this.moves = moves;
     this.range = 1;
     this.flat = false; // one dimension: points move along the horizontal axis only

@@ -1,5 +1,6 @@
 // Sheets of tasks: load one, answer it with the query of the planes or by typing, and get the marks.
 import { ApiError, get, post } from "../../lib/api.js";
+import { pack, unpack } from "../../lib/address.js";
 import { h } from "../../lib/dom.js";
 import { save } from "../../lib/report.js";
 import { shown } from "./format.js";
@@ -21,6 +22,9 @@ import { answersToml, center, queryOf, shortNumber } from "./state.js";
  * @property {string} hint
  */
 /** @typedef {{ passed: boolean, answered: boolean, name: string, earned: number, points: number, message: string }} Mark */
+
+const LONGEST = 100_000; // characters of a sheet
+const LONGEST_LINK = 8000; // characters of a packed sheet: servers and mail programs cut longer addresses
 
 /** @param {number} points */
 const pointsOf = (points) => `${shown(points)} point${points === 1 ? "" : "s"}`;
@@ -97,7 +101,8 @@ export class Sheet {
   constructor(playground, state, changed) {
     this.playground = playground;
     this.changed = changed;
-    this.name = state.sheet ?? "";
+    this.name = state.sheet ?? ""; // of an example
+    this.packed = state.toml ?? ""; // a sheet that is no example, for the address
     this.text = "";
     this.running = new AbortController();
     /** @type {Card[]} */
@@ -139,7 +144,7 @@ export class Sheet {
   }
 
   get state() {
-    return { sheet: this.name, task: this.name && this.taskName };
+    return { sheet: this.name, toml: this.packed, task: this.taskName };
   }
 
   /** Shows the examples, and the one that the address names; called when the panel is first opened. */
@@ -148,10 +153,9 @@ export class Sheet {
     await this.#tried("Loading …", async (signal) => {
       this.examples = await get("design/sheets", signal);
       this.choice.append(...this.examples.map(({ name, title }) => h("option", { value: name }, title)));
-      const named = this.examples.find(({ name }) => name === this.name);
-      if (!named) return;
       const wanted = this.taskName;
-      await this.#example(named.name);
+      if (this.packed) await this.#fromLink();
+      else await this.#example(this.name);
       const card = this.cards.find(({ task }) => task.name === wanted);
       if (card?.task.keys) this.#follow(card);
     });
@@ -165,11 +169,22 @@ export class Sheet {
     await this.#load(example.text, name);
   }
 
+  async #fromLink() {
+    try {
+      this.pasted.value = await unpack(this.packed);
+    } catch {
+      this.packed = "";
+      this.problem.textContent = "The sheet in the link is damaged: ask for the link again.";
+      return;
+    }
+    await this.#load(this.pasted.value, "");
+  }
+
   async #fromFile() {
     const file = this.file.files?.[0];
     if (!file) return;
-    if (file.size > 100_000) {
-      this.problem.textContent = "The file is longer than 100,000 characters: is it a sheet?";
+    if (file.size > LONGEST) {
+      this.problem.textContent = `The file is longer than ${LONGEST.toLocaleString("en")} characters: is it a sheet?`;
       return;
     }
     await this.#load(await file.text(), "");
@@ -183,14 +198,16 @@ export class Sheet {
     }
     await this.#tried("Reading the sheet …", async (signal) => {
       const read = await post("design/sheet", { text }, signal);
+      const packed = name ? "" : await pack(text);
       this.text = text;
       this.name = name;
+      this.packed = packed.length > LONGEST_LINK ? "" : packed;
       if (!name) this.choice.value = "";
       this.cards = read.tasks.map((/** @type {SheetTask} */ task, /** @type {number} */ i) => new Card(task, this.playground, i + 1, (card) => this.#follow(card, true)));
       this.#unfollow();
       this.list.replaceChildren(...this.cards.map((card) => card.element));
       this.list.setAttribute("aria-label", read.title);
-      this.total.textContent = `${read.title}: ${pointsOf(read.points)} in all.`;
+      this.total.textContent = `${read.title}: ${pointsOf(read.points)} in all.${packed && !this.packed ? " The sheet is too long for a link: send its file too." : ""}`;
       this.form.hidden = false;
       this.changed();
     });
