@@ -1,14 +1,16 @@
 """The claims of the course reports beside what attnlab finds, as docs/course.md.
 
-    ATTNLAB_DATA=path/to/data python benchmarks/course.py RUNS > docs/course.md
+    ATTNLAB_DATA=path/to/data python benchmarks/course.py RUNS
 
-RUNS is a folder with finished studies, by the names that STUDIES gives them; claims of missing ones are "not run". Part A,
-parameters and the figures of the corpora are computed here.
+RUNS is a folder with finished studies, by the names that STUDIES gives them. Their rows are kept in docs/course.json, so that
+studies can be added and repeated one at a time; claims of studies that were never run are "not run". Part A, parameters and
+the figures of the corpora are computed here.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import re
@@ -17,7 +19,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +46,9 @@ Better = Literal["higher", "lower", "neither"]
 Result = Mapping[str, Any]
 Part = Callable[[Result], Iterable["Row"]]
 
-SHEETS = Path(__file__).parents[1] / "examples/sheets"
+ROOT = Path(__file__).parents[1]
+SHEETS = ROOT / "examples/sheets"
+PAGE, STORE = ROOT / "docs/course.md", ROOT / "docs/course.json"
 ABSENT = "not run for this table; see [results.md](results.md)"
 RARELY = 0.05  # share of noisy samples in which a statement about them may fail
 MOSTLY = 0.9  # what "almost always" means
@@ -90,6 +94,16 @@ STUDIES = {
         "E",
         f"{_REVIEWS} --test test.tsv --search --trials 12 --epochs 4",
         "a search on validation; one test accuracy: 93.2 to 94.8 % (RoBERTa-base)",
+    ),
+    "own-curve": (
+        "E",
+        "attnlab classify train.tsv dev.tsv --labels 1=positive,0=negative --model RUNS/encoder --epochs 10",
+        "(the same with an encoder that attnlab pretrained)",
+    ),
+    "bag": (
+        "E",
+        "attnlab classify train.tsv dev.tsv --labels 1=positive,0=negative --model bag-of-words",
+        "(bag of words)",
     ),
 }
 
@@ -282,15 +296,53 @@ def read(runs: Path, name: str) -> Result | None:
     return None
 
 
-def rows_of(runs: Path, name: str, part: Part) -> Iterator[Row]:
-    """The rows of a study; its claims alone if it is missing."""
-    code, command, said = STUDIES[name]
-    command += f" --out RUNS/{name}"
-    result = read(runs, name)
-    if result is None:
-        yield Row(code, said, ABSENT, "not run", command)
-    else:
-        yield from part({"command": command, **result})
+@dataclass(frozen=True)
+class Kept:
+    """The rows of a study, the seconds that it took, and those that it would take if nothing had been cut."""
+
+    rows: tuple[Row, ...]
+    seconds: float | None = None
+    whole: float | None = None
+
+
+Store = dict[str, Kept]
+
+
+def read_store() -> Store:
+    """The studies of earlier calls."""
+    if not STORE.exists():
+        return {}
+    stored = json.loads(STORE.read_text(encoding="utf-8"))
+    return {name: Kept(tuple(Row(*row) for row in one.pop("rows")), **one) for name, one in stored.items()}
+
+
+def write_store(kept: Store) -> None:
+    """Keep the studies for later calls."""
+    plain = {
+        name: {**asdict(one), "rows": [list(asdict(row).values()) for row in one.rows]} for name, one in kept.items()
+    }
+    STORE.write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def found_in(runs: Path) -> Store:
+    """The finished studies in a folder."""
+    kept = {}
+    for name, part in PARTS_OF.items():
+        if result := read(runs, name):
+            rows = part({"command": _command(name), **result})
+            kept[name] = Kept(tuple(rows), result.get("seconds"), uncut_seconds(result))
+    return kept
+
+
+def _command(name: str) -> str:
+    return f"{STUDIES[name][1]} --out RUNS/{name}"
+
+
+def rows_of(kept: Store, *names: str) -> Iterator[Row]:
+    """The rows of some studies; the claims alone of those that are missing."""
+    for name in names:
+        code, _, said = STUDIES[name]
+        yield from kept[name].rows if name in kept else [Row(code, said, ABSENT, "not run", _command(name))]
 
 
 def exact(code: str, command: str, numbers: Iterable[tuple[str, float, float]]) -> Iterator[Row]:
@@ -302,7 +354,7 @@ def exact(code: str, command: str, numbers: Iterable[tuple[str, float, float]]) 
 # B: recall
 
 
-def recall_rows(runs: Path, data: Path) -> Iterator[Row]:
+def recall_rows(kept: Store, data: Path) -> Iterator[Row]:
     """Parameters, the corpus and the sentence of the exam, computed here; then accuracies."""
     for code, preset, reported in (("B1", "mingpt", 3_323_392), ("B6", "mingpt-perceiver", 3_339_776)):
         total = sum(count_parameters(meta_model(resolve(preset).model)).values())
@@ -315,7 +367,7 @@ def recall_rows(runs: Path, data: Path) -> Iterator[Row]:
     exam = tuple(Question("", "yes" if at < 115 else "no") for at in range(500))
     sentence, wanted = Examination(exam, ("yes",) * 500).sentence(), "Correct: 115 out of 500: 23.0%"
     yield Row("B7", f"prints {wanted!r}", repr(sentence), claim(sentence.startswith(wanted)), "attnlab score EXAM FILE")
-    yield from rows_of(runs, "reports", reported_recall)
+    yield from rows_of(kept, "reports")
 
 
 def reported_recall(result: Result) -> Iterator[Row]:
@@ -353,13 +405,6 @@ def commonest(row: Result) -> str:
 
 
 # C: efficient attention
-
-
-def efficient_rows(runs: Path) -> Iterator[Row]:
-    """Errors, reach, and what mechanisms remember."""
-    for name, part in (("linformer-error", low_rank), ("reach", reach), ("performer-error", features)):
-        yield from rows_of(runs, name, part)
-    yield from rows_of(runs, "efficient", remembered)
 
 
 def low_rank(result: Result) -> Iterator[Row]:
@@ -445,7 +490,7 @@ def remembered(result: Result) -> Iterator[Row]:
 # D: word-level models
 
 
-def words_rows(runs: Path, data: Path) -> Iterator[Row]:
+def words_rows(kept: Store, data: Path) -> Iterator[Row]:
     """The corpus and the parameters, computed here; then comparisons."""
     if (text := data / "news/train.tokens").exists():
         seen = preview(resolve("nano-words"), str(text), None, 0)
@@ -458,9 +503,7 @@ def words_rows(runs: Path, data: Path) -> Iterator[Row]:
     size = sum(parts.values()) - parts["head"]
     verdict = judge([1.41], round(size / 1e6, 2))
     yield Row("D", "parameters without the head: 1.41 M", count(size), verdict, "attnlab params nano-words")
-    yield from rows_of(runs, "additive-vs-dot", lambda result: published("D1", "additive", result))
-    yield from rows_of(runs, "shared-projections", shared)
-    yield from rows_of(runs, "masking", lambda result: published("D3", "zero_mask", result))
+    yield from rows_of(kept, "additive-vs-dot", "shared-projections", "masking")
 
 
 def further_run(each: Sequence[float], kind: str) -> tuple[float, float | None, float | None]:
@@ -538,33 +581,44 @@ def shared(result: Result) -> Iterator[Row]:
 # E: Hugging Face
 
 
-def sentiment_rows(runs: Path, data: Path) -> Iterator[Row]:
+def sentiment_rows(kept: Store, data: Path) -> Iterator[Row]:
     """The tables, read here; then fine-tuning."""
     if (tables := data / "sentiment").exists():
         table = read_tables(str(tables / "train.tsv"), str(tables / "dev.tsv"), None, None, {})
         numbers = [("training sentences", 6_920, len(table.train.rows)), ("for validation", 872, len(table.dev.rows))]
         yield from exact("E", "attnlab classify train.tsv dev.tsv --model minilm --explain-batch", numbers)
-    parts: dict[str, Part] = {"curve": curve, "optimizers": optimizers, "search": search}
-    for name, part in parts.items():
-        yield from rows_of(runs, name, part)
-    if words := read(runs, "bag"):
-        found = f"validation: {share(words['dev'])}"
-        yield Row("E", "(bag of words)", found, "not comparable", words["command"])
+    yield from rows_of(kept, "curve", "optimizers", "search", "own-curve", "bag")
 
 
-def curve(result: Result) -> Iterator[Row]:
-    """Ten epochs, and the trap."""
-    first, *_, last = epochs = result["epochs"]
+def ten_epochs(result: Result) -> str:
+    """The first and the last accuracy, and the best epoch."""
+    first, *_, last = result["epochs"]
     found = ", ".join(
         f"{words} {percent(first[key])} to {percent(last[key])}"
         for words, key in (("training", "train_accuracy"), ("validation", "dev_accuracy"))
     )
     texts = result["data"]["train"]["texts"]
-    found = f"{texts:,} sentences: {found}; best epoch {result['best_epoch']}, {share(result['dev'])}"
-    yield Row("E", "curves over 10 epochs, the best epoch", found, done(len(epochs) == 10), result["command"])
+    return f"{texts:,} sentences: {found}; best epoch {result['best_epoch']}, {share(result['dev'])}"
+
+
+def curve(result: Result) -> Iterator[Row]:
+    """Ten epochs, and the trap."""
+    verdict = done(len(result["epochs"]) == 10)
+    yield Row("E", "curves over 10 epochs, the best epoch", ten_epochs(result), verdict, result["command"])
     shown = ", ".join(f"{len(texts)} {label}" for label, texts in result["examples"].items())
     found = f"that copy is not at hand; shown before training: {shown} sentences"
     yield Row("E", "one public copy has its labels reversed", found, "not run", result["command"])
+
+
+def own_curve(result: Result) -> Iterator[Row]:
+    """Ten epochs of an encoder that attnlab pretrained."""
+    yield Row("E", STUDIES["own-curve"][2], ten_epochs(result), "not comparable", result["command"])
+
+
+def bag(result: Result) -> Iterator[Row]:
+    """What words alone tell."""
+    found = f"{result['data']['train']['texts']:,} sentences, validation: {share(result['dev'])}"
+    yield Row("E", STUDIES["bag"][2], found, "not comparable", result["command"])
 
 
 def optimizers(result: Result) -> Iterator[Row]:
@@ -587,11 +641,38 @@ def search(result: Result) -> Iterator[Row]:
     yield Row("E", said, f"MiniLM: {share(test)}", verdict, result["command"])
 
 
+PARTS_OF: dict[str, Part] = {
+    "reports": reported_recall,
+    "linformer-error": low_rank,
+    "reach": reach,
+    "performer-error": features,
+    "efficient": remembered,
+    "additive-vs-dot": lambda result: published("D1", "additive", result),
+    "shared-projections": shared,
+    "masking": lambda result: published("D3", "zero_mask", result),
+    "curve": curve,
+    "optimizers": optimizers,
+    "search": search,
+    "own-curve": own_curve,
+    "bag": bag,
+}
+
+
+def uncut_seconds(result: Result) -> float | None:
+    """The time that a study would take at full length, in proportion to epochs or sentences; None if nothing was cut."""
+    if "full" in result:
+        longest = {row["model"]: row for row in result["rows"] if row["epochs"]}
+        return sum(one["seconds"] * result["full"] / one["epochs"] for one in longest.values())
+    if "train" in result.get("data", {}):
+        return result["seconds"] * 6_920 / result["data"]["train"]["texts"]
+    return None
+
+
 # The page
 
 INTRO = """Every claim of the five course reports beside what attnlab finds, with the command that shows it.
-`benchmarks/course.py` writes this page from finished studies, in the folder RUNS. A number *reproduces* the reports if they
-are equal, or if our 95 % interval meets theirs. It *exceeds* them if the whole interval is better, and otherwise
+`benchmarks/course.py` writes this page from finished studies, in the folder RUNS, and keeps their rows in course.json. A
+number *reproduces* the reports if they are equal, or if our 95 % interval meets theirs. It *exceeds* them if the whole interval is better, and otherwise
 *contradicts* them. A statement holds or not; a difference may also be *not shown*. Statements in brackets are not in the
 reports, and exceed them if they hold. *Not comparable*: trained for less time or on less than in the reports and not better,
 trained on other data, or without a number in the reports. Intervals of a single run are for new questions or texts, not for
@@ -625,28 +706,28 @@ TIMES = """Wall time as the studies recorded it, on two cores that other jobs ke
 Measurements without training (C1 to C3) are not recorded. The whole is extrapolated in proportion to epochs or sentences."""
 
 
-def times(runs: Path, design: float) -> Iterator[str]:
+TIMED = {
+    "B": ("reports",),
+    "C": ("efficient",),
+    "D": ("additive-vs-dot", "shared-projections", "masking"),
+    "E": ("curve", "optimizers", "search", "own-curve", "bag"),
+}
+
+
+def times(kept: Store, design: float) -> Iterator[str]:
     """The time to redo each report, and what the whole would take where it was cut."""
     yield f"| A | {duration(design)} | |"
-    groups = ("reports",), ("efficient", "prose-linformer"), ("additive-vs-dot", "shared-projections", "masking")
-    for code, names in zip("BCDE", (*groups, ("curve", "optimizers", "search", "bag")), strict=True):
-        found = {name: result for name in names if (result := read(runs, name))}
-        seconds, whole = sum(one["seconds"] for one in found.values()), ""
-        if code == "B" and found:
-            result = found["reports"]
-            longest = {row["model"]: row for row in result["rows"] if row["epochs"]}
-            all_epochs = sum(one["seconds"] * result["full"] / one["epochs"] for one in longest.values())
-            whole = f"{duration(all_epochs)} for {result['full']} epochs of both models"
-        if "curve" in found:
-            texts = found["curve"]["data"]["train"]["texts"]
-            whole = f"{duration(seconds * 6_920 / texts)} with all training sentences"
-        missing = [name for name in names if name not in found]
-        run = [f"{duration(seconds)} ({', '.join(found)})"] if found else []
+    for code, names in TIMED.items():
+        found = {name: kept[name].seconds or 0.0 for name in names if name in kept}
+        missing = [name for name in names if name not in kept]
+        run = [f"{duration(sum(found.values()))} ({', '.join(found)})"] if found else []
         run += [f"not run: {', '.join(missing)}"] if missing else []
+        cut = any(kept[name].whole for name in found)
+        whole = duration(sum(kept[name].whole or seconds for name, seconds in found.items())) if cut else ""
         yield f"| {code} | {'; '.join(run)} | {whole} |"
 
 
-def page(runs: Path, data: Path) -> Iterator[str]:
+def page(kept: Store, data: Path) -> Iterator[str]:
     """The lines of docs/course.md."""
 
     def prose(text: str) -> str:
@@ -655,25 +736,30 @@ def page(runs: Path, data: Path) -> Iterator[str]:
     began = time.perf_counter()
     design = design_rows()
     seconds = time.perf_counter() - began
-    parts = (design, recall_rows(runs, data), efficient_rows(runs), words_rows(runs, data), sentiment_rows(runs, data))
+    efficient = rows_of(kept, "linformer-error", "reach", "performer-error", "efficient")
+    parts = (design, recall_rows(kept, data), efficient, words_rows(kept, data), sentiment_rows(kept, data))
     yield f"# The course reports, redone\n\n{prose(INTRO)}"
-    yield "```bash\nATTNLAB_DATA=... python benchmarks/course.py RUNS > docs/course.md\n```"
+    yield "```bash\nATTNLAB_DATA=... python benchmarks/course.py RUNS\n```"
     for (title, text), rows in zip(PARTS.items(), parts, strict=True):
         yield f"\n## {title}\n{prose(text)}\n"
         yield "| code | what the reports say | attnlab | verdict | command |\n|---|---|---|---|---|"
         yield from (row.line() for row in rows)
     yield f"\n## Time to redo each report\n{prose(TIMES)}\n\n| report | time | the whole |\n|---|---|---|"
-    yield from times(runs, seconds)
+    yield from times(kept, seconds)
 
 
 def main() -> None:
-    """Print the page."""
+    """Add the studies in a folder to those that are kept, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, help="folder of finished studies")
     runs = parser.parse_args().runs
     if "ATTNLAB_DATA" not in os.environ:
         sys.exit("set ATTNLAB_DATA to the folder that holds birthplaces, news and sentiment")
-    print(*page(runs, Path(os.environ["ATTNLAB_DATA"])), sep="\n")
+    found = found_in(runs)
+    kept = {**read_store(), **found}
+    write_store(kept)
+    PAGE.write_text("\n".join(page(kept, Path(os.environ["ATTNLAB_DATA"]))) + "\n", encoding="utf-8")
+    print(f"{PAGE}: {len(found)} studies from {runs}, {len(kept) - len(found)} from earlier")
 
 
 if __name__ == "__main__":

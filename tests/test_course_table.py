@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,24 +89,35 @@ def test_the_page_has_part_a_as_it_is_computed(design: Any) -> None:
     assert [line for line in lines if line.startswith("| A") and line.count("|") > 4] == [row.line() for row in design]
 
 
-def test_missing_studies_and_data_are_not_run_and_have_no_number(course: Any, tmp_path: Path) -> None:
-    parts = (
-        course.recall_rows(tmp_path, NOWHERE),
-        course.efficient_rows(tmp_path),
-        course.words_rows(tmp_path, NOWHERE),
-        course.sentiment_rows(tmp_path, NOWHERE),
-    )
-    rows = [row for part in parts for row in part]
+def test_missing_studies_and_data_are_not_run_and_have_no_number(course: Any) -> None:
+    lines = [line for line in course.page({}, NOWHERE) if re.match(r"\| [B-E]\d?.* \| ", line)]
+    rows = [course.Row(*map(str.strip, line.strip("| ").split(" | "))) for line in lines if line.count(" | ") == 4]
     missing = [row for row in rows if row.verdict == "not run"]
     assert len(missing) == len(course.STUDIES)
     assert {row.found for row in missing} == {course.ABSENT}
     assert [row.code for row in rows if row.verdict == "reproduces"] == ["B1", "B6", "B7", "D"]  # computed without data
-    assert [line.split("|")[2].strip() for line in course.times(tmp_path, 1.0)][1] == "not run: reports"
+    assert [line.split("|")[2].strip() for line in course.times({}, 1.0)][1] == "not run: reports"
 
 
-def test_the_figures_of_the_corpora_are_those_of_the_reports(course: Any, tmp_path: Path, data_folder: Path) -> None:
-    rows = [*course.recall_rows(tmp_path, data_folder), *course.words_rows(tmp_path, data_folder)]
-    rows += course.sentiment_rows(tmp_path, data_folder)
+def test_the_page_has_the_rows_that_are_kept(course: Any) -> None:
+    lines = (ROOT / "docs/course.md").read_text(encoding="utf-8").splitlines()
+    kept = course.read_store()
+    for name, one in kept.items():
+        assert [row.line() for row in one.rows if row.line() not in lines] == [], name
+    assert set(course.times(kept, 1.0)) - set(lines) <= {"| A | 1.0 s | |"}
+
+
+def test_what_is_kept_comes_back_as_it_was(course: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = course.read_store()
+    monkeypatch.setattr(course, "STORE", tmp_path / "course.json")
+    assert course.read_store() == {}
+    course.write_store(kept)
+    assert course.read_store() == kept
+
+
+def test_the_figures_of_the_corpora_are_those_of_the_reports(course: Any, data_folder: Path) -> None:
+    rows = [*course.recall_rows({}, data_folder), *course.words_rows({}, data_folder)]
+    rows += course.sentiment_rows({}, data_folder)
     exact = [row for row in rows if row.verdict != "not run"]
     assert len(exact) == 14
     assert all(row.verdict == "reproduces" for row in exact)
@@ -118,20 +130,21 @@ def test_a_study_of_recall_becomes_rows(course: Any, tmp_path: Path) -> None:
     model = {"model": {"n_layer": 2, "n_embd": 16, "n_head": 2}}
     plan = Plan(corpus="people:60", facts="people:60:train", exam=str(exam), epochs=(2,), given=model)
     result = STUDY.begin(plan, tmp_path / "reports", Console(quiet=True))
-    rows = list(course.rows_of(tmp_path, "reports", course.reported_recall))
+    kept = course.found_in(tmp_path)
+    rows = list(course.rows_of(kept, "reports"))
     assert [row.code for row in rows] == ["B2", "B5", "B6", "B3", "B2", "B8"]
     assert {row.verdict for row in rows[:4]} == {"not comparable"}
     assert rows[1].said == "pretrained, 650 epochs: 18.8, 21.0, 23.0 %"
     assert rows[1].found.startswith("2 epochs: ")
     assert rows[0].command == result["command"]
-    assert "650 epochs" in list(course.times(tmp_path, 1.0))[1]
+    assert kept["reports"].whole > 10 * kept["reports"].seconds
 
 
 def test_errors_of_features_become_rows(course: Any, tmp_path: Path) -> None:
     source = approximation.random_source((0.5, 2.0), tokens=32, width=8)
     found = approximation.examine(registry.find("mechanism", "performer"), source, draws=3)
     write_folder(tmp_path / "performer-error", "approximation", found.files())
-    unstable, *differences = course.rows_of(tmp_path, "performer-error", course.features)
+    unstable, *differences = course.rows_of(course.found_in(tmp_path), "performer-error")
     assert unstable.verdict == "reproduces"
     assert len(differences) == 4
     assert {row.verdict for row in differences} <= {"reproduces", "not shown", "contradicts"}

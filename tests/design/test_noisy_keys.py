@@ -133,14 +133,14 @@ def test_the_table_says_when_the_closed_form_does_not_hold():
 
     tiny, text = shown(1e-10)
     assert max(one.distance for one in tiny.designs) < 4
-    assert "Simulation and closed form are at most" in text
+    assert "Simulation and closed form agree within" in text
     assert "alpha is too large" not in text
     rough, text = shown(0.1)
     assert max(one.distance for one in rough.designs) > 20
     assert "alpha is too large" in " ".join(text.split())
     assert rough.to_dict()["designs"][0]["standard_errors_apart"] > 20
     worst = max(rough.designs, key=lambda one: one.distance)
-    assert f"beyond the {number(worst.furthest[1])} that" in " ".join(text.split())
+    assert f"allowing for an error of {number(worst.furthest[1])} from" in " ".join(text.split())
 
 
 def test_what_a_share_leaves_out_is_a_share():

@@ -195,11 +195,12 @@ class Noise:
     def agreement(self) -> str:
         """Whether simulation and closed form agree, and how good the closed form is."""
         apart, allowed, words = max(design.furthest for design in self.designs)
-        holds = apart <= _FAR
+        second = f", allowing for an error of {number(allowed)} from terms of second order in alpha" if allowed else ""
+        if apart <= _FAR:
+            return f"Simulation and closed form agree within {apart:.1f} standard errors ({words}){second}."
         return (
-            f"Simulation and closed form are {'at most ' * holds}{apart:.{int(holds)}f} standard errors apart ({words}), "
-            f"beyond the {number(allowed)} that the closed form typically leaves out (noise alpha to second order)"
-            f"{'' if holds else ': alpha is too large for it'}."
+            f"Simulation and closed form differ by {apart:.0f} standard errors ({words}){second}: alpha is too large for "
+            "the closed form."
         )
 
     def __rich__(self) -> RenderableType:
