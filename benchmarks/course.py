@@ -672,11 +672,11 @@ def uncut_seconds(result: Result) -> float | None:
 
 INTRO = """Every claim of the five course reports beside what attnlab finds, with the command that shows it.
 `benchmarks/course.py` writes this page from finished studies, in the folder RUNS, and keeps their rows in course.json. A
-number *reproduces* the reports if they are equal, or if our 95 % interval meets theirs. It *exceeds* them if the whole interval is better, and otherwise
-*contradicts* them. A statement holds or not; a difference may also be *not shown*. Statements in brackets are not in the
-reports, and exceed them if they hold. *Not comparable*: trained for less time or on less than in the reports and not better,
-trained on other data, or without a number in the reports. Intervals of a single run are for new questions or texts, not for
-new seeds."""
+number *reproduces* the reports if they are equal, or if our 95 % interval meets theirs. It *exceeds* them if the whole
+interval is better, and otherwise *contradicts* them. A statement holds or not; a difference may also be *not shown*.
+Statements in brackets are not in the reports, and exceed them if they hold. *Not comparable*: trained for less time or on
+less than in the reports and not better, trained on other data, or without a number in the reports. Intervals of a single run
+are for new questions or texts, not for new seeds."""
 
 # What was cut, and how to read the rows.
 PARTS = {
