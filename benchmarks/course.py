@@ -676,7 +676,8 @@ number *reproduces* the reports if they are equal, or if our 95 % interval meets
 interval is better, and otherwise *contradicts* them. A statement holds or not; a difference may also be *not shown*.
 Statements in brackets are not in the reports, and exceed them if they hold. *Not comparable*: trained for less time or on
 less than in the reports and not better, trained on other data, or without a number in the reports. Intervals of a single run
-are for new questions or texts, not for new seeds."""
+are for new questions or texts, not for new seeds. Commands are shown as they were typed; names of files stand for those of
+the course."""
 
 # What was cut, and how to read the rows.
 PARTS = {
@@ -684,7 +685,8 @@ PARTS = {
 in A6 to A8 the root mean square error. `design noise` has C = 10 and ten keys, sheets their own. A statement about noise
 holds if it fails in at most 5 % of samples.""",
     "B. What does a small language model know?": """The answers of the course's exam are not available: some of the 2,000
-training questions are held out as the exam, and the models learn from the others. Fine-tuning alone has all its 75
+training questions are held out as the exam (shuffled by seed 0, the last 500: `split_questions` of
+benchmarks/birthplaces.py), and the models learn from the others. Fine-tuning alone has all its 75
 epochs. Pretraining is cut: the reports' schedule is compressed into fewer epochs. *Almost always*: at least 90 % of the
 answers. What attnlab's own recipe recalls: [results.md](results.md).""",
     "C. Efficient attention": """Errors of the output, over the size of that of exact attention. C1 reads a model that

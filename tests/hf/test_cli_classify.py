@@ -156,6 +156,7 @@ def test_a_saved_classifier_labels_texts(
         (("--model", "{done}", "--lr", "1"), "--predict trains nothing: leave --lr out"),
         (("--model", "{done}", "--out", "texts.txt"), "texts.txt exists already"),
         (("--model", "{done}", "--predict", "{train}"), "train.tsv:1: a tab; give the texts alone"),
+        (("--model", "{done}", "--predict", "blank.txt"), "blank.txt:2: a blank line has no label; remove it"),
     ],
 )
 def test_labelling_refuses_what_it_cannot_use(
@@ -170,6 +171,7 @@ def test_labelling_refuses_what_it_cannot_use(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("texts.txt").write_text("a lovely film\n")
+    Path("blank.txt").write_text("a lovely film\n\na dull film\n\n")
     given = [one.format(roberta=roberta, done=done, train=files / "train.tsv") for one in arguments]
     given += [] if "--predict" in given else ["--predict", "texts.txt"]
     assert call("classify", *given) == 2

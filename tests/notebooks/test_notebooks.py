@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 SHOWN = {  # what the page of a notebook must hold when it has run
     "classify": ("<iframe", "bag of words: ", "encoder: "),
     "compare": ("<iframe", "zero_mask"),
-    "design": ("solved", "impossible"),
+    "design": ("solved", "impossible", "The copying bound", "sufficient"),
     "mechanisms": ("zero_mask - declared", "FLOPs per token"),
-    "recall": ("<iframe", "fine-tuned alone - ", "final_loss"),
+    "recall": ("<iframe", "fine-tuned alone - ", "final_loss", "Induction"),
 }
 
 
@@ -39,3 +40,6 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
     page = str([cell.outputs for cell in notebook.cells if cell.cell_type == "code"])
     for words in SHOWN[name]:
         assert words in page
+    if name == "recall":
+        pretrained, alone = (float(share) for share in re.findall(r"out of \d+: ([\d.]+)%", page))
+        assert pretrained > 50 > 20 > alone  # as the text says

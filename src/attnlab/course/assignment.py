@@ -28,7 +28,7 @@ _SOLUTIONS = {
     "mixed = ...": "mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
     "q_copy = ...": "q_copy = 10 * K[0]",
     "q_average = ...": "q_average = 5 * (K[0] + K[1])",
-    "facts=...": 'facts="train.tsv"',
+    "facts = ...": 'facts = "train.tsv"',
     "parameters = ...": "parameters = 3323392",
     "uniform_loss = ...": "uniform_loss = np.log(256)",
 }

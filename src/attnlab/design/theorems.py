@@ -318,8 +318,8 @@ def varying_norm() -> Derivation:
     return Derivation(
         "varying-norm",
         "One key of varying norm, and noise in every direction",
-        "With key a = e·mu_a, e ~ N(1, 1/2), and q = C(mu_a + mu_b): a_a = 1/(1 + e^(C(1-e))), of mean 1/2, and a coin as C "
-        "grows.",
+        "With key a = e·mu_a, e ~ N(1, 1/2), and q = C(mu_a + mu_b): a_a = 1/(1 + e^(C(1-e))), of mean 1/2, and as C grows "
+        "it tends to 0 or 1, each with probability 1/2.",
         (
             Step(
                 "The scores of keys a and b are C·e and C (orthonormal means).",
@@ -575,7 +575,7 @@ def self_attention() -> Derivation:
             Step(
                 "Now V = (u_b u_b' - u_c u_c')/beta², K = I, Q = u_d u_a' + u_c u_d'. The values are u_b, 0, u_b - u_c.",
                 (product(rows, w_v.T, gives=[list(x) for x in (ub, 0 * ub, ub - uc)]),),
-                "V keeps u_b, turns u_c round, and drops the rest",
+                "V keeps u_b, negates u_c, and drops the rest",
             ),
             Step(
                 "Token 2 asks for u_d and token 1 for u_c: the scores are beta⁴, 0, 0 and 0, 0, beta⁴.",
@@ -598,7 +598,7 @@ def self_attention() -> Derivation:
                         )
                     ),
                 ),
-                "Copying with n = 3; the coordinates that are off most",
+                "Copying with n = 3; the coordinates with the largest errors",
             ),
         ),
     )

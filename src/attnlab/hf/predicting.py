@@ -66,11 +66,15 @@ class Predictions:
 
 
 def read_texts(path: str | Path) -> list[str]:
-    """Read a file of one text per line; blank lines are skipped."""
-    lines = list(numbered_lines(path))
-    if with_tab := next((number for number, line in lines if "\t" in line), None):
-        raise DataError(f"{Path(path).name}:{with_tab}: a tab; give the texts alone, one per line, without labels")
-    return [line.strip() for _, line in lines]
+    """Read a file of one text per line; a blank line is an error, since every line gets a label."""
+    texts = []
+    for place, (number, line) in enumerate(numbered_lines(path), start=1):
+        if number != place:
+            raise DataError(f"{Path(path).name}:{place}: a blank line has no label; remove it")
+        if "\t" in line:
+            raise DataError(f"{Path(path).name}:{number}: a tab; give the texts alone, one per line, without labels")
+        texts.append(line.strip())
+    return texts
 
 
 def predict(model: str | Path, texts: Sequence[str]) -> Predictions:

@@ -82,6 +82,9 @@ class Scored:
             "no_pattern": list(self.unread)
         }
 
+    def _repr_html_(self) -> str:
+        return document(self, "", "")._repr_html_()
+
     @property
     def read(self) -> str:
         """What the heads read, in words."""

@@ -20,7 +20,7 @@ class Spans:
     Parameters
     ----------
     pad
-        fill the rest of the block with `□` and count it in the loss, as the course reports did
+        fill the rest of the block with `□` and count it in the loss, which the course reports did not
     """
 
     reads_questions = False

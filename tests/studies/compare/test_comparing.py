@@ -197,8 +197,12 @@ def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Pa
         comparing.make_plan(names[:3], data=comparing.Data(dev="prose:100:dev"))
     with pytest.raises(UserError, match="are both dot with seed 0"):
         comparing.make_plan([names[0], *names], data=comparing.Data(dev="prose:100:dev"))
-    with pytest.raises(UserError, match="finished runs only"):
+    with pytest.raises(UserError, match="is not a run, and finished runs are compared with finished runs only"):
         comparing.make_plan([names[0], "dot"])
+    with pytest.raises(UserError, match="there is no run runs/nope: name the folder"):
+        comparing.make_plan(["runs/nope", "runs/other"])
+    with pytest.raises(UserError, match="differ in nothing but the seed: score their predictions"):
+        comparing.make_plan([name for name in names if "dot" in Path(name).parts])
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,8 @@ def _verdict(errors: Errors, sample: str) -> str:
         start += f" ({_named(best)})"
     if not nearer:
         return f"{start}; nothing with less work than exact attention is clearly nearer than the mean."
-    return f"{start}; clearly nearer than the mean from {_named(min(nearer, key=lambda row: row.work or 0))} on."
+    cheapest = min(nearer, key=lambda row: row.work or 0)
+    return f"{start}; clearly nearer than the mean with the least work: {_named(cheapest)}."
 
 
 def _named(row: ErrorRow) -> str:

@@ -365,9 +365,9 @@ def _refuse_running_text(config: RunConfig) -> None:
 
 def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: Any) -> Plan:
     """Compare finished runs, with the data that they were trained on."""
-    if not all(map(is_run, names)):
+    if other := next((name for name in names if not is_run(name)), None):
         raise UserError(
-            "finished runs are compared with finished runs only: name folders of runs, or specimens to train"
+            f"{other} is not a run, and finished runs are compared with finished runs only: name its folder"
         )
     specimens, varied, seeds, runs = from_runs(names)
     first = Run.open(names[0])

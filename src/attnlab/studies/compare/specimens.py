@@ -191,6 +191,8 @@ def _preset_or_file(base: Specimen, name: str) -> Specimen:
         )
     if name.endswith(".py"):
         raise ConfigError(f"{name} is a file: name the class in it, {name}:MyAttention")
+    if "/" in name:
+        raise ConfigError(f"there is no run {name}: name the folder of a finished run, a mechanism or a preset")
     choices = [*registry.names("mechanism"), *preset_names()]
     raise ConfigError(unknown("mechanism, preset or settings file (.toml)", name, choices))
 
@@ -223,8 +225,9 @@ def different(one: RunConfig, other: RunConfig) -> set[str]:
 
 def run_differences(one: Sequence[Run], other: Sequence[Run], allowed: Collection[str] = ()) -> set[str]:
     """In what two runs and the runs they started from differ besides what is allowed: settings, stages, data."""
-    if [run.record.stage for run in one] != [run.record.stage for run in other]:
-        return {"stage"}
+    steps = ["+".join(run.record.stage for run in reversed(line)) for line in (one, other)]
+    if steps[0] != steps[1]:
+        return {f"stages ({' and '.join(steps)})"}
     found: set[str] = set()
     for depth, (left, right) in enumerate(zip(one, other, strict=True)):
         names = different(stages.stored_config(left), stages.stored_config(right)) - set(allowed)
@@ -254,7 +257,8 @@ def _refuse_other_bases(runs: Sequence[Run], varied: str) -> None:
             besides = f" besides {varied}" if varied else ""
             raise UserError(
                 f"{lines[0][0].path} and {line[0].path} differ in {', '.join(sorted(found))}{besides}, so their effects"
-                " could not be separated: fine-tune both from one base, or train both with attnlab compare --vary"
+                " could not be separated: fine-tune both from one base, train both with attnlab compare --vary, or score"
+                " their predictions with attnlab score"
             )
 
 
@@ -275,8 +279,13 @@ def from_runs(folders: Sequence[str]) -> tuple[tuple[Specimen, ...], str, tuple[
     configs = [(str(run.path), stages.stored_config(run)) for run in opened]
     for _, config in configs:  # now, since the jobs that open them later cannot ask
         usercode.require_all(config.model.mechanism)
-    if not any(different(configs[0][1], config) for _, config in configs):
-        _refuse_other_bases(opened, "")  # the settings are the same: if anything differs, it is what came before
+    settings = {key for _, config in configs for key in different(configs[0][1], config)}
+    if len(settings) != 1:
+        _refuse_other_bases(opened, "")  # names what differs in the bases too
+    if not settings:
+        raise UserError(
+            f"{' and '.join(folders)} differ in nothing but the seed: score their predictions with attnlab score"
+        )
     varied = _only_difference(configs)
     _refuse_other_bases(opened, varied)
     mechanisms = list(dict.fromkeys(config.model.mechanism for _, config in configs))
