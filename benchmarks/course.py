@@ -671,41 +671,43 @@ def uncut_seconds(result: Result) -> float | None:
 # The page
 
 INTRO = """Every claim of the five course reports beside what attnlab finds, with the command that shows it.
-`benchmarks/course.py` writes this page from finished studies, in the folder RUNS, and keeps their rows in course.json. A
-number *reproduces* the reports if they are equal, or if our 95 % interval meets theirs. It *exceeds* them if the whole
-interval is better, and otherwise *contradicts* them. A statement holds or not; a difference may also be *not shown*.
-Statements in brackets are not in the reports, and exceed them if they hold. *Not comparable*: trained for less time or on
-less than in the reports and not better, trained on other data, or without a number in the reports. Intervals of a single run
-are for new questions or texts, not for new seeds. Commands are shown as they were typed; names of files stand for those of
-the course."""
+`benchmarks/course.py` writes this page from finished studies in the folder RUNS, and keeps their rows in course.json. A
+number *reproduces* the reports if they are equal, or if our 95 % interval overlaps what they report. It *exceeds* them if
+the whole interval is better, and otherwise *contradicts* them. A statement holds or does not hold; a difference may also be
+*not shown*. Statements in brackets are not in the reports, and exceed them if they hold. *Not comparable*: trained for less
+time or on less data than in the reports and not better, trained on other data, or without a number in the reports.
+Intervals of a single run cover new questions or texts, not new seeds. Commands are shown as they were typed; names of
+files stand for those of the course."""
 
 # What was cut, and how to read the rows.
 PARTS = {
-    "A. What can attention compute?": """Computed when this page is written. *Off by*: the largest error of a coordinate,
-in A6 to A8 the root mean square error. `design noise` has C = 10 and ten keys, sheets their own. A statement about noise
-holds if it fails in at most 5 % of samples.""",
-    "B. What does a small language model know?": """The answers of the course's exam are not available: some of the 2,000
+    "A. What can attention compute?": """Computed when this page is
+written. *Off by*: the largest error of any coordinate; in A6 to A8, the root mean square error. `design noise` uses C = 10
+and ten keys, the sheets their own values. A statement about noise holds if it fails in at most 5 % of samples.""",
+    "B. What does a small language model know?": """The answers to the course's exam are not available, so some of the 2,000
 training questions are held out as the exam (shuffled by seed 0, the last 500: `split_questions` of
-benchmarks/birthplaces.py), and the models learn from the others. Fine-tuning alone has all its 75
-epochs. Pretraining is cut: the reports' schedule is compressed into fewer epochs. *Almost always*: at least 90 % of the
-answers. What attnlab's own recipe recalls: [results.md](results.md).""",
-    "C. Efficient attention": """Errors of the output, over the size of that of exact attention. C1 reads a model that
-`attnlab pretrain --corpus prose --preset text --mechanism linformer --model.n_layer 2 --model.n_head 4 --model.n_embd 64
---model.block_size 128 --train.epochs 3 --out RUNS/prose-linformer` trained. C3: 64 features of random queries and keys, of
-the standard deviation in brackets; the intervals of its six differences hold together. The first version tested one
-difference only, found none, and was widened to six after that.""",
-    "D. Mini-GPT: which choice matters?": """Trained as in the reports, nothing cut: sentences padded to 100 tokens, 32 at a
-time, drawn with replacement, one epoch. One batch more has the sentences that are left over. Probe sentences are
-split at spaces. The reports have one run each, so the intervals are for one further run with another seed; with few seeds
-they are wide, and *reproduces* means no more than compatible. This rule was chosen after the results of D1 were known: by
-the interval of the mean, which came first, the dev perplexity of additive attention exceeded the reports, and its
-difference from dot and its probe sentences contradicted them. Times are of several runs at once on a busy machine.""",
-    "E. Hugging Face": """Cut: MiniLM instead of RoBERTa-base, and a part of the training sentences. The course's test set is
-not available; the test sentences are held out of the training table. Tasks without a number are done or not.""",
+benchmarks/birthplaces.py), and the models learn from the others. Fine-tuning alone runs for all 75 epochs.
+Pretraining is shortened: the reports' schedule is compressed into fewer epochs. *Almost always*: at least 90 % of the
+answers. Results of attnlab's own recipe: [results.md](results.md).""",
+    "C. Efficient attention": """Errors of the output, relative to the size of the output of exact attention. C1 reads a
+model trained with `attnlab pretrain --corpus prose --preset text --mechanism linformer --model.n_layer 2 --model.n_head 4
+--model.n_embd 64 --model.block_size 128 --train.epochs 3 --out RUNS/prose-linformer`. C3: 64 features of random queries and
+keys, with the standard deviation in brackets; the intervals of its six differences hold jointly. The first version tested
+only one difference and found none; it was widened to six after that.""",
+    "D. Mini-GPT: which choice matters?": """Trained as in the reports, nothing shortened: sentences padded to 100 tokens,
+32 at a time, drawn with replacement, one epoch. One extra batch has the remaining sentences. Probe sentences are split at
+spaces. The reports have one run each, so the intervals are for one further run with another seed; with few seeds they are
+wide, and *reproduces* means only compatible. This rule was chosen after the results of D1 were known. Under the first rule,
+which used the interval of the mean, the dev perplexity of additive attention exceeded the reports, and its difference from
+dot and its probe sentences contradicted them. Times are from several runs at once on a busy machine.""",
+    "E. Hugging Face": """Reduced: MiniLM instead of RoBERTa-base, and only part of the training sentences. The course's
+test set is not available; the test sentences are held out from the training table. Tasks without a number are either done
+or not.""",
 }
 
-TIMES = """Wall time as the studies recorded it, on two cores that other jobs kept busy; part A as this page was written.
-Measurements without training (C1 to C3) are not recorded. The whole is extrapolated in proportion to epochs or sentences."""
+TIMES = """Wall time as recorded by the studies, on two cores that other jobs kept busy; for part A, as measured when
+this page was written. Measurements without training (C1 to C3) are not recorded. The whole is extrapolated in proportion to
+epochs or sentences."""
 
 
 TIMED = {
