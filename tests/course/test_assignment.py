@@ -101,6 +101,8 @@ def run_notebook(folder: Path) -> None:
     assert sum("..." in one for one in code) == 3
     (folder / "attention.py").write_text(solved((folder / "attention.py").read_text("utf-8")), "utf-8")
     names: dict[str, object] = {}
+    with pytest.raises(ValueError, match="replace the dots above"):
+        exec("\n".join(code[:2]), names)
     for one in code:
         filled = solved(one)
         assert "..." not in filled

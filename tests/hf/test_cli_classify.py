@@ -129,7 +129,7 @@ def test_a_saved_classifier_labels_texts(
         assert call("classify", *tables, "--model", kind, "--out", saved) == 0
     before = [line.split("\t") for line in (saved / "predictions.tsv").read_text().splitlines()]
     texts = [row[4] for row in before if row[0] == "test"]
-    Path("texts.txt").write_text("".join(f"{text}\n\n" for text in texts))
+    Path("texts.txt").write_text("".join(f"{text}\n" for text in texts))
     capsys.readouterr()
     assert call("classify", "--model", saved, "--predict", "texts.txt", "--json") == 0
     found = json.loads(capsys.readouterr().out)
