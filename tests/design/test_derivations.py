@@ -1,8 +1,10 @@
 import json
+import re
 from dataclasses import replace
 
 import pytest
 import sympy as sp
+from matplotlib.mathtext import MathTextParser
 
 from attnlab.design import Derivation, Formula, Step, derive
 from attnlab.design.derivations import WrongStep
@@ -24,7 +26,13 @@ def derivation(request):
 
 def test_every_step_is_checked_and_shown(derivation):
     assert len(derivation.found) == len(derivation.steps) >= 6
-    assert derivation.to_latex().count(r"\item") == len(derivation.steps)
+    latex = derivation.to_latex()
+    assert latex.count(r"\item") == len(derivation.steps)
+    assert "$$" not in latex
+    for formula in re.findall(r"(?<!\\)\$([^$]*)\$", latex):  # those between words
+        MathTextParser("path").parse(f"${formula}$")
+    words = re.sub(r"(?<!\\)\$[^$]*\$|\\\[.*?\\\]", "", latex)
+    assert not re.search(r"\\_|\^|textasciicircum|beta|epsilon", words)
     assert derivation._repr_html_().count("<li>") == len(json.loads(derivation.to_json())["steps"])
     wide = [f for s in derivation.steps for f in s.formulas if max(map(len, f.pretty().split("\n"))) > 75]
     assert not wide  # a terminal of 80 columns would cut it

@@ -29,6 +29,10 @@ _RELATIONS = {"=": "==", "<=": "<=", "<": "<", ">=": ">=", ">": ">"}  # as sympy
 _TRIES = 40  # random points at which an unproved formula is tried
 _LATEX = {"\\": r"\textbackslash{}", **{c: "\\" + c for c in "_%&#$"}, "^": r"\textasciicircum{}"}
 _LATEX |= {"<=": r"$\leq$", ">=": r"$\geq$", "<": "$<$", ">": "$>$", "²": "$^2$", "⁴": "$^4$", "·": r"$\cdot$"}
+_LATEX |= {letter: rf"$\{letter}$" for letter in ("alpha", "beta", "epsilon", "mu")}
+_POWER = r"(?P<base>\w)\^(?P<power>-?\w*\((?:[^()]|\([^()]*\))*\)|-?\w+)"
+_INDEXED = r"(?P<letter>[A-Za-z]+)_(?P<index>\w+)"
+_PIECE = re.compile(rf"{_POWER}|{_INDEXED}|(?<![A-Za-z])(?:alpha|beta|epsilon|mu)(?![A-Za-z])|<=|>=|.")
 
 
 class WrongStep(AttnlabError):
@@ -154,7 +158,10 @@ class Derivation:
 
     def to_latex(self) -> str:
         """A fragment for a report."""
-        lines = [rf"\paragraph{{{_words(self.title)}.}} {_words(self.claim)}", r"\begin{enumerate}"]
+        lines = [
+            rf"\paragraph{{{_words(self.title)}{'' if self.title.endswith('?') else '.'}}} {_words(self.claim)}",
+            r"\begin{enumerate}",
+        ]
         for step, found in zip(self.steps, self.found, strict=True):
             lines.append(rf"\item {_words(step.statement)}")
             lines += [rf"\[ {formula.latex()} \]" for formula in step.formulas]
@@ -193,8 +200,20 @@ def _because(step: Step, found: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Words for LaTeX."""
-    return re.sub("<=|>=|.", lambda found: _LATEX.get(found[0], found[0]), text)
+    """Words for LaTeX, with powers and indices as formulas."""
+
+    def inside(part: str) -> str:
+        return _words(part).replace("$", " ").strip()
+
+    def written(found: re.Match[str]) -> str:
+        if found["base"]:
+            power = found["power"]
+            return f"${found['base']}^{{{inside(power[1:-1] if power[0] == '(' else power)}}}$"
+        if found["letter"]:
+            return f"${inside(found['letter'])}_{{{inside(found['index'])}}}$"
+        return _LATEX.get(found[0], found[0])
+
+    return _PIECE.sub(written, text).replace("$$", " ")
 
 
 def _reduced(difference: Expression) -> Any:
