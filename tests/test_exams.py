@@ -112,6 +112,7 @@ def test_files_of_other_systems_are_read(folder: Path) -> None:
         (("a.txt", "exam.tsv"), "a.txt has no answers to compare with; it needs QUESTION<TAB>ANSWER on every line"),
         (("exam.tsv",), "nothing to score: name a file of predictions, or --always ANSWER"),
         (("exam.tsv", "a.txt", "a.txt"), "a.txt is given twice: name it once"),
+        (("exam.tsv", "exam.tsv"), "exam.tsv has tabs: give the answers alone, one per line, without the questions"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(

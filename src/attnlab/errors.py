@@ -18,7 +18,9 @@ Anything else is a bug: exit code 70, with the traceback in a file.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 UNEXPECTED = 70  # exit code of an unexpected error
 USER_MODULE = "attnlab_user_"  # prefix of the module names of users' files
@@ -90,6 +92,21 @@ def one_line(error: BaseException) -> str:
 def cut(text: str, most: int) -> str:
     """Cut a text to some number of characters for a message."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+@contextmanager
+def named(where: str) -> Iterator[None]:
+    """Put the place of a mistake before the message of an error for users."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"{where}: {error}") from None
+
+
+def refuse_twice(names: Iterable[str]) -> None:
+    """Refuse what is given more than once."""
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise UserError(f"{twice[0]} is given twice: name it once")
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> str:

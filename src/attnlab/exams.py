@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from attnlab import stats
 from attnlab.corpora import Question, load_questions, read_predictions
-from attnlab.errors import DataError, UserError, cut
+from attnlab.errors import DataError, UserError, cut, refuse_twice
 from attnlab.records import flat, plain
 
 _ALPHA = 0.05
@@ -81,6 +81,8 @@ class Examination:
         found = read_predictions(path)
         if not found:
             raise DataError(f"{path} is empty; it needs one prediction per line, {len(questions):,} for this exam")
+        if 2 * sum("\t" in line for line in found) > len(found):
+            raise DataError(f"{path} has tabs: give the answers alone, one per line, without the questions")
         if len(found) != len(questions):
             raise DataError(
                 f"{path} has {len(found):,} line{'' if len(found) == 1 else 's'}, and the exam {len(questions):,}"
@@ -205,8 +207,7 @@ def score(exam: str | Path, *predictions: str | Path, always: Sequence[str] = ()
     names = [*map(str, predictions), *(f"always {answer}" for answer in always)]
     if not names:
         raise UserError("nothing to score: name a file of predictions, or --always ANSWER")
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise UserError(f"{twice[0]} is given twice: name it once")
+    refuse_twice(names)
     found = [
         *(Examination.read(questions, path) for path in predictions),
         *(constant(answer, questions) for answer in always),

@@ -11,7 +11,8 @@ import pytest
 
 from attnlab.course import mark
 from attnlab.course.assignment import solved, write_course
-from attnlab.errors import OutputExists, UntrustedCode
+from attnlab.errors import OutputExists
+from attnlab.folders import MANIFEST
 
 WRONG = {
     "copy = ": 'copy = "K[0]"',
@@ -132,9 +133,13 @@ def hand_in_classes(students: Path) -> None:
 def test_a_new_course_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     course = tmp_path / "course"
-    write_course(course)
+    assert write_course(course) == sorted(
+        path for path in course.rglob("*") if path.is_file() and path.name != MANIFEST
+    )
     with pytest.raises(OutputExists):
         write_course(course)
+    assert "fill in" in (course / "for-students/attention.py").read_text("utf-8").lower()
+    assert "fill in" not in (course / "students/example/attention.py").read_text("utf-8").lower()
     assert "\t" not in (course / "for-students/exam.txt").read_text("utf-8")  # no answers
     shutil.copytree(course / "for-students", course / "students/unfilled")
     shutil.copytree(course / "students/example", course / "students/wrong")
@@ -149,8 +154,6 @@ def test_a_new_course_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     hand_in_classes(course / "students")
     (course / "sheet.toml").write_text((course / "sheet.toml").read_text("utf-8") + SOON, "utf-8")
-    with pytest.raises(UntrustedCode, match="--trust-code"):
-        mark(course / "sheet.toml", course / "students")
     shutil.rmtree(tmp_path / "state")
 
     marks = mark(course / "sheet.toml", course / "students", trust_code=True)

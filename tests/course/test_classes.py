@@ -1,4 +1,4 @@
-"""Mistakes of the teacher in tasks that ask for a class."""
+"""Tasks that ask for a class: mistakes of the teacher, and classes that are not trusted."""
 
 from pathlib import Path
 
@@ -34,6 +34,7 @@ memory = 0.5
         ('preset = "quik"', "quick"),
         ("time_ratoi = 2", "did you mean time_ratio"),
         ("loss = -1", "not negative"),
+        ("loss = [0.1, 1000]", "attention: loss must fall: write the easiest level first"),
     ],
 )
 def test_mistakes_of_the_teacher_end_the_marking(tmp_path: Path, line: str, words: str) -> None:
@@ -44,3 +45,15 @@ def test_mistakes_of_the_teacher_end_the_marking(tmp_path: Path, line: str, word
     (tmp_path / "ann.toml").write_text("", "utf-8")
     with pytest.raises(UserError, match=words):
         mark(tmp_path / "sheet.toml", tmp_path / "ann.toml")
+
+
+def test_without_trust_no_class_runs_and_the_rest_is_marked(tmp_path: Path) -> None:
+    number = '[[task]]\nname = "parameters"\nask = "number"\nvalue = 3\n'
+    (tmp_path / "sheet.toml").write_text(SHEET + number, "utf-8")
+    (tmp_path / "ann.toml").write_text('attention = "attention.py:Mine"\nparameters = 3\n', "utf-8")
+    (tmp_path / "attention.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Mine: pass\n", "utf-8")
+    attention, parameters = mark(tmp_path / "sheet.toml", tmp_path / "ann.toml").students[0].outcomes
+    assert parameters.passed
+    assert attention.earned == 0
+    assert attention.message.startswith("the class was not run: read it, then add --trust-code")
+    assert not (tmp_path / "ran").exists()

@@ -8,6 +8,7 @@ from attnlab import cli
 from attnlab.course import mark
 from attnlab.course.answers import read_answers
 from attnlab.errors import UserError
+from verbs import call
 
 SHEET = """
 title = "Two tasks"
@@ -94,14 +95,27 @@ def test_mistakes_are_counted_by_value(course: Path) -> None:
     assert "off by" in task.mistakes[0].message
 
 
+def test_the_same_malformed_answer_counts_wherever_it_stands(course: Path) -> None:
+    (course / "students/unquoted-too.toml").write_text('"average two" = 12*(K[0] + K[1])\n', "utf-8")
+    task = mark(course / "sheet.toml", course / "students").tasks()[1]
+    malformed = [one for one in task.mistakes if "not TOML" in one.message]
+    assert [one.students for one in malformed] == [2]
+    assert "the answer is not TOML" in malformed[0].message
+
+
+def test_no_message_tells_where_the_students_files_are(course: Path) -> None:
+    (course / "students/loop.toml").symlink_to("loop.toml")
+    assert str(course) not in json.dumps(mark(course / "sheet.toml", course / "students").to_dict())
+
+
 def test_marks_for_a_spreadsheet(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["check", str(course / "sheet.toml"), str(course / "students"), "--csv", str(course / "marks.csv")]
+    command = ["check", str(course / "sheet.toml"), str(course / "students"), "--csv", str(course / "new/marks.csv")]
     cli.main(command)
     out = capsys.readouterr().out
     assert "1 of 3 points" in out
     assert "0 of 2 points" in out
     assert "5 of 11" in out
-    rows = list(csv.DictReader((course / "marks.csv").read_text("utf-8").splitlines()))
+    rows = list(csv.DictReader((course / "new/marks.csv").read_text("utf-8").splitlines()))
     by_name = {row["student"]: row for row in rows}
     assert list(rows[0]) == ["student", "points", "of", "copy", "average two", "mistakes"]
     assert [by_name["unscaled"][name] for name in ("points", "of", "copy", "average two")] == [
@@ -115,6 +129,26 @@ def test_marks_for_a_spreadsheet(course: Path, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as caught:
         cli.main(command)
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_marks_are_shown_even_if_they_cannot_be_written(
+    course: Path, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = course / "sheet.toml/marks.csv"  # below a file
+    assert call("check", course / "sheet.toml", course / "students", "--csv", place, *more) == 1
+    said = capsys.readouterr()
+    assert "average two" in said.out
+    assert "cannot write" in said.err
+
+
+def test_the_exit_code_is_1_where_a_named_file_fails(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sheet, right, wrong = course / "sheet.toml", course / "students/right.toml", course / "students/empty.toml"
+    calls = ((right,), (wrong,), (right, wrong), (course / "students",))
+    assert [call("check", sheet, *answers) for answers in calls] == [0, 1, 1, 0]
+    for twice in ((right, right), (course / "students", right)):
+        assert call("check", sheet, *twice) == 2
+        assert f"{right} is given twice: name it once" in capsys.readouterr().err
 
 
 def test_the_sheet_may_lie_among_the_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,8 +29,13 @@ def test_points_follow_the_accuracy(tmp_path: Path) -> None:
     assert [one.points for one in found] == [3] * 4
     assert found[0].message.startswith(f"Correct: {len(right)} out of {len(right)}: 100.0%")
     assert "wanted: at least 90 %" in found[1].message
+    assert "level reached: accuracy at least 20 %" in found[1].message
+    assert "level reached" not in found[2].message
     assert found[2].value == "mostly Rome"
-    assert f"has {len(right) - 1} lines" in found[3].message
+    assert found[3].message.startswith(f"birth.predictions has {len(right) - 1} lines")
+    questions = [one.question for one in corpora.load_questions("people:300:test")]
+    table = [f"{question}\t{answer}" for question, answer in zip(questions, right, strict=True)]
+    assert marked(tmp_path, table).message.startswith("birth.predictions has tabs: give the answers alone")
 
 
 @pytest.mark.parametrize(
@@ -40,10 +45,30 @@ def test_a_file_that_is_not_there_fails_the_task(tmp_path: Path, answer: str, wo
     assert words in marked(tmp_path, [], answer).message
 
 
-@pytest.mark.parametrize("change", [("people:300:test", "none.tsv"), ("accuracy", "acuracy"), ("0.9", "90")])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("people:300:test", "none.tsv", "none.tsv does not exist"),
+        ("accuracy", "acuracy", "did you mean accuracy"),
+        ("accuracy = [0.2, 0.9]\n", "", "accuracy must be given"),
+        ("0.9", "90", "accuracy 90 is above 1: write a share such as 0.5"),
+        ("[1, 3]", "[3, 1]", "points must rise: write the easiest level first"),
+        ("[1, 3]", "[3, 3]", "points must rise"),
+        ("[0.2, 0.9]", "[0.9, 0.2]", "accuracy must rise: write the easiest level first"),
+    ],
+)
 def test_mistakes_in_the_sheet_are_errors(
-    tmp_path: Path, change: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, old: str, new: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{__name__}.SHEET", SHEET.replace(*change))
-    with pytest.raises(UserError):
+    monkeypatch.setattr(f"{__name__}.SHEET", SHEET.replace(old, new))
+    with pytest.raises(UserError, match=f"^recall: .*{words}"):
         marked(tmp_path, ["Rome"])
+
+
+def test_the_same_mistake_in_two_files_is_counted_twice(tmp_path: Path) -> None:
+    (tmp_path / "sheet.toml").write_text(SHEET, "utf-8")
+    for name, lines in (("ann", 3), ("bob", 4)):
+        (tmp_path / f"{name}.toml").write_text(f'recall = "{name}.txt"', "utf-8")
+        (tmp_path / f"{name}.txt").write_text("Rome\n" * lines, "utf-8")
+    mistakes = mark(tmp_path / "sheet.toml", tmp_path / "ann.toml", tmp_path / "bob.toml").tasks()[0].mistakes
+    assert [(one.students, one.message.split(",")[0]) for one in mistakes] == [(2, "ann.txt has 3 lines")]

@@ -83,7 +83,12 @@ def test_files_beside_the_sheet(tmp_path):
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        ("copy = [1, 2, 3]", "give 2 numbers"),
+        ("copy = [1, 2, 3]", "the answer has 3 numbers; give 2 numbers"),
+        ("copy = 3", "the answer has one number; give 2 numbers"),
+        ("copy = [[1, 2], [3, 4]]", "the answer has 2 x 2 numbers; give 2 numbers"),
+        ('copy = ["1", "2,5"]', "a comma separates numbers; a decimal is written 2.5"),
+        ('copy = ["1,5", "2,5"]', "a decimal is written 1.5"),
+        ('copy = "2,5*K[0]"', "a decimal is written 2.5"),
         ('copy = "K.sum()"', "calls a function"),
         ("copy = [1, [2]]", "different lengths"),
         ("copy = true", "give numbers"),
@@ -116,12 +121,15 @@ def test_a_malformed_answer_fails_with_one_line(tmp_path, answers, words):
         (SHEET.replace("index", "indx"), "did you mean index"),
         (SHEET.replace("keys = [[1, 0], [0, 1]]", ""), "'keys' is missing"),
         (SHEET.replace("[[1, 0], [0, 1]]", "[[1, 0], [0]]", 1), "make them equal"),
+        (SHEET.replace("index = 0", "index = 7"), "index 7 is out of range"),
+        (SHEET.replace("select", "condition"), "'kind' is missing; .* needs it: sufficient or necessary"),
     ],
 )
 def test_mistakes_in_sheets_are_errors_of_one_line(tmp_path, sheet, words):
     with pytest.raises(UserError, match=words) as caught:
         marked(tmp_path, "copy = [1, 2]", sheet)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("copy: ") or "[[task]]" not in sheet
 
 
 @pytest.mark.parametrize("names", [("none.toml", "a12-right.toml"), ("a12.toml", "none.toml")])
@@ -202,3 +210,20 @@ def test_numbers_within_their_tolerance(tmp_path, answer, more, passed):
     outcome = marked(tmp_path, f"copy = {answer}", NUMBER + more)
     assert outcome.passed == passed, outcome.message
     assert outcome.error is None or outcome.error == abs(float(outcome.value) - 3323392)
+
+
+@pytest.mark.parametrize(
+    ("answer", "more", "said"),
+    [
+        ("3323393", "", "3323393 is not the right number (tolerance 0)"),
+        ("3400000", "relative = 0.001\n", "3400000 is not the right number (tolerance 0, relative 0.001)"),
+        ("[1, 2, 3]", "", "the answer has 3 numbers; give one number"),
+        (
+            '"8,1"',
+            "",
+            "the answer has 2 numbers; give one number (a comma separates numbers; a decimal is written 8.1)",
+        ),
+    ],
+)
+def test_a_wrong_number_does_not_give_the_right_one_away(tmp_path, answer, more, said):
+    assert marked(tmp_path, f"copy = {answer}", NUMBER + more).message == said

@@ -649,6 +649,19 @@ def test_any_model_of_ids_is_audited() -> None:
         audit_module(build(Bag))
 
 
+def test_one_token_and_the_whole_gradient_in_words() -> None:
+    class Next(nn.Module):
+        """Every output is the next token."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.shape[1] > 1
+            return x.roll(-1, 1)
+
+    report = audit_module(Next(), n_embd=WIDTH, length=7)
+    assert report.faults["gradient"].startswith("100 % of the gradient of output ")
+    assert any(note.startswith("refuses 1 token: AssertionError") for note in report.notes)
+
+
 def test_the_module_that_is_audited_keeps_its_state() -> None:
     module = build(Normed).train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}

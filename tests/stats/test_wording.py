@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -17,7 +18,7 @@ def test_the_sentence_that_was_asked_for() -> None:
         "no difference shown: 16.6 vs 18.8 % of 500, p = 0.36 unpaired;"
         " about 4,700 questions each would be needed for 80 % power if the true difference is the one observed"
     )
-    assert said.endswith(". Differences above 7.0 points are excluded (95 % interval -6.9 to 2.5)")
+    assert said.endswith(". Differences above 7.0 points are excluded (95 % interval -7.0 to 2.6)")
 
 
 def test_a_difference_that_is_shown() -> None:
@@ -76,7 +77,7 @@ def test_what_is_excluded_is_adjusted_like_the_p_beside_it() -> None:
     assert adjusted.both.low is not None
     assert adjusted.both.low < alone.both.low
     said = stats.in_words(adjusted, adjusted=0.9, comparisons=5)
-    assert f"(99 % interval {100 * adjusted.both.low:.1f} to " in said
+    assert f"(99 % interval {math.floor(1000 * adjusted.both.low) / 10:.1f} to " in said
 
 
 def test_seeds() -> None:
@@ -135,6 +136,11 @@ def test_words_never_promise_more_than_the_test(x: int, y: int, adjusted: float)
         assert ("no difference shown" in said) == (p >= 0.05)
         assert re.search(r"p [=<] 0?\.?\d", said)
         assert not re.search("significant|no difference[^ s]|nan|inf", said)
+        if told := re.search(r"above (\S+) points are excluded \(95 % interval (\S+) to (\S+)\)", said):
+            reach, low, high = map(float, told.groups())
+            assert reach == max(abs(low), abs(high))
+            assert low <= 100 * result.low + 1e-6
+            assert high >= 100 * result.high - 1e-6
 
 
 def test_p_is_not_rounded_over_its_threshold() -> None:

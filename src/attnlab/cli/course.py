@@ -24,12 +24,12 @@ def check(
     """Mark the answers of one student or of a whole course.
 
     An answer passes if it has the property that the sheet asks for. A malformed answer fails its
-    task, an unreadable file all of them, and the rest is marked. Exit code 1 if one file is named
-    and a task of it fails.
+    task, an unreadable file all of them, and the rest is marked. Exit code 1 if a task of a file
+    that is named fails; marking a folder is 0, whoever fails.
     """
     from attnlab.course import mark
     from attnlab.errors import UserError
-    from attnlab.folders import refuse_existing, write_bytes
+    from attnlab.folders import folders_above, refuse_existing, write_bytes
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_csv
 
@@ -39,15 +39,16 @@ def check(
         refuse_existing(csv)
     with errors.status("marking") as status:
         marks = mark(sheet, *answers, trust_code=trust_code, tell=lambda said: status.update(f"marking: {said}"))
-    if csv is not None:
-        write_bytes(csv, as_csv(marks.table()).encode())
     if json:
         show_json(marks.to_dict())
     else:
         show_all(marks.document(), console)
-        if csv is not None:
+    if csv is not None:
+        with folders_above(csv):
+            write_bytes(csv, as_csv(marks.table()).encode())
+        if not json:
             say(f"written: {csv}")
-    if len(answers) == 1 and not answers[0].is_dir() and not marks.passed:
+    if not marks.passed and not any(one.is_dir() for one in answers):
         raise SystemExit(1)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from attnlab.design import inputs
 from attnlab.design.check import TomlTable, parse, table
-from attnlab.errors import DataError, UserError
+from attnlab.errors import DataError, UserError, refuse_twice
 
 _NAME = r"""(?P<name>"[^"]*"|'[^']*'|[\w.-]+)"""
 _STATEMENT = re.compile(rf"\s*{_NAME}\s*=")
@@ -50,6 +50,10 @@ class Answers:
             raise UserError(f"there is no file {inputs.shown(name)} beside the answers")
         return path
 
+    def told(self, message: str) -> str:
+        """A message about the student's files without the path of their folder."""
+        return message.replace(f"{self.folder.resolve()}{os.sep}", "")
+
 
 def find_answers(places: Sequence[Path], sheet: Path) -> dict[str, Path]:
     """The answer files by student: of a folder, every TOML file but the sheet, and every folder of a student."""
@@ -66,6 +70,7 @@ def find_answers(places: Sequence[Path], sheet: Path) -> dict[str, Path]:
             found.append(place)
         else:
             raise DataError(f"there is no file {inputs.shown(place)}; give answer files, or a folder of them")
+    refuse_twice(map(os.path.abspath, found))
     labels = [one.name if one.is_dir() or not _is_toml(one) else one.stem for one in found]
     count = Counter(labels)
     return {label if count[label] == 1 else str(one): one for label, one in zip(labels, found, strict=True)}
@@ -89,11 +94,11 @@ def read_answers(student: str, path: Path) -> Answers:
         try:
             given, malformed = parse(text, path), dict[str, str]()
         except DataError as error:
-            given, malformed = _read_parts(text, path)
+            given, malformed = _read_parts(text)
             if not given and malformed.keys() <= {_NOWHERE}:
                 raise error from None
     except UserError as error:
-        return Answers(student, folder, unreadable=str(error))
+        return Answers(student, folder, unreadable=str(error).replace(inputs.shown(path), inputs.shown(path.name)))
     try:
         let = table(given, "let", path)
     except UserError as error:
@@ -123,7 +128,7 @@ def _parts(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
         depth += code.count("[") - code.count("]")
 
 
-def _read_parts(text: str, path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def _read_parts(text: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The statements that can be read by themselves, and the reasons for the others, by task."""
     given: dict[str, Any] = {}
     malformed: dict[str, str] = {}
@@ -131,7 +136,7 @@ def _read_parts(text: str, path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         named = _HEADER.fullmatch(header) or _STATEMENT.match(part)
         name = named["name"].strip("\"'") if named else _NOWHERE
         try:
-            found = parse(header + part, path)
+            found = parse(header + part, Path("the answer"))
         except DataError as error:
             malformed[name] = str(error)
             continue

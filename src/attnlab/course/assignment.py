@@ -25,7 +25,7 @@ _SOLUTIONS = {
     '"0*(K[0] + K[1])"': '"5*(K[0] + K[1])"',
     "parameters = 0": "parameters = 3323392",
     '"uniform loss" = 0': '"uniform loss" = 5.545',
-    "mixed = ...": "mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+    "mixed = ...  # fill in, of": "mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # of",
     "q_copy = ...": "q_copy = 10 * K[0]",
     "q_average = ...": "q_average = 5 * (K[0] + K[1])",
     "facts = ...": 'facts = "train.tsv"',
@@ -59,7 +59,7 @@ def write_course(folder: Path) -> list[Path]:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / name, content)
-    return [folder / name for name in sorted(texts)]
+    return sorted({*data, *(folder / name for name in files)})
 
 
 def template(name: str) -> str:

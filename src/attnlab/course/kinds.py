@@ -20,37 +20,37 @@ _COMMON = {"name", "ask", "text", "points"}
 _CLASS = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
-def _known(name: str, own: TomlTable, *allowed: str) -> None:
+def _known(own: TomlTable, *allowed: str) -> None:
     if extra := sorted(set(own) - _COMMON - set(allowed)):
-        raise UserError(f"{name}: " + unknown("setting", extra[0], _COMMON | set(allowed)))
+        raise UserError(unknown("setting", extra[0], _COMMON | set(allowed)))
 
 
-def _numbers(name: str, own: TomlTable, setting: str, default: float) -> list[float]:
+def _numbers(own: TomlTable, setting: str, default: float) -> list[float]:
     given = own.get(setting, default)
     found = given if isinstance(given, list) else [given]
     if not found or any(isinstance(x, bool | str | list | dict) or not 0 <= x < float("inf") for x in found):
-        raise UserError(f"{name}: {setting} must be a number that is not negative, or a list of such numbers")
+        raise UserError(f"{setting} must be a number that is not negative, or a list of such numbers")
     return [float(x) for x in found]
 
 
-def _number(name: str, own: TomlTable, setting: str, default: float) -> float:
-    found = _numbers(name, own, setting, default)
+def _number(own: TomlTable, setting: str, default: float) -> float:
+    found = _numbers(own, setting, default)
     if len(found) != 1 or found[0] == 0:
-        raise UserError(f"{name}: {setting} must be one positive number")
+        raise UserError(f"{setting} must be one positive number")
     return found[0]
 
 
-def _whole(name: str, own: TomlTable, setting: str, default: int) -> int:
-    found = _number(name, own, setting, default)
+def _whole(own: TomlTable, setting: str, default: int) -> int:
+    found = _number(own, setting, default)
     if found != int(found):
-        raise UserError(f"{name}: {setting} must be a whole number")
+        raise UserError(f"{setting} must be a whole number")
     return int(found)
 
 
-def _text(name: str, own: TomlTable, setting: str, default: str | None = None) -> str:
+def _text(own: TomlTable, setting: str, default: str | None = None) -> str:
     found = own.get(setting, default)
     if not isinstance(found, str):
-        raise UserError(f"{name}: {setting} must be given, as text in quotes")
+        raise UserError(f"{setting} must be given, as text in quotes")
     return found
 
 
@@ -61,39 +61,50 @@ def _data(source: str, folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Levels:
-    """Points for reaching thresholds: at least so much, or at most so much for those in `_AT_MOST`."""
+    """Points for reaching thresholds, the easiest first: at least so much, or at most for those in `_AT_MOST`."""
 
     points: Sequence[float]
     thresholds: Mapping[str, Sequence[float]]
     _AT_MOST = ("time_ratio", "loss")
 
     @classmethod
-    def read(cls, name: str, own: TomlTable, *criteria: str) -> Levels:
+    def read(cls, own: TomlTable, *criteria: str) -> Levels:
         """Read `points` and thresholds, each a number or a list; all lists have the same length."""
-        points = _numbers(name, own, "points", 1)
-        thresholds = {one: _numbers(name, own, one, 0) for one in criteria if one in own}
+        points = _numbers(own, "points", 1)
+        thresholds = {one: _numbers(own, one, 0) for one in criteria if one in own}
         if any(len(found) not in (1, len(points)) for found in thresholds.values()):
-            raise UserError(f"{name}: give as many points as thresholds, such as points = [1, 2]")
+            raise UserError("give as many points as thresholds, such as points = [1, 2]")
+        if points != sorted(set(points)):
+            raise UserError("points must rise: write the easiest level first, such as points = [1, 3]")
+        for one, found in thresholds.items():
+            if found != sorted(found, reverse=one in cls._AT_MOST):
+                raise UserError(
+                    f"{one} must {'fall' if one in cls._AT_MOST else 'rise'}: write the easiest level first"
+                )
         return cls(points, {one: found * (len(points) // len(found)) for one, found in thresholds.items()})
 
     @property
     def most(self) -> float:
         """The points of the best level."""
-        return max(self.points)
+        return self.points[-1]
 
     def outcome(self, name: str, found: Mapping[str, float], said: Mapping[str, str]) -> Outcome:
-        """The best level reached; a threshold that was missed is named."""
-        missed = [
-            [one for one in self.thresholds if not self._reached(one, found[one], place)]
-            for place in range(len(self.points))
+        """The best level reached; thresholds of the last level that were missed are named."""
+        last = len(self.points) - 1
+        missed = [one for one in self.thresholds if not self._reached(one, found[one], last)]
+        if not missed:
+            return Outcome(name, True, self.most, self.most, "; ".join(said.values()))
+        told = [
+            f"{words} (wanted: {self._shown(one, last)})" if one in missed else words for one, words in said.items()
         ]
-        earned = max((points for points, which in zip(self.points, missed, strict=True) if not which), default=0.0)
-        if earned == self.most:
-            return Outcome(name, True, earned, self.most, "; ".join(said.values()))
-        best = max(range(len(self.points)), key=lambda place: self.points[place])
-        wanted = {one: f"{'at most' if one in self._AT_MOST else 'at least'} {self._shown(one, best)}" for one in said}
-        told = [f"{words} (wanted: {wanted[one]})" if one in missed[best] else words for one, words in said.items()]
-        return Outcome(name, False, earned, self.most, "; ".join(told), f"missed: {', '.join(missed[best])}")
+        reached = [
+            place for place in range(last) if all(self._reached(one, found[one], place) for one in self.thresholds)
+        ]
+        if reached:
+            level = ", ".join(f"{one} {self._shown(one, reached[-1])}" for one in self.thresholds)
+            told.append(f"level reached: {level}")
+        earned = self.points[reached[-1]] if reached else 0.0
+        return Outcome(name, False, earned, self.most, "; ".join(told), f"missed: {', '.join(missed)}")
 
     def _reached(self, criterion: str, found: float, place: int) -> bool:
         wanted = self.thresholds[criterion][place]
@@ -101,21 +112,24 @@ class Levels:
 
     def _shown(self, criterion: str, place: int) -> str:
         wanted = self.thresholds[criterion][place]
-        return f"{100 * wanted:g} %" if criterion == "accuracy" else f"{wanted:g}"
+        size = f"{100 * wanted:g} %" if criterion == "accuracy" else f"{wanted:g}"
+        return f"{'at most' if criterion in self._AT_MOST else 'at least'} {size}"
 
 
 class Predictions:
     """A task that asks for a file of predictions for an exam, one per line."""
 
     def __init__(self, name: str, own: TomlTable, folder: Path) -> None:
-        _known(name, own, "exam", "accuracy")
-        self.name, self.levels = name, Levels.read(name, own, "accuracy")
+        _known(own, "exam", "accuracy")
+        if "accuracy" not in own:
+            raise UserError("accuracy must be given, as a share such as 0.2 or several")
+        self.name, self.levels = name, Levels.read(own, "accuracy")
         self.points = self.levels.most
-        self.exam = corpora.load_questions(_data(_text(name, own, "exam"), folder))
+        self.exam = corpora.load_questions(_data(_text(own, "exam"), folder))
         if any(item.answer is None for item in self.exam):
-            raise UserError(f"{name}: the exam has no answers to compare with; write QUESTION<TAB>ANSWER per line")
-        if "accuracy" not in own or any(share > 1 for share in self.levels.thresholds["accuracy"]):
-            raise UserError(f"{name}: accuracy must be given, as a share such as 0.2 or several")
+            raise UserError("the exam has no answers to compare with; write QUESTION<TAB>ANSWER per line")
+        if (highest := self.levels.thresholds["accuracy"][-1]) > 1:
+            raise UserError(f"accuracy {highest:g} is above 1: write a share such as 0.5")
 
     def mark(self, answer: Any, answers: Answers) -> Outcome:
         """Score the file that the answer names."""
@@ -123,13 +137,10 @@ class Predictions:
 
         score = Examination.read(self.exam, answers.path(answer)).score()
         assert score.right is not None
-        outcome = self.levels.outcome(
-            self.name,
-            {"accuracy": score.right.accuracy},
-            {"accuracy": f"{score.sentence()}; {score.commonest_words()}"},
-        )
+        outcome = self.levels.outcome(self.name, {"accuracy": score.right.accuracy}, {"accuracy": score.sentence()})
         commonest = f"mostly {score.commonest_prediction}" if score.commonest_share > 0.5 else "accuracy"
-        return outcome if outcome.passed else replace(outcome, value=commonest)
+        message = f"{outcome.message}; {score.commonest_words()}"
+        return replace(outcome, message=message, value="" if outcome.passed else commonest)
 
 
 class Mechanism:
@@ -138,19 +149,19 @@ class Mechanism:
     def __init__(self, name: str, own: TomlTable, folder: Path) -> None:
         sizes = {"n_embd": 64, "n_head": 4, "length": 65, "tokens": 512}
         training = ("preset", "corpus", "dev", "settings")
-        _known(name, own, "time_ratio", "loss", *sizes, *training, "seconds", "memory")
-        self.name, self.levels = name, Levels.read(name, own, "time_ratio", "loss")
+        _known(own, "time_ratio", "loss", *sizes, *training, "seconds", "memory")
+        self.name, self.levels = name, Levels.read(own, "time_ratio", "loss")
         self.points = self.levels.most
-        n_embd, n_head, length, tokens = (_whole(name, own, one, default) for one, default in sizes.items())
+        n_embd, n_head, length, tokens = (_whole(own, one, default) for one, default in sizes.items())
         if n_embd % n_head or length < 4:
-            raise UserError(f"{name}: n_embd must be a multiple of n_head, and length at least 4")
+            raise UserError("n_embd must be a multiple of n_head, and length at least 4")
         self.job = Job("", n_embd, n_head, length, tokens if "time_ratio" in own else None)
-        self.job = replace(self.job, seconds=_number(name, own, "seconds", self.job.seconds))
-        self.job = replace(self.job, memory=1e9 * _number(name, own, "memory", self.job.memory / 1e9))
+        self.job = replace(self.job, seconds=_number(own, "seconds", self.job.seconds))
+        self.job = replace(self.job, memory=1e9 * _number(own, "memory", self.job.memory / 1e9))
         if "loss" in own:
-            self.job = replace(self.job, training=_training(name, own, folder))
+            self.job = replace(self.job, training=_training(own, folder))
         elif given := [one for one in training if one in own]:
-            raise UserError(f"{name}: {given[0]} is for a task with a loss; give loss, or leave {given[0]} out")
+            raise UserError(f"{given[0]} is for a task with a loss; give loss, or leave {given[0]} out")
         self.found: Mapping[Job, dict[str, Any]] = {}  # by what the classes were run
 
     def job_of(self, answer: Any, answers: Answers) -> Job:
@@ -175,12 +186,12 @@ class Mechanism:
         return self.levels.outcome(self.name, measured, shown or {"": "passes the audit"})
 
 
-def _training(name: str, own: TomlTable, folder: Path) -> str:
+def _training(own: TomlTable, folder: Path) -> str:
     """How to train for a loss, checked as far as possible without training."""
-    preset, settings = _text(name, own, "preset", "quick"), _plain(own.get("settings", {}))
+    preset, settings = _text(own, "preset", "quick"), _plain(own.get("settings", {}))
     if not isinstance(settings, dict):
-        raise UserError(f"{name}: settings must be a table, such as {{train = {{epochs = 2}}}}")
-    sources = [_data(_text(name, own, one), folder) if one in own or one == "corpus" else None for one in _SOURCES]
+        raise UserError("settings must be a table, such as {train = {epochs = 2}}")
+    sources = [_data(_text(own, one), folder) if one in own or one == "corpus" else None for one in _SOURCES]
     resolve(preset, given=settings)
     for source in sources:
         if source is not None:

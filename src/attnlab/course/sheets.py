@@ -16,7 +16,7 @@ from attnlab.course.kinds import Mechanism, Predictions
 from attnlab.design import check, inputs
 from attnlab.design.check import Outcome, TomlTable
 from attnlab.design.expressions import Exact
-from attnlab.errors import DataError, UserError, unknown
+from attnlab.errors import DataError, UserError, named, unknown
 
 
 class Task(Protocol):
@@ -77,7 +77,8 @@ def read_sheet(path: Path) -> Sheet:
 
 def sheet_of(asked: TomlTable, path: Path) -> Sheet:
     """The sheet with this content; `path` is where its files are, and gives it a name."""
-    check.check_settings(path.name, asked)
+    with named(path.name):
+        check.check_settings(asked)
     if not isinstance(asked.get("task"), list) or not asked["task"]:
         raise DataError(f"{path.name} has no tasks; add [[task]] with a name and what to ask: {', '.join(KINDS)}")
     context = Context(asked, check.read_names(asked, path), path.parent)
@@ -92,8 +93,10 @@ def _task(place: int, own: Any, context: Context) -> Task:
     name = f"task {place}"
     if not isinstance(own, dict):
         raise UserError(f"{name} must be a table; write [[task]] and its settings below")
-    check.check_settings(name, {key: own[key] for key in ("name", "ask", "text") if key in own})
+    with named(name):
+        check.check_settings({key: own[key] for key in ("name", "ask", "text") if key in own})
     name, ask = str(own.get("name", name)), str(own.get("ask", ""))
-    if ask not in KINDS:
-        raise UserError(f"{name}: " + unknown("ask", inputs.shown(ask), KINDS))
-    return KINDS[ask](name, own, context)
+    with named(name):
+        if ask not in KINDS:
+            raise UserError(unknown("ask", inputs.shown(ask), KINDS))
+        return KINDS[ask](name, own, context)

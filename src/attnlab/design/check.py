@@ -9,6 +9,7 @@ tasks of other kinds: attnlab.course.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from attnlab.design.matrices import layer, project
 from attnlab.design.noisy_keys import blended, noisy, simulate
 from attnlab.design.results import Result, Status, number, vector
 from attnlab.design.solve import blend, reach, select
-from attnlab.errors import DataError, UserError, unknown
+from attnlab.errors import DataError, UserError, named, unknown
 
 TomlTable = Mapping[str, Any]
 Judge = Callable[[Any], "Outcome"]  # of a student's evaluated answer; a malformed one raises UserError
@@ -40,14 +41,17 @@ _WHOLE = {"index", "heads"}
 _WORDS = {"name", "ask", "text", "scale", "title", "kind"}
 _NEEDED = {"select": ("index",), "edit-key": ("query", "index"), "reach": ("target",), "project": ("keep", "forget")}
 _NEEDED |= {"number": ("value",), "condition": ("index", "kind")}
+_CONDITIONS = ("sufficient", "necessary")
 _COMMON = {"tolerance", "keys", "values", "scale"}
+_DECIMAL_COMMA = re.compile(r"[^\[(,]*?(\d+),(\d+)\b(?!\s*,)")  # not within brackets, nor one of several commas
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One task of one student: whether it passed, the points earned and possible, and why.
 
-    `value` is the answer as numbers, by which equal mistakes are counted together.
+    `value` is the answer as numbers, by which equal mistakes are counted together; where there is none, `alike` is the
+    message without numbers and the student's own words.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Outcome:
     error: float | None = None
     tolerance: float | None = None
     reading: str | None = None
+    alike: str = ""
 
 
 class Task:
@@ -67,15 +72,16 @@ class Task:
     def __init__(self, name: str, sheet: TomlTable, own: TomlTable, names: Mapping[str, Exact], folder: Path) -> None:
         self.name, self.sheet, self.own, self.folder = name, sheet, own, folder
         self.read: dict[str, Rows] = {}
-        check_settings(self.name, own)
+        check_settings(own)
         self.ask = str(own["ask"])
         prepare, allowed = ASKS[self.ask]
         known = {"name", "ask", "text", "points"} | _COMMON | allowed
         if extra := sorted(set(own) - known):
-            raise UserError(f"{self.name}: " + unknown("setting", inputs.shown(extra[0]), known))
+            raise UserError(unknown("setting", inputs.shown(extra[0]), known))
         for needed in _NEEDED.get(self.ask, ()):
             if needed not in own:
-                raise UserError(f"{self.name}: '{needed}' is missing; a task that asks {self.ask} needs it")
+                choices = f": {' or '.join(_CONDITIONS)}" if needed == "kind" else ""
+                raise UserError(f"'{needed}' is missing; a task that asks {self.ask} needs it{choices}")
         allowed_error = Decimal(self.setting("tolerance", "0.05"))
         exact = self.ask == "number" and allowed_error == 0
         self.tolerance = Fraction(0) if exact else inputs.tolerance(allowed_error)
@@ -114,16 +120,14 @@ class Task:
         if name not in self.read:
             given = self.setting(name)
             if given is None:
-                raise DataError(f"{self.name}: '{name}' is missing; give it to the task or to the sheet")
+                raise DataError(f"'{name}' is missing; give it to the task or to the sheet")
             if isinstance(given, str) and Path(given).suffix.lower() in inputs.FILES:
                 self.read[name] = inputs.read(str(self.folder / given), name, free_rows=free_rows)
             else:
                 free = free_rows and isinstance(given, list)
-                try:
+                with named(name):
                     found = _with_free_rows(given, self.names) if free else _evaluated(given, self.names)
-                except UserError as error:
-                    raise DataError(f"{self.name}: {name}: {error}") from None
-                self.read[name] = inputs.matrix(found, f"{self.name}: {name}", free_rows=free_rows)
+                self.read[name] = inputs.matrix(found, name, free_rows=free_rows)
         return self.read[name]
 
     def vector(self, name: str, width: int, of: str) -> Rows:
@@ -155,7 +159,7 @@ class Task:
         """Judge an answer, or fail it with the reason; `let` holds the student's own names."""
         if isinstance(answer, str) and answer.strip().lower() == "impossible":
             return replace(self._impossible, value="impossible")
-        names, broken = dict(self.names), ""
+        names, broken, comma = dict(self.names), "", _decimal_comma(answer)
         for name, data in let.items():
             try:
                 names[name] = _array(data, names)
@@ -164,27 +168,27 @@ class Task:
         try:
             given = _evaluated(answer, names)
         except UserError as error:
-            return self.outcome(False, None, f"{error}{broken}")
+            return self.outcome(False, None, f"{error}{broken}{comma}")
         try:
             return replace(self.judge(given), value=_value(given))
         except UserError as error:
-            return self.outcome(False, None, str(error))
+            return self.outcome(False, None, f"{error}{comma}")
 
 
-def check_settings(where: str, settings: TomlTable) -> None:
+def check_settings(settings: TomlTable) -> None:
     """Check the type of every setting of a sheet or task."""
     for name, given in settings.items():
         shown = _shown(given)
         if name in _NUMBERS and not (_is_number(given) and given >= 0):
-            raise UserError(f"{where}: {name} must be a non-negative number, not {shown}")
+            raise UserError(f"{name} must be a non-negative number, not {shown}")
         if name in _WHOLE and not (_is_number(given) and isinstance(given, int)):
-            raise UserError(f"{where}: {name} must be a whole number, not {shown}")
+            raise UserError(f"{name} must be a whole number, not {shown}")
         if name in _WORDS and not isinstance(given, str):
-            raise UserError(f"{where}: {name} must be text in quotes, not {shown}")
+            raise UserError(f"{name} must be text in quotes, not {shown}")
         if name in ("name", "title") and not given.isprintable():
-            raise UserError(f"{where}: {name} must be one line of text, not {shown}")
+            raise UserError(f"{name} must be one line of text, not {shown}")
         if name in ("indices", "varies") and not (isinstance(given, list) and all(type(j) is int for j in given)):
-            raise UserError(f"{where}: {name} must be a list of whole numbers, such as [0, 1], not {shown}")
+            raise UserError(f"{name} must be a list of whole numbers, such as [0, 1], not {shown}")
 
 
 def _is_number(given: Any) -> bool:
@@ -202,6 +206,13 @@ def _shown(given: Any) -> str:
     return f"'{inputs.shown(given)}'" if isinstance(given, str) else inputs.shown(given)
 
 
+def _decimal_comma(answer: Any) -> str:
+    """A hint for an answer with what may be a decimal comma."""
+    texts = [text for text in (answer if isinstance(answer, list) else [answer]) if isinstance(text, str)]
+    found = next(filter(None, map(_DECIMAL_COMMA.match, texts)), None)
+    return f" (a comma separates numbers; a decimal is written {found[1]}.{found[2]})" if found else ""
+
+
 def _numeric(answer: Any) -> Exact:
     if isinstance(answer, dict):
         raise UserError("the answer is a table; give numbers, or an expression in quotes")
@@ -216,9 +227,12 @@ def _shaped(answer: Any, shape: tuple[int, ...]) -> Exact:
     if found.size == int(np.prod(shape)) and found.ndim <= 2 and 1 in (*shape, 0):
         found = found.reshape(shape)
     if found.shape != shape:
-        wanted, given = (" x ".join(map(str, s)) or "one number" for s in (shape, found.shape))
-        raise UserError(f"the answer has the shape {given}; give {wanted} numbers")
+        raise UserError(f"the answer has {_counted(found.shape)}; give {_counted(shape)}")
     return found
+
+
+def _counted(shape: tuple[int, ...]) -> str:
+    return "one number" if np.prod(shape) == 1 else f"{' x '.join(map(str, shape))} numbers"
 
 
 def _judged(task: Task, problem: Problem, query: list[Fraction], chosen: list[int], which: str = "") -> Outcome:
@@ -279,7 +293,7 @@ def _identity(task: Task) -> Judge:
 def _project(task: Task) -> Judge:
     keep, forget = exact_array(task.rows("keep").exact), exact_array(task.rows("forget").exact)
     if keep.shape[1] != forget.shape[1]:
-        raise UserError(f"{task.name}: keep and forget have different widths; give both the same")
+        raise UserError("keep and forget have different widths; give both the same")
     reading = read_as(keep=task.rows("keep"), forget=task.rows("forget"))
 
     def judge(answer: Any) -> Outcome:
@@ -317,10 +331,10 @@ def _layer(task: Task) -> Judge:
     tokens, outputs = task.rows("tokens"), task.rows("outputs", free_rows=True)
     (n, d), (rows, m) = tokens.floats.shape, outputs.floats.shape
     if n != rows:
-        raise UserError(f"{task.name}: there are {n} tokens and {rows} rows of outputs; give one output per token")
+        raise UserError(f"there are {n} tokens and {rows} rows of outputs; give one output per token")
     wanted = [i for i in range(n) if not np.isnan(outputs.floats[i]).any()]
     if not wanted:
-        raise UserError(f"{task.name}: every output is free; give at least one row of numbers")
+        raise UserError("every output is free; give at least one row of numbers")
 
     def judge(answer: Any) -> Outcome:
         if not isinstance(answer, dict) or set(answer) != {"Q", "K", "V"}:
@@ -365,12 +379,13 @@ def _number(task: Task) -> Judge:
     """Numbers within `tolerance`, plus the share `relative` of each."""
     wanted = _array(task.own["value"], task.names)
     share = Fraction(task.own.get("relative", 0))
+    within = f"tolerance {number(float(task.tolerance))}" + (f", relative {number(float(share))}" if share else "")
 
     def judge(answer: Any) -> Outcome:
         given = _shaped(answer, wanted.shape)
         each = [(abs(x - y), task.tolerance + share * abs(y), x) for x, y in zip(given.flat, wanted.flat, strict=True)]
         error, allowed, worst = max(each, key=lambda one: one[0] - one[1])
-        said = f"{_value(worst)} is off by more than {number(float(allowed))}"
+        said = f"{_value(worst)} is not the right number ({within})"
         return task.outcome(error <= allowed, error, said)
 
     return judge
@@ -383,8 +398,8 @@ def _selection(task: Task) -> Selection:
 def _condition(task: Task) -> Judge:
     """Conditions A q >= b that must imply a weight of the key, or follow from it."""
     selection, kind = _selection(task), task.own["kind"]
-    if kind not in ("sufficient", "necessary"):
-        raise UserError(f"{task.name}: " + unknown("kind", inputs.shown(kind), ("sufficient", "necessary")))
+    if kind not in _CONDITIONS:
+        raise UserError(unknown("kind", inputs.shown(kind), _CONDITIONS))
     name = f"a_{selection.index} >= {number(float(selection.weight))}"
 
     def judge(answer: Any) -> Outcome:
@@ -465,7 +480,8 @@ def read_names(sheet: TomlTable, path: Path) -> dict[str, Exact]:
     """The names that a sheet defines for its tasks and answers."""
     names: dict[str, Exact] = {}
     for name, data in table(sheet, "vectors", path).items():
-        names[name] = _array(data, names)
+        with named(f"vectors: {inputs.shown(name)}"):
+            names[name] = _array(data, names)
     return names
 
 

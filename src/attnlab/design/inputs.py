@@ -56,7 +56,8 @@ def read_text(path: Path, where: str, fix: str) -> str:
     except UnicodeDecodeError:
         raise DataError(f"{where}{shown(path)} is not UTF-8 text; save it as UTF-8") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{where}{shown(path)} cannot be read ({_first_line(error)}); give {fix}") from None
+        why = getattr(error, "strerror", None) or _first_line(error)
+        raise DataError(f"{where}{shown(path)} cannot be read ({why}); give {fix}") from None
     if len(found) > _LONGEST_FILE:
         raise DataError(f"{where}{shown(path)} is larger than {_LONGEST_FILE // 10**6} MB; give {fix}")
     return text

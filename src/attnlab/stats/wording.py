@@ -102,12 +102,11 @@ def _excluded(found: _Finding) -> str:
     """The sentence on the differences that the interval excludes."""
     if found.interval is None:
         return ""
-    scale = 10**found.decimals
-    reach = (
-        math.ceil(max(map(abs, found.interval)) * scale - 1e-9) / scale
-    )  # up: excluded ones lie outside the interval
-    level = _level(1 - found.alpha)
-    return f". Differences above {_sized(reach, found)} are excluded ({level} interval {_ends(found.interval, found.decimals)})"
+    scale = 10**found.decimals  # outwards: what is called excluded lies outside of the interval
+    low, high = found.interval
+    ends = math.floor(low * scale + 1e-9) / scale, math.ceil(high * scale - 1e-9) / scale
+    interval = f"{_level(1 - found.alpha)} interval {_ends(ends, found.decimals)}"
+    return f". Differences above {_sized(max(map(abs, ends)), found)} are excluded ({interval})"
 
 
 def _equivalent(found: _Finding) -> str:

@@ -28,6 +28,7 @@ from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, influence, no
 from attnlab.measure.audit.subject import NotTested, Size, Subject, all_forms, awaken, own_copy
 from attnlab.model import LanguageModel, load_model
 from attnlab.report.document import Cell, Column, Document, Facts, Row, Section, Table
+from attnlab.report.words import plural
 from attnlab.runs import Run
 
 __all__ = [
@@ -240,9 +241,10 @@ def _usable_lengths(subject: Subject, longest: int) -> tuple[list[int], list[str
                 subject.run(subject.draw(2, tokens))
             taken.append(tokens)
         except Exception as error:  # whatever a user's module may raise
-            refused.setdefault(type(error).__name__, []).append(f"{tokens} tokens: {one_line(error)}")
+            refused.setdefault(type(error).__name__, []).append(f"{plural(tokens, 'token')}: {one_line(error)}")
     return taken, [
-        f"refuses {first}" + (f" (and {len(more)} other lengths)" if more else "") for first, *more in refused.values()
+        f"refuses {first}" + (f" (and {plural(len(more), 'other length')})" if more else "")
+        for first, *more in refused.values()
     ]
 
 

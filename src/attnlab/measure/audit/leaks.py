@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnlab.measure.audit.subject import NotTested, Subject
+from attnlab.report.words import plural
 
 LIMIT = 1e-6  # of a leak: rounding in float32 stays below
 SAME = 1e-5  # of two ways to compute the same numbers, which round differently
@@ -39,7 +40,7 @@ class Setting:
     def __str__(self) -> str:
         scale = "" if self.norm == 1 else f", inputs x {self.norm:g}"
         padded = ", padding given" if self.padded else ""
-        return f"{self.tokens} tokens{scale}{padded}, {'train()' if self.training else 'eval()'}"
+        return f"{plural(self.tokens, 'token')}{scale}{padded}, {'train()' if self.training else 'eval()'}"
 
 
 def difference(one: Tensor, other: Tensor) -> float:

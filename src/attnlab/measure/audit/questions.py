@@ -40,6 +40,7 @@ from attnlab.measure.audit.leaks import (
     worst,
 )
 from attnlab.measure.audit.subject import NotTested, Subject
+from attnlab.report.words import plural
 from attnlab.taps import capture, taps_of
 
 # The future
@@ -116,7 +117,7 @@ def _gradient_at(subject: Subject, setting: Setting, by_position: bool) -> Findi
         return Finding(0.0, "", (0.0,) if by_position else ())
     shares = gradient_leak(subject, setting, asked)
     row = int(shares.argmax())
-    says = f"{100 * shares.max():.2g} % of the gradient of output {asked[row]} falls on later tokens ({setting})"
+    says = f"{100 * shares.max():.3g} % of the gradient of output {asked[row]} falls on later tokens ({setting})"
     sizes = [0.0] * setting.tokens
     for position, share in zip(asked, shares.tolist(), strict=True):
         sizes[position] = share
@@ -168,7 +169,9 @@ def _cached_at(subject: Subject, tokens: int, pieces: Sequence[int], hidden: Ten
         with_cache, at_once = with_cache[~hidden], at_once[~hidden]
     apart = difference(with_cache, at_once)
     padded = "" if hidden is None else ", padded"
-    return Finding(apart, f"outputs with a cache differ by {apart:.2g} from those without ({tokens} tokens{padded})")
+    return Finding(
+        apart, f"outputs with a cache differ by {apart:.2g} from those without ({plural(tokens, 'token')}{padded})"
+    )
 
 
 def both_ways(subject: Subject, lengths: Sequence[int]) -> Finding:
@@ -220,7 +223,7 @@ def _padding_at(subject: Subject, setting: Setting) -> Iterator[Finding]:
     if setting.norm == 1 and setting.tokens <= RULER:
         with suppress(NotTested):
             share = _padding_gradient(subject, setting, hidden)
-            words = f"{100 * share:.2g} % of the gradient falls on hidden tokens"
+            words = f"{100 * share:.3g} % of the gradient falls on hidden tokens"
             yield Finding(share, f"{words} ({_CONVENTION}; {setting})")
 
 
@@ -323,7 +326,7 @@ def _train_eval_at(subject: Subject, tokens: int, closely: bool) -> Iterator[Fin
             found.append(seen)
     for name in found[0]:
         apart = difference(found[0][name].detach(), found[1][name].detach())
-        yield Finding(apart, f"{name} in train() and eval() differ by {apart:.2g} ({tokens} tokens)")
+        yield Finding(apart, f"{name} in train() and eval() differ by {apart:.2g} ({plural(tokens, 'token')})")
 
 
 def repeat(subject: Subject, lengths: Sequence[int]) -> Finding:
