@@ -197,6 +197,7 @@ def test_mistakes_in_filters(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     fails(capsys, "a filter is NAME=VALUE", "--filter", "mechanism")
     fails(capsys, "not a number", "--filter", "tokens>many")
     fails(capsys, "model.options or task.options: write it in full", "--filter", "options=1")
+    fails(capsys, "such as mechanism, state or loss, or a setting that attnlab settings lists", "--filter", "foo=1")
     fails(capsys, "cannot be listed", "absent")
     fails(capsys, "is a run itself", "runs/whole")
 

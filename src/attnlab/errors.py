@@ -109,11 +109,11 @@ def refuse_twice(names: Iterable[str]) -> None:
         raise UserError(f"{twice[0]} is given twice: name it once")
 
 
-def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
-    """Return the message for an unknown name, with the closest valid names."""
+def unknown(kind: str, name: str, choices: Iterable[str], otherwise: str = "") -> str:
+    """Return the message for an unknown name, with the closest valid names; if none is close, `otherwise` or all of them."""
     options = sorted(choices)
     alike = {option: difflib.SequenceMatcher(None, name, option).ratio() for option in options}
     best = max(alike.values(), default=0.0)
     near = [option for option in sorted(options, key=lambda one: -alike[one]) if alike[option] >= max(0.5, best - 0.1)]
-    hint = f"did you mean {' or '.join(near[:3])}?" if near else f"choose from {', '.join(options)}"
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else otherwise or f"choose from {', '.join(options)}"
     return f"unknown {kind} '{name}': {hint}"

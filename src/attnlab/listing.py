@@ -458,7 +458,8 @@ def _check_key(key: str, entries: Sequence[Entry]) -> None:
     known |= {name for entry in with_inner(entries) for name in entry.settings}
     meant = [key] if key in known else sorted(name for name in known if name.endswith(f".{key}"))
     if not meant:
-        raise UserError(unknown("setting", key, known))
+        few = "choose a column, such as mechanism, state or loss, or a setting that attnlab settings lists"
+        raise UserError(unknown("column or setting", key, known, few))
     if len(meant) > 1:
         raise UserError(f"'{key}' could be {' or '.join(meant)}: write it in full")
 

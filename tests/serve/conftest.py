@@ -156,12 +156,24 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(chromium: Any, served: Served) -> Iterator[Any]:
+def refused() -> str:
+    """What Chromium logs for every answer with a status from 400; a test that uses this expects such answers."""
+    return "Failed to load resource"
+
+
+@pytest.fixture
+def page(chromium: Any, served: Served, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A page with access; an error in its script or console fails the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
     page, problems = context.new_page(), []
+    expected = request.getfixturevalue("refused") if "refused" in request.fixturenames else None
+
+    def log(message: Any) -> None:
+        if message.type == "error" and not (expected and message.text.startswith(expected)):
+            problems.append(message.text)
+
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("console", log)
     page.goto(served.link)
     yield page
     context.close()

@@ -31,7 +31,9 @@ def test_a_deep_link_opens_a_card_with_its_paper_and_patterns(page: Any, served:
     assert paper.get_attribute("target") == "_blank"
     assert paper.get_attribute("rel") == "noopener"
     assert page.get_by_text("attnlab/mechanisms/sliding.py").is_visible()
-    assert page.locator(".layer label").count() == 4
+    assert page.locator(".layer label").all_inner_texts() == ["exact", "window 4", "window 8", "window 32"]
+    assert page.locator("header .lead code").inner_text() == "window"
+    assert "`" not in page.locator("main").inner_text()
     page.locator(".layer label").nth(1).click()
     assert "window 4" in page.locator(".panels figcaption").inner_text()
     page.locator(".panels svg.chart").hover()
@@ -56,6 +58,7 @@ def test_an_audit_and_a_measurement_run_when_asked(page: Any, served: Served) ->
     assert page.locator(".found *").count() == 0, "nothing is shown before it is measured"
     page.get_by_role("button", name="Audit").click()
     page.get_by_text("the audit found no fault").wait_for(timeout=120_000)
+    assert page.get_by_role("row", name="padding ok hidden tokens change others").is_visible()
     page.get_by_role("button", name="Measure").click()
     page.get_by_role("button", name="Cancel").wait_for()
     page.get_by_text("Time of a step").wait_for(timeout=300_000)

@@ -111,6 +111,54 @@ def test_an_error_is_one_line_that_can_be_dismissed(page: Any, served: Served) -
     assert message.is_hidden()
 
 
+@pytest.mark.parametrize(
+    ("view", "asked"), [("start", "forms"), ("runs", "runs"), ("mechanisms", "mechanisms"), ("ask", "ask/runs")]
+)
+def test_a_view_that_is_left_while_it_loads_is_over(page: Any, served: Served, view: str, asked: str) -> None:
+    held: list[Any] = []
+    ended: list[str] = []
+    page.route(f"**/api/{asked}", lambda route: held.append(route))
+    page.on("requestfailed", lambda request: ended.append(request.url))
+    bar = page.get_by_role("navigation", name="Views")
+    bar.get_by_role("link", name=view.capitalize()).click()
+    page.wait_for_timeout(300)
+    bar.get_by_role("link", name="Design").click()
+    page.get_by_label("start from").select_option("twenty")
+    page.wait_for_url("**/design?preset=twenty")
+    assert f"{served.base}/api/{asked}" in ended
+    for route in held:
+        route.continue_()
+    page.wait_for_timeout(300)
+    assert page.url == f"{served.base}/design?preset=twenty"
+    # What is written for a view that was left has no effect, wherever it comes from.
+    late = "import('/static/lib/address.js').then(({ writeState }) => writeState({ q: 1 }, AbortSignal.abort()))"
+    page.evaluate(late)
+    assert page.url == f"{served.base}/design?preset=twenty"
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        ("/nonsense", "There is no page /nonsense"),
+        ("/mechanisms/performer", "There is no page /mechanisms/performer"),
+        ("/runs/none", "there is no run 'none'"),
+        ("/runs/..%2F..%2Fetc", "there is no run '../../etc'"),
+        ("/runs?with=none", "there is no run 'none'"),
+        ("/mechanisms?name=none", "there is no mechanism 'none'"),
+    ],
+)
+def test_what_does_not_exist_is_said_in_place(page: Any, served: Served, link: str, said: str) -> None:
+    answer = page.goto(served.base + link)
+    page.locator("main .notice").get_by_text(said).wait_for(timeout=60_000)
+    assert not PROGRESS.search(page.locator("main").inner_text())
+    assert page.locator("#message").is_hidden()
+    assert page.get_by_role("navigation", name="Views").get_by_role("link").count() == len(VIEWS)
+    assert answer.status == (404 if "no page" in said else 200)
+    with served.client() as client:
+        assert client.get("/nonsense").json()["error"].startswith("there is nothing at /nonsense")
+
+
 @pytest.mark.parametrize("link", LINKS)
 def test_no_page_scrolls_sideways_on_a_phone(page: Any, served: Served, link: str) -> None:
     page.set_viewport_size(PHONE)

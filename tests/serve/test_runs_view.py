@@ -56,12 +56,31 @@ def test_the_list_is_searched_sorted_and_unfolded_and_its_address_restores_it(pa
         page.get_by_role("button", name="CSV").click()
     rows = list(csv.DictReader(download.value.path().read_text(encoding="utf-8").splitlines()))
     assert {"recall-1", "recall-1/pretrain"} <= {row["name"] for row in rows}
+    with page.expect_download() as download:
+        page.get_by_role("button", name="LaTeX").click()
+    assert "recall-1/pretrain & run & pretrain & complete" in download.value.path().read_text(encoding="utf-8")
     page.get_by_label("Search").fill("nothing like this")
     page.get_by_text("Nothing meets the conditions.").wait_for()
     page.get_by_label("Search").fill("")
     page.get_by_label("Conditions").fill("model.n_embd = 64")
     page.get_by_label("Conditions").press("Enter")
     page.get_by_text("1 folder in").wait_for()
+
+
+@pytest.mark.usefixtures("refused")
+def test_conditions_that_are_refused_are_told_until_they_are_corrected(page: Any, served: Served) -> None:
+    page.goto(f"{served.base}/runs?filter=foo%3D1")
+    field, problem = page.get_by_label("Conditions"), page.locator(".problem")
+    problem.get_by_text("unknown column or setting 'foo'").wait_for(timeout=_TIMEOUT)
+    assert len(problem.inner_text()) < 200
+    assert "Reading" not in page.locator("main").inner_text()
+    for given, said in (("seed=0", "1 folder in"), (">>", "a filter is NAME=VALUE"), ("loss<99", "1 folder in")):
+        field.fill(given)
+        field.press("Enter")
+        problem.wait_for(state="visible" if given == ">>" else "hidden")
+        page.get_by_text(said).wait_for()
+        assert page.get_by_role("link", name="recall-1").is_visible()
+    assert page.locator("#message").is_hidden()
 
 
 def test_a_study_opens_as_its_report_with_exports_and_links_to_its_runs(page: Any, served: Served) -> None:
@@ -121,7 +140,7 @@ def test_a_stream_that_is_refused_is_told(page: Any, served: Served) -> None:
     page.route("**/api/events/runs", lambda route: route.fulfill(status=204))
     page.goto(f"{served.base}/runs")
     page.get_by_text("This page is no longer kept up to date").wait_for(timeout=_TIMEOUT)
-    assert page.get_by_role("link", name="recall-1").is_visible()
+    page.get_by_role("link", name="recall-1").wait_for()
 
 
 def test_runs_side_by_side_and_their_samples(page: Any, served: Served) -> None:
@@ -146,6 +165,10 @@ def test_a_name_that_is_markup_does_nothing(page: Any, served: Served, hostile: 
 
 def test_it_fits_a_phone(page: Any, served: Served) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{served.base}/runs?open=recall-1")
+    page.get_by_role("link", name="finetune", exact=True).wait_for(timeout=_TIMEOUT)
+    result = page.locator("tr[data-name='recall-1/finetune'] .in-result").bounding_box()
+    assert result["x"] + result["width"] <= 390, "the result is seen without scrolling"
     for path in ("/runs?open=recall-1", "/runs/recall-1"):
         page.goto(served.base + path)
         page.locator("main h1, main a.entry").first.wait_for(timeout=_TIMEOUT)

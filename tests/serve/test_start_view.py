@@ -67,3 +67,29 @@ def test_it_fits_a_phone(page: Any, served: Served) -> None:
     page.goto(f"{served.base}/start?do=compare")
     page.locator(".line code").wait_for(timeout=_TIMEOUT)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+_SEEN = """() => {
+  const [own, ready, bar] = [document.activeElement, document.querySelector(".ready"), document.querySelector(".bar")];
+  const box = own.getBoundingClientRect();
+  const seen = box.top >= bar.getBoundingClientRect().bottom && box.bottom <= ready.getBoundingClientRect().top;
+  return [own.name || own.textContent, seen || ready.contains(own)];
+}"""
+
+
+def test_settings_are_legible_and_focus_is_never_behind_a_bar(page: Any, served: Served) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{served.base}/start?--train.lr=0.1")
+    page.locator(".line code").wait_for(timeout=_TIMEOUT)
+    for align, space in page.locator(".option").evaluate_all(
+        "all => all.map(getComputedStyle).map(one => [one.textAlign, one.whiteSpace])"
+    ):
+        assert (align, space) in (("start", "normal"), ("left", "normal"))
+    page.locator("#command").focus()
+    reached = {}
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        name, seen = page.evaluate(_SEEN)
+        reached[name] = seen
+    assert {"--exam", "--train.lr"} <= set(reached)
+    assert all(reached.values()), reached

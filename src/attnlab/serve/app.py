@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from importlib import resources
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from attnlab import __version__
 from attnlab.folders import digest
@@ -47,22 +47,33 @@ def create_app(options: Options) -> FastAPI:
     )
     app.state.lab = lab
     install_errors(app)
+    app.add_exception_handler(404, _nothing_there)
     for view in (design, ask, runs, mechanisms, start):
         app.include_router(view.router, prefix="/api")
     app.include_router(_page)
     return app
 
 
-@_page.get("/")
-@_page.get("/{view}")
-@_page.get("/runs/{rest:path}")
-async def page(view: str = "design", rest: str = "") -> HTMLResponse:
+async def page() -> HTMLResponse:
     """The page, whatever it shows: it reads its address."""
-    if view == "favicon.ico":
-        return HTMLResponse(_read("icon.svg"), media_type="image/svg+xml")
-    if view not in VIEWS and not rest:
-        raise NotFound(f"there is no page {view!r}: the views are {', '.join(VIEWS)}")
     return HTMLResponse(_read("index.html"))
+
+
+for _path in ("/", *(f"/{view}" for view in VIEWS), "/runs/{rest:path}"):
+    _page.add_api_route(_path, page)
+
+
+@_page.get("/favicon.ico")
+async def icon() -> HTMLResponse:
+    """The icon, where browsers look for it."""
+    return HTMLResponse(_read("icon.svg"), media_type="image/svg+xml")
+
+
+async def _nothing_there(request: Request, _: Exception) -> Response:
+    """The answer where there is no route: the page, which says so, for a browser that opens it; a line of JSON for others."""
+    if "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(_read("index.html"), 404)
+    return JSONResponse({"error": f"there is nothing at {request.url.path}: the views are {', '.join(VIEWS)}"}, 404)
 
 
 @_page.get("/static/{path:path}")

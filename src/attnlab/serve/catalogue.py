@@ -27,7 +27,7 @@ from attnlab.machine import cache_folder
 if TYPE_CHECKING:
     from attnlab.measure.audit import Report
     from attnlab.registry import Entry
-    from attnlab.report.document import Document, Section
+    from attnlab.report.document import Block, Document, Section, Table
 
 LENGTHS = (128, 256, 512, 1024, 2048)  # of the texts on which costs are measured
 _STEP_SECONDS = 2.0  # longer texts are skipped where a step would take longer
@@ -41,17 +41,18 @@ _VERDICTS = {
     "declared": "the audit found the defect that it declares, and no other fault.",
     "not tested": "whether it sees the future could not be tested.",
 }
-_COLUMNS = {
-    "leak": "Does the past see the future: by changed tokens, by gradients, or by a longer text?",
-    "cache": "Does reading piece by piece, with a cache, give other outputs?",
-    "both": "Does the bidirectional form not see the future?",
-    "pad": "Do hidden tokens change others?",
-    "batch": "Do the texts of a batch influence each other?",
-    "modes": "Do train() and eval() differ?",
-    "again": "Do two calls differ, or one whose pattern is captured?",
-    "sane": "Are numbers not finite, with all tokens hidden or with large inputs?",
-    "wires": "Do layers share weights?",
+_CHECKS = {  # by the column of the audit's table: a name, and when the check fails
+    "leak": ("future", "the past sees the future: by changed tokens, by gradients, or by a longer text"),
+    "cache": ("cache", "reading piece by piece, with a cache, gives other outputs"),
+    "both": ("bidirectional", "the bidirectional form does not see the future"),
+    "pad": ("padding", "hidden tokens change others"),
+    "batch": ("batch", "the texts of a batch influence each other"),
+    "modes": ("modes", "train() and eval() differ"),
+    "again": ("repetition", "two calls differ, or one whose pattern is captured"),
+    "sane": ("outputs", "they ignore the inputs, or are not finite with all tokens hidden or with large inputs"),
+    "wires": ("shared weights", "layers share weights"),
 }
+_RESULTS = {"ok": "ok", "-": "not tested", "error": "error"}
 _Kept = dict[str, Any]
 
 
@@ -209,15 +210,26 @@ def _summary(entry: Entry) -> _Kept:
 
 def _audit_found(report: Report, part: str = "audit", more: Sequence[Section] = ()) -> _Kept:
     from attnlab.measure.audit import document
-    from attnlab.report.document import Facts, Group, Section, Text
+    from attnlab.report.document import Section
 
     shown = document([report])
-    says = 'Each column says "ok", the size of the fault, or "-" where it was not tested.'
-    meaning = Group("folded", [Text([says]), Facts("", list(_COLUMNS.items()))], "What the columns test")
-    checks = Section(shown.sections[0].title, [*shown.sections[0].blocks, meaning])
+    checks = Section(shown.sections[0].title, [_as_rows(shown.sections[0].blocks[0])])
     sections = [checks, *shown.sections[1:], *more]
     lead = [f"{report.name}: {_VERDICTS[report.verdict]}"]
     return {"verdict": report.verdict, "html": _markup(replace(shown, lead=lead, sections=sections), part)}
+
+
+def _as_rows(table: Block) -> Table:
+    """The table of an audit with a row for each check, in words."""
+    from attnlab.report.document import Cell, Column, Row, Table
+
+    assert isinstance(table, Table)
+    found = {column.title: cell.text for column, cell in zip(table.columns[1:], table.rows[0].cells, strict=True)}
+    rows = [
+        Row(Cell(name), [Cell(_RESULTS.get(found[key], f"fault of size {found[key]}")), Cell(fails)])
+        for key, (name, fails) in _CHECKS.items()
+    ]
+    return Table("Checks", "", [Column(title, number=False) for title in ("check", "result", "fails if")], rows)
 
 
 def _cost_found(name: str) -> _Kept:

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { address, amount, arrange, choose, conditions, duration, exported, figure, stateWords } from "../../../src/attnlab/serve/static/views/run/entries.js";
+import { address, amount, arrange, choose, conditions, duration, encoded, exported, figure, stateWords } from "../../../src/attnlab/serve/static/views/run/entries.js";
 
 const entry = (given) => ({
   name: "a", kind: "run", what: "pretrain", state: "complete", when: "2026-01-01T00:00:00+00:00", preset: null, mechanism: null, task: null,
@@ -15,6 +15,7 @@ test("conditions may have spaces around their sign", () => {
 test("addresses hold any name", () => {
   assert.equal(address("study/<img src=x>"), "/runs/study/%3Cimg%20src%3Dx%3E");
   assert.equal(address("a?b#c/d"), "/runs/a%3Fb%23c/d");
+  assert.equal(new URL(`/api/runs/${encoded("../../etc")}/report`, "http://host").pathname, "/api/runs/..%2F..%2Fetc/report");
 });
 
 test("a study is found by its runs", () => {

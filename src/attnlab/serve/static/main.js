@@ -5,8 +5,9 @@ import { h } from "./lib/dom.js";
 /**
  * @typedef {object} View
  * @property {string} title
- * @property {(root: HTMLElement, path: string[]) => Promise<void | (() => void)> | void | (() => void)} mount
- *   Shows the view in an empty element; `path` is the rest of the address. Returns what ends it.
+ * @property {(root: HTMLElement, path: string[], signal: AbortSignal) => Promise<void | (() => void)> | void | (() => void)} mount
+ *   Shows the view in an empty element; `path` is the rest of the address, and `signal` is aborted when the view is left,
+ *   even before it has loaded. May return what else ends it.
  */
 
 /** @type {Record<string, () => Promise<View>>} */
@@ -20,16 +21,32 @@ const views = {
 
 const root = /** @type {HTMLElement} */ (document.getElementById("view"));
 const message = /** @type {HTMLElement} */ (document.getElementById("message"));
-/** @type {() => void} */
-let leave = () => {};
-let shown = 0;
+let current = new AbortController();
 
+/** What is shown at an address that no view has. @type {View} */
+const nowhere = {
+  title: "Not found",
+  mount: (place) => place.append(h("h1", {}, "Not found"), h("p", { class: "notice" }, `There is no page ${location.pathname}: choose one of the views above.`)),
+};
+
+/** An error in words; "" if it is only that something was ended. @param {unknown} error */
+const wordsOf = (error) => {
+  if (error instanceof DOMException && error.name === "AbortError") return "";
+  return error instanceof ApiError ? error.message : `The page failed: ${error}`;
+};
 /** @param {unknown} error */
 export const report = (error) => {
-  if (error instanceof DOMException && error.name === "AbortError") return;
-  const text = error instanceof ApiError ? error.message : `The page failed: ${error}`;
+  const text = wordsOf(error);
+  if (!text) return;
   /** @type {HTMLElement} */ (message.firstElementChild).textContent = text;
   message.hidden = false;
+};
+/** Shows why a view could not be loaded, in place of what it was doing. @param {Element} place @param {unknown} error */
+const fail = (place, error) => {
+  const text = wordsOf(error);
+  if (!text) return;
+  place.querySelectorAll(".progress").forEach((progress) => progress.remove());
+  place.append(h("p", { class: "notice", role: "alert" }, text));
 };
 const dismiss = () => {
   message.hidden = true;
@@ -38,26 +55,28 @@ message.lastElementChild?.addEventListener("click", dismiss);
 addEventListener("keydown", (event) => { if (event.key === "Escape") dismiss(); });
 
 const show = async () => {
-  const number = ++shown;
-  const [name = "design", ...path] = location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  current.abort();
+  const { signal } = current = new AbortController();
   dismiss();
-  leave();
-  leave = () => {};
+  const place = h("div");
   try {
-    const view = await views[name in views ? name : "design"]();
-    if (number !== shown) return;
+    const [name = "design", ...path] = location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+    const known = Object.hasOwn(views, name) && (name === "runs" || !path.length);
+    const view = known ? await views[name]() : nowhere;
+    if (signal.aborted) return;
     document.title = `${view.title} – attnlab`;
     document.querySelectorAll("nav a").forEach((link) => {
       const here = link.getAttribute("href") === `/${name}`;
       here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
     });
-    const place = h("div", { class: `view ${name}` });
+    place.className = `view ${name}`;
     root.replaceChildren(place);
-    const end = await view.mount(place, path);
-    if (number === shown) leave = end ?? leave;
-    else end?.();
+    const end = await view.mount(place, path, signal);
+    if (end && signal.aborted) end();
+    else if (end) signal.addEventListener("abort", end);
   } catch (error) {
-    report(error);
+    if (!signal.aborted) root.replaceChildren(place);
+    fail(place, error);
   }
 };
 
@@ -73,11 +92,11 @@ document.addEventListener("click", (event) => {
   scrollTo(0, 0);
 });
 addEventListener("popstate", show);
-/** Shows an error that nobody caught; one that the user has now been told is no fault of the script. @param {Event} event @param {unknown} error */
+/** Shows an error that nobody caught; one that the user has now been told, or an end on purpose, is no fault of the script. @param {Event} event @param {unknown} error */
 const uncaught = (event, error) => {
   if (!error) return;
   report(error);
-  if (error instanceof ApiError) event.preventDefault();
+  if (error instanceof ApiError || !wordsOf(error)) event.preventDefault();
 };
 addEventListener("unhandledrejection", (event) => uncaught(event, event.reason));
 addEventListener("error", (event) => uncaught(event, event.error));

@@ -4,10 +4,12 @@
 export const readState = () => Object.fromEntries(new URLSearchParams(location.search));
 
 /**
- * Replaces the query; empty values are left out.
+ * Replaces the query, unless the view that asks for it has been left; empty values are left out.
  * @param {Record<string, string | number | boolean | null | undefined>} state
+ * @param {AbortSignal} signal  that of the view
  */
-export const writeState = (state) => {
+export const writeState = (state, signal) => {
+  if (signal.aborted) return;
   const kept = Object.entries(state).filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
   const query = new URLSearchParams(kept.map(([name, value]) => [name, String(value)])).toString();
   history.replaceState(null, "", location.pathname + (query ? `?${query}` : ""));

@@ -14,8 +14,8 @@ export const title = "Ask";
 
 /** @typedef {{ name: string, what: string, mechanism: string | null, asks: boolean, code: boolean }} Run */
 
-/** @param {HTMLElement} root */
-export const mount = async (root) => {
+/** @param {HTMLElement} root @param {string[]} _ @param {AbortSignal} left */
+export const mount = async (root, _, left) => {
   const state = parse(readState());
   /** @type {any} */
   let about = null;
@@ -26,7 +26,7 @@ export const mount = async (root) => {
   /** @type {import("./ask/weights.js").Look | null} */
   let look = null;
   let work = new AbortController();
-  const remember = () => writeState(serialise(state));
+  const remember = () => writeState(serialise(state), left);
 
   // The controls
 
@@ -312,7 +312,7 @@ export const mount = async (root) => {
     strip.leave();
   };
   /** @type {Run[]} */
-  const known = await get("ask/runs");
+  const known = await get("ask/runs", left);
   if (!known.length) {
     form.hidden = true;
     info.replaceChildren("There is no run with a model in this folder yet: train one in ", h("a", { href: "/start" }, "Start"), ".");

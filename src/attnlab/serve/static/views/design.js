@@ -67,8 +67,8 @@ const numbersPanel = (playground) => {
   return { show, element: h("div", {}, controls, numbers.element) };
 };
 
-/** @param {HTMLElement} root */
-export const mount = (root) => {
+/** @param {HTMLElement} root @param {string[]} _ @param {AbortSignal} signal */
+export const mount = (root, _, signal) => {
   const state = readState();
   const given = readConfiguration(state);
   const preset = PRESETS.find((one) => one.name === state.preset) ?? PRESETS[0];
@@ -82,7 +82,7 @@ export const mount = (root) => {
     clearTimeout(later);
     const known = presetOf(playground.configuration);
     const drawn = known ? { preset: known === PRESETS[0] ? "" : known.name } : writeConfiguration(playground.configuration);
-    writeState({ ...drawn, ...solver.state, ...noise.state, ...sheet.state, tab: tab === "numbers" ? "" : tab });
+    writeState({ ...drawn, ...solver.state, ...noise.state, ...sheet.state, tab: tab === "numbers" ? "" : tab }, signal);
   };
   const saveSoon = () => {
     clearTimeout(later);

@@ -85,6 +85,16 @@ const labels = (one) => h("span", { class: "labels" },
  */
 const marked = (text) => text.split("`").map((part, number) => (number % 2 ? h("code", {}, part) : part));
 
+/** Sets `names` as code wherever an element has text. @param {Element} root */
+const setCode = (root) => {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT, (node) =>
+    (node.nodeValue?.includes("`") && !node.parentElement?.closest("script, style, pre, code") ? NodeFilter.FILTER_ACCEPT : NodeFilter.FILTER_REJECT));
+  /** @type {Text[]} */
+  const found = [];
+  while (walker.nextNode()) found.push(/** @type {Text} */ (walker.currentNode));
+  for (const text of found) text.replaceWith(...marked(text.data));
+};
+
 /** @param {Mechanism} one */
 const tile = (one) => h("li", {},
   h("a", { class: "tile", href: `/mechanisms?name=${encodeURIComponent(one.name)}` },
@@ -100,17 +110,17 @@ const tile = (one) => h("li", {},
  * @param {HTMLButtonElement} button
  * @param {HTMLElement} status
  * @param {string} doing
- * @param {(signal: AbortSignal) => Promise<void>} run
- * @param {Set<AbortController>} running
+ * @param {(own: AbortSignal) => Promise<void>} run
+ * @param {AbortSignal} signal
  */
-const whileWaiting = async (button, status, doing, run, running) => {
+const whileWaiting = async (button, status, doing, run, signal) => {
   const control = new AbortController();
   const label = button.textContent ?? "";
   const began = Date.now();
   const tell = () => (status.textContent = `${doing} … ${Math.round((Date.now() - began) / 1000)} s`);
   const timer = setInterval(tell, 1000);
   const cancel = () => control.abort();
-  running.add(control);
+  signal.addEventListener("abort", cancel);
   tell();
   button.textContent = "Cancel";
   button.addEventListener("click", cancel);
@@ -122,7 +132,7 @@ const whileWaiting = async (button, status, doing, run, running) => {
     if (!control.signal.aborted) throw error;
   } finally {
     clearInterval(timer);
-    running.delete(control);
+    signal.removeEventListener("abort", cancel);
     button.removeEventListener("click", cancel);
     button.textContent = label;
   }
@@ -131,9 +141,9 @@ const whileWaiting = async (button, status, doing, run, running) => {
 /**
  * A button that measures, and what it found.
  * @param {{id: string, title: string, about: string, button: string, doing: string, path: string, earlier: Measured | null}} what
- * @param {Set<AbortController>} running
+ * @param {AbortSignal} signal
  */
-const measurement = (what, running) => {
+const measurement = (what, signal) => {
   const status = h("p", { class: "progress", role: "status" });
   const place = h("div", { class: "found" });
   const button = h("button", { type: "button", class: what.earlier ? "" : "primary" }, what.button);
@@ -152,7 +162,7 @@ const measurement = (what, running) => {
     /** @type {Measured | null} */
     let found = null;
     try {
-      await whileWaiting(button, status, what.doing, async (signal) => { found = await post(what.path, {}, signal); }, running);
+      await whileWaiting(button, status, what.doing, async (own) => { found = await post(what.path, {}, own); }, signal);
     } finally {
       busy = false;
     }
@@ -163,8 +173,8 @@ const measurement = (what, running) => {
     h("h2", { id: what.id }, what.title), h("p", {}, what.about), h("div", { class: "controls" }, button), status, when, place);
 };
 
-/** @param {boolean} allowed @param {Set<AbortController>} running */
-const pasting = (allowed, running) => {
+/** @param {boolean} allowed @param {AbortSignal} signal */
+const pasting = (allowed, signal) => {
   const heading = h("h2", { id: "own-class" }, "Audit a class of your own");
   if (!allowed) {
     return h("section", { "aria-labelledby": "own-class" }, heading,
@@ -184,10 +194,10 @@ const pasting = (allowed, running) => {
     busy = true;
     place.replaceChildren();
     try {
-      await whileWaiting(button, status, "Auditing", async (signal) => {
-        const found = await post("mechanisms/pasted", { code: code.value, class_name: name.value.trim() }, signal);
+      await whileWaiting(button, status, "Auditing", async (own) => {
+        const found = await post("mechanisms/pasted", { code: code.value, class_name: name.value.trim() }, own);
         showReport(place, found.html);
-      }, running);
+      }, signal);
     } catch (error) {
       place.replaceChildren(h("p", { class: "notice" }, error instanceof Error ? error.message : String(error)));
     } finally {
@@ -203,8 +213,8 @@ const pasting = (allowed, running) => {
     status, place);
 };
 
-/** @param {HTMLElement} root @param {Set<AbortController>} running */
-const showCatalogue = async (root, running) => {
+/** @param {HTMLElement} root @param {AbortSignal} signal */
+const showCatalogue = async (root, signal) => {
   const state = readState();
   const words = h("input", { type: "search", value: state.q ?? "", placeholder: "name, cost, paper" });
   const weights = h("select", {}, h("option", { value: "" }, "all"),
@@ -214,11 +224,8 @@ const showCatalogue = async (root, running) => {
   root.append(h("h1", {}, title),
     h("p", { class: "lead" }, "Every kind of attention that a model can be made with: what it does, what it costs, and whether it keeps its promises."),
     h("div", { class: "controls" }, h("label", {}, "Search", words), h("label", {}, "Weights", weights)), count, tiles);
-  const control = new AbortController();
-  running.add(control);
   /** @type {{mechanisms: Mechanism[], allow_code: boolean}} */
-  const found = await get("mechanisms", control.signal);
-  running.delete(control);
+  const found = await get("mechanisms", signal);
   const all = found.mechanisms.map((one) => ({ one, element: tile(one) }));
   tiles.append(...all.map(({ element }) => element));
   const filter = () => {
@@ -228,28 +235,27 @@ const showCatalogue = async (root, running) => {
       shown += element.hidden ? 0 : 1;
     }
     count.textContent = shown === all.length ? `${shown} mechanisms` : `${shown} of ${all.length} mechanisms`;
-    writeState({ q: words.value, weights: weights.value });
+    writeState({ q: words.value, weights: weights.value }, signal);
   };
   words.addEventListener("input", filter);
   weights.addEventListener("change", filter);
   filter();
   root.append(h("p", { class: "quiet" }, "The pictures show real weights over a toy text of 32 tokens: each row is a token, darker columns are those it looks at; orange weights are negative."),
-    pasting(found.allow_code, running));
+    pasting(found.allow_code, signal));
 };
 
-/** @param {HTMLElement} root @param {string} name @param {Set<AbortController>} running */
-const showOne = async (root, name, running) => {
+/** @param {HTMLElement} root @param {string} name @param {AbortSignal} signal */
+const showOne = async (root, name, signal) => {
   const status = h("p", { class: "progress", role: "status" }, `Loading ${name} …`);
   root.append(h("p", {}, h("a", { href: "/mechanisms" }, "← All mechanisms")), status);
-  const control = new AbortController();
-  running.add(control);
   /** @type {{mechanism: Mechanism, html: string, audit: Measured | null, cost: Measured | null, lengths: number[]}} */
-  const card = await get(`mechanisms/${encodeURIComponent(name)}`, control.signal);
-  running.delete(control);
+  const card = await get(`mechanisms/${encodeURIComponent(name)}`, signal);
   status.remove();
   document.title = `${name} – Mechanisms – attnlab`;
   const report = h("div", {});
   showReport(report, card.html);
+  setCode(report);
+  report.querySelectorAll(".layer label").forEach((label) => label.append(h("span", { class: "note" }, label.getAttribute("title")?.split(", ").at(-1))));
   const one = card.mechanism;
   report.querySelector("header")?.append(h("p", { class: "origin" },
     one.link && h("span", {}, "Paper: ", h("a", { href: one.link, target: "_blank", rel: "noopener" }, one.paper)),
@@ -261,20 +267,16 @@ const showOne = async (root, name, running) => {
     measurement({
       id: "audit", title: "Audit", button: "Audit", doing: "Auditing", path: `${path}/audit`, earlier: card.audit,
       about: "Tests from outside whether it sees the future, padding or other texts, and whether it is deterministic. Takes 5 to 40 seconds.",
-    }, running),
+    }, signal),
     measurement({
       id: "cost", title: "Measured cost", button: "Measure", doing: "Measuring", path: `${path}/cost`, earlier: card.cost,
       about: `Times forward and backward at ${least} to ${most} tokens, in turns with torch's fused attention (SDPA), and measures peak memory.`
         + " Takes about half a minute, longer while the machine trains.",
-    }, running));
+    }, signal));
 };
 
-/** @param {HTMLElement} root */
-export const mount = async (root) => {
-  /** @type {Set<AbortController>} */
-  const running = new Set();
-  const end = () => running.forEach((control) => control.abort());
+/** @param {HTMLElement} root @param {string[]} _ @param {AbortSignal} signal */
+export const mount = (root, _, signal) => {
   const { name } = readState();
-  await (name ? showOne(root, name, running) : showCatalogue(root, running));
-  return end;
+  return name ? showOne(root, name, signal) : showCatalogue(root, signal);
 };

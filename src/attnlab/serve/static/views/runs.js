@@ -5,9 +5,9 @@ import { mountList } from "./run/list.js";
 
 export const title = "Runs";
 
-/** @param {HTMLElement} root @param {string[]} path */
-export const mount = (root, path) => {
+/** @param {HTMLElement} root @param {string[]} path @param {AbortSignal} signal */
+export const mount = (root, path, signal) => {
   const names = new URLSearchParams(location.search).getAll("with");
-  if (path.length) return mountDetail(root, path.join("/"));
-  return names.length ? mountComparison(root, names) : mountList(root);
+  if (path.length) return mountDetail(root, path.join("/"), signal);
+  return names.length ? mountComparison(root, names, signal) : mountList(root, signal);
 };

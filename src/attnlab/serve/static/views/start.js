@@ -17,10 +17,10 @@ const DELAY = 200; // milliseconds after the last change until the command line 
 const picker = (forms, chosen) => h("select", { id: "command" }, forms.map((one) =>
   h("option", { value: one.command, selected: one.command === chosen }, `${one.command}: ${one.help}`)));
 
-/** @param {HTMLElement} root */
-export const mount = async (root) => {
+/** @param {HTMLElement} root @param {string[]} _ @param {AbortSignal} signal */
+export const mount = async (root, _, signal) => {
   root.append(h("h1", {}, "Start"), h("p", { class: "progress", role: "status" }, "Reading the commands …"));
-  const [{ forms, presets, at_a_time: most }, jobs] = await Promise.all([get("forms"), get("jobs")]);
+  const [{ forms, presets, at_a_time: most }, jobs] = await Promise.all([get("forms", signal), get("jobs", signal)]);
   const { do: asked = "run recall", name = "", ...rest } = readState();
   /** @type {Form} */
   let form = forms.find((/** @type {Form} */ one) => one.command === asked) ?? forms[0];
@@ -60,11 +60,11 @@ export const mount = async (root) => {
   };
   const changed = () => {
     const { command: chosen, values, folder: named } = filled();
-    writeState({ do: chosen, name: named, ...values });
+    writeState({ do: chosen, name: named, ...values }, signal);
     const preset = String(values["--preset"] ?? (values["--quick"] ? "quick" : ""));
     showPreset(element, form.options, presets[preset]);
     clearTimeout(timer);
-    timer = window.setTimeout(() => check().catch((error) => { if (error.name !== "AbortError") throw error; }), DELAY);
+    timer = window.setTimeout(check, DELAY);
   };
   const show = (/** @type {import("./start/form.js").Values} */ values) => {
     about.textContent = form.help;
@@ -95,9 +95,7 @@ export const mount = async (root) => {
 
   const suggest = ["preset", "mechanism"].map((kind) => h("datalist", { id: `suggest-${kind}` }));
   suggest[0].append(...Object.keys(presets).map((one) => h("option", { value: one })));
-  const waiting = new AbortController();
-  get("suggestions", waiting.signal).then(({ mechanism }) => suggest[1].append(...mechanism.map((/** @type {string} */ one) => h("option", { value: one }))))
-    .catch((error) => { if (error.name !== "AbortError") throw error; });
+  get("suggestions", signal).then(({ mechanism }) => suggest[1].append(...mechanism.map((/** @type {string} */ one) => h("option", { value: one }))));
 
   root.querySelector(".progress")?.remove();
   root.append(h("div", { class: "split" }, element, h("section", { "aria-labelledby": "jobs" }, h("h2", { id: "jobs" }, "Jobs"), none, list)), ...suggest);
@@ -106,7 +104,6 @@ export const mount = async (root) => {
   return () => {
     clearTimeout(timer);
     request.abort();
-    waiting.abort();
     ends.forEach((end) => end());
   };
 };

@@ -9,9 +9,9 @@ import { samplesPanel } from "./samples.js";
 /**
  * @param {HTMLElement} root
  * @param {string} name
+ * @param {AbortSignal} signal
  */
-export const mountDetail = async (root, name) => {
-  const request = new AbortController();
+export const mountDetail = async (root, name, signal) => {
   const loading = h("p", { class: "progress", role: "status" }, "Making the report …");
   const chip = h("span", { class: "chip" });
   const bar = h("progress", { max: 1, "aria-label": "Progress", hidden: true });
@@ -47,7 +47,7 @@ export const mountDetail = async (root, name) => {
   /** @type {{ state: string, progress: number | null, loss: number | null }} */
   let loaded;
   const load = oneAtATime(async () => {
-    const found = await get(`runs/${encoded(name)}/report`, request.signal);
+    const found = await get(`runs/${encoded(name)}/report`, signal);
     const { entry } = found;
     loaded = entry;
     showState(entry, entry.kind, entry.what);
@@ -66,26 +66,22 @@ export const mountDetail = async (root, name) => {
     if (entry.kind === "run") {
       const [panel, stop] = samplesPanel([name]);
       report.after(panel);
-      request.signal.addEventListener("abort", stop);
+      signal.addEventListener("abort", stop);
     }
     if (entry.state !== "complete" && asked) watch();
   });
 
-  let end = () => {};
   let seen = false;
   const watch = () => {
-    end = follow(`runs/${encoded(name)}/events`, (now) => {
+    const end = follow(`runs/${encoded(name)}/events`, (now) => {
       showState(now);
       const same = now.state === loaded.state && now.progress === loaded.progress && now.loss === loaded.loss;
       if (seen || !same) load();
       seen = true; // the first message tells how things are, which is mostly what the report shows
       if (now.state === "complete") end();
     });
+    signal.addEventListener("abort", end);
   };
 
   await load();
-  return () => {
-    end();
-    request.abort();
-  };
 };

@@ -25,8 +25,8 @@
 /** The address of a run. @param {string} name */
 export const address = (name) => `/runs/${name.split("/").map(encodeURIComponent).join("/")}`;
 
-/** The path of a run in the interface of the server. @param {string} name */
-export const encoded = (name) => name.split("/").map(encodeURIComponent).join("/");
+/** A run in a path of the server's interface: its slashes too are encoded, so that ".." in a name is no step up. @param {string} name */
+export const encoded = (name) => encodeURIComponent(name);
 
 /** The last part of a name. @param {string} name */
 export const last = (name) => name.slice(name.lastIndexOf("/") + 1);

@@ -1,9 +1,9 @@
 // The table of all runs, with search, filters and sorting; it is kept up to date by events.
 import { readState, writeState } from "../../lib/address.js";
-import { get } from "../../lib/api.js";
+import { ApiError, get } from "../../lib/api.js";
 import { asCsv } from "../../lib/csv.js";
 import { h } from "../../lib/dom.js";
-import { save } from "../../lib/report.js";
+import { asLatex, save } from "../../lib/report.js";
 import { address, amount, arrange, choose, conditions, duration, exported, figure, last, moment, stateWords } from "./entries.js";
 import { follow, oneAtATime } from "./live.js";
 
@@ -11,8 +11,8 @@ import { follow, oneAtATime } from "./live.js";
 
 /** @type {[string, string, boolean][]}  column, heading, and whether it holds numbers */
 const COLUMNS = [
-  ["name", "Name", false], ["what", "What", false], ["state", "State", false], ["mechanism", "Mechanism", false], ["preset", "Preset", false],
-  ["seed", "Seed", true], ["result", "Result", true], ["tokens", "Tokens", true], ["seconds", "Time", true], ["when", "When", false],
+  ["name", "Name", false], ["what", "What", false], ["state", "State", false], ["result", "Result", true], ["mechanism", "Mechanism", false],
+  ["preset", "Preset", false], ["seed", "Seed", true], ["tokens", "Tokens", true], ["seconds", "Time", true], ["when", "When", false],
 ];
 const DESCENDING_FIRST = ["result", "tokens", "seconds", "when"];
 const COMPARABLE = ["run", "study"];
@@ -31,8 +31,9 @@ const cells = (entry) => ({
 
 /**
  * @param {HTMLElement} root
+ * @param {AbortSignal} signal
  */
-export const mountList = (root) => {
+export const mountList = async (root, signal) => {
   const state = readState();
   /** @type {Entry[]} */
   let entries = [];
@@ -42,15 +43,16 @@ export const mountList = (root) => {
   const open = new Set((state.open ?? "").split("|").filter(Boolean));
   /** @type {Set<string>} */
   const chosen = new Set();
-  let request = new AbortController();
 
   const search = h("input", { type: "search", value: state.q ?? "", placeholder: "name, mechanism, note …", oninput: () => show() });
   const kind = h("select", { onchange: () => show() });
   const stateChoice = h("select", { onchange: () => show() },
     [["", "all"], ["active", "training"], ["stopped", "stopped"], ["complete", "complete"]].map(([value, text]) =>
       h("option", { value, selected: value === (state.state ?? "") }, text)));
-  const filter = h("input", { value: state.filter ?? "", placeholder: "train.lr>=0.001 mechanism=dot", spellcheck: "false", autocapitalize: "off" });
-  const count = h("p", { class: "quiet count", role: "status" }, "Reading the folders …");
+  const filter = h("input", { value: state.filter ?? "", placeholder: "train.lr>=0.001 mechanism=dot", spellcheck: "false", autocapitalize: "off", "aria-describedby": "filter-problem" });
+  const problem = h("p", { class: "problem", id: "filter-problem", role: "alert" });
+  const loading = h("p", { class: "progress", role: "status" }, "Reading the folders …");
+  const count = h("p", { class: "quiet count", role: "status" });
   const compare = h("a", { class: "button", href: "/runs" });
   const clear = h("button", { type: "button", onclick: () => { chosen.clear(); show(); } }, "Clear selection");
   const bar = h("div", { class: "chosen", hidden: true, role: "group", "aria-label": "Chosen runs" }, compare, clear);
@@ -117,9 +119,13 @@ export const mountList = (root) => {
 
   const wantedEntries = () => arrange(choose(entries, { search: search.value, kind: kind.value, state: stateChoice.value }), sort, descending);
   const saveCsv = () => save(new Blob([asCsv(exported(wantedEntries()))], { type: "text/csv" }), "runs.csv");
+  const saveLatex = () => {
+    const table = h("table", {}, exported(wantedEntries()).map((row) => h("tr", {}, row.map((cell) => h("td", {}, cell)))));
+    save(new Blob([asLatex(table)], { type: "text/x-tex" }), "runs.tex");
+  };
 
   const show = () => {
-    writeState(query());
+    writeState(query(), signal);
     const wanted = wantedEntries();
     showHead();
     body.replaceChildren(...wanted.flatMap((entry) => rows(entry, 0)));
@@ -130,9 +136,18 @@ export const mountList = (root) => {
   };
 
   const load = oneAtATime(async () => {
-    request = new AbortController();
     const asked = conditions(filter.value).map((one) => `filter=${encodeURIComponent(one)}`).join("&");
-    const found = await get(`runs${asked && `?${asked}`}`, request.signal);
+    let found;
+    try {
+      found = await get(`runs${asked && `?${asked}`}`, signal);
+    } catch (error) {
+      if (!(error instanceof ApiError && error.status === 422)) throw error;
+      problem.textContent = error.message; // of the conditions: what was listed stays until they are corrected
+      return;
+    } finally {
+      loading.remove();
+    }
+    problem.textContent = "";
     entries = found.entries;
     place = found.root;
     const kinds = [...new Set(entries.map((entry) => entry.kind))].sort();
@@ -154,13 +169,10 @@ export const mountList = (root) => {
     h("form", { class: "controls", role: "search", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); load(); } },
       h("label", { class: "wide" }, "Search", search), h("label", {}, "Kind", kind), h("label", {}, "State", stateChoice),
       h("label", { class: "wide" }, "Conditions on columns and settings", filter)),
-    bar, count,
+    problem, bar, loading, count,
     h("div", { class: "scroll", role: "region", "aria-label": "Runs", tabindex: "0" }, h("table", { class: "list no-export" }, h("thead", {}, head), body)),
-    h("div", { class: "export", role: "group", "aria-label": "Export: Runs" }, h("button", { type: "button", onclick: saveCsv }, "CSV")));
+    h("div", { class: "export", role: "group", "aria-label": "Export: Runs" }, h("button", { type: "button", onclick: saveCsv }, "CSV"), h("button", { type: "button", onclick: saveLatex }, "LaTeX")));
 
-  const end = follow("events/runs", load);
-  return load().then(() => () => {
-    end();
-    request.abort();
-  });
+  signal.addEventListener("abort", follow("events/runs", load));
+  await load();
 };

@@ -49,7 +49,7 @@ const labelled = (option, value) => {
   made.setAttribute("aria-describedby", about.id);
   if (option.kind === "flag") return h("div", { class: "option" }, h("label", { class: "inline" }, made, option.label), about);
   if (option.default && "placeholder" in made && !made.placeholder) made.placeholder = option.default;
-  return h("div", { class: `option ${option.kind}` }, h("label", {}, option.label, made), about);
+  return h("div", { class: `option of-${option.kind}` }, h("label", {}, option.label, made), about);
 };
 
 /**
