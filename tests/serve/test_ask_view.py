@@ -33,7 +33,11 @@ def test_a_question_is_answered_token_by_token_with_a_verdict_and_evidence(page:
     page.get_by_role("button", name=QUESTION).wait_for(timeout=WAIT)
     assert page.get_by_label("Run").input_value() == "recall-1"
     page.get_by_label("Text", exact=True).fill(QUESTION)
-    page.keyboard.press("Enter")
+    for mode in ("continue", "ask"):
+        page.get_by_label("What to do").select_option(mode)
+        assert page.get_by_label("Text", exact=True).input_value() == QUESTION
+        assert page.get_by_label("Text", exact=True).get_attribute("placeholder")
+    page.get_by_label("Text", exact=True).press("Enter")
     page.get_by_role("heading", name="Change what it computes").wait_for(timeout=WAIT)
     written = page.locator(".writing .piece").all_inner_texts()
     assert written[-1] == "end"
@@ -45,16 +49,30 @@ def test_a_question_is_answered_token_by_token_with_a_verdict_and_evidence(page:
     assert "attnlab calibrate" in page.locator(".decided details").inner_text()
 
 
+def test_the_newest_run_is_opened_first(page: Any, asked: Served) -> None:
+    open_view(page, asked)
+    page.locator(".examples button").first.wait_for(timeout=WAIT)
+    with asked.client() as client:
+        entries = client.get("/api/runs").json()["entries"]
+    newest = [one["name"] for entry in entries for one in (entry, *entry["runs"])]
+    offered = [one.get_attribute("value") for one in page.get_by_label("Run").locator("option").all()]
+    assert offered == [name for name in newest if name in offered]
+    assert page.get_by_label("Run").input_value() == offered[0]
+
+
 def test_the_slider_changes_the_decision_without_a_request(page: Any, asked: Served) -> None:
     open_view(page, asked, run="sure-1", q=QUESTION, risk="0.01")
     slider = page.get_by_role("slider", name="Accepted risk")
     assert "It abstains." in page.locator(".decided").inner_text()
+    assert "could not be certified" in page.locator(".decided .reason").first.inner_text()
+    assert page.locator(".differs").count() == 0  # the tokens are the answer
     requests: list[str] = []
     page.on("request", lambda one: requests.append(one.url) if "/api/" in one.url else None)
     slider.focus()
     page.keyboard.press("End")
     assert page.locator(".level").inner_text() == "50 %"
     assert "It abstains." not in page.locator(".decided").inner_text()
+    assert "At most 50 %" in page.locator(".decided details").text_content()
     assert not requests
     assert "risk=0.5" in page.url
 
@@ -69,6 +87,8 @@ def test_heads_tokens_and_averages_are_chosen_by_pointer_and_keyboard(page: Any,
     assert said.startswith("“Bauer” looks at")
     assert "%" in said
     assert page.locator(".arcs path").count() > 0
+    assert "The model gave it" not in said  # questions are not what it was trained to predict
+    assert page.get_by_text("⁇ separates the question from the answer.").is_visible()
     token.click()
     assert token.get_attribute("aria-pressed") == "true"
     assert "token=5" in page.url
@@ -101,6 +121,17 @@ def test_one_head_is_followed_through_generation(page: Any, asked: Served) -> No
     page.locator(".follow .step").nth(3).click()
     assert f"token={given + 2}" in page.url
     assert "Step 4 of" in page.locator(".follow").inner_text()
+    assert "The model gave it" in page.locator(".readout").inner_text()
+    assert page.locator(".continued strong").inner_text().startswith(page.locator(".writing .piece").first.inner_text())
+    with page.expect_download() as download:
+        page.locator(".follow").get_by_role("button", name="LaTeX").click()
+    assert "\\begin{tabular}{lrl}" in download.value.path().read_text()
+    with page.expect_download() as download:
+        page.get_by_role("group", name="Export: Text with arcs").get_by_role("button", name="SVG").click()
+    assert download.value.suggested_filename == "text-with-arcs.svg"
+    drawn = download.value.path().read_text(encoding="utf-8")
+    assert drawn.count("</text>") == len(tokens(page))
+    assert "<path" in drawn
 
 
 def test_a_head_is_switched_off_and_an_activation_replaced(page: Any, asked: Served) -> None:
@@ -152,11 +183,21 @@ def test_markup_in_names_and_texts_is_only_text(page: Any, asked: Served) -> Non
 
 
 def test_influence_is_called_by_its_name(page: Any, asked: Served) -> None:
+    def without_heads(route: Any) -> None:
+        about = route.fetch().json()
+        layers = [{**one, "taps": [tap for tap in one["taps"] if tap != "z"]} for one in about["layers"]]
+        route.fulfill(json={**about, "layers": layers})
+
+    page.route("**/api/ask/open", without_heads)
     open_view(page, asked, run="mean-1", q=QUESTION, layer="2")
     assert "no attention weights over tokens" in page.locator("section .notice:visible").inner_text()
     assert page.locator(".chosen h3").inner_text() == "Layer 2, influence of all heads"
     assert "depends on" in page.locator(".readout").inner_text()
+    assert page.get_by_label("Show").locator("option").all_inner_texts()[0] == "what the token depends on"
+    assert page.locator(".layer-label span").nth(1).inner_text() == "Mean"
     assert page.get_by_role("button", name="of layer 2").count() == 0  # nothing to switch off
+    assert page.get_by_role("button", name="Switch off each head").count() == 0
+    assert "the answer is the likeliest as a whole" in page.locator(".differs").inner_text()  # it has learned nothing
 
 
 def test_mistakes_are_one_line(chromium: Any, asked: Served) -> None:
@@ -174,6 +215,15 @@ def test_mistakes_are_one_line(chromium: Any, asked: Served) -> None:
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Change what it computes").wait_for(timeout=WAIT)
     assert alert.count() == 0
+    page.get_by_role("button", name="Switch off head 1 of layer 1").click()
+    page.locator(".compared table").wait_for(timeout=WAIT)
+    page.get_by_label("Replace by").select_option("text")
+    page.get_by_role("combobox", name="Another text of").fill("Hank")
+    page.get_by_role("button", name="Change", exact=True).click()
+    page.get_by_text("Taken out again: the other text has").wait_for(timeout=WAIT)
+    page.locator(".compared table").wait_for(timeout=WAIT)
+    assert page.locator(".changes li").all_inner_texts() == ["Switch off layer 1, head 1\n×"]
+    assert "Hank%22" not in page.url
     context.close()
 
 

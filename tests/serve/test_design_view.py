@@ -151,6 +151,12 @@ def test_the_table_has_any_number_of_dimensions(page: Any, served: Served) -> No
     assert _position(page, "Key 1")[1] == 0
 
 
+def test_of_two_equal_keys_none_leads(page: Any, served: Served) -> None:
+    _open(page, served, "/design?k=1,0;0,1&v=1,0;0,1&q=1,1")
+    assert "share the lead" in _reading(page, "margin m")
+    assert page.locator(".weights .leads").count() == 0
+
+
 def test_the_texts_say_that_scores_are_divided(page: Any, served: Served) -> None:
     _open(page, served, "/design")
     for on in (True, False):
@@ -177,10 +183,26 @@ def test_an_impossible_wish_gets_its_proof_in_words_and_in_the_plane(page: Any, 
     assert verdict.locator(".badge").inner_text() == "impossible"
     assert "0.3214·k₀ + 0.3214·k₁ + 0.3571·k₂" in verdict.inner_text()
     assert page.locator(".keys line.proof").count() == 3
+    page.wait_for_url(re.compile("asked=1"))
+    _drag(page, "Query", 40, 30)
+    page.wait_for_timeout(400)
+    query, link = _position(page, "Query"), page.url
+    page.goto("about:blank")
+    page.goto(link)
+    verdict.locator(".badge").wait_for(timeout=_SLOW)
+    assert verdict.locator(".badge").inner_text() == "impossible"
+    assert page.locator(".keys line.proof").count() == 3
+    assert _position(page, "Query") == query  # where the sender left it
+    page.locator(".solver select").select_option("2")
+    assert page.get_by_text("The points or the question have changed since").is_visible()
+    page.locator(".solver select").select_option("3")
+    assert page.get_by_text("The points or the question have changed since").is_hidden()
     _drag(page, "Key 3", 0, 30)
     assert page.locator(".keys line.proof").count() == 0
-    assert page.get_by_text("The points have changed since").is_visible()
+    assert page.get_by_text("The points or the question have changed since").is_visible()
     assert page.get_by_label("start from").input_value() == ""
+    page.wait_for_timeout(400)
+    assert "asked" not in page.url
 
 
 def test_a_verdict_about_points_that_have_changed_moves_nothing(page: Any, served: Served) -> None:
@@ -191,10 +213,10 @@ def test_a_verdict_about_points_that_have_changed_moves_nothing(page: Any, serve
     page.get_by_text("Solving …").wait_for()
     _drag(page, "Key 3", 0, 150)
     query = _position(page, "Query")
-    assert page.get_by_text("The points have changed since").is_hidden()
+    assert page.get_by_text("The points or the question have changed since").is_hidden()
     held[0].continue_()
     page.locator(".verdict-box.stale .badge").wait_for(timeout=_SLOW)
-    assert page.get_by_text("The points have changed since").is_visible()
+    assert page.get_by_text("The points or the question have changed since").is_visible()
     assert "The query has moved" not in page.locator(".verdict-box").inner_text()
     page.wait_for_timeout(700)
     assert _position(page, "Query") == query
@@ -214,9 +236,14 @@ def test_values_are_averaged_with_weights(page: Any, served: Served) -> None:
 def test_a_target_is_dragged_and_reached_or_refuted(page: Any, served: Served) -> None:
     _open(page, served, "/design")
     assert _handle(page, "Target").count() == 0
+    assert page.get_by_label("target, coordinate 1").count() == 0
     page.get_by_role("button", name="Reach this point").click()
+    assert page.get_by_label("target, coordinate 1").count() == 1
     _drag(page, "Target", 20, -20)
     assert _solve(page).locator(".badge").inner_text() == "solved"
+    page.wait_for_timeout(700)
+    names = [page.locator(f".values-plane .{kind} .name").bounding_box() for kind in ("output", "target")]
+    assert names[0]["y"] + names[0]["height"] <= names[1]["y"]  # one below the other
     _drag(page, "Target", 150, 20)
     page.get_by_role("button", name="Find a query").click()
     page.get_by_text("The target lies outside the hull of the values").wait_for(timeout=_SLOW)
@@ -305,18 +332,24 @@ def test_a_pasted_sheet_is_in_the_link(page: Any, served: Served) -> None:
     page.get_by_role("button", name="Load the text").click()
     page.get_by_label("answer to größe").wait_for(timeout=_SLOW)
     page.wait_for_url(re.compile("toml="))
+    page.get_by_label("answer to größe").fill("[0, 20]")
+    page.wait_for_url(re.compile("answers="))
     link = page.url
     page.goto("about:blank")
     page.goto(link)
-    page.get_by_label("answer to größe").fill("[0, 20]")
+    page.get_by_label("answer to größe").wait_for(timeout=_SLOW)
+    page.wait_for_timeout(300)
+    assert page.get_by_label("answer to größe").input_value() == "[0, 20]"
     page.get_by_role("button", name="Mark the answers").click()
     page.get_by_text("1 of 1 point;").wait_for(timeout=_SLOW)
     page.goto(served.base + "/design?tab=sheet&toml=damaged")
     page.get_by_text("The sheet in the link is damaged").wait_for(timeout=_SLOW)
+    page.goto(served.base + "/design?tab=sheet&sheet=a12&answers=damaged")
+    page.get_by_text("The answers in the link are damaged").wait_for(timeout=_SLOW)
 
 
-def test_planes_and_noise_are_exported(page: Any, served: Served) -> None:
-    page.emulate_media(reduced_motion="reduce")
+def test_planes_noise_and_tables_are_exported(page: Any, served: Served) -> None:
+    page.emulate_media(reduced_motion="reduce", color_scheme="dark")
     _open(page, served, "/design?tab=noise")
     page.get_by_text("of 400 failed").first.wait_for(timeout=_SLOW)
     for title in ("Keys and query", "Values and output", "Noise, one head"):
@@ -326,9 +359,19 @@ def test_planes_and_noise_are_exported(page: Any, served: Served) -> None:
         drawn = download.value.path().read_text(encoding="utf-8")
         assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
         assert "class=" not in drawn  # it has its style in itself
+        assert 'fill="rgb(255, 255, 255)"' in drawn  # for print, whatever the page looks like
         with page.expect_download() as download:
             group.get_by_role("button", name="PNG").click()
         assert download.value.path().read_bytes().startswith(b"\x89PNG")
+    page.get_by_role("tab", name="All numbers").click()
+    for title, name, row in (
+        ("Scores and weights of all keys", "scores-and-weights-of-all-keys", "k₀,1.38,"),
+        ("Keys, values and query", "keys-values-and-query", "q ÷ scale,0.6,0.5,,"),
+    ):
+        with page.expect_download() as download:
+            page.get_by_role("group", name=f"Export: {title}").get_by_role("button", name="CSV").click()
+        assert download.value.suggested_filename == f"{name}.csv"
+        assert f"\n{row}" in download.value.path().read_text(encoding="utf-8")
 
 
 def test_an_empty_sheet_is_refused_in_one_line(page: Any, served: Served) -> None:

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { chance, inWords, nearestRisk, parse, points, serialise } from "../../../src/attnlab/serve/static/views/ask/state.js";
+import { chance, inWords, nearestRisk, parse, points, serialise, shortName } from "../../../src/attnlab/serve/static/views/ask/state.js";
 import { arc, asLook, begins, mapOf, mean, nameOf, peakOf, shades, shown, strongest, unpack, weightsAt, within } from "../../../src/attnlab/serve/static/views/ask/weights.js";
 
 const pack = (/** @type {number[]} */ steps) => Buffer.from(Int16Array.from(steps).buffer).toString("base64");
@@ -79,6 +79,11 @@ test("changes in words", () => {
   const change = { layer: 1, tap: "z", head: 0, position: null, by: /** @type {const} */ ("zero"), other: "" };
   assert.equal(inWords(change, []), "Switch off layer 2, head 1");
   assert.equal(inWords({ ...change, tap: "mlp_out", position: 1, by: "mean" }, [" a", " b"]), "Replace layer 2, output of the MLP at token 2 “b” by its mean over this text");
+});
+
+test("a class of one's own is named without its file", () => {
+  assert.equal(shortName("dot, /a folder/mine.py@07486ae3c002:RunningMean"), "dot, RunningMean");
+  assert.equal(shortName("mine.py:Mean"), "Mean");
 });
 
 test("numbers", () => {

@@ -2,6 +2,7 @@
 import { enhancements } from "../report.js";
 import { asCsv } from "./csv.js";
 import { h, fragment } from "./dom.js";
+import { asLatex } from "./latex.js";
 
 /**
  * Saves a file in the browser.
@@ -15,7 +16,7 @@ export const save = (content, name) => {
 };
 
 // What a drawing takes from the style sheet, written into a copy of it, so that it looks the same elsewhere.
-const KEPT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "fill-opacity", "opacity",
+const KEPT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "fill-opacity", "stroke-opacity", "opacity",
   "font-size", "font-family", "font-weight", "text-anchor", "paint-order", "visibility", "display"];
 
 /**
@@ -38,8 +39,21 @@ const styled = (original) => {
   return copy;
 };
 
-/** @param {SVGSVGElement} chart */
+/** What a chart looks like elsewhere: in light colours, which can be printed. @param {SVGSVGElement} chart */
 export const standalone = (chart) => {
+  const { dataset } = document.documentElement;
+  const { theme } = dataset;
+  dataset.theme = "light";
+  try {
+    return written(chart);
+  } finally {
+    if (theme) dataset.theme = theme;
+    else delete dataset.theme;
+  }
+};
+
+/** @param {SVGSVGElement} chart */
+const written = (chart) => {
   const copy = styled(chart);
   // The cells of heads are drawn once, in another picture of the page.
   copy.querySelectorAll("use").forEach((use) => {
@@ -77,32 +91,47 @@ export const asPng = (chart, scale = 2) =>
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(standalone(chart))}`;
   });
 
+/** The text of a cell: what was typed into it, or its lines with commas between them. @param {HTMLTableCellElement} cell */
+const textOf = (cell) =>
+  (cell.querySelector("input")?.value ?? cell.innerText ?? cell.textContent ?? "").trim().replace(/\s*\n\s*/g, ", ").replace(/\s+/g, " ");
+
 /** @param {HTMLTableElement} table */
 const cells = (table) =>
-  [...table.rows].map((row) => [...row.cells].map((cell) => (cell.innerText ?? cell.textContent ?? "").replace(/\s+/g, " ").trim()));
+  [...table.rows].map((row) => [...row.cells].filter((cell) => !cell.classList.contains("no-export")).map(textOf));
 
-/** @param {HTMLTableElement} table */
-export const asLatex = (table) => {
-  /** @type {Record<string, string>} */
-  const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "−": "$-$" };
-  const escaped = (/** @type {string} */ text) => text.replace(/[\\&%$#_{}~^−]/g, (letter) => special[letter] ?? `\\${letter}`);
-  const [head, ...body] = cells(table).map((row) => row.map(escaped).join(" & ") + " \\\\");
-  const columns = "l" + "r".repeat(Math.max(0, (table.rows[0]?.cells.length ?? 1) - 1));
-  return ["\\begin{tabular}{" + columns + "}", "\\toprule", head, "\\midrule", ...body, "\\bottomrule", "\\end{tabular}", ""].join("\n");
+/** A caption without the notes in it. @param {Element | null | undefined} caption */
+const titleOf = (caption) => {
+  const copy = /** @type {Element | undefined} */ (caption?.cloneNode(true));
+  copy?.querySelectorAll(".quiet, .note").forEach((note) => note.remove());
+  return copy?.textContent?.trim() ?? "";
 };
 
-/** @param {string} title */
-const fileName = (title) => title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 60) || "attnlab";
+/** The name of a file: the title up to its first colon or the like, in whole words. @param {string} title */
+const fileName = (title) => {
+  const name = title.toLowerCase().split(/[:;.?!](?=\s|$)|\s[(–]/)[0].replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
+  return (name.length > 48 ? name.slice(0, 49).replace(/-[^-]*$/, "") : name) || "attnlab";
+};
 
 /** @param {string} label @param {[string, () => void][]} choices */
 const buttons = (label, choices) =>
   h("div", { class: "export", role: "group", "aria-label": label }, choices.map(([name, act]) => h("button", { type: "button", onclick: act }, name)));
 
-/** Buttons that save a chart. @param {SVGSVGElement} chart @param {string} title */
-export const chartExports = (chart, title) =>
+/**
+ * Buttons that save a chart.
+ * @param {SVGSVGElement} chart
+ * @param {string} title
+ * @param {() => void} [draw]  called first, for a chart that is drawn only to be saved
+ */
+export const chartExports = (chart, title, draw = () => {}) =>
   buttons(`Export: ${title}`, [
-    ["SVG", () => save(new Blob([standalone(chart)], { type: "image/svg+xml" }), `${fileName(title)}.svg`)],
-    ["PNG", async () => save(await asPng(chart), `${fileName(title)}.png`)],
+    ["SVG", () => {
+      draw();
+      save(new Blob([standalone(chart)], { type: "image/svg+xml" }), `${fileName(title)}.svg`);
+    }],
+    ["PNG", async () => {
+      draw();
+      save(await asPng(chart), `${fileName(title)}.png`);
+    }],
   ]);
 
 /**
@@ -113,15 +142,15 @@ export const addExports = (root) => {
   root.querySelectorAll("figure").forEach((figure) => {
     const chart = figure.querySelector("svg.chart");
     if (!(chart instanceof SVGSVGElement)) return;
-    const title = figure.querySelector("figcaption")?.textContent ?? "chart";
+    const title = titleOf(figure.querySelector("figcaption")) || "chart";
     figure.append(chartExports(chart, title));
   });
   root.querySelectorAll("table").forEach((table) => {
     if (table.closest(".no-export")) return;
-    const title = table.caption?.textContent ?? "table";
+    const title = titleOf(table.caption) || "table";
     (table.closest(".scroll") ?? table).after(buttons(`Export: ${title}`, [
       ["CSV", () => save(new Blob([asCsv(cells(table))], { type: "text/csv" }), `${fileName(title)}.csv`)],
-      ["LaTeX", () => save(new Blob([asLatex(table)], { type: "text/x-tex" }), `${fileName(title)}.tex`)],
+      ["LaTeX", () => save(new Blob([asLatex(cells(table))], { type: "text/x-tex" }), `${fileName(title)}.tex`)],
     ]));
   });
 };

@@ -2,15 +2,18 @@
 import { readState, writeState } from "../lib/address.js";
 import { ApiError, get, post, stream } from "../lib/api.js";
 import { h } from "../lib/dom.js";
-import { addExports } from "../lib/report.js";
+import { addExports, chartExports } from "../lib/report.js";
 import { verdictView, writing } from "./ask/answer.js";
 import { changeView } from "./ask/change.js";
 import { headGrid, largeMap } from "./ask/heads.js";
-import { chance, parse, serialise, weightInWords } from "./ask/state.js";
+import { chance, parse, serialise, shortName, weightInWords } from "./ask/state.js";
 import { textView } from "./ask/text.js";
 import { asLook, isInfluence, mapOf, nameOf, shown, strongest, weightsAt, within } from "./ask/weights.js";
 
 export const title = "Ask";
+
+const SEPARATOR = "⁇";
+const EXAMPLES = { ask: "Where was Hank Aaron born?", continue: "Hank Aaron was born in" }; // where the run has none
 
 /** @typedef {{ name: string, what: string, mechanism: string | null, asks: boolean, code: boolean }} Run */
 
@@ -31,18 +34,13 @@ export const mount = async (root, _, left) => {
   // The controls
 
   const runs = h("select", { id: "run", onchange: () => choose(runs.value, true) });
-  const modes = h("select", { onchange: () => {
-    state.mode = modes.value === "continue" ? "continue" : "ask";
-    state.text = text.value = "";
-    showExamples();
-    remember();
-  } }, h("option", { value: "ask" }, "Ask a question"), h("option", { value: "continue" }, "Continue a text"));
+  const modes = h("select", { onchange: () => showExamples() }, h("option", { value: "ask" }, "Ask a question"), h("option", { value: "continue" }, "Continue a text"));
   const text = /** @type {HTMLInputElement} */ (h("input", { type: "text", maxlength: 4000, autocomplete: "off", spellcheck: "false" }));
   const go = h("button", { type: "submit", class: "primary" }, "Ask");
   const stop = h("button", { type: "button", disabled: true, onclick: () => work.abort() }, "Stop");
   const form = h("form", { class: "controls asking", onsubmit: (/** @type {Event} */ event) => {
     event.preventDefault();
-    Object.assign(state, { text: text.value, token: null, changes: [] });
+    Object.assign(state, { mode: modes.value, text: text.value, token: null, changes: [] });
     ask();
   } },
     h("label", {}, h("span", {}, "Run"), runs), h("label", {}, h("span", {}, "What to do"), modes),
@@ -63,8 +61,9 @@ export const mount = async (root, _, left) => {
   // The answer
 
   const written = h("div", { class: "written" });
+  const plain = h("p", { class: "continued", hidden: true }); // what it wrote after a text
   const verdict = h("div", {});
-  answer.append(written, verdict);
+  answer.append(written, plain, verdict);
 
   const showWriting = (/** @type {boolean} */ finished) =>
     written.replaceChildren(h("p", { class: "quiet" }, state.mode === "ask" ? "The model writes" : "The model continues"), writing(steps, finished));
@@ -83,7 +82,9 @@ export const mount = async (root, _, left) => {
       const influence = isInfluence(look, state);
       const verb = state.incoming ? (influence ? "influences" : "is looked at by") : influence ? "depends on" : "looks at";
       const most = strongest(weights, 4).map(({ place, weight }) => `“${shown(look?.tokens[place] ?? "")}” ${weightInWords(weight)}`);
-      const [probability, expected] = look.read[token] ?? [null, null];
+      // It was not trained to predict questions, nor the symbol that ends them.
+      const untrained = (state.mode === "ask" && token < given.length) || look.tokens[token] === SEPARATOR;
+      const [probability, expected] = (!untrained && look.read[token]) || [null, null];
       const met = probability === null || expected === null ? "" : ` The model gave it ${chance(probability)}${expected === look.tokens[token] ? "" : `; likeliest was “${shown(expected)}”`}.`;
       readout.replaceChildren(h("strong", {}, `“${shown(look.tokens[token])}”`), ` ${verb} ${most.join(", ")}.`, h("span", { class: "quiet" }, met));
     },
@@ -92,18 +93,21 @@ export const mount = async (root, _, left) => {
   const large = h("div", {});
   const follow = h("div", { class: "follow" });
   const notice = h("p", { class: "notice" });
+  const outgoing = h("option", { value: "out" });
+  const incoming = h("option", { value: "in" });
   const direction = h("select", { onchange: () => {
     state.incoming = direction.value === "in";
     drawAttention();
     remember();
-  } }, h("option", { value: "out" }, "what the token looks at"), h("option", { value: "in" }, "what looks at the token"));
+  } }, outgoing, incoming);
+  const separated = h("p", { class: "quiet separated" }, `${SEPARATOR} separates the question from the answer.`);
   const off = h("button", { type: "button", onclick: () => interventions.toggle({ layer: state.layer - 1, tap: "z", head: headChosen() ? headChosen() - 1 : null, position: null, by: "zero", other: "" }) });
   /** The head that can be switched off, from 1; 0 is all of the layer. */
   const headChosen = () => (look && isInfluence(look, state) ? 0 : state.head);
   const headName = h("h3", {});
   const attention = h("div", {}, notice, grid,
     h("div", { class: "chosen" }, headName, h("label", { class: "inline" }, h("span", {}, "Show"), direction), off),
-    strip.element, readout, h("div", { class: "split" }, large, follow));
+    strip.element, chartExports(strip.drawing, "Text with arcs", strip.drawAll), separated, readout, h("div", { class: "split" }, large, follow));
   const refused = h("p", { class: "notice" });
   inside.append(h("h2", { id: "attention" }, "Attention"), refused, attention);
 
@@ -135,6 +139,7 @@ export const mount = async (root, _, left) => {
           h("th", { scope: "row" }, h("button", { type: "button", class: "step", "aria-pressed": String(number === current), onclick: () => move(number) }, step.stop ? "end" : shown(step.token))),
           h("td", {}, chance(step.probability)),
           h("td", {}, strongest(weightsAt(map, size, asker(number)), 3).map(({ place, weight }) => `${shown(tokens[place])} ${weightInWords(weight, 0)}`).join(", "))))))));
+    addExports(follow);
     const box = /** @type {HTMLElement} */ (follow.querySelector(".scroll"));
     const row = /** @type {HTMLElement | null} */ (follow.querySelector("tr.current"));
     const wanted = row ? Math.min(Math.max(scrolled, row.offsetTop + row.offsetHeight - box.clientHeight), row.offsetTop - 40) : scrolled;
@@ -162,6 +167,8 @@ export const mount = async (root, _, left) => {
     off.textContent = `${word} ${headChosen() ? `head ${headChosen()}` : "all heads"} of layer ${state.layer}`;
     const current = steps.findIndex((_, step) => asker(step) === state.token);
     const produced = current < 0 || steps[current].stop ? null : asker(current) + 1;
+    outgoing.textContent = isInfluence(look, choice) ? "what the token depends on" : "what the token looks at";
+    incoming.textContent = isInfluence(look, choice) ? "what depends on the token" : "what looks at the token";
     direction.value = state.incoming ? "in" : "out";
     strip.draw(mapOf(look, choice), { locked: state.token, incoming: state.incoming, influence: isInfluence(look, choice), produced });
     const figure = largeMap(look, choice, state.token, (token) => {
@@ -181,6 +188,7 @@ export const mount = async (root, _, left) => {
     refused.textContent = sent.refused ?? "";
     if (sent.refused) return;
     look = asLook(sent);
+    separated.hidden = state.mode !== "ask" || given.at(-1) !== SEPARATOR;
     strip.show(look.tokens, look.tokens.length - given.length);
     if (state.token === null || state.token >= look.tokens.length) state.token = given.length - 1;
     drawAttention();
@@ -209,6 +217,7 @@ export const mount = async (root, _, left) => {
     let partners = [];
     [answer, inside, change].forEach((section) => (section.hidden = true));
     verdict.replaceChildren();
+    plain.hidden = true;
     fail("");
     status.textContent = "Computing …";
     go.disabled = true;
@@ -228,6 +237,8 @@ export const mount = async (root, _, left) => {
         } else if (line?.kind === "written") {
           said = line.text;
           showWriting(true);
+          plain.hidden = state.mode === "ask" || !said;
+          plain.replaceChildren("It writes: ", h("strong", {}, said));
         } else if (line?.kind === "answer") {
           verdict.replaceChildren(verdictView(line, said, state.risk, (risk) => {
             state.risk = risk;
@@ -257,8 +268,10 @@ export const mount = async (root, _, left) => {
   };
 
   const showExamples = () => {
-    const found = state.mode === "ask" ? about?.questions : about?.texts;
-    go.textContent = state.mode === "ask" ? "Ask" : "Continue";
+    const mode = modes.value === "ask" ? "ask" : "continue";
+    const found = mode === "ask" ? about?.questions : about?.texts;
+    go.textContent = mode === "ask" ? "Ask" : "Continue";
+    text.placeholder = found?.[0] ?? `such as: ${EXAMPLES[mode]}`;
     examples.replaceChildren(...(found ?? []).map((/** @type {string} */ example) =>
       h("button", { type: "button", onclick: () => {
         text.value = example;
@@ -269,13 +282,14 @@ export const mount = async (root, _, left) => {
   /** @param {string} name @param {boolean} another */
   const choose = async (name, another) => {
     state.run = name;
-    if (another) Object.assign(state, { text: "", token: null, changes: [], layer: 1, head: 1 });
+    if (another) Object.assign(state, { mode: modes.value, text: "", token: null, changes: [], layer: 1, head: 1 });
     work.abort();
     work = new AbortController();
     const { signal } = work;
     [answer, inside, change].forEach((section) => (section.hidden = true));
     about = null;
-    text.value = state.text;
+    modes.value = state.mode;
+    if (!another) text.value = state.text;
     info.textContent = "Opening the run …";
     stop.disabled = false;
     go.disabled = true;
@@ -295,12 +309,11 @@ export const mount = async (root, _, left) => {
       if (work.signal === signal) [stop.disabled, go.disabled] = [true, false];
     }
     const layers = about.layers.length;
-    const mechanisms = [...new Set(about.layers.map((/** @type {any} */ one) => one.mechanism))].join(", ");
+    const mechanisms = [...new Set(about.layers.map((/** @type {any} */ one) => shortName(one.mechanism)))].join(", ");
     info.textContent = `${layers} layer${layers === 1 ? "" : "s"} of ${about.heads} head${about.heads === 1 ? "" : "s"} (${mechanisms}), ${about.parameters.toLocaleString("en")} parameters, up to ${about.block} tokens${about.asks ? (about.calibrated ? ", calibrated" : ", not calibrated") : ""}.`;
     if (!about.asks) state.mode = "continue";
     modes.value = state.mode;
     /** @type {HTMLOptionElement} */ (modes.options[0]).disabled = !about.asks;
-    text.placeholder = (state.mode === "ask" ? about.questions[0] : about.texts[0]) ?? "";
     showExamples();
     remember();
     if (state.text.trim()) await ask();
@@ -318,7 +331,7 @@ export const mount = async (root, _, left) => {
     info.replaceChildren("There is no run with a model in this folder yet: train one in ", h("a", { href: "/start" }, "Start"), ".");
     return leave;
   }
-  runs.replaceChildren(...known.map((run) => h("option", { value: run.name }, `${run.name} (${run.what}, ${run.mechanism ?? "unknown mechanism"}${run.code ? ", with code of its own" : ""})`)));
+  runs.replaceChildren(...known.map((run) => h("option", { value: run.name }, `${run.name} (${run.what}, ${run.mechanism ? shortName(run.mechanism) : "unknown mechanism"}${run.code ? ", own code" : ""})`)));
   const wanted = state.run && !known.some((run) => run.name === state.run);
   if (wanted) {
     runs.prepend(h("option", { value: state.run }, state.run));

@@ -2,7 +2,7 @@
 import { readState, writeState } from "../lib/address.js";
 import { copyButton } from "../lib/command.js";
 import { h } from "../lib/dom.js";
-import { chartExports } from "../lib/report.js";
+import { addExports, chartExports } from "../lib/report.js";
 import { shown } from "./design/format.js";
 import { Noise } from "./design/noise.js";
 import { Numbers } from "./design/numbers.js";
@@ -55,8 +55,9 @@ const numbersPanel = (playground) => {
     width.value = String(configuration.direction.length);
     height.value = String(configuration.target.length);
     sqrt.checked = configuration.scaled;
-    numbers.show(configuration);
+    numbers.show(configuration, playground.withTarget);
   };
+  addExports(numbers.element);
   const controls = h(
     "div",
     { class: "controls" },
@@ -115,6 +116,7 @@ export const mount = (root, _, signal) => {
   playground.side.append(solver.element);
   playground.element.append(solver.answer);
   for (const { plane } of [playground.keys, playground.values]) plane.element.append(chartExports(plane.svg, plane.title));
+  addExports(playground.weights.element);
 
   const explain = h("p", { class: "explain" });
   const note = h("p", { class: "preset-note" });
@@ -153,6 +155,7 @@ export const mount = (root, _, signal) => {
   );
   show();
   ready = true;
+  if (state.asked) solver.solve(false);
   return () => {
     ready = false;
     clearTimeout(later);

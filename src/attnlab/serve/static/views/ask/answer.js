@@ -52,6 +52,9 @@ export const bars = (alternatives) => {
   return h("figure", {}, h("figcaption", {}, "Likeliest answers"), h("div", { class: "draw" }, chart));
 };
 
+/** Whether a rule is a guarantee, and not the reason why there is none. @param {string} rule */
+const guarantees = (rule) => rule.startsWith("At most");
+
 /** @param {string} verdict */
 const tone = (verdict) => ({ "recalled and supported": "good", inferred: "fair", guess: "fair", "not checked": "fair" })[verdict] ?? "bad";
 
@@ -78,32 +81,34 @@ export const verdictView = (answer, written, risk, changed) => {
   const decide = () => {
     const one = answer.risks[Number(slider.value)];
     const words = `${Math.round(100 * one.risk)} %`;
+    const reasons = answer.calibrated && one.abstains && one.verdict !== "never seen" && !guarantees(one.rule) ? [one.rule, ...one.reasons] : one.reasons;
+    const colour = one.abstains && tone(one.verdict) === "good" ? "" : tone(one.verdict);
     level.textContent = words;
     slider.setAttribute("aria-valuetext", words);
     decided.replaceChildren(
       h("p", { class: "said" },
         one.abstains ? h("span", { class: "no-answer" }, "It abstains.") : h("strong", {}, answer.answer),
-        h("span", { class: `badge ${tone(one.verdict)}` }, one.verdict),
+        h("span", { class: `badge ${colour}` }, one.verdict),
         h("span", { class: "sure" }, chance(answer.probability))),
       one.abstains ? h("p", {}, "It would have said ", h("strong", {}, answer.answer), ".") : "",
-      ...one.reasons.map((reason) => h("p", { class: "reason" }, reason)),
-      h("details", {}, h("summary", {}, answer.calibrated ? "What this risk guarantees" : "Why there is no guarantee"), h("p", { class: "quiet" }, one.rule)));
+      written !== answer.answer ? h("p", { class: "quiet differs" }, `Chosen one at a time, the likeliest tokens make ${written ? `“${written}”` : "no answer"}; the answer is the likeliest as a whole, among the answers and names that it was trained on.`) : "",
+      ...reasons.map((reason) => h("p", { class: "reason" }, reason)),
+      reasons.includes(one.rule) ? "" : h("details", {}, h("summary", {}, answer.calibrated ? "What this risk guarantees" : "Why there is no guarantee"), h("p", { class: "quiet" }, one.rule)));
   };
   decide();
 
   const [before, named, after] = answer.quote;
-  const figure = h("div", {}, bars(answer.alternatives));
-  addExports(figure);
+  const numbers = h("div", {}, bars(answer.alternatives), nearest(answer));
+  addExports(numbers);
   return h("div", { class: "split" },
     h("div", {},
       decided,
       (before || named) && h("blockquote", { class: "evidence" }, h("p", { class: "quiet" }, "The line that it read"),
         h("p", {}, before, named && h("mark", { class: "answer" }, named), after)),
-      written !== answer.answer && h("p", { class: "quiet" }, `Token by token it writes “${written}”; the answer is the likeliest of all that it knows.`),
       h("div", { class: "risk" },
         h("label", {}, h("span", {}, "Accepted risk of a wrong answer: ", level), slider),
         !answer.calibrated && h("p", { class: "quiet" }, "This run is not calibrated, so it abstains only about names that it never read."))),
-    h("div", {}, figure, nearest(answer)));
+    numbers);
 };
 
 /** @param {Answer} answer */

@@ -2,7 +2,7 @@
 import { ApiError, post, stream } from "../../lib/api.js";
 import { h } from "../../lib/dom.js";
 import { addExports } from "../../lib/report.js";
-import { chance, inWords, points, TAPS } from "./state.js";
+import { chance, inWords, points, shortName, TAPS } from "./state.js";
 import { shown } from "./weights.js";
 
 /** @typedef {import("./state.js").Change} Change */
@@ -54,6 +54,9 @@ export const changeView = (changed) => {
   /** @type {AbortController | null} */
   let comparing = null;
   let outdated = false;
+  /** @type {Change[]} */
+  let accepted = []; // by the server
+  let refusal = "";
   let sweeping = new AbortController();
   const form = h("div", { class: "controls" });
   const list = h("ul", { class: "changes", "aria-label": "Changes" });
@@ -63,13 +66,17 @@ export const changeView = (changed) => {
 
   const set = (/** @type {Change[]} */ next) => {
     changes = next;
+    refusal = "";
     changed(changes);
     showList();
     compare();
   };
+  const has = (/** @type {Change[]} */ some, /** @type {Change} */ change) => some.some((one) => same(one, change));
+  /** Shows a result, below the reason why a change was taken out again. @param {...(Node | string)} content */
+  const show = (...content) => result.replaceChildren(...(refusal ? [h("p", { class: "notice" }, refusal)] : []), ...content);
   const same = (/** @type {Change} */ one, /** @type {Change} */ other) => JSON.stringify(one) === JSON.stringify(other);
   const toggle = (/** @type {Change} */ change) =>
-    set(changes.some((one) => same(one, change)) ? changes.filter((one) => !same(one, change)) : [...changes, change]);
+    set(has(changes, change) ? changes.filter((one) => !same(one, change)) : [...changes, change]);
 
   const showList = () =>
     list.replaceChildren(...changes.map((change) =>
@@ -83,23 +90,36 @@ export const changeView = (changed) => {
     while (outdated) {
       outdated = false;
       if (!subject || !changes.length) {
-        result.replaceChildren(subject ? h("p", { class: "quiet" }, "No change yet: switch off a head or replace an activation, and the answer is compared with the original.") : "");
+        show(subject ? h("p", { class: "quiet" }, "No change yet: switch off a head or replace an activation, and the answer is compared with the original.") : "");
         return;
       }
       comparing = new AbortController();
       const { signal } = comparing;
-      result.replaceChildren(progress(() => comparing?.abort()));
-      const { asked } = subject;
+      show(progress(() => comparing?.abort()));
+      const { asked } = subject, tried = changes;
       try {
         const found = await post("ask/intervene", { ...asked, changes }, signal);
+        accepted = tried;
         if (!outdated) showCompared(found, asked.mode);
       } catch (error) {
         if (!signal.aborted && !(error instanceof ApiError)) throw error;
-        result.replaceChildren(h("p", { class: "notice" }, signal.aborted ? "Stopped." : /** @type {Error} */ (error).message));
+        const words = signal.aborted ? "Stopped." : /** @type {Error} */ (error).message;
+        if (subject.asked === asked && error instanceof ApiError && error.status === 422 && takeOut(tried)) refusal = `Taken out again: ${words}`;
+        else show(h("p", { class: "notice" }, words));
       } finally {
         comparing = null;
       }
     }
+  };
+
+  /** Takes out the changes that the server refused; whether there were any. @param {Change[]} tried */
+  const takeOut = (tried) => {
+    const refused = tried.filter((one) => !has(accepted, one));
+    changes = changes.filter((one) => !has(refused, one));
+    changed(changes);
+    showList();
+    outdated ||= refused.length > 0;
+    return refused.length > 0;
   };
 
   const showCompared = (/** @type {any} */ found, /** @type {string} */ mode) => {
@@ -117,13 +137,13 @@ export const changeView = (changed) => {
         h("div", {}, h("dt", {}, "Changed writes"), h("dd", {}, found.written_after || "nothing"))),
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Alternatives" }, table));
     addExports(box);
-    result.replaceChildren(box);
+    show(box);
   };
 
   const showForm = () => {
     if (!subject) return form.replaceChildren();
     const { layers, heads, tokens, partners } = subject;
-    const layer = select("Layer", layers.map((one, number) => [String(number), `${number + 1} (${one.mechanism})`]), () => refresh());
+    const layer = select("Layer", layers.map((one, number) => [String(number), `${number + 1} (${shortName(one.mechanism)})`]), () => refresh());
     const tap = select("Activation", [], () => refresh());
     const head = select("Head", [["", "all"], ...Array.from({ length: heads }, (_, number) => /** @type {[string, string]} */ ([String(number), String(number + 1)]))]);
     const place = select("Token", [["", "all"], ...tokens.map((token, number) => /** @type {[string, string]} */ ([String(number), `${number + 1}: ${shown(token)}`]))]);
@@ -147,7 +167,7 @@ export const changeView = (changed) => {
     });
     form.replaceChildren(layer.label, tap.label, head.label, place.label, by.label, otherLabel,
       h("button", { type: "button", class: "primary", onclick: add }, "Change"),
-      h("button", { type: "button", onclick: everyHead }, "Switch off each head in turn"));
+      ...(layers.some((one) => one.taps.includes("z")) ? [h("button", { type: "button", onclick: everyHead }, "Switch off each head in turn")] : []));
   };
 
   const everyHead = async () => {
@@ -192,7 +212,7 @@ export const changeView = (changed) => {
   return {
     element,
     show: (given, wanted) => {
-      [subject, changes] = [given, wanted];
+      [subject, changes, accepted, refusal] = [given, wanted, [], ""];
       sweeping.abort();
       sweep.replaceChildren();
       showForm();

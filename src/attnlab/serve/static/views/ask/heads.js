@@ -1,6 +1,6 @@
 // The maps of all heads, small, to choose from, and the chosen one large.
 import { h, percent, svg } from "../../lib/dom.js";
-import { weightInWords } from "./state.js";
+import { shortName, weightInWords } from "./state.js";
 import { isInfluence, mapOf, mean, nameOf, peakOf, shades, shown } from "./weights.js";
 
 /** @typedef {import("./weights.js").Look} Look */
@@ -33,7 +33,7 @@ export const headGrid = (look, chosen, off, choose) => {
       : layer.maps.map((map, head) => one({ layer: number + 1, head: head + 1 }, map, `head ${head + 1}`));
     if (layer.kind === "pattern" && layer.maps.length > 1) buttons.push(one({ layer: number + 1, head: 0 }, mean(layer.maps), "average"));
     return h("div", { class: "layer-row" },
-      h("p", { class: "layer-label" }, `Layer ${number + 1}`, h("span", { class: "quiet" }, layer.mechanism)),
+      h("p", { class: "layer-label" }, `Layer ${number + 1}`, h("span", { class: "quiet", title: layer.mechanism }, shortName(layer.mechanism))),
       h("div", { class: "heads-row" }, buttons));
   });
   const all = h("div", { class: "layer-row" },

@@ -81,6 +81,9 @@ export const serialise = (state) => ({
   changes: state.changes.length ? JSON.stringify(state.changes) : "",
 });
 
+/** Mechanisms by name; of a class of one's own, FILE:CLASS, the class. @param {string} mechanisms */
+export const shortName = (mechanisms) => mechanisms.replace(/[^,]*:(\w+)/g, (found, name) => (/^\s/.test(found) ? ` ${name}` : name));
+
 /** A change in words. @param {Change} change @param {string[]} tokens */
 export const inWords = (change, tokens) => {
   const head = change.tap === "z" ? (change.head === null ? "all heads" : `head ${change.head + 1}`) : TAPS[change.tap];

@@ -11,6 +11,8 @@ const FAINT = 0.005; // a weight below this gets none
  * @property {HTMLElement} element
  * @property {(tokens: string[], written: number) => void} show  tokens, of which the last ones were written by the model
  * @property {(map: Float32Array | null, options: { locked: number | null, incoming: boolean, influence: boolean, produced: number | null }) => void} draw
+ * @property {SVGSVGElement} drawing  the text with its arcs as one picture, to be saved
+ * @property {() => void} drawAll  draws it
  * @property {() => void} leave
  */
 
@@ -21,7 +23,8 @@ const FAINT = 0.005; // a weight below this gets none
 export const textView = (act) => {
   const lines = svg("svg", { class: "arcs", "aria-hidden": "true" });
   const words = h("div", { class: "words", role: "group", "aria-label": "Tokens of the text: choose one to see what it looks at" });
-  const element = h("div", { class: "strip-of-tokens" }, lines, words);
+  const drawing = svg("svg", { class: "arcs" });
+  const element = h("div", { class: "strip-of-tokens" }, lines, words, h("div", { class: "unseen", "aria-hidden": "true" }, drawing));
   /** @type {HTMLButtonElement[]} */
   let buttons = [];
   /** @type {Float32Array | null} */
@@ -61,6 +64,20 @@ export const textView = (act) => {
       }));
     }
     act.say(token, weights);
+  };
+
+  const drawAll = () => {
+    drawing.setAttribute("viewBox", lines.getAttribute("viewBox") ?? "");
+    drawing.replaceChildren(
+      ...buttons.map((button) => svg("rect", {
+        class: `shade${button.classList.contains("negative") ? " negative" : ""}`, x: button.offsetLeft, y: button.offsetTop, width: button.offsetWidth, height: button.offsetHeight, rx: 3,
+        "fill-opacity": (0.45 * Math.min(1, Number(button.style.getPropertyValue("--share")))).toFixed(3),
+      })),
+      ...[...lines.children].map((path) => path.cloneNode()),
+      ...buttons.map((button) => svg("text", {
+        class: button.classList.contains("written") ? "written" : "", x: button.offsetLeft + button.offsetWidth / 2, y: button.offsetTop + 0.7 * button.offsetHeight, "text-anchor": "middle",
+      }, button.textContent)),
+    );
   };
 
   const point = (/** @type {number | null} */ token) => {
@@ -109,6 +126,8 @@ export const textView = (act) => {
       options = chosen;
       paint();
     },
+    drawing,
+    drawAll,
     leave: () => observer.disconnect(),
   };
 };

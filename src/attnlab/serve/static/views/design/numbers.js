@@ -14,16 +14,18 @@ export class Numbers {
     this.shape = "";
     /** @type {Configuration | null} */
     this.configuration = null;
-    this.body = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of all numbers" });
+    this.head = h("thead");
+    this.body = h("tbody");
+    const table = h("table", { class: "numbers" }, h("caption", { class: "visually-hidden" }, "Keys, values and query"), this.head, this.body);
     this.problem = h("p", { class: "problem", role: "alert" });
-    this.element = h("div", {}, this.body, this.problem);
+    this.element = h("div", {}, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of all numbers" }, table), this.problem);
   }
 
-  /** Shows a configuration; makes the table again if its shape has changed. @param {Configuration} configuration */
-  show(configuration) {
+  /** Shows a configuration; makes the table again if its shape has changed. @param {Configuration} configuration @param {boolean} withTarget */
+  show(configuration, withTarget) {
     this.configuration = configuration;
-    const shape = [configuration.keys.length, configuration.direction.length, configuration.target.length].join();
-    if (shape !== this.shape) this.#build(configuration);
+    const shape = [configuration.keys.length, configuration.direction.length, configuration.target.length, withTarget].join();
+    if (shape !== this.shape) this.#build(configuration, withTarget);
     this.shape = shape;
     for (const { input, vector, place } of this.cells) {
       if (input === document.activeElement) continue; // what is being typed stays
@@ -34,8 +36,8 @@ export class Numbers {
     this.problem.textContent = "";
   }
 
-  /** @param {Configuration} configuration */
-  #build({ keys, direction, target }) {
+  /** @param {Configuration} configuration @param {boolean} withTarget */
+  #build({ keys, direction, target }, withTarget) {
     this.cells = [];
     const current = () => /** @type {Configuration} */ (this.configuration);
     const width = direction.length, height = target.length;
@@ -57,24 +59,13 @@ export class Numbers {
         cells(height, `value ${i}`, () => current().values[i]),
       ),
     );
-    const last = h(
-      "tr",
-      { class: "other" },
-      h("th", { scope: "row" }, "q ÷ scale, target"),
-      cells(width, "query before scaling", () => current().direction),
-      cells(height, "target", () => current().target),
-    );
+    const empty = (/** @type {number} */ size) => Array.from({ length: size }, () => h("td"));
+    const query = h("tr", {}, h("th", { scope: "row" }, "q ÷ scale"), cells(width, "query before scaling", () => current().direction), empty(height));
+    const aim = withTarget && h("tr", {}, h("th", { scope: "row" }, "target"), empty(width), cells(height, "target", () => current().target));
     /** @param {string} letter @param {number} size */
     const heads = (letter, size) => Array.from({ length: size }, (_, i) => h("th", { scope: "col" }, named(letter, i + 1)));
-    this.body.replaceChildren(
-      h(
-        "table",
-        { class: "numbers no-export" },
-        h("caption", { class: "visually-hidden" }, "Keys, values, query and target"),
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "point"), heads("key x", width), heads("value x", height))),
-        h("tbody", {}, rows, last),
-      ),
-    );
+    this.head.replaceChildren(h("tr", {}, h("th", { scope: "col" }, "point"), heads("key x", width), heads("value x", height)));
+    this.body.replaceChildren(...rows, query, ...(aim ? [aim] : []));
   }
 
   /** @param {HTMLInputElement} input @param {() => number[]} vector @param {number} place */

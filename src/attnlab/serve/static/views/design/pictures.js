@@ -132,7 +132,7 @@ export class ValuePicture extends Picture {
   /** @param {Moves} moves */
   constructor(moves) {
     super("Values and output", "Plane of values and output", moves);
-    this.outputName = label("output", 12, 4);
+    this.outputName = label("output", 12, 0);
     this.output = svg("g", { class: "output", "aria-hidden": "true" }, svg("path", { d: "M0-9 9 0 0 9-9 0Z" }), this.outputName);
     /** @type {SVGLineElement[]} */
     this.rays = [];
@@ -144,7 +144,7 @@ export class ValuePicture extends Picture {
     this.rays = values.map((_, i) => svg("line", { class: `ray ${series(i)}` }));
     this.plane.below.replaceChildren(this.hull, ...this.halos, ...this.rays);
     this.target = withTarget
-      ? this.plane.handle("Target", "target", svg("circle", { class: "ring", r: 11 }), svg("path", { class: "cross", d: "M-16 0H16M0-16V16" }), label("target", 15, 17))
+      ? this.plane.handle("Target", "target", svg("circle", { class: "ring", r: 11 }), svg("path", { class: "cross", d: "M-16 0H16M0-16V16" }), label("target", 14, 26))
       : null;
     this.plane.points.append(this.output);
   }

@@ -177,6 +177,7 @@ export class Playground {
     if (this.withTarget === visible) return;
     this.withTarget = visible;
     this.build();
+    this.changed(true);
   }
 
   /** Sets the factor of the query. @param {number} scale */

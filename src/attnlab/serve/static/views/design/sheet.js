@@ -24,19 +24,26 @@ import { answersToml, center, queryOf, shortNumber } from "./state.js";
 /** @typedef {{ passed: boolean, answered: boolean, name: string, earned: number, points: number, message: string }} Mark */
 
 const LONGEST = 100_000; // characters of a sheet
-const LONGEST_LINK = 8000; // characters of a packed sheet: servers and mail programs cut longer addresses
+const LONGEST_LINK = 8000; // characters of a packed sheet with its answers: servers and mail programs cut longer addresses
 
 /** @param {number} points */
 const pointsOf = (points) => `${shown(points)} point${points === 1 ? "" : "s"}`;
 
 class Card {
-  /** @param {SheetTask} task @param {Playground} playground @param {number} number @param {(card: Card) => void} follow */
-  constructor(task, playground, number, follow) {
+  /**
+   * @param {SheetTask} task
+   * @param {Playground} playground
+   * @param {number} number
+   * @param {(card: Card) => void} follow
+   * @param {() => void} answered  called when the answer is another
+   */
+  constructor(task, playground, number, follow, answered) {
     this.task = task;
     this.playground = playground;
     this.follow = follow;
+    this.answered = answered;
     this.outcome = h("p", { class: "outcome" });
-    this.input = h("input", { type: "text", placeholder: task.hint, maxlength: 5000, autocomplete: "off", spellcheck: "false" });
+    this.input = h("input", { type: "text", placeholder: task.hint, maxlength: 5000, autocomplete: "off", spellcheck: "false", oninput: answered });
     const allowed = task.tolerance === null ? "" : ` Largest allowed error: ${shown(task.tolerance)}.`;
     this.element = h(
       "li",
@@ -81,6 +88,7 @@ class Card {
     this.input.value = fits ? `[${query.map(shortNumber).join(", ")}]` : "";
     this.outcome.textContent = fits ? "" : `The query has ${query.length} numbers and a key of this task has ${this.task.keys?.[0].length}: press "Show in the planes" first.`;
     this.outcome.className = "outcome";
+    this.answered();
     return fits;
   }
 
@@ -103,6 +111,7 @@ export class Sheet {
     this.changed = changed;
     this.name = state.sheet ?? ""; // of an example
     this.packed = state.toml ?? ""; // a sheet that is no example, for the address
+    this.typed = state.answers ?? ""; // packed answers, one per line
     this.text = "";
     this.running = new AbortController();
     /** @type {Card[]} */
@@ -144,7 +153,7 @@ export class Sheet {
   }
 
   get state() {
-    return { sheet: this.name, toml: this.packed, task: this.taskName };
+    return { sheet: this.name, toml: this.packed, answers: this.typed, task: this.taskName };
   }
 
   /** Shows the examples, and the one that the address names; called when the panel is first opened. */
@@ -153,11 +162,12 @@ export class Sheet {
     await this.#tried("Loading …", async (signal) => {
       this.examples = await get("design/sheets", signal);
       this.choice.append(...this.examples.map(({ name, title }) => h("option", { value: name }, title)));
-      const wanted = this.taskName;
+      const wanted = this.taskName, typed = this.typed;
       if (this.packed) await this.#fromLink();
       else await this.#example(this.name);
       const card = this.cards.find(({ task }) => task.name === wanted);
       if (card?.task.keys) this.#follow(card);
+      if (typed && this.cards.length) await this.#answer(typed);
     });
   }
 
@@ -178,6 +188,27 @@ export class Sheet {
       return;
     }
     await this.#load(this.pasted.value, "");
+  }
+
+  /** Fills in the answers of a link. @param {string} packed */
+  async #answer(packed) {
+    try {
+      const lines = (await unpack(packed)).split("\n");
+      this.cards.forEach((card, i) => (card.input.value = lines[i] ?? ""));
+    } catch {
+      this.problem.textContent = "The answers in the link are damaged: ask for the link again.";
+    }
+    await this.#answered();
+  }
+
+  /** Packs the answers for the address. */
+  async #answered() {
+    const current = () => this.cards.map((card) => card.input.value).join("\n").trimEnd();
+    const text = current();
+    const packed = text ? await pack(text) : "";
+    if (text !== current()) return; // more has been typed
+    this.typed = (this.name || this.packed) && packed.length + this.packed.length <= LONGEST_LINK ? packed : "";
+    this.changed();
   }
 
   async #fromFile() {
@@ -203,7 +234,8 @@ export class Sheet {
       this.name = name;
       this.packed = packed.length > LONGEST_LINK ? "" : packed;
       if (!name) this.choice.value = "";
-      this.cards = read.tasks.map((/** @type {SheetTask} */ task, /** @type {number} */ i) => new Card(task, this.playground, i + 1, (card) => this.#follow(card, true)));
+      this.cards = read.tasks.map((/** @type {SheetTask} */ task, /** @type {number} */ i) => new Card(task, this.playground, i + 1, (card) => this.#follow(card, true), () => this.#answered()));
+      this.typed = "";
       this.#unfollow();
       this.list.replaceChildren(...this.cards.map((card) => card.element));
       this.list.setAttribute("aria-label", read.title);

@@ -35,7 +35,7 @@ export class Solver {
     });
     this.problem = h("p", { class: "problem", role: "alert" });
     this.about = "";
-    this.outdated = h("span", { class: "outdated", hidden: true }, "The points have changed since: ask again.");
+    this.outdated = h("span", { class: "outdated", hidden: true }, "The points or the question have changed since: ask again.");
     this.element = h(
       "form",
       { class: "solver", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); this.solve(); } },
@@ -48,8 +48,9 @@ export class Solver {
     this.build();
   }
 
+  /** What the address holds; a verdict is asked for again, unless it is about something else by now. */
   get state() {
-    return writeQuestion(this.question);
+    return { ...writeQuestion(this.question), asked: this.about !== "" && this.about === this.#subject ? "1" : "" };
   }
 
   /** Makes the controls that depend on the task and on the number of points. */
@@ -75,6 +76,7 @@ export class Solver {
   /** Takes the last verdict away. */
   forget() {
     this.running.abort();
+    this.about = "";
     this.answer.replaceChildren();
     this.problem.textContent = "";
     this.playground.prove({});
@@ -84,7 +86,7 @@ export class Solver {
   #values(n) {
     const choice = h(
       "select",
-      { onchange: () => { this.question.index = Number(choice.value); this.changed(); } },
+      { onchange: () => { this.question.index = Number(choice.value); this.#edited(); } },
       Array.from({ length: n }, (_, i) => h("option", { value: i, selected: i === this.question.index }, named("v", i))),
     );
     return [h("label", {}, "value", choice)];
@@ -98,14 +100,14 @@ export class Solver {
         checked: this.question.indices.includes(i),
         onchange: () => {
           this.question.indices = boxes.flatMap((one, j) => (one.box.checked ? [j] : []));
-          this.changed();
+          this.#edited();
         },
       });
       return { box, label: h("label", { class: `inline series p${(i % 6) + 1}` }, box, h("span", { class: "swatch" }), h("span", {}, named("v", i))) };
     });
     const weights = h("input", {
       type: "text", placeholder: "equal", size: 14, value: this.question.weights,
-      oninput: () => { this.question.weights = weights.value; this.changed(); },
+      oninput: () => { this.question.weights = weights.value; this.#edited(); },
     });
     return [
       h("fieldset", { class: "subset" }, h("legend", {}, "values"), boxes.map((one) => one.label)),
@@ -118,8 +120,13 @@ export class Solver {
     const fine = given >= 1e-9 && given <= 1e6;
     this.problem.textContent = fine ? "" : "The allowed error must be a number such as 0.01.";
     if (fine) this.question.tolerance = given;
-    if (fine) this.changed();
+    if (fine) this.#edited();
     return fine;
+  }
+
+  #edited() {
+    this.compare();
+    this.changed();
   }
 
   /** The request, or null with a message if it makes no sense. */
@@ -146,8 +153,8 @@ export class Solver {
     return null;
   }
 
-  /** Asks the solver, and shows its verdict. */
-  async solve() {
+  /** Asks the solver, and shows its verdict. @param {boolean} [move]  whether the query moves to the one found */
+  async solve(move = true) {
     this.problem.textContent = "";
     const request = this.#tolerated() ? this.#request() : null;
     if (!request) return;
@@ -159,7 +166,7 @@ export class Solver {
     this.compare();
     try {
       const found = await post("design/solve", request, this.running.signal);
-      this.#show(found, about);
+      this.#show(found, about, move);
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") return;
       this.answer.replaceChildren();
@@ -171,37 +178,34 @@ export class Solver {
   /** What a verdict is about. */
   get #subject() {
     const { keys, values, scaled, target } = this.playground.configuration;
-    return JSON.stringify([keys, values, scaled, this.question.task === "reach" && target]);
+    return JSON.stringify([keys, values, scaled, this.question.task === "reach" && target, writeQuestion(this.question)]);
   }
 
-  /** Says so if the verdict shown is about other points than those of the planes. */
+  /** Says so if the verdict shown is about other points than those of the planes, or about another question. */
   compare() {
     const stale = this.answer.hasChildNodes() && this.about !== "" && this.about !== this.#subject;
     this.answer.classList.toggle("stale", stale);
     this.outdated.hidden = !stale;
   }
 
-  /** @param {any} found @param {string} about  what was asked about; if it has changed since, the planes stay as they are */
-  #show(found, about) {
+  /** @param {any} found @param {string} about  what was asked about; if it has changed since, the planes stay as they are @param {boolean} move */
+  #show(found, about, move) {
     this.about = about;
     const current = about === this.#subject;
     const { certificate } = found;
     const drawn = certificate?.type === "convex_combination" || (certificate?.type === "separating" && found.target.length === 2);
-    const moved = {
-      solved: "The query has moved there.",
-      impossible: `The query has moved to the best one found.${drawn ? " The dashed lines show the proof." : ""}`,
-      undecided: "The query has moved to the best one found.",
-    }[/** @type {"solved" | "impossible" | "undecided"} */ (found.status)];
+    const moved = move ? `The query has moved ${found.status === "solved" ? "there" : "to the best one found"}. ` : "";
+    const proof = found.status === "impossible" && drawn ? "The dashed lines show the proof." : "";
     this.answer.replaceChildren(
       h("p", { class: "verdict-line" }, h("strong", {}, found.task), " ", h("span", { class: `badge ${found.status}` }, found.status), " ", this.outdated),
-      h("p", {}, `${withSubscripts(found.statement)} ${current ? moved : ""}`),
+      h("p", {}, `${withSubscripts(found.statement)} ${current ? moved + proof : ""}`),
       h("dl", { class: "readings" }, found.facts.map((/** @type {{ name: string, value: string }} */ fact) =>
         h("div", {}, h("dt", {}, fact.name), h("dd", {}, fact.value)))),
       commandLine(found.command),
     );
-    this.compare();
+    this.#edited();
     if (!current) return;
-    this.playground.glide(found.query);
+    if (move) this.playground.glide(found.query);
     this.playground.prove({
       combination: certificate?.type === "convex_combination" ? { index: certificate.index, weights: certificate.weights } : undefined,
       separation: certificate?.type === "separating" ? { direction: certificate.direction, target: found.target } : undefined,

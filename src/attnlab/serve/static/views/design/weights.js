@@ -21,10 +21,10 @@ export class Weights {
       { class: "weights" },
       h(
         "table",
-        { class: "no-export" },
+        {},
         h("caption", { class: "visually-hidden" }, "Scores and weights of all keys"),
         h("colgroup", {}, ["label", "score", "bars", "weight", "cross"].map((name) => h("col", { class: name }))),
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key"), h("th", { scope: "col", class: "number" }, this.scoreName), h("th", { scope: "col", colspan: 2 }, "weight"), h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, "remove")))),
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key"), h("th", { scope: "col", class: "number" }, this.scoreName), h("th", { scope: "col", colspan: 2 }, "weight"), h("th", { scope: "col", class: "no-export" }, h("span", { class: "visually-hidden" }, "remove")))),
         this.body,
       ),
       h(
@@ -54,9 +54,9 @@ export class Weights {
         { class: `series p${(i % 6) + 1}` },
         h("th", { scope: "row" }, h("span", { class: "swatch" }), named("k", i)),
         h("td", { class: "number" }, score),
-        h("td", { class: "track" }, bar),
+        h("td", { class: "track no-export" }, bar),
         h("td", { class: "number" }, weight),
-        h("td", {}, remove),
+        h("td", { class: "no-export" }, remove),
       );
       return { row, bar, score, weight };
     });
@@ -76,11 +76,12 @@ export class Weights {
 
   /** @param {Attention} found @param {number[]} query */
   update(found, query) {
+    const tie = found.margin <= 1e-9 * (1 + Math.abs(found.scores[found.leader])); // but for rounding
     this.rows.forEach(({ row, bar, score, weight }, i) => {
       bar.style.transform = `scaleX(${found.weights[i].toFixed(4)})`;
       score.data = shown(found.scores[i], 2);
       weight.data = shownWeight(found.weights[i]);
-      row.classList.toggle("leads", i === found.leader);
+      row.classList.toggle("leads", i === found.leader && !tie);
     });
     this.query.textContent = `${shownVector(query)}, length ${shown(Math.hypot(...query))}`;
     this.output.textContent = shownVector(found.output);
@@ -91,7 +92,6 @@ export class Weights {
       return;
     }
     const others = n > 2 ? `${n - 1}e⁻ᵐ/(1 + ${n - 1}e⁻ᵐ)` : "e⁻ᵐ/(1 + e⁻ᵐ)";
-    const tie = found.margin <= 1e-9 * (1 + Math.abs(found.scores[found.leader])); // but for rounding
     this.margin.textContent = tie ? `0: ${leader} and ${named("k", found.next)} share the lead` : `${shown(found.margin)}: ${leader} leads ${named("k", found.next)}`;
     this.rest.textContent = `1 − ${named("a", found.leader)} = ${shownWeight(found.rest)} ≤ ${others} = ${shownWeight(found.bound)}`;
   }
