@@ -3,7 +3,8 @@ import { readState, writeState } from "../../lib/address.js";
 import { ApiError, get } from "../../lib/api.js";
 import { asCsv } from "../../lib/csv.js";
 import { h } from "../../lib/dom.js";
-import { asLatex, save } from "../../lib/report.js";
+import { asLatex } from "../../lib/latex.js";
+import { save } from "../../lib/report.js";
 import { address, amount, arrange, choose, conditions, duration, exported, figure, last, moment, stateWords } from "./entries.js";
 import { follow, oneAtATime } from "./live.js";
 
@@ -119,10 +120,7 @@ export const mountList = async (root, signal) => {
 
   const wantedEntries = () => arrange(choose(entries, { search: search.value, kind: kind.value, state: stateChoice.value }), sort, descending);
   const saveCsv = () => save(new Blob([asCsv(exported(wantedEntries()))], { type: "text/csv" }), "runs.csv");
-  const saveLatex = () => {
-    const table = h("table", {}, exported(wantedEntries()).map((row) => h("tr", {}, row.map((cell) => h("td", {}, cell)))));
-    save(new Blob([asLatex(table)], { type: "text/x-tex" }), "runs.tex");
-  };
+  const saveLatex = () => save(new Blob([asLatex(exported(wantedEntries()))], { type: "text/x-tex" }), "runs.tex");
 
   const show = () => {
     writeState(query(), signal);
