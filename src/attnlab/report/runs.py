@@ -111,10 +111,11 @@ def gather(entries: Sequence[Entry], command: str, defects: Mapping[str, str], n
 
 
 def _distinct_names(entries: Sequence[Entry]) -> list[str]:
-    """The shortest ends of the paths that differ."""
-    most = max(len(entry.path.parts) for entry in entries)
-    for parts in range(1, most + 1):
-        names = ["/".join(entry.path.parts[-parts:]) for entry in entries]
+    """The shortest ends of the paths that differ, without the folder that all have in common."""
+    whole = [entry.path.absolute() for entry in entries]
+    common, paths = len(Path(os.path.commonpath([one.parent for one in whole])).parts), [one.parts for one in whole]
+    for parts in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(one[max(common, len(one) - parts) :]) for one in paths]
         if len(set(names)) == len(names):
             break
     return names
