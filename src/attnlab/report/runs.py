@@ -40,7 +40,7 @@ from attnlab.report.document import (
 )
 from attnlab.report.document import Text as Paragraphs
 from attnlab.report.parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
-from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain, plural, sized
+from attnlab.report.words import NOTHING, count, duration, figure, flat, interval, percent, plain, plural, sized
 from attnlab.runs import Run
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
@@ -367,11 +367,11 @@ def _measured(entry: Entry, result: Result) -> list[tuple[str, str]]:
         return [(name, _share_right(one)) for name, one in parts if one]
     if entry.kind == "encoder":
         last, guess = last_epoch(result), as_table(result.get("unigram"))
-        kept = [("loss of masked tokens", "loss", "{:.3f}".format), ("masked tokens found", "accuracy", percent)]
+        kept = [("loss of masked tokens", "loss", "loss"), ("masked tokens found", "accuracy", "share")]
         return [
-            (title, f"{shape(last[name])} (by frequency alone {shape(guess[name])})")
-            for title, name, shape in kept
-            if as_number(last.get(name)) is not None and as_number(guess.get(name)) is not None
+            (title, f"{figure(mine, kind)} (by frequency alone {figure(theirs, kind)})")
+            for title, name, kind in kept
+            if (mine := as_number(last.get(name))) is not None and (theirs := as_number(guess.get(name))) is not None
         ]
     return []
 

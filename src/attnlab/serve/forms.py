@@ -99,14 +99,15 @@ class Commands:
             texts = list(_texts(option, values.get(name, "")))
             if not trust_code:
                 _refuse_code(option, texts)
-            if option.suggestions == "mechanism":
-                _refuse_unknown(option, texts, mechanisms)
             if name.startswith("--"):
                 given += [part for text in texts for part in _spelled(option, text)]
             else:
                 placed += texts
         if dashed := next((one for one in placed if one.startswith("-")), None):
             raise UserError(f"'{dashed}' begins with a dash, so it would be an option: leave it out")
+        for option in form.options:
+            if option.suggestions == "mechanism":
+                _refuse_unknown(option, list(_texts(option, values.get(option.name, ""))), mechanisms)
         arguments = [*command.split(), *placed, *given, *_spelled(None, str(folder))]
         self.check(arguments)
         return arguments

@@ -74,7 +74,8 @@ class DesignWidget(anywidget.AnyWidget):
             raise Refused(f"there are {len(k)} keys and {len(v)} values: give one value for each key{_TOGETHER}")
         if len(q) != len(k[0]):
             raise Refused(f"the keys have {len(k[0])} numbers and the query {len(q)}: give as many{_TOGETHER}")
-        return {"key_points": k, "value_points": v, "query": q}[proposal["trait"].name]
+        plain: dict[str, list[Any]] = {"key_points": k, "value_points": v, "query": q}
+        return plain[proposal["trait"].name]
 
     def _answer(self, _: Any, asked: Any, __: Any) -> None:
         """Solve what the widget asks, and send the verdict or one line."""
