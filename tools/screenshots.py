@@ -108,7 +108,7 @@ def main() -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             try:
-                link = server.stdout.readline().partition("the page: ")[2].strip()
+                link = server.stdout.readline().partition("Open ")[2].strip()
                 server.stdout.readline()
                 take(link, question_of(root), chromium)
             finally:

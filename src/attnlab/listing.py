@@ -51,7 +51,8 @@ _OUTPUTS = {  # kinds in manifests: the command that writes such a folder, and w
 _PARTS = ("checkpoint", "measurement", "model", "questions", "training", "trials")  # kinds inside runs and studies
 _REPORT = re.compile(r"report\.(html|md|json|tex)|report-[a-z0-9-]+\.csv")  # files of a report without a manifest
 _DEPTH = 3  # folders between a study and its runs
-_TAIL = 4096  # bytes at the end of metrics.jsonl that are sure to hold the last step
+_TAIL = 2**15  # bytes at the end of metrics.jsonl that hold the recent steps
+SMOOTHING = 0.95  # of the loss while a run trains: the weight of a step relative to the next
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Entry:
     progress: float | None = None
     tokens: int | None = None
     seconds: float | None = None
-    loss: float | None = None
+    loss: float | None = None  # mean of the last steps, as training shows it
     accuracy: float | None = None
     note: str = ""  # what is wrong, or what it is about
     settings: Mapping[str, object] = field(default_factory=dict)  # by dotted name
@@ -341,20 +342,29 @@ def _read_result(path: Path) -> dict[str, object] | None:
 
 
 def last_step(path: Path) -> dict[str, Any]:
-    """The last whole line of a metrics file; empty where there is none."""
+    """The last step of a metrics file, with the mean loss of the recent steps; empty where there is none."""
     if not path.is_file():
         return {}
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - _TAIL))
         lines = stream.read().split(b"\n")
-    for line in reversed(lines):
+    last: dict[str, Any] = {}
+    total = weight = 0.0  # of the mean that progress bars show
+    for line in lines:
         try:
             row = parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict) and "step" in row:
-            return row
-    return {}
+            last, loss = row, as_number(row.get("loss"))
+            if loss is not None:
+                total, weight = SMOOTHING * total + loss, SMOOTHING * weight + 1
+    return {**last, "loss": total / weight} if weight else last
+
+
+def share_done(progress: float) -> str:
+    """How far a training has come in per cent, rounded down, as everywhere: only a complete one has 100 %."""
+    return f"{int(100 * progress)} %"
 
 
 def last_epoch(result: Mapping[str, object]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from attnlab.listing import SMOOTHING, share_done
 from attnlab.machine import is_main_process
 from attnlab.stages import QUIET, Show
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 LINES = 5  # per stage, without a terminal
 PAUSE = 10.0  # seconds between lines about the share of a text that is tokenised
-SMOOTHING = 0.95
 
 
 def clock(seconds: float) -> str:
@@ -65,7 +65,7 @@ def validation(step: Step) -> str:
     """Format what a validation found; empty for a step without one."""
     if step.dev_loss is None:
         return ""
-    right = f", {step.dev_accuracy:.1%} right" if step.dev_accuracy is not None else ""
+    right = f", {100 * step.dev_accuracy:.1f} % right" if step.dev_accuracy is not None else ""
     return f"dev loss {step.dev_loss:.3f}{right}"
 
 
@@ -110,9 +110,9 @@ def _lines(label: str, console: Console) -> Show:
         meter.update(one)
         if one.progress * LINES >= shown[0] and meter.tokens_per_second:
             shown[0] = int(one.progress * LINES) + 1
-            say(console, f"{label}: {one.progress:4.0%}  {meter}")
+            say(console, f"{label}: {share_done(one.progress):>5}  {meter}")
         elif one.dev_loss is not None:
-            say(console, f"{label}: {one.progress:4.0%}  step {one.step:,}: {validation(one)}")
+            say(console, f"{label}: {share_done(one.progress):>5}  step {one.step:,}: {validation(one)}")
         if one.sample is not None:
             say(console, _sampled(label, one))
 
@@ -121,7 +121,7 @@ def _lines(label: str, console: Console) -> Show:
     def reading(share: float) -> None:
         if share < 1 and time.monotonic() > read[0]:
             read[0] = time.monotonic() + PAUSE
-            say(console, f"{label}: tokenising, once: {share:.0%}")
+            say(console, f"{label}: tokenising, once: {share_done(share)}")
 
     return Show(lambda line: say(console, f"{label}: {line}"), step, reading)
 

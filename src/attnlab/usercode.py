@@ -57,6 +57,7 @@ class Source:
 
 _sources: dict[str, Source] = {}  # files read in this process, by stored name without the class
 _named: set[str] = set()  # sha256 of the files that the user has named in this process
+ADVICE = "add --trust-code (Python: trust_code=True)"
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 
 
@@ -165,8 +166,7 @@ def require(name: str) -> Source:
         what = f"class {class_name}, {len(source.content.splitlines())} lines, sha256 {source.sha256[:_DIGITS]}"
         if not _trusting.get():
             raise UntrustedCode(
-                f"{source.path} would be run ({what}), and you have not trusted it: read it, then add --trust-code"
-                " (Python: trust_code=True)"
+                f"{source.path} would be run ({what}), and you have not trusted it: read it, then {ADVICE}"
             )
         _say(f"trusted from now on: {source.path} ({what})")
     _record(source)

@@ -168,6 +168,9 @@ def test_text_means_decimals_and_arrays_mean_binary_values():
         assert words in result.statement
         assert words in result.to_dict()["reading"]
     assert collinear.certificate["reading"] == collinear.reading
+    plain = select(written, written, 0)
+    assert (plain.status, plain.reading) == ("solved", "keys as the decimals written")
+    assert "decimals" not in plain.statement  # it matters only where something is impossible
     assert verify(collinear.certificate, written, np.eye(3).tolist(), [0, 1, 0], 0.01) > 0.6
     assert verify(collinear.certificate, keys, np.eye(3).tolist(), [0, 1, 0], 0.01) > 0.6  # in the reading it names
     with pytest.raises(NotAProof):

@@ -106,7 +106,7 @@ def test_it_is_listed_and_shown(
     assert call("runs", "show", "encoder-1") == 0
     shown = capsys.readouterr().out
     assert f"{last['loss']:.3f} (by frequency alone {result['unigram']['loss']:.3f})" in shown
-    assert f"{last['accuracy']:.1%} (by frequency alone" in shown
+    assert f"{100 * last['accuracy']:.1f} % (by frequency alone" in shown
     said = "is an encoder of transformers already: load it with AutoModel.from_pretrained('runs/encoder-1')"
     for verb in (("export", "{}", "new"), ("evaluate", "{}"), ("ask", "{}", "Who?"), ("generate", "{}", "Who")):
         assert call(*(word.format("runs/encoder-1") for word in verb)) == 2

@@ -10,7 +10,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from html import unescape
@@ -27,7 +27,7 @@ from rich.console import Console
 import attnlab.report
 from attnlab.errors import CheckpointError, StorageError
 from attnlab.report import FORMATS, Shown, document_of, look, screen, upgrade, write_report
-from attnlab.report.document import Cell, Document, Table, as_json
+from attnlab.report.document import Block, Cell, Chart, Document, Group, Table, as_json
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
 
@@ -232,6 +232,22 @@ def test_the_sentences_at_the_top_are_in_every_form(kind: str) -> None:
         assert sentence in page(kind)[1].text
         assert sentence in printed
         assert sentence in unescape(re.sub(r"\\(.)", r"\1", text))
+
+
+@every_kind
+def test_the_whole_report_can_be_printed_with_a_line_for_every_chart(kind: str) -> None:
+    console = Console(file=io.StringIO(), width=100)
+    screen.show_all(document(kind), console)
+    printed = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+
+    def charts(some: Iterable[Block]) -> Iterator[Chart]:
+        for one in some:
+            yield from charts(one.blocks) if isinstance(one, Group) else [one] if isinstance(one, Chart) else []
+
+    for section in document(kind).sections:
+        assert section.title in printed
+        for chart in charts(section.blocks):
+            assert f"(chart in the HTML report: {chart.title or chart.label})" in printed
 
 
 @every_kind

@@ -16,7 +16,7 @@ from reading import Reader, read
 from attnlab import listing
 from attnlab.folders import write_json, write_manifest
 from attnlab.report import FORMATS, write_report
-from attnlab.report.runs import NO_CLAIM, differing
+from attnlab.report.runs import NO_CLAIM, _distinct_names, differing
 from verbs import call, change, reseal
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
@@ -77,6 +77,20 @@ def test_runs_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert sorted(path.name for path in (here / "report-1").iterdir()) == files
 
 
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["runs/mine"], ["mine"]),
+        (["runs/mine/finetune", "runs/mine/pretrain"], ["finetune", "pretrain"]),
+        (["runs/a", "runs/mine/finetune", "runs/other/finetune"], ["a", "mine/finetune", "other/finetune"]),
+        (["runs/a", "elsewhere/a"], ["runs/a", "elsewhere/a"]),
+    ],
+)
+def test_runs_are_named_by_what_tells_them_apart(paths: list[str], names: list[str]) -> None:
+    entries = [listing.Entry(Path(one), "run", "pretrain", "complete", 0.0) for one in paths]
+    assert _distinct_names(entries) == names
+
+
 def test_the_data_are_the_same_in_every_form(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("report", "whole", "leaky", "stopped", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
@@ -85,7 +99,7 @@ def test_the_data_are_the_same_in_every_form(here: Path, capsys: pytest.CaptureF
     assert [run["state"] for run in shown["runs"]] == ["complete", "complete", "stopped"]
     stopped = shown["runs"][2]
     assert stopped["values"]["steps"] == len(stopped["metrics"]) == 2
-    assert stopped["values"]["loss"] == stopped["metrics"][-1]["loss"]
+    assert stopped["values"]["loss"] == listing.read(here / "stopped").loss
     assert call("report", "whole", "leaky", "stopped", "--out", "new") == 0
     stored = json.loads(Path("new/report.json").read_text())
     (table, *_) = (one for one in stored["sections"][0]["blocks"] if one["block"] == "table")

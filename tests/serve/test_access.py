@@ -215,8 +215,11 @@ def test_the_command_prints_a_link_opens_the_browser_and_ends_with_ctrl_c(tmp_pa
     ) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r"http://\S+\?token=(\S+)", process.stdout.readline())
+            first = process.stdout.readline()
+            found = re.search(r"http://\S+\?token=(\S+)", first)
+            assert first.startswith("Open http://")
             assert found is not None
+            assert process.stdout.readline() == "Press Ctrl-C to stop.\n"
             assert httpx.get(found[0], follow_redirects=True, timeout=60).status_code == 200
             while not opened.exists():
                 assert process.poll() is None

@@ -57,6 +57,8 @@ def parts(answer: httpx.Response) -> dict[str, dict[str, Any]]:
 def test_runs_with_a_model_are_listed_and_a_study_stands_for_its_fine_tuned_model(asked: Served) -> None:
     with asked.client() as client:
         found = {one["name"]: one for one in client.get("/api/ask/runs").json()}
+        newest = [one["name"] for one in client.get("/api/runs").json()["entries"]]
+    assert [name for name in found if "/" not in name or name == MARKUP] == newest
     assert set(found) == {
         "recall-1",
         "recall-1/pretrain",
@@ -247,7 +249,7 @@ def test_a_run_with_code_is_opened_only_with_trust_and_shows_influence(
     with serving(Options(ask_root)) as served:
         answer = post(served, "open", run="mean-1")
         assert answer.status_code == 422
-        assert "--trust-code" in answer.json()["error"]
+        assert answer.json()["error"].endswith("read it, then start the server with --trust-code")
     with serving(Options(ask_root, trust_code=True)) as served:
         found = parts(post(served, "answer", run="mean-1"))["look"]
         assert [layer["kind"] for layer in found["layers"]] == ["pattern", "influence"]

@@ -122,8 +122,14 @@ def test_the_noise_experiment_has_samples_that_follow_the_closed_form(client: ht
 
 
 def test_settings_of_the_noise_have_limits(client: httpx.Client) -> None:
-    assert "strength" in posted(client, "noise", {"strength": -1}, 422)["error"]
-    assert "n:" in posted(client, "noise", {"n": 4000}, 422)["error"]
+    for settings, said in (
+        ({"strength": -1}, "the strength C of the queries must be at least 0.01"),
+        ({"n": 4000}, "the number of keys must be at most 32"),
+        ({"n": 2.5}, "the number of keys must be a whole number"),
+        ({"varying": "x"}, "the variance of key 0 along itself must be a number"),
+        ({"sead": 1}, "sead is unknown here: leave it out"),
+    ):
+        assert posted(client, "noise", settings, 422)["error"] == said
 
 
 # Sheets

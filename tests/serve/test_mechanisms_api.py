@@ -95,7 +95,10 @@ def test_a_pasted_class_is_audited(coding: Served) -> None:
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("x = 1", "the code defines no class"),
+        ("this is not python", "the code defines no class, so it was not run"),  # it is an expression
+        ("import sys\nsys.exit(3)", "the code defines no class, so it was not run"),
+        ("class A: pass\nraise SystemExit(3)", "cannot be loaded: SystemExit: 3"),
+        ("class A: pass\nimport os\nos.kill(os.getpid(), 9)", "it ended by SIGKILL"),
         ("class A(:", "the code cannot be read"),
         pytest.param("(" * 5000, "the code cannot be read", id="deep"),
         ("class A: pass\nimport os\nos._exit(3)", "exit code 3"),

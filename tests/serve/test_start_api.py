@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -36,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("started") / "runs"
     path.mkdir()
     (path / "taken").mkdir()
-    return path
+    return Path(os.path.relpath(path))  # lines show it as it was given
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,8 @@ def test_every_study_has_a_form_made_from_its_command(client: httpx.Client) -> N
     assert recall["--train.lr"]["group"] == recall["--device"]["group"] == "Training"
     assert forms["compare"]["SPECIMENS"]["kind"] == "list"
     assert not recall.keys() & {"--out", "--config", "--trust-code"}
+    for one in found["forms"]:
+        assert not {"--out", "--config"} & {*re.findall(r"--[\w-]+", one["more"])}
     assert found["presets"]["quick"]["--model.n_embd"] == "128"
 
 
@@ -89,7 +93,11 @@ def test_a_form_becomes_a_command_line_in_a_new_folder(client: httpx.Client, roo
     ("command", "values", "said"),
     [
         ("run recall", {"--sed": "1"}, "--seed"),
-        ("run recall", {"--seed": "x"}, "--seed"),
+        ("run recall", {"--seed": "x"}, "--seed: 'x' is not a whole number"),
+        ("run trust", {"--max-risk": "x"}, "--max-risk: 'x' is not a number"),
+        ("run recall", {"--mechanism": "nonsense"}, "unknown mechanism 'nonsense'"),
+        ("run recall", {"--model.mechanism": "dot, addditive"}, "additive"),
+        ("compare", {"SPECIMENS": "dot\nnonsense"}, "unknown mechanism 'nonsense'"),
         ("run recall", {"--train.lr": "fast"}, "train.lr"),
         ("run recall", {"--preset": "smal"}, "small"),
         ("run recall", {"--quick": "maybe"}, "on or off"),
@@ -118,6 +126,11 @@ def test_mistakes_come_back_as_one_line(client: httpx.Client, command: str, valu
 @pytest.mark.parametrize("folder", ["../x", "a/b", ".hidden", "taken", "/tmp/x", "-x", "a b"])
 def test_folders_elsewhere_or_taken_are_refused(client: httpx.Client, folder: str) -> None:
     assert folder in _line(client, "run recall", {}, folder)["problem"]
+
+
+def test_presets_files_and_runs_may_be_compared(client: httpx.Client, root: Path) -> None:
+    for names in ("quick\nsmall", f"{root / 'taken'}\ndot,additive"):
+        assert not _line(client, "compare", {"SPECIMENS": names})["problem"]
 
 
 def test_a_server_without_commands_starts_nothing(tmp_path: Path) -> None:

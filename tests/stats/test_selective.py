@@ -198,7 +198,7 @@ def test_a_threshold_is_given_on_the_scale_that_is_reported() -> None:
     assert rule.threshold is not None
     assert 0 < rule.threshold < 1
     assert shown.threshold == rule.threshold**3
-    assert f"a confidence of {shown.threshold:.4g} or more" in shown.words
+    assert f"its confidence is at least {100 * shown.threshold:.1f} %" in shown.words
     assert (shown.accepted, shown.errors) == (rule.accepted, rule.errors)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from attnlab import stats
 from attnlab.corpora.evidence import Evidence, named_in
 from attnlab.corpora.index import Line, Near
+from attnlab.trust import Calibrated, Row
 from attnlab.trust.verdict import (
     CONTRADICTS,
     GUESS,
@@ -78,6 +80,27 @@ def test_where_nothing_is_certified_nothing_is_answered_and_it_says_what_it_woul
     judged = judge("York", 0.99, FEW, ANN, PLACES)
     assert (judged.verdict, judged.abstains) == (SUPPORTED, True)
     assert "29 accepted answers" in " ".join(judged.reasons)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_verdict_never_becomes_weaker_as_the_allowed_risk_grows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = (rng.random(225) ** 0.3).tolist()
+    rows = [Row("", "", "", rng.random() < one, one, one, 0.0, 0.0) for one in scores]
+    found = Calibrated("", stats.Platt(1.0, 0.0), (), (), tuple(rows), None)
+    risks = [0.01, 0.02, 0.05, 0.1, *np.linspace(0.12, 0.5, 30).tolist()]
+    assert found.strictest is not None
+    assert not found.rule(risks[0]).met
+    least = found.strictest.max_risk
+    assert not found.rule(least - 1e-5).met
+    for probability in (0.3, 0.6, 0.8, 0.9, 0.99):
+        judged = [judge("York", probability, found.rule(one), ANN, PLACES, None, found.strictest) for one in risks]
+        weak = [one.verdict == GUESS for one in judged]
+        assert weak == sorted(weak, reverse=True)
+        assert {one.verdict for one in judged} <= {GUESS, SUPPORTED}
+        assert all(one.abstains for one, risk in zip(judged, risks, strict=True) if risk < least)
+        if weak[0]:
+            assert f"at the smallest risk that can be certified, {percent(least)}" in judged[0].reasons[0]
 
 
 def test_a_guess_says_whether_it_is_what_it_says_of_anybody() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import math
 import os
+import re
 import signal
 import sys
 import warnings
@@ -28,6 +29,7 @@ from attnlab.terminal import Terminal, printable, printable_json, unexpected
 _LONGEST = 2000  # characters of a message, which may quote user input
 _SHORT = {f"--train.{one.name}": one.metadata["short"] for one in fields(TrainConfig) if one.metadata["short"]}
 _RENAMED = {"--longest": "--max-new-tokens", "--jobs": "--workers", **_SHORT}  # other names of options
+_CONVERTED = re.compile(r'unable to convert "(.*)" into (?:float|int)\.')
 console = Terminal(markup=False, emoji=False)  # most of what is printed is user text
 errors = Terminal(stderr=True, markup=False, emoji=False)
 
@@ -212,7 +214,7 @@ def _in_plain_words(error: CycloptsError) -> str:
         takers = [name for name in _commands(studies) if option in _options(studies[name])]
         if takers:
             return f"{option} is for {', '.join(takers)}, not for {(*chain, 'recall')[1]}: leave it out"
-    return " ".join(str(error).split())
+    return _CONVERTED.sub(r"'\1' is not a number", " ".join(str(error).split()))
 
 
 def _commands(group: App | None) -> list[str]:

@@ -204,6 +204,7 @@ def pretrain_encoder(
     """
     from attnlab.hf import pretrain
     from attnlab.progress import display
+    from attnlab.report.words import percent
     from attnlab.runs import unused_path
     from attnlab.stages import QUIET
 
@@ -217,8 +218,8 @@ def pretrain_encoder(
     last, guess = result["history"][-1], result["unigram"]
     console.print(
         f"{result['parameters']:,} parameters, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
-        f" ({result['tokens_per_second']:,} tokens/s): {last['accuracy']:.1%} of masked tokens found, loss"
-        f" {last['loss']:.3f} (by frequency alone {guess['accuracy']:.1%}, {guess['loss']:.3f}): {folder}",
+        f" ({result['tokens_per_second']:,} tokens/s): {percent(last['accuracy'])} of masked tokens found, loss"
+        f" {last['loss']:.3f} (by frequency alone {percent(guess['accuracy'])}, {guess['loss']:.3f}): {folder}",
         soft_wrap=True,
     )
     if last["loss"] > guess["loss"] - _LITTLE:

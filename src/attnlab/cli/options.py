@@ -30,7 +30,11 @@ def default(text: str) -> Parameter:
 
 def _whole(_kind: object, tokens: Sequence[Any]) -> int:
     """A whole number; 1.5 is refused, not rounded."""
-    return int(tokens[0].value)
+    given = tokens[0].value
+    try:
+        return int(given)
+    except ValueError:
+        raise ValueError(f"'{given}' is not a whole number") from None
 
 
 def _refuse_seed(_kind: object, value: Any) -> None:

@@ -24,8 +24,8 @@ def serve(
 ) -> None:
     """Serve a web page to design, ask, compare and start studies.
 
-    Prints a link with a token; whoever has it may use the page with your permissions. Ctrl-C ends it.
-    Needs FastAPI and uvicorn: pip install 'attnlab[serve]'.
+    Prints a link with a token; whoever has it may use the page with your permissions. Press Ctrl-C
+    to stop. Needs FastAPI and uvicorn: pip install 'attnlab[serve]'.
     """
     try:
         from attnlab.serve.server import run

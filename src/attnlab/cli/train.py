@@ -115,10 +115,10 @@ def recall(
 ) -> None:
     """Test what a small model remembers of what it read.
 
-    Without files: of the built-in people. Settings given as options are those of pretraining; a file
-    given by --config may hold tables [finetune.train] and [scratch.train] for the other trainings.
-    The built-in people have questions for calibration. With files, --held-out N keeps N training
-    questions for it, which the model is then not trained on.
+    Without files, it reads and is asked about the built-in people. Settings given as options are those
+    of pretraining. A file given by --config may hold tables [finetune.train] and [scratch.train] for
+    the other trainings. The built-in people have questions for calibration. With files, --held-out N
+    keeps N training questions for it, which the model is then not trained on.
     """
     from attnlab.studies.recall import STUDY, Plan
     from attnlab.studies.study import all_or_none

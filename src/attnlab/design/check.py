@@ -29,7 +29,7 @@ from attnlab.design.exact import Rows, decimal, dot, rational_rows, read_as
 from attnlab.design.expressions import Exact, evaluate, exact_array
 from attnlab.design.matrices import layer, project
 from attnlab.design.noisy_keys import blended, noisy, simulate
-from attnlab.design.results import Result, Status, number, vector
+from attnlab.design.results import Result, Status, number, percent, vector
 from attnlab.design.solve import blend, reach, select
 from attnlab.errors import DataError, UserError, named, unknown
 
@@ -251,7 +251,7 @@ def _judged(task: Task, problem: Problem, query: list[Fraction], chosen: list[in
         lead = problem.factor * float(min(scores[i] for i in chosen) - max(scores[i] for i in outside))
         top = max(scores)
         mass = softmax(problem.factor * np.array([float(x - top) for x in scores]))[outside].sum()
-        said += f"; the margin to the other keys is {number(lead)}, and they hold {mass:.1%} of the weight"
+        said += f"; the margin to the other keys is {number(lead)}, and they hold {percent(mass)} of the weight"
     return task.outcome(judged.within, error, said, problem.reading)
 
 
@@ -368,7 +368,7 @@ def _noise(task: Task) -> Judge:
         said = (
             f"under this noise the root mean square error is {number(error)} (allowed {number(float(task.tolerance))}): "
             f"the weight on v_{chosen[0]} has mean {number(s.mean)} and standard deviation {number(s.sd)}, and is off "
-            f"1/{len(chosen)} by more than half of it in {s.failures:.1%} of samples"
+            f"1/{len(chosen)} by more than half of it in {percent(s.failures)} of samples"
         )
         return task.outcome(error <= task.tolerance, error, said)
 

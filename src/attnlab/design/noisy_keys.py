@@ -20,7 +20,7 @@ from attnlab.design import inputs
 from attnlab.design.attention import Scale, factor, softmax
 from attnlab.design.exact import Array
 from attnlab.design.inputs import Data
-from attnlab.design.results import html_table, number, rich_table, vector
+from attnlab.design.results import html_table, number, percent, rich_table, vector
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Noise:
         return (
             f"Aiming at {self._wanted}: with one head the weight on v_{self.indices[0]} has standard deviation "
             f"{number(one.sd)}, with {self.heads} equal heads {number(equal.sd)}, which is no better, and with {self.heads} "
-            f"split heads {number(split.sd)}; split heads fail in {split.failures:.1%} of samples."
+            f"split heads {number(split.sd)}; split heads fail in {percent(split.failures)} of samples."
         )
 
     def _table(self) -> list[list[str]]:
@@ -188,7 +188,7 @@ class Noise:
                 (d.name, d.simulated, error, number(d.squared_error)),
                 ("  closed form", d.closed_form, " " * len(error), ""),
             ):
-                shares = [f"{share:.1%}" for share in (m.near_one, m.near_zero, m.failures)]
+                shares = [percent(share) for share in (m.near_one, m.near_zero, m.failures)]
                 rows.append([name, f"{m.mean:.4f}{after}", number(m.sd), *shares, square])
         return rows
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnlab.design.exact import Array
 from attnlab.design.noisy_keys import BINS, Noise
-from attnlab.design.results import Result, at_least, number
+from attnlab.design.results import Result, at_least, number, percent
 from attnlab.pictures import picture_bytes, picture_kind, write_picture
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def noise_picture(noise: Noise) -> Figure:
         ax.stairs(design.law, edges, color=_OUT, lw=1.3, label="closed form")
         ax.axvline(1 / len(noise.indices), color=_INK, lw=0.8, ls=":")
         s = design.simulated
-        ax.set_title(f"{design.name}\nsd {s.sd:.3f}, failed {s.failures:.1%}", fontsize=10, color=_INK)
+        ax.set_title(f"{design.name}\nsd {s.sd:.3f}, failed {percent(s.failures)}", fontsize=10, color=_INK)
         ax.set_xlabel(f"weight on $v_{{{noise.indices[0]}}}$")
         ax.set_yscale("symlog", linthresh=1e-3)
         ax.set_ylim(0, min(1.0, top * 2))

@@ -39,7 +39,8 @@ class Result:
     """One verdict with everything needed to check it.
 
     `bound` is guaranteed for the query shown, `error` is measured, and `lower_bound` is proved for every query.
-    `reading` says how the numbers of the input were read, and is repeated in the statement and the certificate.
+    `reading` says how the numbers of the input were read, and is repeated in the certificate; in the statement where it
+    matters: where something is proved to be impossible, or where numbers were not read as they are written.
     `more` holds what only some tasks have (matrices, a new key); in the JSON it stands next to the other fields, as do
     the verdicts on the `rows` of several queries.
     """
@@ -65,7 +66,8 @@ class Result:
         """Name the reading in the statement and in the certificate."""
         if self.reading is not None:
             said = f"This reads the {self.reading}."
-            if not self.statement.endswith(said):
+            matters = self.status == "impossible" or "binary" in self.reading
+            if matters and not self.statement.endswith(said):
                 object.__setattr__(self, "statement", f"{self.statement} {said}")
             if self.certificate is not None:
                 object.__setattr__(self, "certificate", {**self.certificate, "reading": self.reading})
@@ -163,6 +165,11 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 def number(x: float) -> str:
     """A number for reading, with four digits."""
     return "not finite" if not math.isfinite(x) else f"{x + 0.0:.4g}"
+
+
+def percent(share: float) -> str:
+    """A share in per cent, with one decimal."""
+    return f"{100 * share:.1f} %"
 
 
 def at_most(x: float) -> str:

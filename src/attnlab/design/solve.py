@@ -64,9 +64,9 @@ def blend(
     target = inputs.mixture(shares, v.take(chosen))
     problem = inputs.problem(k, v, target, inputs.tolerance(tolerance), inputs.scale(scale))
     w = shares.floats[0]
-    share = "equally" if np.ptp(w) < 1e-12 else "as " + ":".join(number(x) for x in w)
     which = "all values" if len(chosen) == len(k.floats) else "values " + ", ".join(map(str, chosen))
-    return _answer(problem, f"blend {which} {share}", chosen, w, seconds)
+    shown = f"average {which}" if np.ptp(w) < 1e-12 else f"blend {which} as {':'.join(number(x) for x in w)}"
+    return _answer(problem, shown, chosen, w, seconds)
 
 
 average = blend

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from attnlab.design.derivations import Derivation, Formula, Step
-from attnlab.design.results import at_least
+from attnlab.design.results import at_least, percent
 from attnlab.errors import UserError, unknown
 
 Matrix = list[list[Any]]
@@ -313,7 +313,7 @@ def varying_norm() -> Derivation:
         found = noise(samples=1000, n=2, alpha=0.0).designs[0].closed_form.near_zero
         if abs(said - found) > 1e-3:
             raise ValueError(f"the formula gives {said:.4f}, and the integral of `design noise` {found:.4f}")
-        return f"P(a_a <= 0.1) = {said:.1%} at C = 10, as `design noise` finds too"
+        return f"P(a_a <= 0.1) = {percent(said)} at C = 10, as `design noise` finds too"
 
     return Derivation(
         "varying-norm",
@@ -439,7 +439,7 @@ def heads() -> Derivation:
         law = noise(samples=1000, alpha=0.0).designs[2].closed_form.failures
         if abs(said - law) > 1e-3:
             raise ValueError(f"the formula gives {said:.4f}, and the integral of `design noise` {law:.4f}")
-        return f"at C = 10, n = 10 the formula gives {said:.1%}, and the integral of `design noise` {law:.1%}"
+        return f"at C = 10, n = 10 the formula gives {percent(said)}, and the integral of `design noise` {percent(law)}"
 
     def limit() -> str:
         from scipy.special import ndtr
@@ -448,7 +448,7 @@ def heads() -> Derivation:
         sd = (below * (1 - below)) ** 0.5 / 2
         if round(below, 3) != 0.079 or round(sd, 3) != 0.135:
             raise ValueError(f"failures {below:.4f}, standard deviation {sd:.4f}")
-        return f"failures {below:.1%}, standard deviation {sd:.3f}"
+        return f"failures {percent(below)}, standard deviation {sd:.3f}"
 
     return Derivation(
         "heads",

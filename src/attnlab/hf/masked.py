@@ -29,6 +29,7 @@ from attnlab.hf import trainer
 from attnlab.hf.encoders import SYMBOLS, Ids, Material, Point, Score
 from attnlab.hf.settings import EncoderConfig
 from attnlab.kernels import vocabulary
+from attnlab.report.words import percent
 from attnlab.stages import Show
 
 _IGNORED = -100  # the label of a token that is not masked
@@ -197,8 +198,8 @@ class _MaskedTrainer(trainer.QuietTrainer):
             epoch, seconds = round(float(self.state.epoch or 0.0), 3), round(self.clock.seconds(), 1)
             self.history.append({"epoch": epoch, "step": self.state.global_step, "seconds": seconds, **found})
             self.show.line(
-                f"epoch {epoch:.2f}: loss of masked tokens {found['loss']:.3f}, {found['accuracy']:.1%} found"
-                f" (by frequency alone {self.guess['loss']:.3f}, {self.guess['accuracy']:.1%})"
+                f"epoch {epoch:.2f}: loss of masked tokens {found['loss']:.3f}, {percent(found['accuracy'])} found"
+                f" (by frequency alone {self.guess['loss']:.3f}, {percent(self.guess['accuracy'])})"
             )
         return {"eval_loss": found["loss"], "eval_accuracy": found["accuracy"]}
 

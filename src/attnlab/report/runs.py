@@ -7,7 +7,6 @@ was stopped is shown as far as it came.
 from __future__ import annotations
 
 import io
-import math
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from rich.text import Text
 from attnlab import registry
 from attnlab.errors import AttnlabError, UserError
 from attnlab.folders import read_json, refuse_existing, reporting_damage, write_folder
-from attnlab.listing import Details, Entry, as_number, as_table, last_epoch
+from attnlab.listing import Details, Entry, as_number, as_table, last_epoch, share_done
 from attnlab.machine import environment
 from attnlab.report.classification import PARTS
 from attnlab.report.document import (
@@ -41,13 +40,13 @@ from attnlab.report.document import (
 )
 from attnlab.report.document import Text as Paragraphs
 from attnlab.report.parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
-from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain, plural, sized
+from attnlab.report.words import NOTHING, count, duration, figure, flat, interval, percent, plain, plural, sized
 from attnlab.runs import Run
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
 _ALONE = "One run: how much another seed would change its numbers is not known."
 _FIGURES = (
-    ("loss", "Loss", "loss", "mean over the last twentieth of the steps"),
+    ("loss", "Loss", "loss", "mean of the last steps: of about 20 while it trains, of a twentieth when done"),
     ("accuracy", "Accuracy", "share", ""),
     ("seconds", "Training", "seconds", ""),
     ("tokens_per_second", "Tokens per second", "rate", ""),
@@ -112,10 +111,11 @@ def gather(entries: Sequence[Entry], command: str, defects: Mapping[str, str], n
 
 
 def _distinct_names(entries: Sequence[Entry]) -> list[str]:
-    """The shortest ends of the paths that differ."""
-    most = max(len(entry.path.parts) for entry in entries)
-    for parts in range(1, most + 1):
-        names = ["/".join(entry.path.parts[-parts:]) for entry in entries]
+    """The shortest ends of the paths that differ, without the folder that all have in common."""
+    whole = [entry.path.absolute() for entry in entries]
+    common, paths = len(Path(os.path.commonpath([one.parent for one in whole])).parts), [one.parts for one in whole]
+    for parts in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(one[max(common, len(one) - parts) :]) for one in paths]
         if len(set(names)) == len(names):
             break
     return names
@@ -140,22 +140,19 @@ def _describe(entry: Entry, name: str, defects: Mapping[str, str]) -> Result:
 
 
 def _values_of(result: Result, metrics: Sequence[Result], entry: Entry) -> Result:
-    """The figures of a run; for one that was stopped, from its last steps."""
+    """The figures of a run; for one that was stopped, as far as it has come."""
     last = metrics[-1] if metrics else {}
-    recent = [row["loss"] for row in metrics[-max(1, len(metrics) // 20) :] if row.get("loss") is not None]
     seconds, tokens = entry.seconds, entry.tokens
     so_far = {
-        "loss": math.fsum(recent) / len(recent) if recent else None,
+        "loss": entry.loss,
         "steps": last.get("step"),
         "tokens_per_second": tokens / seconds if tokens and seconds else None,
     }
-    done = {"loss": result["final_loss"]} if "final_loss" in result else {}
     return {
         **so_far,
         "seconds": seconds,
         "tokens": tokens,
-        **{key: result[key] for key, *_ in _FIGURES if result.get(key) is not None},
-        **done,
+        **{key: result[key] for key, *_ in _FIGURES if key != "loss" and result.get(key) is not None},
     }
 
 
@@ -177,7 +174,7 @@ def _mark(run: Result) -> tuple[str, RowTone]:
         return _DEFECT, "leaks"
     if run["state"] == "complete":
         return "", ""
-    reached = f" at {100 * run['progress']:.0f} %" if run["progress"] is not None else ""
+    reached = f" at {share_done(run['progress'])}" if run["progress"] is not None else ""
     return f"{'still training' if run['state'] == 'active' else 'stopped'}{reached}", "stopped"
 
 
@@ -292,7 +289,7 @@ def table_of(entries: Sequence[Entry], folder: Path, width: int) -> tuple[rich_t
 
 
 def _cells(entry: Entry, folder: Path) -> dict[str, str]:
-    reached = f" at {100 * entry.progress:.0f} %" if entry.state == "stopped" and entry.progress is not None else ""
+    reached = f" at {share_done(entry.progress)}" if entry.state == "stopped" and entry.progress is not None else ""
     inside = entry.path.is_relative_to(folder)
     return {
         "name": str(entry.path.relative_to(folder)) if inside else str(entry.path),
@@ -370,11 +367,11 @@ def _measured(entry: Entry, result: Result) -> list[tuple[str, str]]:
         return [(name, _share_right(one)) for name, one in parts if one]
     if entry.kind == "encoder":
         last, guess = last_epoch(result), as_table(result.get("unigram"))
-        kept = [("loss of masked tokens", "loss", "{:.3f}"), ("masked tokens found", "accuracy", "{:.1%}")]
+        kept = [("loss of masked tokens", "loss", "loss"), ("masked tokens found", "accuracy", "share")]
         return [
-            (title, f"{shape.format(last[name])} (by frequency alone {shape.format(guess[name])})")
-            for title, name, shape in kept
-            if as_number(last.get(name)) is not None and as_number(guess.get(name)) is not None
+            (title, f"{figure(mine, kind)} (by frequency alone {figure(theirs, kind)})")
+            for title, name, kind in kept
+            if (mine := as_number(last.get(name))) is not None and (theirs := as_number(guess.get(name))) is not None
         ]
     return []
 

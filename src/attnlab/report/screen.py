@@ -12,7 +12,24 @@ from rich.console import Console
 from rich.text import Text
 
 from attnlab.report import document as blocks
-from attnlab.report.document import Block, Cell, Code, Column, Document, Facts, Row, Table
+from attnlab.report.document import (
+    Answers,
+    Block,
+    Cell,
+    Chart,
+    Code,
+    Column,
+    Document,
+    Facts,
+    Group,
+    Heads,
+    HeatMap,
+    Row,
+    Table,
+    Tokens,
+)
+from attnlab.report.text import answer_rows
+from attnlab.report.words import NOTHING
 
 _GAP, _NARROW = 3, 1  # from one column to the next, on narrow screens too
 _EDGES = 2  # of a table
@@ -131,10 +148,28 @@ def _show_block(block: Block, console: Console) -> None:
         case Code():
             console.print(Text(block.text), soft_wrap=True)
         case blocks.Text():
-            for line in block.paragraphs:
-                console.print(Text(f"- {line}" if block.style == "list" else line))
-        case _:
-            raise NotImplementedError(f"{type(block).__name__} has no form in the terminal")
+            if block.title:
+                console.print(Text(f"{block.title} ({block.mark})" if block.mark else block.title, style="bold"))
+            for number, line in enumerate(block.paragraphs, start=1):
+                console.print(Text({"list": "- ", "numbered": f"{number}. "}.get(block.style, "") + line))
+        case Answers(items=[]):
+            console.print(Text(f"{block.title}: none"))
+        case Answers():
+            titles, rows = answer_rows(block)
+            named = [Row(Cell(first or NOTHING), [Cell(one or NOTHING) for one in rest]) for first, *rest in rows]
+            _show_block(Table("", block.title, [Column(one, number=False) for one in titles], named), console)
+        case Chart() | HeatMap():
+            console.print(Text(f"(chart in the HTML report: {block.title or block.label})", style="dim"))
+        case Tokens():
+            console.print(Text(" ".join(block.tokens)))
+        case Heads():
+            for head in block.heads:
+                console.print(Text(f"- {head.name}: {head.sentence}"))
+        case Group():
+            if block.title:
+                console.print(Text(block.title, style="bold"))
+            for inner in block.blocks:
+                _show_block(inner, console)
 
 
 def show_all(document: Document, console: Console) -> None:

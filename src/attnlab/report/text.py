@@ -96,17 +96,21 @@ def _text_markdown(one: Text) -> Iterator[str]:
         yield from (f"> {line}" if one.style == "samples" else line for line in lines)
 
 
+def answer_rows(one: Answers) -> tuple[list[str], list[list[str]]]:
+    """The titles and rows of a table of answers, without empty columns."""
+    columns = [("Question", "question"), ("Answer", "said"), ("Confidence", "confidence"), ("Right answer", "answer")]
+    columns.append(("Verdict", "verdict"))
+    kept = [(title, key) for title, key in columns if any(getattr(item, key) for item in one.items)]
+    return [title for title, _ in kept], [[getattr(item, key) for _, key in kept] for item in one.items]
+
+
 def _answers_markdown(one: Answers) -> Iterator[str]:
-    """Answers as a table, without empty columns."""
     yield f"### {_safe(one.title)}"
     if not one.items:
         yield "None."
         return
-    columns = [("Question", "question"), ("Answer", "said"), ("Confidence", "confidence"), ("Right answer", "answer")]
-    columns.append(("Verdict", "verdict"))
-    kept = [(title, key) for title, key in columns if any(getattr(item, key) for item in one.items)]
-    rows = [[_safe(getattr(item, key)) or "–" for _, key in kept] for item in one.items]
-    yield markdown_table([title for title, _ in kept], rows)
+    titles, rows = answer_rows(one)
+    yield markdown_table(titles, [[_safe(text) or NOTHING for text in row] for row in rows])
 
 
 def _block_markdown(block: Block) -> Iterator[str]:

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from attnlab.errors import UserError
-from attnlab.listing import Entry, read_all, run_folder
+from attnlab.listing import Entry, arrange, read_all, run_folder
 from attnlab.serve import interventions, models
 from attnlab.serve.lab import TheLab, as_lines, connected
 
@@ -115,9 +115,10 @@ class Compared(BaseModel):
 
 @router.get("/runs")
 def runs(lab: TheLab) -> list[Choice]:
-    """The runs that have a model; a study stands for its fine-tuned model."""
+    """The runs that have a model, the newest first; a study stands for its fine-tuned model."""
     root = lab.options.root
-    return [choice for entry in read_all(root) for choice in _choices(root, entry)] if root.is_dir() else []
+    entries = arrange(read_all(root), reverse=True) if root.is_dir() else []
+    return [choice for entry in entries for choice in _choices(root, entry)]
 
 
 @router.post("/open")

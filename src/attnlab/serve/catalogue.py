@@ -258,7 +258,9 @@ def _last_class(code: str) -> str:
             "the code cannot be read: it is nested too deeply, or has characters that no code has"
         ) from None
     if not names:
-        raise UserError("the code defines no class: paste one such as class MyAttention(nn.Module), with its imports")
+        raise UserError(
+            "the code defines no class, so it was not run: paste one such as class MyAttention(nn.Module), with its imports"
+        )
     return names[-1]
 
 

@@ -35,7 +35,7 @@ class Wanted(_Strict):
     indices: Annotated[list[Index], Field(min_length=1, max_length=64)] | None = None
     weights: Annotated[list[Number], Field(min_length=1, max_length=64)] | None = None
     target: Vector | None = None
-    tolerance: Annotated[FiniteFloat, Field(ge=1e-9, le=1e6)] = 0.01
+    tolerance: Annotated[FiniteFloat, Field(ge=1e-9, le=1e6, title="the tolerance")] = 0.01
     scale: Literal["none", "sqrt"] = "none"
     seconds: Annotated[FiniteFloat, Field(ge=0, le=5)] = 5.0
 
@@ -75,10 +75,10 @@ async def solve(request: Request, lab: TheLab, wanted: Wanted) -> Verdict:
 class NoiseSettings(_Strict):
     """Orthonormal keys with noise: alpha in every direction, `varying` along the first key."""
 
-    n: Annotated[int, Field(ge=2, le=32)] = 10
-    strength: Annotated[FiniteFloat, Field(ge=0.01, le=1000)] = 10.0
-    alpha: Annotated[FiniteFloat, Field(ge=0, le=10)] = 1e-6
-    varying: Annotated[FiniteFloat, Field(ge=0, le=10)] = 0.5
+    n: Annotated[int, Field(ge=2, le=32, title="the number of keys")] = 10
+    strength: Annotated[FiniteFloat, Field(ge=0.01, le=1000, title="the strength C of the queries")] = 10.0
+    alpha: Annotated[FiniteFloat, Field(ge=0, le=10, title="the noise α in every direction")] = 1e-6
+    varying: Annotated[FiniteFloat, Field(ge=0, le=10, title="the variance of key 0 along itself")] = 0.5
     seed: Annotated[int, Field(ge=0, le=10**6)] = 0
 
 

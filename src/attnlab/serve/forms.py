@@ -6,7 +6,8 @@ checks them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -75,10 +76,20 @@ class Commands:
         text, _, more = (found.help or "").strip().partition("\n")
         without = {*_LEFT_OUT, *(() if trust_code else _CODE)}
         options = [_option(one) for one in _arguments(found) if one.name not in without]
-        return Form(command=command, help=text.strip(), more=_paragraphs(more), options=options)
+        return Form(command=command, help=text.strip(), more=_paragraphs(more, without), options=options)
 
-    def arguments(self, command: str, values: Mapping[str, Value], folder: Path, trust_code: bool = False) -> list[str]:
-        """The arguments that a filled form stands for; a mistake is an error that names the fix."""
+    def arguments(
+        self,
+        command: str,
+        values: Mapping[str, Value],
+        folder: Path,
+        mechanisms: Collection[str],
+        trust_code: bool = False,
+    ) -> list[str]:
+        """The arguments that a filled form stands for; a mistake is an error that names the fix.
+
+        The names of mechanisms are given, because finding them imports torch.
+        """
         form = self.form(command, trust_code)
         known = {one.name: one for one in form.options}
         if stranger := next((name for name in values if name not in known), None):
@@ -94,6 +105,9 @@ class Commands:
                 placed += texts
         if dashed := next((one for one in placed if one.startswith("-")), None):
             raise UserError(f"'{dashed}' begins with a dash, so it would be an option: leave it out")
+        for option in form.options:
+            if option.suggestions == "mechanism":
+                _refuse_unknown(option, list(_texts(option, values.get(option.name, ""))), mechanisms)
         arguments = [*command.split(), *placed, *given, *_spelled(None, str(folder))]
         self.check(arguments)
         return arguments
@@ -131,7 +145,7 @@ def _option(argument: Argument) -> Option:
         default="" if is_setting else _default(argument),  # settings start from those of a preset
         choices=choices,
         group=_TITLES.get(part, "Training") if is_setting else "",
-        suggestions=last if last in ("preset", "mechanism") else "mechanism" if last == "specimens" else "",
+        suggestions=last if last in ("preset", "mechanism") else "mechanism" if last.lower() == "specimens" else "",
         required=argument.required,
     )
 
@@ -177,10 +191,11 @@ def _choices(name: str) -> list[str]:
     return [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
 
 
-def _paragraphs(text: str) -> str:
-    """A text without the line breaks inside of paragraphs."""
-    parts = [" ".join(one.split()) for one in text.strip().split("\n\n")]
-    return "\n\n".join(part for part in parts if part)
+def _paragraphs(text: str, without: Collection[str]) -> str:
+    """A text without the line breaks inside of paragraphs, and without sentences about options that the form lacks."""
+    parts = [re.split(r"(?<=\.) (?=[A-Z`])", " ".join(one.split())) for one in text.strip().split("\n\n")]
+    kept = [" ".join(one for one in part if not {*re.findall(r"--[\w-]+", one)} & {*without}) for part in parts]
+    return "\n\n".join(part for part in kept if part)
 
 
 # From values to arguments
@@ -225,6 +240,17 @@ def _refuse_code(option: Option, texts: Sequence[str]) -> None:
             option.label == "specimens" and text.endswith(".toml")
         ):
             raise UserError(f"'{text}' may run code of a file: start the server with --trust-code, or use the terminal")
+
+
+def _refuse_unknown(option: Option, texts: Sequence[str], mechanisms: Collection[str]) -> None:
+    """Refuse names that no mechanism has; what is compared may also be presets, files of settings and finished runs."""
+    for text in texts:
+        others = option.label == "specimens" and (
+            text in preset_names() or text.endswith(".toml") or Path(text).is_dir()
+        )
+        for name in () if others else split_names(text):
+            if not is_code(name) and name not in mechanisms:
+                raise UserError(unknown("mechanism", name, mechanisms))
 
 
 # What the page may propose

@@ -81,6 +81,7 @@ class Lab:
     reports: Worker = field(default_factory=lambda: Worker(waiting=64))  # reads folders of runs and renders reports
     measures: Worker = field(default_factory=Worker)  # audits and benchmarks, which keep no question waiting
     jobs: Jobs = field(default_factory=Jobs)
+    mechanisms: list[str] = field(default_factory=list)  # their names, once a worker has found them
 
     def folder(self, name: str) -> Path:
         """The folder of a run or study by its path below the folder of runs; anything else is not found."""
@@ -179,6 +180,33 @@ def _status_of(error: AttnlabError) -> int:
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
+_INVALID = {  # kinds of pydantic's errors, in the words of this page
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number"),
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "literal_error": "must be {expected}",
+    "missing": "is missing",
+    "extra_forbidden": "is unknown here: leave it out",
+}
+
+
+def _invalid(request: Request, first: dict[str, Any]) -> str:
+    """What is wrong with a request: the title of its field, or else its name, and what it must be."""
+    names = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    body = getattr(request.scope.get("route"), "body_field", None)
+    known = getattr(body.field_info.annotation, "model_fields", {}) if body else {}
+    title = known[names[0]].title if len(names) == 1 and names[0] in known else None
+    if first["type"] not in _INVALID or not names:
+        return f"{title or '.'.join(names) or 'the request'}: {first['msg']}"
+    return f"{title or '.'.join(names)} {_INVALID[first['type']].format(**first.get('ctx', {}))}"
+
+
 def _problem(status: int, message: str) -> JSONResponse:
     headers = {"retry-after": "1"} if status == 429 else None
     return JSONResponse({"error": message.encode("utf-8", "replace").decode()}, status, headers)
@@ -192,10 +220,8 @@ def install_errors(app: FastAPI) -> None:
         return _problem(_status_of(error), str(error))
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-        return _problem(422, f"{where}: {first['msg']}" if where else str(first["msg"]))
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return _problem(422, _invalid(request, error.errors()[0]))
 
     @app.exception_handler(HTTPException)
     async def failed(_: Request, error: HTTPException) -> JSONResponse:

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from attnlab.errors import AttnlabError, UserError
+from attnlab.errors import AttnlabError, UntrustedCode, UserError
 from attnlab.runs import Run
+from attnlab.usercode import ADVICE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +62,10 @@ def open_once(folder: str, trust_code: bool) -> Opened:
     stamp = (run.path, trust_code, *(path.stat().st_mtime_ns if path.is_file() else 0 for path in changing))
     if _kept is None or _kept.stamp != stamp:
         _kept = None  # before the next model takes memory
-        _kept = _open(run, trust_code, stamp)
+        try:
+            _kept = _open(run, trust_code, stamp)
+        except UntrustedCode as error:
+            raise UntrustedCode(str(error).replace(ADVICE, "start the server with --trust-code")) from None
     return _kept
 
 

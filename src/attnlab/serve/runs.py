@@ -81,11 +81,11 @@ class Sampling(BaseModel):
 
     names: list[Name] = Field(min_length=1, max_length=6)
     prompt: str = Field("", max_length=2000)
-    count: int = Field(3, ge=1, le=10)
-    temperature: float = Field(0.8, ge=0, le=10, allow_inf_nan=False)
+    count: int = Field(3, ge=1, le=10, title="the number of texts")
+    temperature: float = Field(0.8, ge=0, le=10, allow_inf_nan=False, title="the temperature")
     top_k: int = Field(0, ge=0, le=100_000)
-    seed: int = Field(0, ge=0, le=2**31 - 1)
-    limit: int = Field(80, ge=1, le=400)
+    seed: int = Field(0, ge=0, le=2**31 - 1, title="the seed")
+    limit: int = Field(80, ge=1, le=400, title="the maximum number of tokens")
 
 
 @router.get("/runs")

@@ -70,14 +70,14 @@ def run(options: Options, host: str, port: int, say: Callable[..., None], *, bro
     """Serve until Ctrl-C."""
     bound = bind(host, port)
     server, links = make_server(options, bound, host)
-    say(f"the page: {links[0]}")
+    say(f"Open {links[0]}")
     for link in links[1:]:
-        say(f"or: {link}")
+        say(f"or   {link}")
     if not ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback:
         say(
-            "note: others on the network can reach it; the link is not encrypted, so anyone who sees it has your permissions"
+            "Note: others on the network can reach it; the link is not encrypted, so anyone who sees it has your permissions."
         )
-    say("Ctrl-C ends it")
+    say("Press Ctrl-C to stop.")
     sys.stdout.flush()  # whoever reads it from a pipe needs the link now
     bound.listen()  # so that a browser waits for the server instead of failing
     with _opened(links[0]) if browser else nullcontext():

@@ -24,6 +24,7 @@ from attnlab.serve.lab import Lab, NotFound, TheLab, connected
 router = APIRouter(tags=["start"])
 
 _PAUSE = 0.5  # seconds between looks at a job
+_TIMEOUT = 120.0
 _FOLDER = re.compile(r"[A-Za-z0-9][\w.-]{0,79}", re.ASCII)
 
 Text = Annotated[str, Field(max_length=4000)]
@@ -98,14 +99,14 @@ def forms(lab: TheLab) -> Forms:
 @router.get("/suggestions")
 async def suggest(request: Request, lab: TheLab) -> Suggestions:
     """The names of mechanisms."""
-    return Suggestions(mechanism=await connected(request, lab.reports, suggestions.mechanisms))
+    return Suggestions(mechanism=await _mechanisms(request, lab))
 
 
 @router.post("/line")
-def line(lab: TheLab, filled: Filled) -> Line:
+async def line(request: Request, lab: TheLab, filled: Filled) -> Line:
     """The command line of a form, and what is wrong with it; nothing is started."""
     try:
-        arguments, _ = _arguments(lab, filled)
+        arguments, _ = await _arguments(request, lab, filled)
     except AttnlabError as error:
         return Line(line="", problem=readable(str(error)))
     return Line(line=readable(command_line(arguments)), problem="")
@@ -118,10 +119,10 @@ def jobs(lab: TheLab) -> list[Started]:
 
 
 @router.post("/jobs", status_code=201)
-def start(lab: TheLab, filled: Filled) -> Started:
+async def start(request: Request, lab: TheLab, filled: Filled) -> Started:
     """Start a command in a new folder."""
-    arguments, folder = _arguments(lab, filled)
-    return _started(lab, lab.jobs.start(arguments, folder))
+    arguments, folder = await _arguments(request, lab, filled)
+    return _started(lab, await asyncio.to_thread(lab.jobs.start, arguments, folder))
 
 
 @router.post("/jobs/resume", status_code=201)
@@ -133,7 +134,7 @@ def resume(lab: TheLab, asked: Resumed) -> Started:
     if entry.kind not in ("run", "study") or entry.state != "stopped":
         raise UserError(f"{entry.name} is {entry.state or entry.what}: only a stopped run or study can be resumed")
     trust = ["--trust-code"] if lab.options.trust_code else []
-    return _started(lab, lab.jobs.start(["resume", str(entry.path.absolute()), *trust], name))
+    return _started(lab, lab.jobs.start(["resume", str(entry.path), *trust], name))
 
 
 @router.post("/jobs/{number}/stop")
@@ -184,7 +185,14 @@ def _job(lab: Lab, number: int) -> Job:
     return job
 
 
-def _arguments(lab: Lab, filled: Filled) -> tuple[list[str], str]:
+async def _mechanisms(request: Request, lab: Lab) -> list[str]:
+    """The names of all mechanisms, which a worker finds once."""
+    if not lab.mechanisms:
+        lab.mechanisms = await connected(request, lab.reports, suggestions.mechanisms, timeout=_TIMEOUT)
+    return lab.mechanisms
+
+
+async def _arguments(request: Request, lab: Lab, filled: Filled) -> tuple[list[str], str]:
     """The arguments of a form, and the new folder that they name."""
     commands, root = _commands(lab), lab.options.root
     folder = filled.folder or unused_folder(
@@ -194,7 +202,9 @@ def _arguments(lab: Lab, filled: Filled) -> tuple[list[str], str]:
         raise UserError(f"'{folder}' is not a valid folder name: use letters, digits, dots, dashes and underscores")
     if (root / folder).exists() or (root / folder).is_symlink():
         raise UserError(f"{root / folder} exists already: choose another name")
-    return commands.arguments(filled.command, filled.values, root / folder, lab.options.trust_code), folder
+    known = await _mechanisms(request, lab)
+    given = (filled.command, filled.values, root / folder, known, lab.options.trust_code)
+    return await asyncio.to_thread(commands.arguments, *given), folder
 
 
 def _started(lab: Lab, job: Job) -> Started:

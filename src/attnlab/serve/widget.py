@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from attnlab.serve import design_tasks
 from attnlab.serve.bundle import bundle, read
 
 _MOST_ROWS, _MOST_COLUMNS = 40, 8  # that the planes show
+_TOGETHER = "; to change both, set them in `with widget.hold_trait_notifications():`"
 _DEFAULTS = {"index": 0, "indices": None, "weights": None, "target": None, "seconds": 5.0}
 _Rows = Sequence[Sequence[float]]
 
@@ -26,16 +28,22 @@ def _widget_style() -> str:
     return re.sub(r"^body \{", ".page {", whole, flags=re.MULTILINE)
 
 
-def _rows(name: str, rows: _Rows) -> list[list[float]]:
+class Refused(UserError, traitlets.TraitError):
+    """Points that cannot be shown; as a TraitError, so that what was set together is taken back."""
+
+
+def _rows(name: str, rows: Any, example: str = "rows of numbers, such as [[1, 0], [0, 1]]") -> list[list[float]]:
     """Numbers as plain lists, or an error that names the fix."""
     try:
         plain = [[float(one) for one in row] for row in rows]
     except (TypeError, ValueError):
-        raise UserError(f"{name} must be rows of numbers, such as [[1, 0], [0, 1]]") from None
+        raise Refused(f"{name} must be {example}") from None
+    if not all(math.isfinite(one) for row in plain for one in row):
+        raise Refused(f"{name} must have finite numbers")
     if not 0 < len(plain) <= _MOST_ROWS or len({len(row) for row in plain}) != 1:
-        raise UserError(f"{name} must be 1 to {_MOST_ROWS} rows of the same length")
+        raise Refused(f"{name} must be 1 to {_MOST_ROWS} rows of the same length")
     if not 0 < len(plain[0]) <= _MOST_COLUMNS:
-        raise UserError(f"rows of {name} must have 1 to {_MOST_COLUMNS} numbers")
+        raise Refused(f"rows of {name} must have 1 to {_MOST_COLUMNS} numbers")
     return plain
 
 
@@ -44,21 +52,30 @@ class DesignWidget(anywidget.AnyWidget):
 
     _esm = bundle("widget.js")
     _style = traitlets.Unicode(_widget_style()).tag(sync=True)
-    key_points: Any = traitlets.List().tag(sync=True)
-    value_points: Any = traitlets.List().tag(sync=True)
-    query: Any = traitlets.List().tag(sync=True)
+    key_points: Any = traitlets.Any().tag(sync=True)
+    value_points: Any = traitlets.Any().tag(sync=True)
+    query: Any = traitlets.Any().tag(sync=True)
     scaled = traitlets.Bool(False).tag(sync=True)
     verdict = traitlets.Dict(help="The last verdict of the solver.")
 
     def __init__(self, keys: _Rows, values: _Rows, query: Sequence[float] | None = None, scaled: bool = False) -> None:
-        k, v = _rows("keys", keys), _rows("values", values)
-        if len(k) != len(v):
-            raise UserError(f"there are {len(k)} keys and {len(v)} values: give one value for each key")
-        q = _rows("query", [query if query is not None else k[0]])[0]
-        if len(q) != len(k[0]):
-            raise UserError(f"the query must have {len(k[0])} numbers, as the keys have")
-        super().__init__(key_points=k, value_points=v, query=q, scaled=scaled)
+        first = query if query is not None else _rows("keys", keys)[0]
+        super().__init__(key_points=keys, value_points=values, query=first, scaled=scaled)
         self.on_msg(self._answer)
+
+    @traitlets.validate("key_points", "value_points", "query")
+    def _checked(self, proposal: Any) -> list[Any]:
+        """What is set, if it fits the others; what is set together is checked together, so others may be unchecked."""
+        given = {one: getattr(self, one) for one in ("key_points", "value_points", "query")}
+        given[proposal["trait"].name] = proposal["value"]
+        k, v = _rows("keys", given["key_points"]), _rows("values", given["value_points"])
+        q = _rows("the query", [given["query"]], "numbers, such as [1, 0]")[0]
+        if len(k) != len(v):
+            raise Refused(f"there are {len(k)} keys and {len(v)} values: give one value for each key{_TOGETHER}")
+        if len(q) != len(k[0]):
+            raise Refused(f"the keys have {len(k[0])} numbers and the query {len(q)}: give as many{_TOGETHER}")
+        plain: dict[str, list[Any]] = {"key_points": k, "value_points": v, "query": q}
+        return plain[proposal["trait"].name]
 
     def _answer(self, _: Any, asked: Any, __: Any) -> None:
         """Solve what the widget asks, and send the verdict or one line."""

@@ -294,14 +294,14 @@ def _rule_in_words(rule: SelectiveRule, level: float) -> str:
         )
         return (
             f"At most {_percent(rule.max_risk)} of the answers given are wrong, with {_percent(1 - rule.alpha)} confidence"
-            f" over the draw of the calibration questions. Given are answers with a confidence of {rule.threshold:.4g} or"
-            f" more: {answered}. The confidence is over all calibrations, not only those that certify a threshold. It holds"
-            " for questions drawn like these, taken together: not for each answer by itself, and not for names that were"
-            " never seen."
+            f" over the draw of the calibration questions. It answers if its confidence is at least"
+            f" {min(100 * (rule.threshold or 0.0), 99.9):.1f} %: {answered}. The {_percent(1 - rule.alpha)} are over all"
+            " calibrations, not only those that certify a threshold. It holds for questions drawn like these, taken together:"
+            " not for each answer by itself, and not for names that were never seen."
         )
     refused = (
         f"A risk of at most {_percent(rule.max_risk)} could not be certified with {_percent(1 - rule.alpha)} confidence, so"
-        f" that no question is answered ({_percent(rule.risk_of_all)} would be wrong if all were):"
+        f" no question is answered ({_percent(rule.risk_of_all)} would be wrong if all were):"
     )
     least = accepted_needed(rule.max_risk, 0.0, level)
     without = f"without an error it takes {'too many' if least is None else f'{least:,}'} accepted answers"

@@ -132,8 +132,13 @@ class Oracle:
 
     def judge(self, question: str, said: str, probability: float, max_risk: float, distance: float | None) -> Judgement:
         """Judge an answer to a question."""
-        found = self.look(question, said)
-        return judge(said, probability, self.rule(max_risk), found, of_kind(question, self.kinds), distance)
+        return self._judge(question, said, probability, self.look(question, said), max_risk, distance)
+
+    def _judge(
+        self, question: str, said: str, sure: float, found: Evidence | None, max_risk: float, distance: float | None
+    ) -> Judgement:
+        strictest = self.calibration.strictest if self.calibration else None
+        return judge(said, sure, self.rule(max_risk), found, of_kind(question, self.kinds), distance, strictest)
 
     def answer(self, question: str, max_risk: float = 0.1, top: int = 5) -> Answer:
         """Answer one question, or abstain."""
@@ -163,8 +168,7 @@ class Oracle:
     def decide(self, asked: Considered, max_risk: float) -> Answer:
         """Judge an answer for a risk, without the model."""
         rule, found = self.rule(max_risk), asked.found
-        known = of_kind(asked.question, self.kinds)
-        judged = judge(asked.answer, asked.probability, rule, found, known, asked.distance)
+        judged = self._judge(asked.question, asked.answer, asked.probability, found, max_risk, asked.distance)
         if rule is not None and not self.forms.fitting(asked.question):
             judged = replace(judged, abstains=True, reasons=(*judged.reasons, _STRANGE))
         return Answer(

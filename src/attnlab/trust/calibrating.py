@@ -12,6 +12,7 @@ It must not know what a line says or how an answer is shown.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,6 +42,7 @@ _SEED = 0  # of all that is drawn here
 _FEWEST = 4  # minimum number of questions
 _STRANGERS = 400  # invented names to ask about
 _NOBODY = 0.05  # maximum share of them that may be answered
+_MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,12 @@ class Calibrated:
             f" 95 % confidence ({len(self.nobody):,} were tested)."
         )
         return replace(found, words=found.words + also) if found.met else found
+
+    @cached_property
+    def strictest(self) -> stats.SelectiveRule | None:
+        """The rule of the smallest risk that can be certified, to a millionth; None if none can be."""
+        least = bisect_left(range(_MILLION), True, lo=1, key=lambda one: self.rule(one / _MILLION).met)
+        return self.rule(least / _MILLION) if least < _MILLION else None
 
     def summary(self, risks: Sequence[float] = (0.05, 0.1, 0.2)) -> CalibrationSummary:
         """Summarise the calibration, with rules for some risks."""

@@ -7,8 +7,10 @@
     never seen                no line is about the name
     not checked               confident, but there are no lines to look up
 
-Confident means: at or above the threshold certified for the allowed risk; without one, an answer
-more likely than all others together. It must not know where confidence and lines come from.
+Confident means: at or above the threshold certified for the allowed risk. Where nothing is certified for it, the
+answer is judged as at the smallest risk that can be certified, so that a verdict never becomes weaker as the risk
+grows; without a calibration, it must be more likely than all others together. It must not know where confidence and
+lines come from.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ UNSEEN = "never seen"
 UNCHECKED = "not checked"
 VERDICTS = (SUPPORTED, INFERRED, CONTRADICTS, GUESS, UNSEEN, UNCHECKED)
 
-_EVEN = 0.5  # confident from here, without a certified threshold
+_EVEN = 0.5  # confident from here, where no risk can be certified
 _NEAR = 0.5  # distance from the prior below which the name told the model little
 
 
@@ -50,19 +52,21 @@ def judge(
     found: Evidence | None,
     known: Collection[str],
     distance: float | None = None,
+    strictest: SelectiveRule | None = None,
 ) -> Judgement:
     """Judge an answer.
 
     `rule` is None for a run that is not calibrated, `found` if there is no index; `known` are the answers of the
-    kind asked for, and `distance` is the distance from the prior.
+    kind asked for, `distance` is the distance from the prior, and `strictest` the rule of the smallest risk that can
+    be certified, if any.
     """
     said, wanted = _read(found, answer, known), normal(answer).strip()
-    threshold = _EVEN if rule is None or rule.threshold is None else rule.threshold
-    sure = probability >= threshold
+    judging = rule if rule is None or rule.met else strictest
+    sure = probability >= (_EVEN if judging is None or judging.threshold is None else judging.threshold)
     if found is not None and not found.seen:
         verdict, why = UNSEEN, "No line that it was trained on is about this name: the answer is only its fallback."
     elif not sure:
-        verdict, why = GUESS, _guessed(probability, threshold, rule, distance)
+        verdict, why = GUESS, _guessed(probability, rule, judging, distance)
     elif found is None:
         verdict, why = UNCHECKED, "There is no line to check the answer against."
     elif wanted in said.named:
@@ -100,11 +104,16 @@ def _read(found: Evidence | None, answer: str, known: Collection[str]) -> _Said:
     return _Said(title_of(text), everywhere, excerpt(text, begin, end))
 
 
-def _guessed(probability: float, threshold: float, rule: SelectiveRule | None, distance: float | None) -> str:
-    if rule is not None and rule.met:
-        needed = f"its probability of {percent(probability)} is below the required {percent(threshold)}"
+def _guessed(
+    probability: float, rule: SelectiveRule | None, judging: SelectiveRule | None, distance: float | None
+) -> str:
+    needed = f"its probability of {percent(probability)} is"
+    if judging is None or judging.threshold is None:
+        needed += " less than that of everything else together"
     else:
-        needed = f"its probability of {percent(probability)} is less than that of everything else together"
+        needed += f" below the required {percent(judging.threshold)}"
+        if judging is not rule:
+            needed += f" (at the smallest risk that can be certified, {percent(judging.max_risk)})"
     near = distance is not None and distance < _NEAR
     return f"A guess: {needed}{', and close to what it says about any name' if near else ''}."
 

@@ -176,7 +176,7 @@ def _spectrum_section(found: Spectrum, theorem: bool) -> Section:
     for place, sample in enumerate(found.samples):
         ranks = [*(found.rank_for(place, level) for level in LEVELS), len(found.values[place])]
         rows.append(Row(Cell(sample), [Cell(str(rank), rank) for rank in ranks]))
-    columns = [Column("", number=False), *(Column(f"{level:.0%}") for level in LEVELS), Column("of")]
+    columns = [Column("", number=False), *(Column(f"{100 * level:.0f} %") for level in LEVELS), Column("of")]
     caption = "The rank at which the nearest pattern is within an error of the exact one."
     table = Table("Singular values", caption, columns, rows)
     rule = (
@@ -204,8 +204,8 @@ def _kernel_section(kernel: Sequence[KernelRow]) -> Section:
                     Cell(f"{row.predicted:.3g}", row.predicted),
                     Cell(f"{row.measured:.3g}", row.measured),
                     Cell(f"{row.needed:,.0f}" if row.needed < 1e9 else f"{row.needed:.0e}", row.needed),
-                    Cell(f"{row.negative_weights:.0%}", row.negative_weights),
-                    Cell(f"{row.negative_sums:.0%}", row.negative_sums),
+                    Cell(f"{100 * row.negative_weights:.0f} %", row.negative_weights),
+                    Cell(f"{100 * row.negative_sums:.0f} %", row.negative_sums),
                 ],
             )
             for row in kernel
