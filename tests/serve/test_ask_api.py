@@ -113,6 +113,7 @@ def test_the_answer_and_its_verdict_at_every_risk_are_those_of_the_command(asked
     assert found["probability"] == pytest.approx(expected.probability)
     assert [name for name, _ in found["alternatives"]] == [name for name, _ in expected.alternatives]
     assert {one["abstains"] for one in found["risks"]} == {True, False}
+    assert all(one["certified"] for one in found["risks"] if not one["abstains"])
 
 
 def test_an_unknown_name_has_nearest_names(asked: Served) -> None:

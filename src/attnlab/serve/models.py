@@ -238,6 +238,7 @@ def _answered(oracle: Oracle, asked: Considered) -> dict[str, Any]:
                 "risk": one.max_risk,
                 "verdict": one.verdict,
                 "abstains": one.abstains,
+                "certified": bool((rule := oracle.rule(one.max_risk)) and rule.met),
                 "reasons": [reason for reason in one.reasons if reason != one.rule],
                 "rule": one.rule,
             }

@@ -5,7 +5,7 @@ import { chance, nearestRisk } from "./state.js";
 import { shown } from "./weights.js";
 
 /** @typedef {{ token: string, stop: boolean, probability: number, top: [string, number][] }} Step */
-/** @typedef {{ risk: number, verdict: string, abstains: boolean, reasons: string[], rule: string }} Decision */
+/** @typedef {{ risk: number, verdict: string, abstains: boolean, certified: boolean, reasons: string[], rule: string }} Decision */
 /**
  * @typedef {object} Answer
  * @property {string} answer
@@ -52,9 +52,6 @@ export const bars = (alternatives) => {
   return h("figure", {}, h("figcaption", {}, "Likeliest answers"), h("div", { class: "draw" }, chart));
 };
 
-/** Whether a rule is a guarantee, and not the reason why there is none. @param {string} rule */
-const guarantees = (rule) => rule.startsWith("At most");
-
 /** @param {string} verdict */
 const tone = (verdict) => ({ "recalled and supported": "good", inferred: "fair", guess: "fair", "not checked": "fair" })[verdict] ?? "bad";
 
@@ -81,7 +78,7 @@ export const verdictView = (answer, written, risk, changed) => {
   const decide = () => {
     const one = answer.risks[Number(slider.value)];
     const words = `${Math.round(100 * one.risk)} %`;
-    const reasons = answer.calibrated && one.abstains && one.verdict !== "never seen" && !guarantees(one.rule) ? [one.rule, ...one.reasons] : one.reasons;
+    const reasons = answer.calibrated && one.abstains && one.verdict !== "never seen" && !one.certified ? [one.rule, ...one.reasons] : one.reasons;
     const colour = one.abstains && tone(one.verdict) === "good" ? "" : tone(one.verdict);
     level.textContent = words;
     slider.setAttribute("aria-valuetext", words);
