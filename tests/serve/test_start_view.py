@@ -25,7 +25,7 @@ def test_the_command_line_follows_the_form_and_the_address_restores_it(page: Any
     code.get_by_text("attnlab run recall --out").wait_for(timeout=_TIMEOUT)
     page.get_by_label("quick").check()
     page.get_by_label("seed", exact=True).fill("x")
-    page.get_by_text("--seed: invalid").wait_for(timeout=_TIMEOUT)
+    page.get_by_text("--seed: 'x' is not a whole number").wait_for(timeout=_TIMEOUT)
     assert page.get_by_role("button", name="Start", exact=True).is_disabled()
     page.get_by_label("seed", exact=True).fill("7")
     code.get_by_text("--quick --seed 7").wait_for(timeout=_TIMEOUT)
