@@ -508,7 +508,7 @@ def words_rows(kept: Store, data: Path) -> Iterator[Row]:
 
 def further_run(each: Sequence[float], kind: str) -> tuple[float, float | None, float | None]:
     """The mean over seeds, and the 95 % interval for one further run, which is what the reports have."""
-    logs = kind == "perplexity"
+    logs = kind in ("perplexity", "ratio")  # positive, and compared by factors
     found = stats.mean_interval([math.log(one) for one in each] if logs else each)
     if found.high is None:
         return math.exp(found.mean) if logs else found.mean, None, None
