@@ -8,7 +8,6 @@ import json
 import math
 import multiprocessing
 import sys
-import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any

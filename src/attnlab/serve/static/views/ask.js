@@ -133,7 +133,7 @@ export const mount = async (root, _, left) => {
         h("button", { type: "button", disabled: current === steps.length - 1, onclick: () => move(current + 1) }, "Next step"),
         h("span", { class: "quiet" }, current < 0 ? "Choose a step" : `Step ${current + 1} of ${steps.length}`)),
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Steps of generation" }, h("table", {},
-        h("caption", {}, h("span", {}, `What ${nameOf(look, state).replace(/^[A-Z]/, (letter) => letter.toLowerCase())} ${isInfluence(look, state) ? "depended on" : "looked at"} as each token was chosen`)),
+        h("caption", {}, h("span", {}, `${nameOf(look, state)}, as each token was chosen`)),
         h("thead", {}, h("tr", {}, ["Token", "Probability", "Most weight on"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, steps.map((step, number) => h("tr", { class: number === current ? "current" : "" },
           h("th", { scope: "row" }, h("button", { type: "button", class: "step", "aria-pressed": String(number === current), onclick: () => move(number) }, step.stop ? "end" : shown(step.token))),
@@ -159,7 +159,7 @@ export const mount = async (root, _, left) => {
     }));
     const influence = look.layers.flatMap((layer, number) => (layer.kind === "influence" ? [number + 1] : []));
     notice.hidden = !influence.length;
-    notice.textContent = `The mechanism of layer ${influence.join(", ")} has no attention weights over tokens. Its influence is shown instead: how much the output at a token changes with each input, by gradient, as shares of a row.`;
+    notice.textContent = `${influence.length > 1 ? "Layers" : "Layer"} ${influence.join(", ")}: no attention weights over tokens. Influence is shown instead: how much the output at a token changes with each input, by gradient, as shares of a row.`;
     headName.textContent = nameOf(look, choice);
     const single = state.layer > 0 && about?.layers[state.layer - 1]?.taps.includes("z");
     off.hidden = !single;
