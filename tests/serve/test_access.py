@@ -221,8 +221,10 @@ def test_the_command_prints_a_link_opens_the_browser_and_ends_with_ctrl_c(tmp_pa
             assert found is not None
             assert process.stdout.readline() == "Press Ctrl-C to stop.\n"
             assert httpx.get(found[0], follow_redirects=True, timeout=60).status_code == 200
+            end = time.monotonic() + 60
             while not opened.exists():
                 assert process.poll() is None
+                assert time.monotonic() < end
                 time.sleep(0.05)
             address = opened.read_text().strip()
             file = Path(address.removeprefix("file://"))

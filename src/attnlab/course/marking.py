@@ -21,11 +21,12 @@ from attnlab.design.check import Outcome
 from attnlab.errors import UserError, cut, one_line, unknown
 from attnlab.machine import cores
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, section
+from attnlab.usercode import ADVICE
 
 _COMMONEST = 3  # mistakes shown per task
 _UNREADABLE = "the answers cannot be read"  # for a reason that is a note
 _LONGEST = 200  # letters of a mistake in the summary
-_NOT_RUN = {"ended": "the class was not run: read it, then add --trust-code (Python: trust_code=True)"}
+_NOT_RUN = {"ended": f"the class was not run: read it, then {ADVICE}"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Student:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        tasks, notes = [asdict(outcome) for outcome in self.outcomes], list(self.notes)
+        tasks = [{key: value for key, value in asdict(one).items() if key != "alike"} for one in self.outcomes]
+        notes = list(self.notes)
         total = {"name": self.name, "passed": self.passed, "points": self.points, "of": self.most}
         return {**total, "tasks": tasks, "notes": notes}
 

@@ -224,11 +224,12 @@ def _as_rows(table: Block) -> Table:
     from attnlab.report.document import Cell, Column, Row, Table
 
     assert isinstance(table, Table)
-    found = {column.title: cell.text for column, cell in zip(table.columns[1:], table.rows[0].cells, strict=True)}
-    rows = [
-        Row(Cell(name), [Cell(_RESULTS.get(found[key], f"fault of size {found[key]}")), Cell(fails)])
-        for key, (name, fails) in _CHECKS.items()
-    ]
+    found = {column.title: cell for column, cell in zip(table.columns[1:], table.rows[0].cells, strict=True)}
+
+    def result(cell: Cell) -> Cell:
+        return replace(cell, text=_RESULTS.get(cell.text, f"fault of size {cell.text}"))
+
+    rows = [Row(Cell(name), [result(found[key]), Cell(fails)]) for key, (name, fails) in _CHECKS.items()]
     return Table("Checks", "", [Column(title, number=False) for title in ("check", "result", "fails if")], rows)
 
 

@@ -194,6 +194,7 @@ async def _mechanisms(request: Request, lab: Lab) -> list[str]:
 
 async def _arguments(request: Request, lab: Lab, filled: Filled) -> tuple[list[str], str]:
     """The arguments of a form, and the new folder that they name."""
+    known = await _mechanisms(request, lab)
     commands, root = _commands(lab), lab.options.root
     folder = filled.folder or unused_folder(
         filled.command.split()[-1] if filled.command.split() else "", root, lab.jobs.folders()
@@ -202,7 +203,6 @@ async def _arguments(request: Request, lab: Lab, filled: Filled) -> tuple[list[s
         raise UserError(f"'{folder}' is not a valid folder name: use letters, digits, dots, dashes and underscores")
     if (root / folder).exists() or (root / folder).is_symlink():
         raise UserError(f"{root / folder} exists already: choose another name")
-    known = await _mechanisms(request, lab)
     given = (filled.command, filled.values, root / folder, known, lab.options.trust_code)
     return await asyncio.to_thread(commands.arguments, *given), folder
 

@@ -49,6 +49,7 @@ class Worker:
         self._turn = asyncio.Lock()
         self._starting: asyncio.Future[_Started] | None = None
         self._started: _Started | None = None
+        self._closed = False
 
     async def run(self, task: Callable[..., Any], *arguments: Any, timeout: float = 60.0) -> Any:
         """The value of a task."""
@@ -107,9 +108,9 @@ class Worker:
     async def _start(self) -> Connection:
         """The connection to the process; a start goes on if the task that needs it is cancelled, for the next one."""
         if self._started is None or not self._started[0].is_alive():
-            self.close()
+            await asyncio.to_thread(self._discard)
             # In a thread of the event loop's pool, which lasts: Linux ends the process with the thread that started it.
-            self._starting = self._starting or asyncio.ensure_future(asyncio.to_thread(_start))
+            self._starting = self._starting or asyncio.ensure_future(asyncio.to_thread(self._launch))
             try:
                 self._started = await asyncio.shield(self._starting)
             finally:
@@ -117,11 +118,25 @@ class Worker:
                     self._starting = None
         return self._started[1]
 
-    def close(self) -> None:
-        """End the process and what it computes."""
+    def _launch(self) -> _Started:
+        """Start a process, which ends at once if the worker was closed meanwhile."""
+        started = _start()
+        if self._closed:
+            _end(*started)
+        return started
+
+    def _discard(self) -> None:
         if self._started:
             _end(*self._started)
         self._started = None
+
+    def close(self) -> None:
+        """End the process and what it computes, also one that nobody waits for any more."""
+        self._closed = True
+        starting = self._starting
+        if starting is not None and starting.done() and not starting.cancelled() and not starting.exception():
+            _end(*starting.result())
+        self._discard()
 
 
 def _start() -> _Started:
@@ -129,7 +144,11 @@ def _start() -> _Started:
     ours, theirs = context.Pipe()
     folder = tempfile.mkdtemp(prefix="attnlab-worker-")
     process = context.Process(target=_work, args=(theirs, folder), daemon=True)
-    process.start()
+    try:
+        process.start()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     theirs.close()
     return process, ours, folder
 

@@ -15,6 +15,7 @@ lines come from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -111,9 +112,9 @@ def _guessed(
     if judging is None or judging.threshold is None:
         needed += " less than that of everything else together"
     else:
-        needed += f" below the required {percent(judging.threshold)}"
+        needed += f" below the required {_at_least(judging.threshold)}"
         if judging is not rule:
-            needed += f" (at the smallest risk that can be certified, {percent(judging.max_risk)})"
+            needed += f" (at the smallest risk that can be certified, {_at_least(judging.max_risk)})"
     near = distance is not None and distance < _NEAR
     return f"A guess: {needed}{', and close to what it says about any name' if near else ''}."
 
@@ -133,6 +134,12 @@ def _listed(names: Collection[str]) -> str:
     """Join the first three names for a sentence."""
     first = list(names)[:3]
     return first[0] if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]}"
+
+
+def _at_least(share: float) -> str:
+    """Format a limit, rounded up with the digits of its distance to 1, so that it is never below what it stands for."""
+    digits = 1 if share < 0.999 else 4
+    return f"{math.ceil(share * 10 ** (digits + 2)) / 10**digits:.{digits}f} %"
 
 
 def percent(share: float) -> str:

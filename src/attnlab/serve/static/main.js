@@ -66,7 +66,7 @@ const show = async () => {
     if (signal.aborted) return;
     document.title = `${view.title} – attnlab`;
     document.querySelectorAll("nav a").forEach((link) => {
-      const here = link.getAttribute("href") === `/${name}`;
+      const here = known && link.getAttribute("href") === `/${name}`;
       here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
     });
     place.className = `view ${name}`;

@@ -42,6 +42,7 @@ export const mount = async (root, _, signal) => {
 
   /** @param {Job} job */
   const add = (job) => {
+    if (signal.aborted) return;
     const [card, end] = jobCard(job, add);
     ends.push(end);
     list.prepend(card);
@@ -59,6 +60,7 @@ export const mount = async (root, _, signal) => {
     line.classList.toggle("old", !made);
   };
   const changed = () => {
+    if (signal.aborted) return;
     const { command: chosen, values, folder: named } = filled();
     writeState({ do: chosen, name: named, ...values }, signal);
     const preset = String(values["--preset"] ?? (values["--quick"] ? "quick" : ""));
