@@ -168,7 +168,7 @@ def test_it_fits_a_phone(page: Any, served: Served) -> None:
     page.goto(f"{served.base}/runs?open=recall-1")
     page.get_by_role("link", name="finetune", exact=True).wait_for(timeout=_TIMEOUT)
     # The result is seen without scrolling. In one step, because the list may be drawn again at any time.
-    right = "document.querySelector(\"tr[data-name='recall-1/finetune'] .in-result\").getBoundingClientRect().right"
+    right = "document.querySelector(\"tr[data-name='recall-1/finetune'] .in-result\")?.getBoundingClientRect().right"
     page.wait_for_function(f"() => {right} <= 390", timeout=_TIMEOUT)
     for path in ("/runs?open=recall-1", "/runs/recall-1"):
         page.goto(served.base + path)
