@@ -137,7 +137,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 def _at_least(share: float) -> str:
-    """Format a limit, rounded up with the digits of its distance to 1, so that it is never below what it stands for."""
+    """Format a limit rounded up, so that it is never below the real one."""
     digits = 1 if share < 0.999 else 4
     return f"{math.ceil(share * 10 ** (digits + 2)) / 10**digits:.{digits}f} %"
 
