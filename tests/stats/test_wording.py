@@ -39,6 +39,13 @@ def test_what_holm_takes_back_is_said() -> None:
     assert "its interval excludes zero, but its test does not" in said
 
 
+def test_an_interval_over_nearly_all_differences_excludes_nothing() -> None:
+    a, b = np.zeros((2, 2, 20), dtype=bool)
+    a[0, :14], a[1, :2], b[:, :8] = True, True, True
+    said = stats.in_words(stats.seeds_by_questions(a, b, alpha=0.004))
+    assert said.endswith(". The 99.6 % interval -100.0 to 100.0 excludes almost nothing")
+
+
 def test_the_same_questions() -> None:
     a, b = np.zeros((2, 500), dtype=bool)
     a[:83], b[:70], b[200:224] = True, True, True

@@ -105,8 +105,10 @@ def _excluded(found: _Finding) -> str:
     scale = 10**found.decimals  # outwards: what is called excluded lies outside of the interval
     low, high = found.interval
     ends = math.floor(low * scale + 1e-9) / scale, math.ceil(high * scale - 1e-9) / scale
-    interval = f"{_level(1 - found.alpha)} interval {_ends(ends, found.decimals)}"
-    return f". Differences above {_sized(max(map(abs, ends)), found)} are excluded ({interval})"
+    interval, most = f"{_level(1 - found.alpha)} interval {_ends(ends, found.decimals)}", max(map(abs, ends))
+    if found.unit == "points" and most >= 100:
+        return f". The {interval} excludes almost nothing"
+    return f". Differences above {_sized(most, found)} are excluded ({interval})"
 
 
 def _equivalent(found: _Finding) -> str:
