@@ -74,7 +74,7 @@ READY = {
     ),
     "efficient": _Ready(
         "Compare what every mechanism remembers, with its time and memory.",
-        "What does an efficient attention cost in memory of facts?",
+        "What do efficient mechanisms remember?",
         "Which mechanisms remember what they read as well as dot-product attention, and at what cost in time and memory?",
         (),
         "recall",

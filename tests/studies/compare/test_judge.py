@@ -200,6 +200,20 @@ def test_an_audit_that_finds_what_must_not_be_seen_marks_a_leak(fault: str, tmp_
     assert not result["comparisons"][0]["believed"]
 
 
+def test_many_comparisons_that_show_nothing_share_a_sentence(tmp_path: Path) -> None:
+    same = {name: 5.0 for name in ("dot", "additive", "alibi", "linear", "performer", "sliding")}
+    plan = words_study(tmp_path, {**same, "gqa": 4.0})
+    first, second, *_ = (result := judged(plan, tmp_path))["verdict"]
+    assert first.startswith("gqa against dot, with the settings of the preset, not tuned for each: gqa better")
+    assert second.startswith("additive, alibi, linear, performer and sliding against dot, with the settings")
+    least = min(one["adjusted"] for one in result["comparisons"] if not one["shown"])
+    assert f"no difference shown, {stats.p_in_words(least)} or more after correction." in second
+    assert not any("linear against dot" in one for one in result["verdict"])
+    few = tmp_path / "few"
+    plan = words_study(few, {**dict(list(same.items())[:5]), "gqa": 4.0})
+    assert [one.split(" against ")[0] for one in judged(plan, few)["verdict"][:5]] == [*list(same)[1:5], "gqa"]
+
+
 def test_two_seeds_come_with_a_warning(tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9}, seeds=2)
     assert "With two seeds" in judged(plan, tmp_path)["verdict"][-1]

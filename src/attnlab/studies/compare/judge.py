@@ -41,6 +41,7 @@ from attnlab.word_split import word_lengths
 
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ALPHA = 0.05
+_ONE_BY_ONE = 4  # at most so many comparisons that show no difference have a sentence each
 _CURVE = ("step", "tokens", "loss", "seconds")  # kept per step
 _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix", "padding")  # checks of the audit that find leaks from the future
@@ -321,7 +322,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
         text_quality=text_quality,
         verdict=[
             *(one.paragraphs[-1] for one in explanation),
-            *(one.sentence for one in comparisons),
+            *_sentences(comparisons),
             *([f"{seen} read the figures with that in mind."] if data.seen_before else []),
             *(
                 [f"Expected beforehand: {plan.hypothesis.rstrip('.')}. The tests are two-sided."]
@@ -340,6 +341,23 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
         lengths=word_lengths(plan.data.corpus(plan.corpus).lines) if plan.words and plan.corpus else None,
         attention=_attention_times(plan, {name: rows[0].run for name, rows in records.items()}),
     )
+
+
+def _sentences(comparisons: Sequence[Comparison]) -> list[str]:
+    """All comparisons in words; many that show nothing share a sentence for each reference, after those that do."""
+    silent: dict[str, list[Comparison]] = {}
+    for one in comparisons:
+        if one.adjusted is not None and one.believed and not one.shown and one.equivalence is None:
+            silent.setdefault(one.b, []).append(one)
+    together = {other: some for other, some in silent.items() if len(some) > _ONE_BY_ONE}
+    said = [one.sentence for one in comparisons if one not in together.get(one.b, ())]
+    for other, some in together.items():
+        names, p = [one.a for one in some], min(one.adjusted or 0.0 for one in some)
+        said.append(
+            f"{', '.join(names[:-1])} and {names[-1]} against {other}, {some[0].settings}: no difference shown,"
+            f" {stats.p_in_words(p)} or more after correction. Their intervals are in the section Compared."
+        )
+    return said
 
 
 def _attention_times(plan: Plan, runs: Mapping[str, Run]) -> list[AttentionTime] | None:
