@@ -364,3 +364,28 @@ def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -
     assert train.choose_threads(small, 0) == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert train.choose_threads(small, 0) == 3
+
+
+_FRAGMENTS = """
+import numpy as np
+from attnlab.machine import memory_held, release_freed_memory, retain_freed_memory
+
+retain_freed_memory()
+blocks = [np.ones(2**20) for _ in range(32)]
+del blocks[:-1]
+retained = memory_held("VmRSS")
+release_freed_memory()
+print(retained - memory_held("VmRSS"))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux")
+def test_freed_memory_is_returned_at_every_checkpoint(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = subprocess.run([sys.executable, "-c", _FRAGMENTS], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) > 30 * 2**23
+    released: list[bool] = []
+    monkeypatch.setattr(train, "release_freed_memory", lambda: released.append(True))
+    steps = stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run").result["steps"]
+    assert len(released) == steps // tiny.train.checkpoint_every

@@ -55,6 +55,12 @@ def retain_freed_memory() -> None:
     mallopt(trim_threshold, 2**31 - 1)
 
 
+def release_freed_memory() -> None:
+    """Return the memory that glibc retains: batches of many widths leave more and more gaps that fit none of the later ones."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def memory_free() -> int | None:
     """Return the bytes of memory that processes can still take; None if the system does not say."""
     try:

@@ -44,7 +44,7 @@ from attnlab.folders import (
     write_folder,
 )
 from attnlab.kernels import vocabulary
-from attnlab.machine import cores, memory_held
+from attnlab.machine import cores, memory_held, release_freed_memory
 from attnlab.model import LanguageModel, load_weights, model_files, read_tensors, to_bytes
 from attnlab.processes import Ranks, distribute, full, full_tensor, no_sync, shares_of
 from attnlab.runs import FORMAT, MetricsMark, Run
@@ -322,6 +322,7 @@ class Trainer:
             files["state.json"] = json.dumps(state).encode()
             self.run.save_checkpoint(self.step, files)
         self.ranks.wait()
+        release_freed_memory()
         self.saved = time.monotonic()
 
     _COUNTERS = ("step", "epoch", "position", "tokens", "seconds")

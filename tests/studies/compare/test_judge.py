@@ -201,7 +201,7 @@ def test_an_audit_that_finds_what_must_not_be_seen_marks_a_leak(fault: str, tmp_
 
 
 def test_many_comparisons_that_show_nothing_share_a_sentence(tmp_path: Path) -> None:
-    same = {name: 5.0 for name in ("dot", "additive", "alibi", "linear", "performer", "sliding")}
+    same = dict.fromkeys(("dot", "additive", "alibi", "linear", "performer", "sliding"), 5.0)
     plan = words_study(tmp_path, {**same, "gqa": 4.0})
     first, second, *_ = (result := judged(plan, tmp_path))["verdict"]
     assert first.startswith("gqa against dot, with the settings of the preset, not tuned for each: gqa better")

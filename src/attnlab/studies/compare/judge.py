@@ -349,12 +349,12 @@ def _sentences(comparisons: Sequence[Comparison]) -> list[str]:
     for one in comparisons:
         if one.adjusted is not None and one.believed and not one.shown and one.equivalence is None:
             silent.setdefault(one.b, []).append(one)
-    together = {other: some for other, some in silent.items() if len(some) > _ONE_BY_ONE}
+    together = {other: group for other, group in silent.items() if len(group) > _ONE_BY_ONE}
     said = [one.sentence for one in comparisons if one not in together.get(one.b, ())]
-    for other, some in together.items():
-        names, p = [one.a for one in some], min(one.adjusted or 0.0 for one in some)
+    for other, group in together.items():
+        names, p = [one.a for one in group], min(one.adjusted or 0.0 for one in group)
         said.append(
-            f"{', '.join(names[:-1])} and {names[-1]} against {other}, {some[0].settings}: no difference shown,"
+            f"{', '.join(names[:-1])} and {names[-1]} against {other}, {group[0].settings}: no difference shown,"
             f" {stats.p_in_words(p)} or more after correction. Their intervals are in the section Compared."
         )
     return said
