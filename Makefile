@@ -34,9 +34,9 @@ faults: setup
 cluster: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster tests/hf/test_search_study.py
 
-# Several processes for one model, with workers killed and runs stopped: a few minutes.
+# What takes processes of its own: several for one model, killed, stopped and measured; a few minutes.
 processes: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -q -m slow tests/test_processes.py
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m processes
 
 # Every notebook from top to bottom, with small settings.
 notebooks: setup

@@ -289,6 +289,7 @@ def test_a_broken_checkpoint_exits_with_one(trained: Path, here: Path, capsys: p
     fails(capsys, 1, "model.safetensors is damaged or was edited", "ask", "broken", "Where was Hank Aaron born?")
 
 
+@pytest.mark.processes
 def test_in_the_background_of_a_script_it_can_be_stopped(here: Path) -> None:
     """There SIGINT is ignored, as a shell without job control leaves it; SIGTERM must do."""
     program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from attnlab.cli import main; main()"

@@ -21,7 +21,7 @@ from attnlab.processes import Ranks
 from attnlab.runs import Run
 from together import LONG, MECHANISMS, SAVED, SOME, STEPS, State, train
 
-pytestmark = pytest.mark.slow  # `make processes`
+pytestmark = pytest.mark.processes
 
 WORKER = """
 import os, signal, sys, time

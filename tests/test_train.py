@@ -148,6 +148,7 @@ def background() -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.mark.processes
 def test_killed_with_nine_and_resumed_is_as_if_nothing_had_happened(
     tmp_path: Path, background: list[subprocess.Popen[str]]
 ) -> None:
@@ -163,6 +164,7 @@ def test_killed_with_nine_and_resumed_is_as_if_nothing_had_happened(
     assert losses(killed.path) == losses(tmp_path / "whole")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_asked_to_stop_it_saves_and_says_how_to_go_on(
     tmp_path: Path, number: signal.Signals, background: list[subprocess.Popen[str]]

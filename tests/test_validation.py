@@ -195,6 +195,7 @@ def test_tensorboard_has_the_curves(tmp_path: Path, tiny: RunConfig) -> None:
     assert {one.step for one in events.Scalars("train/norm")} == {*found, *(step for step in rows if step % 10 == 0)}
 
 
+@pytest.mark.processes
 def test_wandb_and_trackio_log_offline(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))

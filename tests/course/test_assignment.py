@@ -130,6 +130,7 @@ def hand_in_classes(students: Path) -> None:
         (students / name / "attention.py").write_text(code, "utf-8")
 
 
+@pytest.mark.processes
 def test_a_new_course_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     course = tmp_path / "course"

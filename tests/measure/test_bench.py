@@ -363,6 +363,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryProbe]:
         yield one
 
 
+@pytest.mark.processes
 @linux
 def test_naive_attention_holds_its_pattern_and_the_fused_one_does_not(probe: MemoryProbe) -> None:
     tokens = 1024
@@ -390,6 +391,7 @@ def test_the_memory_of_a_step_is_what_it_holds_at_once(probe: MemoryProbe) -> No
     assert megabytes("both", 100) == pytest.approx(200, abs=5)
 
 
+@pytest.mark.processes
 @linux
 def test_nothing_is_loaded_between_the_steps_of_a_child(probe: MemoryProbe, tmp_path: Path) -> None:
     file = tmp_path / "loaded"
@@ -498,6 +500,7 @@ def test_bench_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--bidirectional" in capsys.readouterr().out
 
 
+@pytest.mark.processes
 def test_bench_measures_and_writes(tmp_path: Path, users: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     size = ["--n_head", "2", "--n_embd", "16", "--rounds", "2", "--memory_limit", "2"]
@@ -535,6 +538,7 @@ def test_a_step_that_allocates_nothing_still_has_a_cost() -> None:
     assert 0 < cost < 100_000
 
 
+@pytest.mark.processes
 @linux
 def test_reach_goes_as_far_as_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"

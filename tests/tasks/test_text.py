@@ -226,6 +226,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux")
 def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     line = "The quick brown fox jumps over the lazy dog, again and again.\n"

@@ -119,6 +119,7 @@ def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
     assert values[0] == values[1]
 
 
+@pytest.mark.processes
 def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Ctrl-C reaches this process, which asks those of the runs to stop."""
     folder = tmp_path / "study"
@@ -265,6 +266,7 @@ def test_runs_with_other_bases_are_refused_before_measuring(tuned: Path, other: 
         comparing.make_plan([str(tuned / "a"), str(tuned / other)], data=comparing.Data(exam="people:60:dev"))
 
 
+@pytest.mark.processes
 def test_a_job_that_fails_says_why(compared: Compared, tmp_path: Path) -> None:
     folder, plan = copied(compared, tmp_path)
     (folder / "result.json").unlink()
