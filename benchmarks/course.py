@@ -710,9 +710,9 @@ or not.""",
 }
 
 TIMES = """Wall time as recorded by the studies, on two cores that other jobs kept busy; for part A, as measured when
-this page was written. Comparisons (C, D) add up the times of their runs, of which two may run at once. Measurements without training (C1 to C3) are not recorded. The times of B, D1 and E are known
-to the minute, that of the optimizers as what remains of the sum. The whole is extrapolated in proportion to
-epochs or sentences."""
+this page was written. Comparisons (C and D) add up the times of their runs, of which two may run at once. Measurements
+without training (C1 to C3) are not recorded. The times of D1 and most of E are known to the minute, that of the
+optimizers as what remains of the sum. The whole is extrapolated in proportion to epochs or sentences."""
 
 
 TIMED = {
