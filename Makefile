@@ -34,7 +34,7 @@ faults: setup
 cluster: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster tests/hf/test_search_study.py
 
-# What takes processes of its own: several for one model, killed, stopped and measured; a few minutes.
+# Tests that start, stop or measure processes: several for one model (also compiled), kills, marking, memory. A few minutes.
 processes: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m processes
 

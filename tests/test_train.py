@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -381,13 +382,15 @@ print(retained - memory_held("VmRSS"))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux")
-def test_freed_memory_is_returned_at_every_checkpoint(
-    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.processes
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc retains memory")
+def test_freed_memory_is_returned() -> None:
     ran = subprocess.run([sys.executable, "-c", _FRAGMENTS], capture_output=True, text=True, check=True)
     assert int(ran.stdout) > 30 * 2**23
+
+
+def test_every_checkpoint_returns_memory(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[bool] = []
     monkeypatch.setattr(train, "release_freed_memory", lambda: released.append(True))
     steps = stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run").result["steps"]
-    assert len(released) == steps // tiny.train.checkpoint_every
+    assert len(released) >= steps // tiny.train.checkpoint_every > 0

@@ -56,7 +56,7 @@ def retain_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Return the memory that glibc retains: batches of many widths leave more and more gaps that fit none of the later ones."""
+    """Give the memory that glibc retains back to the system; without this, long runs hold more and more of it."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,8 @@ def test_an_interval_over_nearly_all_differences_excludes_nothing() -> None:
     a[0, :14], a[1, :2], b[:, :8] = True, True, True
     said = stats.in_words(stats.seeds_by_questions(a, b, alpha=0.004))
     assert said.endswith(". The 99.6 % interval -100.0 to 100.0 excludes almost nothing")
+    one_sided = replace(stats.mcnemar(a[0], b[0]), low=-1.0, high=0.024, p=0.2)
+    assert stats.in_words(one_sided).endswith(" (95 % interval -100.0 to 2.4)")
 
 
 def test_the_same_questions() -> None:

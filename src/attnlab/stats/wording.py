@@ -107,7 +107,7 @@ def _excluded(found: _Finding) -> str:
     ends = math.floor(low * scale + 1e-9) / scale, math.ceil(high * scale - 1e-9) / scale
     interval, most = f"{_level(1 - found.alpha)} interval {_ends(ends, found.decimals)}", max(map(abs, ends))
     if found.unit == "points" and most >= 100:
-        return f". The {interval} excludes almost nothing"
+        return f". The {interval} excludes almost nothing" if ends[1] - ends[0] > 190 else f" ({interval})"
     return f". Differences above {_sized(most, found)} are excluded ({interval})"
 
 

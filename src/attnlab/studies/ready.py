@@ -74,7 +74,7 @@ READY = {
     ),
     "efficient": _Ready(
         "Compare what every mechanism remembers, with its time and memory.",
-        "What do efficient mechanisms remember?",
+        "What does every mechanism remember?",
         "Which mechanisms remember what they read as well as dot-product attention, and at what cost in time and memory?",
         (),
         "recall",

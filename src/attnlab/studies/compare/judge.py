@@ -41,7 +41,7 @@ from attnlab.word_split import word_lengths
 
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ALPHA = 0.05
-_ONE_BY_ONE = 4  # at most so many comparisons that show no difference have a sentence each
+_ONE_BY_ONE = 4  # more comparisons than this that show no difference share a sentence
 _CURVE = ("step", "tokens", "loss", "seconds")  # kept per step
 _NEARLY_ALL = 0.9  # share of a gain from which on it is called the leak
 _FUTURE = ("future", "gradient", "prefix", "padding")  # checks of the audit that find leaks from the future
@@ -344,18 +344,19 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
 
 
 def _sentences(comparisons: Sequence[Comparison]) -> list[str]:
-    """All comparisons in words; many that show nothing share a sentence for each reference, after those that do."""
-    silent: dict[str, list[Comparison]] = {}
+    """All comparisons in words; many that show nothing share one sentence per reference, placed last."""
+    silent: dict[str, dict[str, float]] = {}  # p by name, by reference
     for one in comparisons:
         if one.adjusted is not None and one.believed and not one.shown and one.equivalence is None:
-            silent.setdefault(one.b, []).append(one)
-    together = {other: group for other, group in silent.items() if len(group) > _ONE_BY_ONE}
-    said = [one.sentence for one in comparisons if one not in together.get(one.b, ())]
-    for other, group in together.items():
-        names, p = [one.a for one in group], min(one.adjusted or 0.0 for one in group)
+            silent.setdefault(one.b, {})[one.a] = one.adjusted
+    together = {other: found for other, found in silent.items() if len(found) > _ONE_BY_ONE}
+    said = [one.sentence for one in comparisons if one.a not in together.get(one.b, ())]
+    settings = f", {comparisons[0].settings}" if comparisons and comparisons[0].settings else ""
+    for other, found in together.items():
+        *names, last = found
         said.append(
-            f"{', '.join(names[:-1])} and {names[-1]} against {other}, {group[0].settings}: no difference shown,"
-            f" {stats.p_in_words(p)} or more after correction. Their intervals are in the section Compared."
+            f"{', '.join(names)} and {last} against {other}{settings}: no difference shown,"
+            f" {stats.p_in_words(min(found.values()))} or more after correction. What each interval excludes is in the report."
         )
     return said
 
