@@ -392,5 +392,5 @@ def test_freed_memory_is_returned() -> None:
 def test_every_checkpoint_returns_memory(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[bool] = []
     monkeypatch.setattr(train, "release_freed_memory", lambda: released.append(True))
-    steps = stages.pretrain(tiny, WORLD, FACTS, tmp_path / "run").result["steps"]
+    steps = stages.pretrain(tiny, WORLD, FACTS, str(tmp_path / "run")).result["steps"]
     assert len(released) >= steps // tiny.train.checkpoint_every > 0

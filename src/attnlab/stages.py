@@ -130,7 +130,7 @@ def pretrain(
     config: RunConfig,
     corpus: str,
     facts: str | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
     show: Show = QUIET,
     *,
     dev: str | None = None,
@@ -139,7 +139,7 @@ def pretrain(
     if facts and not reads_questions(config):
         raise DataError(f"task '{config.task.name}' uses no questions: leave --facts out, or choose --task.name recall")
     sources = Sources.read(corpus, facts, dev, running=reads_running_text(config), reading=show.reading)
-    return begin(config, "pretrain", sources, None, out, show)
+    return begin(config, "pretrain", sources, None, Path(out) if out else None, show)
 
 
 def finetune(
@@ -147,7 +147,7 @@ def finetune(
     base: Run | None,
     facts: str,
     corpus: str | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
     show: Show = QUIET,
     *,
     dev: str | None = None,
@@ -155,7 +155,8 @@ def finetune(
 ) -> Run:
     """Train on questions, from the model of a run or, as the baseline without pretraining, from scratch."""
     with usercode.trusting(trust_code):
-        return begin(config, "finetune" if base else "scratch", Sources.read(corpus, facts, dev), base, out, show)
+        sources = Sources.read(corpus, facts, dev)
+        return begin(config, "finetune" if base else "scratch", sources, base, Path(out) if out else None, show)
 
 
 def reads_questions(config: RunConfig) -> bool:
