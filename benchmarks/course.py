@@ -691,9 +691,9 @@ and ten keys, the sheets their own values. A statement about noise holds if it f
     "B. What does a small language model know?": """The answers to the course's exam are not available, so some of the 2,000
 training questions are held out as the exam (shuffled by seed 0, the last 500: `split_questions` of
 benchmarks/birthplaces.py), and the models learn from the others. Fine-tuning alone runs for all 75 epochs.
-Pretraining is shortened: the reports' schedule is compressed into 30 epochs, about an hour each on a quiet core; for 4 and
-12 epochs see results.md. *Almost always*: at least 90 % of the
-answers. Results of attnlab's own recipe: [results.md](results.md).""",
+Pretraining is shortened: the reports' schedule is compressed into 30 epochs, chosen to take about an hour; on a busy
+machine they took two. For 4 and 12 epochs see results.md. *Almost always*: at least 90 % of the answers. Results of
+attnlab's own recipe: [results.md](results.md).""",
     "C. Efficient attention": """Errors of the output, relative to the size of the output of exact attention. C1 reads a
 model trained with `attnlab pretrain --corpus prose --preset text --mechanism linformer --model.n_layer 2 --model.n_head 4
 --model.n_embd 64 --model.block_size 128 --train.epochs 3 --out RUNS/prose-linformer`. C3: 64 features of random queries and

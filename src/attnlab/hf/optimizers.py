@@ -26,7 +26,7 @@ from attnlab.progress import display, say
 from attnlab.records import flat, plain
 from attnlab.report import strict
 from attnlab.report.comparison import document
-from attnlab.report.words import duration, percent, plural
+from attnlab.report.words import duration, listed, percent, plural
 from attnlab.runs import Run
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.judge import Comparison, Difference, Spread, compare_all, difference, spread_of
@@ -336,13 +336,9 @@ def _verdict(tried: Sequence[_OptimizerRuns], comparisons: Sequence[Comparison],
             over[one.shown].append(one.b if one.a == best.name else one.a)
     mean = f"{percent(best.values['accuracy'].mean or 0.0)} of labels right"
     mean += f", mean of {seeds} seeds" if seeds > 1 else ""
-    said = [f"shown to be better than {_join_names(over[True])}"] if over[True] else []
-    said += [f"not shown to be better than {_join_names(over[False])}"] if over[False] else []
+    said = [f"shown to be better than {listed(over[True], 'or')}"] if over[True] else []
+    said += [f"not shown to be better than {listed(over[False], 'or')}"] if over[False] else []
     return f"{best.name} comes first with {mean}; it is {', and '.join(said)}."
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 STUDY = Study(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from attnlab.config import flatten
@@ -34,6 +34,12 @@ def short_answer(answer: str) -> str:
 def plural(number: int, noun: str) -> str:
     """A count with its noun."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Iterable[str], last: str = "and") -> str:
+    """Names as they stand in a sentence: a, b and c."""
+    *others, final = names
+    return f"{', '.join(others)} {last} {final}" if others else final
 
 
 def duration(seconds: float | None) -> str:

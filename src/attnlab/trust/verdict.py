@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from attnlab.corpora import title_of
 from attnlab.corpora.evidence import Evidence, excerpt, named_in
 from attnlab.corpora.library import normal
+from attnlab.report.words import listed
 from attnlab.stats import SelectiveRule
 
 SUPPORTED = "recalled and supported"
@@ -33,6 +34,7 @@ UNCHECKED = "not checked"
 VERDICTS = (SUPPORTED, INFERRED, CONTRADICTS, GUESS, UNSEEN, UNCHECKED)
 
 _EVEN = 0.5  # confident from here, where no risk can be certified
+_NAMED = 3  # places of a line that a sentence names at most
 _NEAR = 0.5  # distance from the prior below which the name told the model little
 
 
@@ -72,10 +74,10 @@ def judge(
         verdict, why = UNCHECKED, "There is no line to check the answer against."
     elif wanted in said.named:
         others = [name for name in said.named if name != wanted]
-        also = f", but also {_listed(others)}" if others else ""
+        also = f", but also {listed([*others][:_NAMED])}" if others else ""
         verdict, why = SUPPORTED, f"The line about {said.whose} names it{also}."
     elif said.named:
-        verdict, why = CONTRADICTS, f"The line about {said.whose} names {_listed(said.named)} instead."
+        verdict, why = CONTRADICTS, f"The line about {said.whose} names {listed([*said.named][:_NAMED])} instead."
     else:
         verdict, why = INFERRED, f"The line about {said.whose} neither says so nor names another known answer."
     held, because = _abstains(verdict, sure, rule)
@@ -128,12 +130,6 @@ def _abstains(verdict: str, sure: bool, rule: SelectiveRule | None) -> tuple[boo
     if not rule.met:
         return True, rule.words
     return not sure, ""
-
-
-def _listed(names: Collection[str]) -> str:
-    """Join the first three names for a sentence."""
-    first = list(names)[:3]
-    return first[0] if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]}"
 
 
 def _at_least(share: float) -> str:

@@ -16,6 +16,7 @@ from attnlab.exams import Score
 from attnlab.measure.audit.leaks import LIMIT
 from attnlab.perplexity import Probe
 from attnlab.records import flat, optional
+from attnlab.report.words import listed
 from attnlab.runs import Run, lineage
 from attnlab.stats.perplexity import exp_or_none
 from attnlab.studies.compare.attention_time import AttentionTime, attention_times, batch_of
@@ -353,9 +354,8 @@ def _sentences(comparisons: Sequence[Comparison]) -> list[str]:
     said = [one.sentence for one in comparisons if one.a not in together.get(one.b, ())]
     settings = f", {comparisons[0].settings}" if comparisons and comparisons[0].settings else ""
     for other, found in together.items():
-        *names, last = found
         said.append(
-            f"{', '.join(names)} and {last} against {other}{settings}: no difference shown,"
+            f"{listed(found)} against {other}{settings}: no difference shown,"
             f" {stats.p_in_words(min(found.values()))} or more after correction. What each interval excludes is in the report."
         )
     return said
