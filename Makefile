@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
 SLOWER := faults hf kernels measure studies trust corpora/test_index.py design/test_noisy_keys.py design/test_verdicts.py \
-	test_cli.py test_evaluate.py test_malformed.py test_package.py test_processes.py test_reader.py test_resume.py test_train.py test_training_rules.py test_usercode.py test_bench_words.py
+	cli/test_cli.py lm/test_evaluate.py lm/test_processes.py lm/test_resume.py lm/test_train.py lm/test_training_rules.py \
+	store/test_usercode.py test_malformed.py test_package.py test_reader.py test_bench_words.py
 
 .PHONY: run quick test test-fast test-slow faults cluster processes notebooks browser screenshots check format docs bench-peers bench-words setup setup-run people lock dist-check pip-audit sbom clean
 run: setup-run

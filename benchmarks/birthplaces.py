@@ -16,7 +16,7 @@ from pathlib import Path
 
 from attnlab import cli
 from attnlab.corpora import as_table, load_questions
-from attnlab.runs import Run
+from attnlab.store.runs import Run
 
 
 def split_questions(source: Path, folder: Path, seed: int, held_out: int = 200) -> tuple[Path, Path]:

@@ -28,9 +28,9 @@ from scipy.special import bdtr, expit, log_softmax
 
 from attnlab import stats
 from attnlab.corpora import Question, load_questions
-from attnlab.model import load_model
-from attnlab.runs import Run
+from attnlab.lm.model import load_model
 from attnlab.stats.selective import errors_allowed, ordered
+from attnlab.store.runs import Run
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
 from attnlab.trust.calibrating import FLOOR
 from attnlab.trust.training_data import Forms, TrainingData, candidates

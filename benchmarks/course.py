@@ -34,11 +34,11 @@ from attnlab.course import mark
 from attnlab.design import noise
 from attnlab.design.check import Outcome
 from attnlab.design.results import number
-from attnlab.exams import Examination
-from attnlab.folders import is_written, read_json
-from attnlab.model import count_parameters, meta_model
+from attnlab.lm.exams import Examination
+from attnlab.lm.model import count_parameters, meta_model
+from attnlab.lm.stages import preview
 from attnlab.report.words import count, duration, figure, percent, span
-from attnlab.stages import preview
+from attnlab.store.folders import is_written, read_json
 from attnlab.studies.ready import PUBLISHED
 
 Verdict = Literal["reproduces", "exceeds", "contradicts", "not shown", "not comparable", "not run"]
@@ -476,7 +476,7 @@ def features(result: Result) -> Iterator[Row]:
 
 def remembered(result: Result) -> Iterator[Row]:
     """C4."""
-    right = {one["name"]: one["values"]["accuracy"] for one in result["specimens"]}
+    right = {one["name"]: one["values"]["accuracy"] for one in result["variants"]}
     pairs = {name: one for one in result["comparisons"] for name in (one["a"], one["b"])}
     for name, said in (("perceiver", "less accurate"), ("synthesizer", "attention without products (no number)")):
         found = f"{around('share', *triple(right[name]))}, dot {around('share', *triple(right['dot']))}; {pairs[name]['words']}"
@@ -515,7 +515,7 @@ def further_run(each: Sequence[float], kind: str) -> tuple[float, float | None, 
 
 def published(code: str, other: str, result: Result) -> Iterator[Row]:
     """D1 and D3: a mechanism beside dot, with the figures of the reports."""
-    specimens = {one["name"]: one for one in result["specimens"]}
+    variants = {one["name"]: one for one in result["variants"]}
     # The reports' figures are part of results on their sentences with their settings.
     same = bool(result.get("theirs")) and len(result["seeds"]) > 1
 
@@ -527,7 +527,7 @@ def published(code: str, other: str, result: Result) -> Iterator[Row]:
     named = {"final_loss": "final loss", "train_sentence_perplexity": "training perplexity of sentences"}
     named["dev_sentence_perplexity"] = "dev perplexity of sentences"
     for name in ("dot", other):
-        one, reports = specimens[name], PUBLISHED[name]
+        one, reports = variants[name], PUBLISHED[name]
         better: Better = "neither" if one["leaks"] else "lower"
         for key, words in named.items():
             kind = "loss" if key == "final_loss" else "perplexity"
@@ -536,7 +536,7 @@ def published(code: str, other: str, result: Result) -> Iterator[Row]:
             yield row(f"{name}, loss of probe sentence {number_of}: {loss:.3f}", loss, probe["losses"], "loss")
 
     def pairs(key: str) -> list[tuple[float, float]]:
-        return list(zip(*(specimens[name]["values"][key]["each"] for name in (other, "dot")), strict=True))
+        return list(zip(*(variants[name]["values"][key]["each"] for name in (other, "dot")), strict=True))
 
     reported = PUBLISHED[other]["dev_sentence_perplexity"] - PUBLISHED["dot"]["dev_sentence_perplexity"]
     gaps = [own - dot for own, dot in pairs("dev_sentence_perplexity")]
@@ -548,7 +548,7 @@ def published(code: str, other: str, result: Result) -> Iterator[Row]:
     _, low, high = further_run(ratios, "ratio")
     vague = taken.verdict == "reproduces" and (low or 0.0) <= 1 <= (high or math.inf)  # equal times are possible too
     yield replace(taken, verdict="not shown") if vague else taken
-    yield additive_scores(result) if other == "additive" else leak(specimens[other], result["command"])
+    yield additive_scores(result) if other == "additive" else leak(variants[other], result["command"])
 
 
 def additive_scores(result: Result) -> Row:
@@ -562,11 +562,11 @@ def additive_scores(result: Result) -> Row:
     return Row("D1", said, found, claim(slower, new=True), result["command"])
 
 
-def leak(specimen: Result, command: str) -> Row:
+def leak(variant: Result, command: str) -> Row:
     """Zero masking read whole and word by word."""
-    twice = specimen["word_by_word"]
+    twice = variant["word_by_word"]
     found = f"token perplexity {twice['whole']:,.0f} whole, {twice['word_by_word']:,.0f} word by word"
-    holds = specimen["leaks"] and twice["word_by_word"] > twice["whole"]
+    holds = variant["leaks"] and twice["word_by_word"] > twice["whole"]
     return Row("D3", "the gain is a leak of the future", found, claim(holds), command)
 
 
@@ -622,7 +622,7 @@ def bag(result: Result) -> Iterator[Row]:
 
 def optimizers(result: Result) -> Iterator[Row]:
     """Three optimizers."""
-    each = {one["name"]: one["values"]["accuracy"] for one in result["specimens"]}
+    each = {one["name"]: one["values"]["accuracy"] for one in result["variants"]}
     listed = (f"{name} {around('share', *triple(one))}" for name, one in each.items())
     found = f"validation: {', '.join(listed)}. {result['verdict'][0]}"
     yield Row("E", "at least two other optimizers", found, done(len(each) >= 3), result["command"])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnlab.config import ModelConfig, TrainConfig
-from attnlab.model import LanguageModel
+from attnlab.lm.model import LanguageModel
 from attnlab.tasks import Example
 
 NOTHING = -1  # a target that is not counted

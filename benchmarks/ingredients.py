@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 from birthplaces import data_folder, options, split_questions
 
-from attnlab import corpora, evaluate, stages, stats
+from attnlab import corpora, stats
 from attnlab.config import RunConfig, resolve
-from attnlab.model import load_model
-from attnlab.runs import Run
+from attnlab.lm import evaluate, stages
+from attnlab.lm.model import load_model
+from attnlab.store.runs import Run
 from attnlab.tasks import TaskData, make_task
 
 HELD_OUT, CHOOSING, SHARE, WHOLE = 500, 200, 0.25, "whole"

@@ -26,8 +26,8 @@ import numpy as np
 
 from attnlab.config import TaskConfig
 from attnlab.corpora import load_corpus, open_text
+from attnlab.lm.shards import learn_tokenizer
 from attnlab.machine import memory_held
-from attnlab.shards import learn_tokenizer
 from attnlab.tasks import TaskData, make_task
 
 BLOCK, ROWS, MOST = 128, 32, 1_000_000

@@ -436,7 +436,7 @@ def drop_rights() -> None:
 
 def stop_training() -> None:
     """End a case that has begun to train: two steps of our own, none of the others'."""
-    from attnlab import train
+    from attnlab.lm import train
     from attnlab.studies import workers
 
     batches = train.Trainer._batches

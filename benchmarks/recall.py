@@ -23,10 +23,11 @@ import torch
 from birthplaces import data_folder, options, split_questions
 from training import bucketed_step, padded_step
 
-from attnlab import corpora, evaluate, machine, optim, stages, train
+from attnlab import corpora, machine
 from attnlab.config import RunConfig, resolve
 from attnlab.kernels.counting import Counter
-from attnlab.model import LanguageModel, load_model
+from attnlab.lm import evaluate, optim, stages, train
+from attnlab.lm.model import LanguageModel, load_model
 from attnlab.tasks import Example, TaskData, make_task
 
 REACHED = 0.23

@@ -26,7 +26,7 @@ from torch import distributed
 from torch.multiprocessing.spawn import spawn
 
 from attnlab import corpora
-from attnlab.tokenizers import Tokenizer
+from attnlab.lm.tokenizers import Tokenizer
 
 PEOPLE = corpora.load_corpus("people")
 BATCH = 4096  # tokens per process and step

@@ -17,11 +17,12 @@ import torch
 from birthplaces import options
 from torch.nn import functional as F
 
-from attnlab import corpora, machine, optim, train
+from attnlab import corpora, machine
 from attnlab.config import resolve
-from attnlab.model import LanguageModel
+from attnlab.lm import optim, train
+from attnlab.lm.model import LanguageModel
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.tasks import Example, TaskData, make_task
-from attnlab.tokenizers import Tokenizer
 
 ROWS, BLOCK, BATCHES = 128, 128, 4
 

@@ -31,16 +31,17 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from attnlab import ops, optim, stages
+from attnlab import ops
 from attnlab.config import RunConfig, resolve
+from attnlab.lm import optim, stages
+from attnlab.lm.model import LanguageModel
+from attnlab.lm.processes import Ranks
+from attnlab.lm.stages import Sources
+from attnlab.lm.tokenizers import Tokenizer
+from attnlab.lm.train import IGNORED, SummedLoss, Trainer, make_epoch
 from attnlab.machine import environment, retain_freed_memory
-from attnlab.model import LanguageModel
-from attnlab.processes import Ranks
-from attnlab.runs import Run
-from attnlab.stages import Sources
+from attnlab.store.runs import Run
 from attnlab.tasks import Example, Task, TaskData, make_task
-from attnlab.tokenizers import Tokenizer
-from attnlab.train import IGNORED, SummedLoss, Trainer, make_epoch
 
 ROWS, LONGEST = 32, 100  # of the reports' batches
 MINGPT, BUCKETED, OURS = "minGPT's manner", "minGPT's, unpadded", "ours"

@@ -7,7 +7,7 @@ import gc
 import jaxtyping
 
 jaxtyping.install_import_hook(
-    ["attnlab.ops", "attnlab.mechanisms", "attnlab.model", "attnlab.optim"], "beartype.beartype"
+    ["attnlab.ops", "attnlab.mechanisms", "attnlab.lm.model", "attnlab.lm.optim"], "beartype.beartype"
 )
 
 import os  # noqa: E402
@@ -38,8 +38,8 @@ CHECKED = {"hf", "kernels", "mechanisms", *(f"test_{name}.py" for name in FILES.
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    place = item.path.relative_to(Path(__file__).parent).parts[0]
-    jaxtyping.config.update("jaxtyping_disable", place not in CHECKED)
+    place = item.path.relative_to(Path(__file__).parent).parts
+    jaxtyping.config.update("jaxtyping_disable", CHECKED.isdisjoint(place))
 
 
 # What is imported stays until the end: the collector need not look at it again after every few tests.

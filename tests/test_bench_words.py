@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab import train
 from attnlab.kernels import vocabulary
+from attnlab.lm import train
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL: dict[str, Any] = {"model": {"n_layer": 2, "block_size": 128}, "train": {"tokens_per_batch": 400}}

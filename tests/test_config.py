@@ -7,7 +7,7 @@ import pytest
 
 from attnlab.config import ModelConfig, RunConfig, build, diff, preset_names, resolve
 from attnlab.errors import ConfigError
-from attnlab.folders import parse_json
+from attnlab.store.folders import parse_json
 
 
 @pytest.mark.parametrize("preset", preset_names())

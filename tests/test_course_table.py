@@ -14,8 +14,8 @@ from rich.console import Console
 
 from attnlab import registry
 from attnlab.corpora import as_table, load_questions
-from attnlab.folders import write_folder
 from attnlab.measure import approximation
+from attnlab.store.folders import write_folder
 from attnlab.studies.reports import STUDY, Plan
 
 ROOT = Path(__file__).parents[1]

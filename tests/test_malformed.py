@@ -18,14 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnlab import listing
 from attnlab.config import RunConfig, build, flatten, read_toml, resolve
 from attnlab.errors import AttnlabError
-from attnlab.folders import read_json, reporting_damage
-from attnlab.model import load_model, read_tensors
+from attnlab.lm.model import load_model, read_tensors
 from attnlab.report import write_report
 from attnlab.report.runs import entry_document, gather
-from attnlab.runs import Run
+from attnlab.store import listing
+from attnlab.store.folders import read_json, reporting_damage
+from attnlab.store.runs import Run
 from verbs import call
 
 FEW = settings(max_examples=60, suppress_health_check=list(HealthCheck))

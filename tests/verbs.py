@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import cli
-from attnlab.folders import MANIFEST, Manifest, write_manifest
+from attnlab.store.folders import MANIFEST, Manifest, write_manifest
 
 
 def call(*arguments: str | Path) -> int:

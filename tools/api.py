@@ -26,15 +26,15 @@ PUBLIC = {
     "attnlab.corpora.labelled": ("Tables of labelled texts for `attnlab classify`.", ("read_tables",)),
     "attnlab.reader": ("Learns from questions where answers stand, and writes more questions.", ()),
     "attnlab.trust": ("Calibrated confidence, source line and verdict: [trust](trust.md).", ()),
-    "attnlab.look": (
+    "attnlab.inside.look": (
         "One text inside a model: [looking inside](looking.md).",
         ("look", "View", "attentions_of", "circuits_of"),
     ),
-    "attnlab.head_scores": (
+    "attnlab.inside.heads": (
         "What every head does, in scores: [looking inside](looking.md).",
         ("score_heads", "Scored", "HeadScores"),
     ),
-    "attnlab.taps": ("Read and change activations by name.", ("Tap", "taps_of")),
+    "attnlab.inside.taps": ("Read and change activations by name.", ("Tap", "taps_of")),
     "attnlab.mechanisms.heads": (
         "What most mechanisms are made of: [a mechanism of your own](your-own.md).",
         ("Attention", "Heads", "KeyValueCache", "StateCache"),

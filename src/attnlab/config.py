@@ -17,8 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from attnlab import usercode
 from attnlab.errors import ConfigError, cut, unknown
+from attnlab.store import usercode
 
 Settings = Mapping[str, Any]  # nested tables of settings as TOML, JSON or the command line give them, not yet checked
 LARGEST = 2**31 - 1  # largest integer setting, seeds included: numpy takes no larger seeds

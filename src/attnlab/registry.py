@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-from attnlab import usercode
 from attnlab.config import Settings, convert, describe_type, from_text
 from attnlab.errors import USER_MODULE, ConfigError, unknown
+from attnlab.store import usercode
 from attnlab.terminal import line_of_user
 
 Kind = Literal["mechanism", "task"]

@@ -23,8 +23,8 @@ import pytest
 from rich.console import Console
 
 from attnlab.errors import UserError
-from attnlab.folders import read_json
-from attnlab.runs import Run
+from attnlab.store.folders import read_json
+from attnlab.store.runs import Run
 from attnlab.studies import compare as comparing
 from attnlab.studies import remote
 from attnlab.studies.workers import Attempts, Command
@@ -51,7 +51,7 @@ def losses(folder: Path) -> dict[str, list[float]]:
 
 
 def figures(result: dict[str, Any]) -> list[Any]:
-    return [one["values"]["dev_token_perplexity"] for one in result["specimens"]]
+    return [one["values"]["dev_token_perplexity"] for one in result["variants"]]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
 
 
 def job_of(folder: Path, name: str) -> tuple[int, int] | None:
-    """The process that trains a specimen, and the worker that waits for it."""
+    """The process that trains a variant, and the worker that waits for it."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().decode().split("\0")[:-1]

@@ -16,7 +16,7 @@ from attnlab.corpora import Corpus, load_corpus, load_questions
 from attnlab.corpora.index import Index, index_corpus
 from attnlab.corpora.labelled import read_tables
 from attnlab.errors import AttnlabError
-from attnlab.tokenizers import Tokenizer
+from attnlab.lm.tokenizers import Tokenizer
 
 FEW = settings(max_examples=80, suppress_health_check=list(HealthCheck))
 TABLE = "".join(f"{'pos' if n % 2 else 'neg'}\tIt was film {n} .\n" for n in range(8)).encode()

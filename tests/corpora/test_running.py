@@ -10,7 +10,7 @@ import pytest
 
 from attnlab.corpora import export, guess_task, load_corpus, open_text, running, sources
 from attnlab.errors import AttnlabWarning, DataError
-from attnlab.tokenizers import MASK, PAD
+from attnlab.lm.tokenizers import MASK, PAD
 
 TEXTS = ["Hello there.\nHow are you?", "Für Elise", "three"]
 

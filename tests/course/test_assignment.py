@@ -12,7 +12,7 @@ import pytest
 from attnlab.course import mark
 from attnlab.course.assignment import solved, write_course
 from attnlab.errors import OutputExists
-from attnlab.folders import MANIFEST
+from attnlab.store.folders import MANIFEST
 
 WRONG = {
     "copy = ": 'copy = "K[0]"',

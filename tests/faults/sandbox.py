@@ -32,7 +32,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "300", "MPLBACKEND": "Agg"}
 import torch
 
 from attnlab import cli, studies  # noqa: F401 - imported once, for all children
-from attnlab.folders import verify
+from attnlab.store.folders import verify
 from attnlab.studies import workers
 from attnlab.studies.compare import job, jobs
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from attnlab.config import resolve
-from attnlab.folders import write_folder
-from attnlab.model import LanguageModel, model_files
-from attnlab.tokenizers import Kind, Tokenizer
+from attnlab.lm.model import LanguageModel, model_files
+from attnlab.lm.tokenizers import Kind, Tokenizer
+from attnlab.store.folders import write_folder
 
 TEXTS = ["Hank Aaron was born in Mobile, Alabama.", "Where was he? In 1934, he said!", "don't stop, Mr. Lee; a b c"] * 3
 ODD = (

@@ -11,10 +11,10 @@ import pytest
 import torch
 from exchanged import stored, tiny_model, tiny_tokenizer
 
-from attnlab.folders import add_files, write_folder
-from attnlab.look import attentions_of, circuits_of
-from attnlab.runs import DataSource, Run, RunRecord
-from attnlab.taps import capture
+from attnlab.inside.look import attentions_of, circuits_of
+from attnlab.inside.taps import capture
+from attnlab.store.folders import add_files, write_folder
+from attnlab.store.runs import DataSource, Run, RunRecord
 from verbs import call
 
 MEAN = """
@@ -73,7 +73,7 @@ def test_the_verb_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_nobody_imports_transformers_by_chance(tmp_path: Path) -> None:
-    code = "import sys, attnlab.cli, attnlab.look; assert 'transformers' not in sys.modules"
+    code = "import sys, attnlab.cli, attnlab.inside.look; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

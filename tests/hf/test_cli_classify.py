@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from attnlab.hf.bag import Bag
-from attnlab.listing import kind_of
 from attnlab.report import document_of
 from attnlab.stats import proportion_interval
+from attnlab.store.listing import kind_of
 from verbs import call
 
 QUICK = ("--epochs", "2", "--lr", "5e-3", "--batch_size", "16")

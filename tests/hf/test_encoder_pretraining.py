@@ -20,7 +20,7 @@ from attnlab.errors import ConfigError, DataError, Interrupted, OutputExists, Us
 from attnlab.hf import EncoderConfig, fill, pretrain
 from attnlab.hf.encoders import SYMBOLS, encode_texts, is_held_out, learn_pieces, open_source, pack_blocks, select_texts
 from attnlab.hf.masked import new_model
-from attnlab.stages import Show
+from attnlab.lm.stages import Show
 from verbs import call, reseal
 
 TINY = EncoderConfig(
@@ -171,7 +171,7 @@ def test_a_fresh_model_guesses_by_frequency() -> None:
 
 def test_every_matrix_learns_at_the_rate_that_is_set() -> None:
     from attnlab.hf.masked import make_optimizer
-    from attnlab.optim import OptimizerPair
+    from attnlab.lm.optim import OptimizerPair
 
     model = new_model(TINY, 400)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
 
 from attnlab import registry
 from attnlab.errors import OutputExists, UserError
-from attnlab.evaluate import encode_question, generate
 from attnlab.exchange import AttnlabForCausalLM, export, read_folder
-from attnlab.tokenizers import Kind
+from attnlab.lm.evaluate import encode_question, generate
+from attnlab.lm.tokenizers import Kind
 from verbs import call
 
 BOTTLENECK = {"n_layer": 3, "bottleneck": 8, "positions": "learned"}

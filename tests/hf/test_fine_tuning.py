@@ -16,8 +16,8 @@ from attnlab.hf import FineTuning, Outcome, Scored, fine_tune, make_classifier
 from attnlab.hf.fine_tuning import inner_matrices, make_optimizer
 from attnlab.hf.loading import load_encoder, longest_text
 from attnlab.hf.settings import RATES, from_given
-from attnlab.optim import OptimizerPair
-from attnlab.stages import Show
+from attnlab.lm.optim import OptimizerPair
+from attnlab.lm.stages import Show
 
 SETTINGS = FineTuning(epochs=4, lr=5e-3, batch_size=16)
 

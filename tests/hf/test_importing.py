@@ -18,7 +18,7 @@ from attnlab import load_model
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.exchange import export, import_model, read_folder
 from attnlab.hf import conversion
-from attnlab.tokenizers import Kind
+from attnlab.lm.tokenizers import Kind
 from verbs import call
 
 END = "<|endoftext|>"

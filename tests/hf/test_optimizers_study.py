@@ -16,13 +16,13 @@ from rich.console import Console
 from attnlab import stats, studies
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted, UserError
-from attnlab.folders import read_json
 from attnlab.hf import RATES, Epoch, FineTuning, Outcome, Scored, optimizers
 from attnlab.hf.classify import Request
 from attnlab.hf.optimizers import OptimizersPlan, describe_rates, judge, make_plan, read_rates, store_training
-from attnlab.records import plain, restored
 from attnlab.report import write_report
 from attnlab.report.comparison import epoch_charts
+from attnlab.store.folders import read_json
+from attnlab.store.records import plain, restored
 from verbs import call, reseal
 
 NAMES, SEEDS = ("adamw", "sgd"), (0, 1)
@@ -68,7 +68,7 @@ def test_what_is_said_is_what_the_statistics_say_of_the_stored_texts(made: Path)
         one, other = right["sgd"][seed], right["adamw"][seed]
         assert line["mcnemar"] == asdict(stats.mcnemar(one, other))
         assert (line["a"], line["b"]) == (sum(one) / 40, sum(other) / 40)
-    for one in result["specimens"]:
+    for one in result["variants"]:
         shares = [sum(row) / 40 for row in right[one["name"]]]
         assert one["values"]["accuracy"]["each"] == shares
         assert one["values"]["accuracy"]["mean"] == pytest.approx(sum(shares) / 2)
@@ -81,7 +81,7 @@ def test_what_is_said_is_what_the_statistics_say_of_the_stored_texts(made: Path)
 def test_one_epoch_makes_no_curve(made: Path) -> None:
     result = read_json(made / "result.json")
     assert len(epoch_charts(result)) == 3
-    for one in result["specimens"]:
+    for one in result["variants"]:
         for run in one["runs"]:
             run["epochs"] = run["epochs"][:1]
     assert epoch_charts(result) == []
@@ -205,7 +205,7 @@ def test_holm_over_all_pairs(tmp_path: Path, files: Path) -> None:
     best = result["verdict"][0]
     assert best.startswith("adamw comes first with ")
     assert best.endswith("shown to be better than sgd, and not shown to be better than muon.")
-    assert result["specimens"][0]["values"]["seconds_per_epoch"]["mean"] == 1.5
+    assert result["variants"][0]["values"]["seconds_per_epoch"]["mean"] == 1.5
     assert write_report(result, tmp_path).is_file()  # a loss that is not a number leaves a gap
 
 
@@ -227,7 +227,7 @@ def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
     )
     result = plain(judge(plan, tmp_path))
     assert any(one.startswith("sgd diverged with 1 seed of 2:") for one in result["verdict"])
-    assert "loss" not in result["specimens"][0]["values"]
+    assert "loss" not in result["variants"][0]["values"]
 
 
 # What is asked

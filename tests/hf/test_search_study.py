@@ -13,7 +13,6 @@ from rich.console import Console
 from attnlab import stats, studies
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted
-from attnlab.folders import read_json
 from attnlab.hf import Epoch, FineTuning, Outcome, search
 from attnlab.hf.classify import Request
 from attnlab.hf.search import (
@@ -29,7 +28,8 @@ from attnlab.hf.search import (
     verdict,
     watcher,
 )
-from attnlab.records import plain, restored
+from attnlab.store.folders import read_json
+from attnlab.store.records import plain, restored
 from verbs import call
 
 TRIALS = 3

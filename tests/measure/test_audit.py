@@ -1,4 +1,4 @@
-"""The audit catches what it promises to catch: every specimen here is wrong in one way, and real."""
+"""The audit catches what it promises to catch: every variant here is wrong in one way, and real."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import attnlab
 from attnlab import cli, registry
 from attnlab.config import ModelConfig
 from attnlab.errors import ConfigError, UserError
-from attnlab.evaluate import generate
-from attnlab.folders import write_folder
+from attnlab.lm.evaluate import generate
+from attnlab.lm.model import LanguageModel, model_files
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.measure.audit import (
     CHECKS,
     LONGEST,
@@ -33,16 +34,15 @@ from attnlab.measure.audit import (
 from attnlab.measure.audit.leaks import Setting, future_leak, future_leak_at_all_cuts, opposite_tokens
 from attnlab.measure.audit.questions import shared_wires
 from attnlab.measure.audit.subject import NotTested, Subject
-from attnlab.model import LanguageModel, model_files
-from attnlab.runs import Run, RunRecord
-from attnlab.tokenizers import Tokenizer
+from attnlab.store.folders import write_folder
+from attnlab.store.runs import Run, RunRecord
 
 WIDTH = 8
 LENGTHS = (1, 7, 64, 150)
 
 
 class Sound(nn.Module):
-    """Causal attention of one head, written out; specimens change one thing in it."""
+    """Causal attention of one head, written out; variants change one thing in it."""
 
     def __init__(self, n_embd: int = WIDTH, n_head: int = 1, block_size: int = 513) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ def test_zero_masking_is_caught_and_declared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("specimen", "checks"),
+    ("variant", "checks"),
     [
         (SequenceMaximum, {"future", "gradient", "prefix"}),
         (VanishingBlocks, {"train_eval"}),
@@ -200,15 +200,15 @@ def test_zero_masking_is_caught_and_declared() -> None:
         (Undefined, {"masked"}),
     ],
 )
-def test_specimens_are_caught_by_name(specimen: type[nn.Module], checks: set[str]) -> None:
-    report = audit_module(build(specimen), n_embd=WIDTH, length=64)
+def test_variants_are_caught_by_name(variant: type[nn.Module], checks: set[str]) -> None:
+    report = audit_module(build(variant), n_embd=WIDTH, length=64)
     assert report.verdict == "fail"
     assert checks <= failing(report)
     assert all(report.faults[name] for name in checks)
 
 
-def test_sound_ones_pass_where_specimens_fail() -> None:
-    """What separates a specimen from its control is the fault alone."""
+def test_sound_ones_pass_where_variants_fail() -> None:
+    """What separates a variant from its control is the fault alone."""
     assert audit_module(build(Padded), n_embd=WIDTH, length=7).verdict == "pass"
     assert failing(audit_module(build(VanishingBlocks), n_embd=WIDTH, length=12)) == {"train_eval"}
     assert failing(audit_module(build(Deaf), n_embd=WIDTH, length=7)) == {"padding"}
@@ -556,7 +556,7 @@ def registered() -> Iterator[Callable[..., str]]:
     made: list[str] = []
 
     def register(kind: type[nn.Module], **card: Any) -> str:
-        name = f"specimen_{len(made)}"
+        name = f"variant_{len(made)}"
         registry.mechanism(name, **card)(kind)
         made.append(name)
         return name

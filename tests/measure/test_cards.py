@@ -12,11 +12,11 @@ import pytest
 from attnlab import cli, registry
 from attnlab.config import resolve
 from attnlab.errors import ConfigError
+from attnlab.lm.model import make_attention
 from attnlab.measure import approximation, audit, cards
 from attnlab.measure.approximation import random_source
 from attnlab.measure.audit import audit_module
 from attnlab.measure.cards import card, entries, link, page
-from attnlab.model import make_attention
 from attnlab.registry import Card
 from attnlab.report.document import as_json
 from attnlab.report.html import as_html

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnlab import ops, stages
+from attnlab import ops
 from attnlab.config import RunConfig, resolve
 from attnlab.errors import UserError
+from attnlab.inside.taps import capture
+from attnlab.lm import stages
+from attnlab.lm.model import load_model
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.measure.approximation import examine, run_source
 from attnlab.measure.approximation.error import IN_RUN, relative
 from attnlab.measure.approximation.samples import corpus_of, longest, windows
-from attnlab.model import load_model
 from attnlab.registry import find
-from attnlab.runs import Run
-from attnlab.taps import capture
-from attnlab.tokenizers import Tokenizer
+from attnlab.store.runs import Run
 
 
 def settings(mechanism: str) -> RunConfig:

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnlab import devices, registry
+from attnlab import registry
 from attnlab.errors import ConfigError, UserError
+from attnlab.inside.taps import capture
+from attnlab.lm import devices
 from attnlab.mechanisms.additive import Additive
-from attnlab.taps import capture
 
 WIDTH, HEADS, TOKENS = 24, 3, 21
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab import devices, registry
+from attnlab import registry
 from attnlab.errors import UserError
-from attnlab.taps import capture
+from attnlab.inside.taps import capture
+from attnlab.lm import devices
 
 WIDTH, HEADS, BLOCK = 32, 4, 24
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attnlab import registry
 from attnlab.errors import ConfigError
+from attnlab.inside.taps import capture
 from attnlab.mechanisms.performer import draw_directions
-from attnlab.taps import capture
 
 WIDTH, HEADS, BLOCK, TOKENS = 32, 4, 64, 20
 HEAD = WIDTH // HEADS
@@ -134,7 +134,7 @@ def test_a_synthesizer_compares_nothing() -> None:
     assert torch.equal(pattern_of(random, x), pattern_of(random, other))
 
 
-def test_the_control_of_zero_masking_is_dot_and_the_specimen_is_not() -> None:
+def test_the_control_of_zero_masking_is_dot_and_the_variant_is_not() -> None:
     dot, control, wrong = make("dot"), make("zero_mask_control"), make("zero_mask")
     for module in (control, wrong):
         module.load_state_dict(dot.state_dict())

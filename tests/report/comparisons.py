@@ -52,7 +52,7 @@ def make_metrics(last: float, steps: int, rng: random.Random) -> list[Result]:
     ]
 
 
-def make_specimen(name: str, seeds: int, steps: int, rng: random.Random) -> Result:
+def make_variant(name: str, seeds: int, steps: int, rng: random.Random) -> Result:
     level, seconds = LEVELS.get(name, (400.0, 70.0))
     runs = []
     for seed in range(seeds):
@@ -124,7 +124,7 @@ def make_pair(a: Result, b: Result) -> Result:
         "p": 0.0001 if shown else 0.21,
         "adjusted": 0.0003 if shown else 0.42,
         "shown": shown,
-        "believed": not leaks,
+        "valid": not leaks,
         "by_seed": lines,
         "details": {},
     }
@@ -134,7 +134,7 @@ def make_comparison(
     names: Sequence[str] = ("dot", "additive", "zero_mask"), seeds: int = 3, steps: int = 120
 ) -> Result:
     rng = random.Random(5)
-    specimens = [make_specimen(name, seeds, steps, rng) for name in names]
+    variants = [make_variant(name, seeds, steps, rng) for name in names]
     figures = [
         {"key": key, "title": title, "short": short, "unit": "", "lower_is_better": lower, "kind": kind}
         | {"note": f"what {title} means"}
@@ -151,7 +151,7 @@ def make_comparison(
             "high": 31.4,
             "ratio": 1.42,
         }
-        for one in specimens[1:]
+        for one in variants[1:]
     ]
     quality = {"tokens": 20_000, "unknown_share": 0.03, "punctuation_share": 0.11, "distinct_share": 0.4}
     return {
@@ -171,9 +171,9 @@ def make_comparison(
         "order": [[name, seed] for seed in range(seeds) for name in names],
         "data": {"corpus": "prose:train", "dev": "prose:dev", "exam": None, "sentences": 9000, "dev_sentences": 1000},
         "figures": figures,
-        "specimens": specimens,
+        "variants": variants,
         "text_quality": quality | {"mean_length": 24.0},
-        "comparisons": [make_pair(one, specimens[0]) for one in specimens[1:]],
+        "comparisons": [make_pair(one, variants[0]) for one in variants[1:]],
         "paired": paired,
         "verdict": ["The gain of zero_mask is the leak: word by word it is worse.", "additive is not shown to differ."],
         "explanation": [

@@ -10,8 +10,8 @@ from comparisons import make_comparison
 
 from attnlab import stats
 from attnlab.corpora import Question
-from attnlab.records import plain
 from attnlab.report.look import Guess, HeadNumbers, LayerMaps, Looked, Reading
+from attnlab.store.records import plain
 from attnlab.studies.trust import Asked, curve, describe_group, separation
 
 Result = dict[str, Any]

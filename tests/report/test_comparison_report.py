@@ -11,16 +11,16 @@ import pytest
 from comparisons import make_comparison
 from reading import read
 
+from attnlab.lm.word_split import word_lengths
 from attnlab.report.comparison import document
 from attnlab.report.document import Chart
 from attnlab.report.html import as_html
 from attnlab.report.text import as_markdown
 from attnlab.report.words import capital
-from attnlab.word_split import word_lengths
 
 Result = dict[str, Any]
 OPTIONAL = ("text_quality", "theirs", "explanation", "quick", "paired")
-OPTIONAL_OF_SPECIMENS = ("probes", "samples", "sample_quality", "word_by_word")
+OPTIONAL_OF_VARIANTS = ("probes", "samples", "sample_quality", "word_by_word")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_page_has_every_part_in_order(comparison: Result) -> None:
     assert places == sorted(places)
 
 
-def test_leaking_specimens_are_marked_in_every_table(comparison: Result) -> None:
+def test_leaking_variants_are_marked_in_every_table(comparison: Result) -> None:
     """What a marked row looks like in every form is tested with all documents."""
     made = document(comparison)
     rows = [row for table in made.tables() for row in table.rows]
@@ -75,7 +75,7 @@ def test_leaking_specimens_are_marked_in_every_table(comparison: Result) -> None
     assert html.count('<tr class="leaks">') == sum(bool(row.mark) for row in rows)
 
 
-def test_leaking_specimens_are_marked_in_every_chart(comparison: Result) -> None:
+def test_leaking_variants_are_marked_in_every_chart(comparison: Result) -> None:
     html = as_html(document(comparison))
     named = [chart for chart in charts(html) if "zero_mask" in chart]
     assert len(named) == 5  # pairs, losses, their second half, losses by step, the leak
@@ -89,7 +89,7 @@ def test_leaking_specimens_are_marked_in_every_chart(comparison: Result) -> None
     assert all("leak" not in chart for chart in charts(html) if "zero_mask" not in chart)
 
 
-def test_leaking_specimens_are_marked_where_texts_are_quoted(comparison: Result) -> None:
+def test_leaking_variants_are_marked_where_texts_are_quoted(comparison: Result) -> None:
     text = as_markdown(document(comparison))
     assert "### zero_mask **(leaks)**\n\n> zero_mask wrote" in text
     assert "### zero_mask against dot **(zero_mask leaks)**\n\nDiffers: " in text
@@ -126,7 +126,7 @@ def test_lengths_splitting_and_the_time_of_attention_are_shown(comparison: Resul
         {"name": "additive", "path": "reference", "texts": 32, "tokens": 100, "seconds": 12e-3}
         | {"ratio": 6.0, "low": 5.5, "high": 6.5, "kept": 61_000_000},
     ]
-    for one in comparison["specimens"]:
+    for one in comparison["variants"]:
         one["spaced_probes"] = [{**probe, "unknown": 3, "loss": 8.0} for probe in one["probes"]]
     made = document(comparison)
     text = as_markdown(made)
@@ -146,8 +146,8 @@ def test_what_is_absent_is_left_out(comparison: Result) -> None:
     for key in OPTIONAL:
         del comparison[key]
     comparison |= {"comparisons": [], "verdict": [], "order": [], "data": {}, "settings": {}}
-    for one in comparison["specimens"]:
-        for key in OPTIONAL_OF_SPECIMENS:
+    for one in comparison["variants"]:
+        for key in OPTIONAL_OF_VARIANTS:
             one.pop(key)
         one["audit"] = None
         for run in one["runs"]:
@@ -186,7 +186,7 @@ def test_one_seed_has_no_intervals_and_says_so() -> None:
 
 
 def test_numbers_that_are_none_are_shown_as_such(comparison: Result) -> None:
-    lost = comparison["specimens"][1]
+    lost = comparison["variants"][1]
     nothing = dict.fromkeys(("mean", "low", "high"), math.nan)
     lost["values"]["dev_sentence_perplexity"] |= nothing | {"each": [math.nan] * 3}
     lost["values"]["final_loss"] = None
@@ -220,7 +220,7 @@ def epochs(*losses: float | None) -> list[Result]:
 
 
 def test_runs_told_by_epoch_have_curves_by_epoch(comparison: Result) -> None:
-    for one in comparison["specimens"]:
+    for one in comparison["variants"]:
         for run in one["runs"]:
             run |= {"metrics": [], "epochs": epochs(2.0, None, 1.0)}
     accuracy, loss, _ = (one for one in document(comparison).blocks() if isinstance(one, Chart) and one.readable)
@@ -229,7 +229,7 @@ def test_runs_told_by_epoch_have_curves_by_epoch(comparison: Result) -> None:
     assert loss.label == "Line chart of validation loss: " + "; ".join(
         f"{name} from 2.00 to 1.00" for name in ("dot", "additive", "zero_mask")
     )
-    for one in comparison["specimens"]:
+    for one in comparison["variants"]:
         for run in one["runs"]:
             run["epochs"] = epochs(2.0)
     assert not any(isinstance(one, Chart) and one.readable for one in document(comparison).blocks())
@@ -241,6 +241,6 @@ def test_a_figure_that_the_leak_does_not_reach_is_marked_and_not_called_invalid(
 
     assert sum("invalid" in title for title in titles()) == 1
     for one in comparison["comparisons"]:
-        one["believed"] = True
+        one["valid"] = True
     assert not any("invalid" in title for title in titles())
     assert len(titles()) == 2

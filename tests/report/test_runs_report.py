@@ -13,10 +13,10 @@ import pytest
 from comparisons import make_comparison
 from reading import Reader, read
 
-from attnlab import listing
-from attnlab.folders import write_json, write_manifest
 from attnlab.report import FORMATS, write_report
 from attnlab.report.runs import NO_CLAIM, _distinct_names, differing
+from attnlab.store import listing
+from attnlab.store.folders import write_json, write_manifest
 from verbs import call, change, reseal
 
 TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=32", "--model.block_size=64", "--model.vocab_size=300"]
@@ -138,7 +138,7 @@ def test_a_comparison_is_written_again_in_any_format(here: Path, capsys: pytest.
     assert call("report", "compare-1", "--out", "all") == 0
     found |= {path.name: path.read_bytes() for path in Path("all").iterdir()}
     assert found == whole
-    (study / "result.json").write_text(json.dumps({"specimens": []}))
+    (study / "result.json").write_text(json.dumps({"variants": []}))
     write_manifest(study, "study")
     assert call("report", "compare-1") == 1
     assert "result.json is damaged, or of another version" in capsys.readouterr().err

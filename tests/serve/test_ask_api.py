@@ -19,14 +19,14 @@ import torch
 from fastapi import FastAPI, Request
 from serving import Served, run_async, serving
 
-from attnlab import evaluate
-from attnlab.look import look
+from attnlab.inside.look import look
+from attnlab.inside.taps import capture, patch
+from attnlab.lm import evaluate
 from attnlab.serve import models
 from attnlab.serve.app import create_app
 from attnlab.serve.lab import Options, as_lines
 from attnlab.serve.models import RISKS
 from attnlab.serve.worker import Worker
-from attnlab.taps import capture, patch
 from attnlab.trust import Oracle
 from conftest import MARKUP
 

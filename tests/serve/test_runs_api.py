@@ -16,11 +16,11 @@ from serving import Served, serving
 
 from attnlab.cli import main
 from attnlab.errors import UserError
-from attnlab.folders import is_locked, locked
 from attnlab.report import document_of, upgrade
 from attnlab.report.document import as_json, from_json
 from attnlab.report.html import as_fragment
 from attnlab.serve.lab import Options
+from attnlab.store.folders import is_locked, locked
 
 MALICIOUS = "<img src=x onerror=alert(1)>"
 

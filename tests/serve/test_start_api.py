@@ -73,7 +73,7 @@ def test_every_study_has_a_form_made_from_its_command(client: httpx.Client) -> N
     assert recall["--seed"]["kind"] == "whole"
     assert recall["--model.norm"]["choices"] == ["layer", "rms"]
     assert recall["--train.lr"]["group"] == recall["--device"]["group"] == "Training"
-    assert forms["compare"]["SPECIMENS"]["kind"] == "list"
+    assert forms["compare"]["VARIANTS"]["kind"] == "list"
     assert not recall.keys() & {"--out", "--config", "--trust-code"}
     for one in found["forms"]:
         assert not {"--out", "--config"} & {*re.findall(r"--[\w-]+", one["more"])}
@@ -81,7 +81,7 @@ def test_every_study_has_a_form_made_from_its_command(client: httpx.Client) -> N
 
 
 def test_a_form_becomes_a_command_line_in_a_new_folder(client: httpx.Client, root: Path) -> None:
-    values = {"SPECIMENS": "dot\nadditive", "--seeds": "3", "--all-pairs": True, "--model.options": "sliding.window=8"}
+    values = {"VARIANTS": "dot\nadditive", "--seeds": "3", "--all-pairs": True, "--model.options": "sliding.window=8"}
     line = _line(client, "compare", values)["line"]
     assert line.startswith("attnlab compare dot additive --seeds 3 --all-pairs")
     assert line.endswith(f"--model.options.sliding.window 8 --out {root / 'compare-1'}")
@@ -97,7 +97,7 @@ def test_a_form_becomes_a_command_line_in_a_new_folder(client: httpx.Client, roo
         ("run trust", {"--max-risk": "x"}, "--max-risk: 'x' is not a number"),
         ("run recall", {"--mechanism": "nonsense"}, "unknown mechanism 'nonsense'"),
         ("run recall", {"--model.mechanism": "dot, addditive"}, "additive"),
-        ("compare", {"SPECIMENS": "dot\nnonsense"}, "unknown mechanism 'nonsense'"),
+        ("compare", {"VARIANTS": "dot\nnonsense"}, "unknown mechanism 'nonsense'"),
         ("run recall", {"--train.lr": "fast"}, "train.lr"),
         ("run recall", {"--preset": "smal"}, "small"),
         ("run recall", {"--quick": "maybe"}, "on or off"),
@@ -105,11 +105,11 @@ def test_a_form_becomes_a_command_line_in_a_new_folder(client: httpx.Client, roo
         ("run recall", {"--mechanism": "evil.py:Class"}, "--trust-code"),
         ("run recall", {"--model.mechanism": "dot,evil.py:Class"}, "--trust-code"),
         ("run recall", {"--config": "settings.toml"}, "--config"),
-        ("compare", {"SPECIMENS": "evil.toml\ndot"}, "--trust-code"),
-        ("compare", {"SPECIMENS": "dot\nadditive", "--workers": "ray://192.0.2.1:1"}, "--trust-code"),
-        ("compare", {"SPECIMENS": "dot\nadditive", "--workers": "ray"}, "--trust-code"),
-        ("compare", {"SPECIMENS": "dot\nadditive", "--workers": "slurm"}, "--trust-code"),
-        ("compare", {"SPECIMENS": "--json"}, "dash"),
+        ("compare", {"VARIANTS": "evil.toml\ndot"}, "--trust-code"),
+        ("compare", {"VARIANTS": "dot\nadditive", "--workers": "ray://192.0.2.1:1"}, "--trust-code"),
+        ("compare", {"VARIANTS": "dot\nadditive", "--workers": "ray"}, "--trust-code"),
+        ("compare", {"VARIANTS": "dot\nadditive", "--workers": "slurm"}, "--trust-code"),
+        ("compare", {"VARIANTS": "--json"}, "dash"),
         ("compare", {"--model.options": "window"}, "NAME=VALUE"),
         ("runs delete", {}, "command"),
     ],
@@ -130,7 +130,7 @@ def test_folders_elsewhere_or_taken_are_refused(client: httpx.Client, folder: st
 
 def test_presets_files_and_runs_may_be_compared(client: httpx.Client, root: Path) -> None:
     for names in ("quick\nsmall", f"{root / 'taken'}\ndot,additive"):
-        assert not _line(client, "compare", {"SPECIMENS": names})["problem"]
+        assert not _line(client, "compare", {"VARIANTS": names})["problem"]
 
 
 def test_a_server_without_commands_starts_nothing(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_jobs_end_with_the_server(tmp_path: Path) -> None:
             if (tmp_path / "runs" / "long" / "metrics.jsonl").exists():
                 break
             time.sleep(0.2)
-    from attnlab import listing
+    from attnlab.store import listing
 
     end = time.monotonic() + 30
     while listing.read(tmp_path / "runs" / "long").state == "active" and time.monotonic() < end:

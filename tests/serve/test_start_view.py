@@ -32,7 +32,7 @@ def test_the_command_line_follows_the_form_and_the_address_restores_it(page: Any
     page.reload()
     code.get_by_text("--quick --seed 7").wait_for(timeout=_TIMEOUT)
     page.locator("#command").select_option("compare")
-    page.get_by_label("specimens").fill("dot\nadditive")
+    page.get_by_label("variants").fill("dot\nadditive")
     code.get_by_text("attnlab compare dot additive").wait_for(timeout=_TIMEOUT)
 
 

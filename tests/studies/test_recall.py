@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attnlab import stages, studies, train
+from attnlab import studies
 from attnlab.config import merge
 from attnlab.corpora import Question, export, load_corpus, load_questions, sources
 from attnlab.errors import AttnlabWarning, CheckpointError, DataError, Interrupted, OutputExists, UserError
-from attnlab.folders import write_json, write_manifest
+from attnlab.lm import stages, train
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.reader import Reader
-from attnlab.records import plain
 from attnlab.report.recall import UNCALIBRATED
 from attnlab.report.words import short_answer
-from attnlab.runs import Run
+from attnlab.store.folders import write_json, write_manifest
+from attnlab.store.records import plain
+from attnlab.store.runs import Run
 from attnlab.studies import recall
 from attnlab.studies.recall import split_facts
-from attnlab.tokenizers import Tokenizer
 from attnlab.trust.training_data import TrainingData
 from verbs import call
 

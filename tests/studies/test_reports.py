@@ -13,7 +13,7 @@ from attnlab.corpora import as_table, load_questions
 from attnlab.errors import UserError
 from attnlab.report.reports import document
 from attnlab.report.text import as_markdown
-from attnlab.runs import Run
+from attnlab.store.runs import Run
 from attnlab.studies.reports import STUDY, Plan, check
 from verbs import call
 

@@ -14,7 +14,7 @@ from attnlab import studies
 from attnlab.corpora import Corpus, Question, load_questions
 from attnlab.corpora.index import index_corpus
 from attnlab.errors import DataError, Interrupted, OutputExists, UserError
-from attnlab.runs import Run
+from attnlab.store.runs import Run
 from attnlab.studies import trust
 from attnlab.studies.trust import BINS, Asked, VerdictCount, curve, describe_group, fallback, histogram, separation
 from attnlab.trust import calibration_of

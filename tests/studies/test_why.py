@@ -10,16 +10,17 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from attnlab import stages, stats, studies, train
+from attnlab import stats, studies
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus
 from attnlab.corpora.library import Corpus
 from attnlab.errors import AttnlabError, Interrupted, UserError
-from attnlab.folders import read_json
-from attnlab.model import load_model
-from attnlab.records import plain, restored
+from attnlab.lm import stages, train
+from attnlab.lm.model import load_model
 from attnlab.report import write_report
-from attnlab.runs import Run
+from attnlab.store.folders import read_json
+from attnlab.store.records import plain, restored
+from attnlab.store.runs import Run
 from attnlab.studies import why
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.job import work
@@ -78,26 +79,26 @@ def test_cells_have_names_that_say_what_they_are() -> None:
 def test_equal_exposures_are_equally_many_readings_of_a_person() -> None:
     plan = why.make_plan(**{**ASKED, "forms": (1, 2, 4), "exposures": (8,)})
     read = {}
-    for cell, specimen in zip(cells_of(plan), plan.specimens, strict=True):
+    for cell, variant in zip(cells_of(plan), plan.variants, strict=True):
         if cell.way != "nothing":
-            assert specimen.corpus is not None
-            lines = len(load_corpus(specimen.corpus).lines)
-            read[cell.name] = lines * specimen.settings(0).train.epochs / 20
+            assert variant.corpus is not None
+            lines = len(load_corpus(variant.corpus).lines)
+            read[cell.name] = lines * variant.settings(0).train.epochs / 20
     assert read == {"lines-x1-8": 8, "lines-x2-8": 8, "lines-x4-8": 8, "views-x1-8": 8}
 
 
 def test_whole_lines_are_read_without_questions_and_views_as_the_preset_has_them() -> None:
     plan = why.make_plan(**ASKED)
-    options = {one.name: one.settings(0).task.options for one in plan.specimens}
+    options = {one.name: one.settings(0).task.options for one in plan.variants}
     assert options["lines-x2-2"] == {"views": 0, "lines": 1.0, "questions": 0.0}
     assert options["views-x1-2"] == {}
-    assert {one.name: one.steps for one in plan.specimens} == {
+    assert {one.name: one.steps for one in plan.variants} == {
         "nothing": ("scratch",),
         "lines-x1-2": ("pretrain", "finetune"),
         "lines-x2-2": ("pretrain", "finetune"),
         "views-x1-2": ("pretrain", "finetune"),
     }
-    assert {one.settings(0, "finetune").train.threads for one in plan.specimens} == {1}
+    assert {one.settings(0, "finetune").train.threads for one in plan.variants} == {1}
 
 
 def test_a_plan_comes_back_from_its_folder() -> None:
@@ -404,11 +405,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(train.Trainer, "checkpoint", stop_once)
         with pytest.raises(KeyboardInterrupt):
-            for specimen in plan.specimens:
-                work(folder, specimen.name, 0)
+            for variant in plan.variants:
+                work(folder, variant.name, 0)
     assert not Run.open(saved[0]).complete
-    for specimen in plan.specimens:
-        work(folder, specimen.name, 0)
+    for variant in plan.variants:
+        work(folder, variant.name, 0)
     return folder, studies.resume(folder, quiet())
 
 

@@ -11,9 +11,9 @@ from attnlab import registry
 from attnlab.config import TaskConfig
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import ConfigError, DataError
+from attnlab.lm.tokenizers import MASK, PAD, Tokenizer
 from attnlab.tasks import TaskData, cut_at, make_task, show
 from attnlab.tasks.recall import Recall, proper_words, salient_spans
-from attnlab.tokenizers import MASK, PAD, Tokenizer
 
 LINES = (
     "Hank Aaron. Aaron was born in Mobile, Alabama, and first played for the Milwaukee Braves in May 1954 .",

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from attnlab.config import TaskConfig
 from attnlab.corpora import RunningText, load_corpus, open_text
 from attnlab.errors import ConfigError, DataError, StorageError
-from attnlab.shards import Shard, learn_tokenizer, tokenized
+from attnlab.lm.shards import Shard, learn_tokenizer, tokenized
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.tasks import TaskData, make_task
 from attnlab.tasks.text import Text, shuffled
-from attnlab.tokenizers import Tokenizer
 
 PROSE = list(load_corpus("prose:400").lines)
 
@@ -189,7 +189,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("attnlab.shards._write", fail)
+    monkeypatch.setattr("attnlab.lm.shards._write", fail)
     with pytest.raises(StorageError, match="No space left on device.*ATTNLAB_CACHE"):
         tokenized(text, tokenizer, "file")
     assert [one.name for one in (cache / "tokens").iterdir()] == [".lock"]
@@ -214,7 +214,7 @@ import numpy as np
 from attnlab.config import TaskConfig
 from attnlab.corpora import open_text
 from attnlab.machine import memory_held
-from attnlab.shards import learn_tokenizer
+from attnlab.lm.shards import learn_tokenizer
 from attnlab.tasks import TaskData, make_task
 
 for path in sys.argv[1:]:

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab import perplexity, stages, train
 from attnlab.config import TaskConfig, resolve
 from attnlab.corpora import Corpus
 from attnlab.errors import ConfigError, DataError
-from attnlab.model import LanguageModel, load_model
-from attnlab.runs import Run
+from attnlab.lm import perplexity, stages, train
+from attnlab.lm.model import LanguageModel, load_model
+from attnlab.lm.tokenizers import Tokenizer
+from attnlab.store.runs import Run
 from attnlab.tasks import Example, TaskData, make_task, show
-from attnlab.tokenizers import Tokenizer
 
 LINES = ("The dog sees the cat.", "A cat sees a dog, and the dog runs.", "The dog runs.", "The cat runs to the dog.")
 WORDS = Tokenizer.train("word", LINES, 0)
@@ -148,7 +148,7 @@ def test_preview_counts_words_and_lengths() -> None:
 
 
 def test_the_preset_is_the_reports_model() -> None:
-    from attnlab.model import count_parameters, meta_model
+    from attnlab.lm.model import count_parameters, meta_model
 
     parts = count_parameters(meta_model(resolve("nano-words").model))
     assert sum(parts.values()) - parts["head"] == 26_604 * 48 + 1024 * 48 + 3 * (12 * 48**2 + 13 * 48) + 2 * 48

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnlab import stages
 from attnlab.config import resolve
-from attnlab.runs import Run
+from attnlab.lm import stages
+from attnlab.store.runs import Run
 
 TINY = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab import corpora, evaluate, registry, stages, stats
+from attnlab import corpora, registry, stats
 from attnlab.config import resolve
 from attnlab.errors import DataError, UserError
-from attnlab.model import LanguageModel, load_model
+from attnlab.lm import evaluate, stages
+from attnlab.lm.model import LanguageModel, load_model
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.studies.recall import choose
-from attnlab.tokenizers import Tokenizer
 from attnlab.trust import answers
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution
 

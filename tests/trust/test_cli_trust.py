@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.corpora import load_questions
-from attnlab.runs import Run
+from attnlab.store.runs import Run
 from verbs import call
 
 QUESTION = load_questions("people:120:test")[0]

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnlab import stages, stats
+from attnlab import stats
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
-from attnlab.model import LanguageModel, load_model
-from attnlab.tokenizers import Tokenizer
+from attnlab.lm import stages
+from attnlab.lm.model import LanguageModel, load_model
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.trust import calibrate, calibration_of
 from attnlab.trust.answers import AnswerDistribution, familiarity
 from attnlab.trust.training_data import Forms
@@ -72,9 +73,9 @@ def test_the_name_follows_from_how_questions_are_put() -> None:
 
 def test_answers_about_the_unknown_lose_their_probability_to_anything_else() -> None:
     found = AnswerDistribution(("York", "Bath"), np.log([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1], [0.7, 0.2, 0.1]]))
-    believed = found.if_known(np.array([1.0, 0.5, 0.0]))
-    assert np.exp(believed.table) == pytest.approx(np.array([[0.7, 0.2, 0.1], [0.35, 0.1, 0.55], [0, 0, 1]]))
-    assert np.exp(believed.table).sum(axis=1) == pytest.approx(1)
+    valid = found.if_known(np.array([1.0, 0.5, 0.0]))
+    assert np.exp(valid.table) == pytest.approx(np.array([[0.7, 0.2, 0.1], [0.35, 0.1, 0.55], [0, 0, 1]]))
+    assert np.exp(valid.table).sum(axis=1) == pytest.approx(1)
 
 
 def test_a_new_confidence_keeps_the_order_of_answers() -> None:

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import corpora, stages, stats, trust
+from attnlab import corpora, stats, trust
 from attnlab.config import resolve
 from attnlab.corpora import Question, load_corpus, load_questions
 from attnlab.corpora.evidence import name_in
 from attnlab.errors import CheckpointError, DataError, UserError
-from attnlab.model import load_model
-from attnlab.runs import DataSource, Run, lineage
-from attnlab.tokenizers import Tokenizer
+from attnlab.lm import stages
+from attnlab.lm.model import load_model
+from attnlab.lm.tokenizers import Tokenizer
+from attnlab.store.runs import DataSource, Run, lineage
 from attnlab.trust import Oracle, calibration_of, usual_questions
 from attnlab.trust.answers import AnswerTrie, answer_distribution, familiarity
 from attnlab.trust.training_data import TrainingData, candidates, form_of, kinds, of_kind

@@ -82,9 +82,9 @@ def show_json(value: Any) -> None:
 
 def output_folder(out: Path | None, stem: str, activity: str) -> Path:
     """The folder to write, by default runs/STEM-N; it must not exist, and one process writes it."""
-    from attnlab.folders import refuse_existing
     from attnlab.machine import require_single_process
-    from attnlab.runs import unused_path
+    from attnlab.store.folders import refuse_existing
+    from attnlab.store.runs import unused_path
 
     require_single_process(activity)
     folder = out or unused_path(stem)

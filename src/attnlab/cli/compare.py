@@ -15,7 +15,7 @@ from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, re
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
-    from attnlab.listing import Entry
+    from attnlab.store.listing import Entry
     from attnlab.studies.compare import Plan
 
 _REPORTED = ("study", "classifier")  # kinds whose result is a whole report
@@ -35,7 +35,7 @@ _RunName = Annotated[str, about("Folder, or name in ./runs.")]
 
 @app.command(group=COMPARE, help_epilogue=SETTINGS_HINT)
 def compare(
-    *specimens: Annotated[str, about("What to compare; the first is the baseline.")],
+    *variants: Annotated[str, about("What to compare; the first is the baseline.")],
     task: Annotated[
         str | None, about("Task: words, recall, spans or questions."), default("that of the preset")
     ] = None,
@@ -76,14 +76,15 @@ def compare(
     setting, or finished runs; or the values of one setting, with --vary. Each is audited first.
     Resume a stopped comparison with `attnlab resume`.
     """
-    from attnlab import machine, runs
+    from attnlab import machine
+    from attnlab.store import runs
     from attnlab.studies import compare as comparing
 
     machine.require_single_process("a comparison")
     if not plan and (difference is not None or pilot):
         raise UserError(f"--{'pilot' if pilot else 'difference'} needs --plan: add --plan, or leave it out")
     made = comparing.make_plan(
-        specimens,
+        variants,
         task=task,
         vary=vary,
         preset=preset,
@@ -114,15 +115,15 @@ def compare(
 
 
 def _tell_plan(made: Plan, pilot: str | None, difference: float | None, json: bool) -> None:
-    from attnlab.records import plain
     from attnlab.report.screen import as_rich
+    from attnlab.store.records import plain
     from attnlab.studies import compare as comparing
 
     comparing.check(made)
     advice = comparing.advise(made, pilot, difference)
-    names, training = [one.name for one in made.specimens], comparing.estimate(made)
+    names, training = [one.name for one in made.variants], comparing.estimate(made)
     if json:
-        known = {"specimens": names, "varied": made.varied, "order": made.order(), "workers": made.workers}
+        known = {"variants": names, "varied": made.varied, "order": made.order(), "workers": made.workers}
         show_json({**known, "estimate": plain(training), **plain(advice)})
         return
     runs = ", ".join(f"{name} {seed}" for name, seed in made.order())
@@ -150,8 +151,8 @@ def runs(
     json: Annotated[opt.Json, about("Print JSON, with all settings.")] = False,
 ) -> None:
     """List runs and studies, the newest last."""
-    from attnlab import listing
     from attnlab.report.runs import table_of
+    from attnlab.store import listing
 
     entries: list[listing.Entry] = []
     if folder != Path("runs") or folder.exists():
@@ -173,10 +174,10 @@ def runs(
 @_runs_app.command
 def show(run: _RunName, /, *, json: opt.Json = False) -> None:
     """Show one run or study: settings, differences from its preset, results, files."""
-    from attnlab import listing
-    from attnlab.folders import reporting_damage
     from attnlab.report.runs import entry_document
     from attnlab.report.screen import show_all
+    from attnlab.store import listing
+    from attnlab.store.folders import reporting_damage
 
     entry = listing.find(run)
     with reporting_damage(entry.path):
@@ -198,8 +199,8 @@ def delete(
     """Delete runs and studies, after asking.
 
     Links, and folders that attnlab has not written, are refused."""
-    from attnlab import listing
     from attnlab.report.words import sized
+    from attnlab.store import listing
 
     if not folders:
         raise UserError("name at least one run to delete, as `attnlab runs` lists them")
@@ -227,8 +228,8 @@ def delete(
 @_runs_app.command
 def export(run: _RunName, /, *, tensorboard: Annotated[Path, about("Folder for TensorBoard's event files.")]) -> None:
     """Export the curves of a run, or of all runs of a study, one folder per run."""
-    from attnlab import listing
     from attnlab.report.runs import write_events
+    from attnlab.store import listing
 
     entry = listing.find(run)
     inner = entry.runs if entry.kind == "study" else (entry,)
@@ -258,10 +259,10 @@ def report(
     json: Annotated[opt.Json, about("Print result.json and write nothing.")] = False,
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
-    from attnlab.folders import read_json, refuse_existing, reporting_damage
     from attnlab.report import FORMATS, strict, upgrade, write_report
     from attnlab.report.runs import side_by_side
-    from attnlab.runs import unused_path
+    from attnlab.store.folders import read_json, refuse_existing, reporting_damage
+    from attnlab.store.runs import unused_path
 
     if not runs:
         raise UserError("name a study or some runs, as `attnlab runs` lists them")
@@ -283,8 +284,8 @@ def report(
 
 def _chosen(names: tuple[str, ...]) -> list[Entry]:
     """The runs and studies of these names; refuses anything else, and damaged ones."""
-    from attnlab import listing
-    from attnlab.folders import note_without_manifest
+    from attnlab.store import listing
+    from attnlab.store.folders import note_without_manifest
 
     entries = []
     for name in dict.fromkeys(names):

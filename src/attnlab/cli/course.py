@@ -29,9 +29,9 @@ def check(
     """
     from attnlab.course import mark
     from attnlab.errors import UserError
-    from attnlab.folders import folders_above, refuse_existing, write_bytes
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_csv
+    from attnlab.store.folders import folders_above, refuse_existing, write_bytes
 
     if not answers:
         raise UserError("there are no answers to mark; name answer files, or a folder of them")

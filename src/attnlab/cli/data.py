@@ -18,7 +18,7 @@ from attnlab.errors import UserError
 
 if TYPE_CHECKING:
     from attnlab.corpora.index import Index
-    from attnlab.stages import WordCounts
+    from attnlab.lm.stages import WordCounts
 
 _corpus_app = App(
     name="corpus", help="Show data as a task sees it, find a name, or export the built-in data.", group=DATA
@@ -48,10 +48,11 @@ def corpus_show(
     A row is what training computes with: x is read, and y is learned, one token ahead. Rows are
     padded with □ to the longest of their batch, and ░ in y is a token that is not learned.
     """
-    from attnlab import corpora, stages
+    from attnlab import corpora
+    from attnlab.lm import stages
     from attnlab.pictures import picture_kind, write_picture
-    from attnlab.records import plain
     from attnlab.report.lengths import lengths_picture
+    from attnlab.store.records import plain
 
     at_least_one("n", n)
     preset = preset or {"spans": "mingpt", "words": "nano-words"}.get(task, "small")

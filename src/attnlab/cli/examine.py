@@ -14,8 +14,8 @@ from attnlab.cli.options import about, at_least_one, default
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
-    from attnlab.look import View
-    from attnlab.perplexity import SentenceLosses
+    from attnlab.inside.look import View
+    from attnlab.lm.perplexity import SentenceLosses
     from attnlab.trust import Answer, CalibrationSummary
 
 
@@ -47,11 +47,12 @@ def evaluate(
         return
     if spaces:
         raise UserError("--spaces splits the text of --corpus and --probe: give one of them")
-    from attnlab import corpora, evaluate
-    from attnlab.devices import choose_device
-    from attnlab.folders import to_json, write_folder
-    from attnlab.model import load_model
-    from attnlab.runs import Run
+    from attnlab import corpora
+    from attnlab.lm import evaluate
+    from attnlab.lm.devices import choose_device
+    from attnlab.lm.model import load_model
+    from attnlab.store.folders import to_json, write_folder
+    from attnlab.store.runs import Run
 
     if exam is None and Run.open(folder).record.running_text:
         raise UserError(f"{folder} was trained on running text, not on questions: measure it with --corpus FILE")
@@ -86,11 +87,11 @@ def score(
     Answers must match exactly, but for spaces around them. Several files are compared question by
     question, by McNemar's exact test, with Holm's correction if there are several pairs.
     """
-    from attnlab import exams
-    from attnlab.folders import refuse_existing
-    from attnlab.records import plain
+    from attnlab.lm import exams
     from attnlab.report import FORMATS, write_document
     from attnlab.report.score import document
+    from attnlab.store.folders import refuse_existing
+    from attnlab.store.records import plain
 
     if out is not None:
         refuse_existing(out)
@@ -113,12 +114,13 @@ def _measure(
     trust_code: bool,
     json: bool,
 ) -> None:
-    from attnlab import corpora, perplexity, stages
-    from attnlab.devices import choose_device
-    from attnlab.folders import to_json, write_folder
-    from attnlab.model import load_model
-    from attnlab.records import plain
-    from attnlab.runs import Run
+    from attnlab import corpora
+    from attnlab.lm import perplexity, stages
+    from attnlab.lm.devices import choose_device
+    from attnlab.lm.model import load_model
+    from attnlab.store.folders import to_json, write_folder
+    from attnlab.store.records import plain
+    from attnlab.store.runs import Run
 
     opened, target = Run.open(folder), output_folder(out, "evaluate", "a measurement")
     model, tokenizer = load_model(opened.model, trust_code=trust_code, device=choose_device(device))
@@ -245,8 +247,8 @@ def calibrate(
     """
     from attnlab import corpora, trust
     from attnlab.machine import require_single_process
-    from attnlab.records import plain
-    from attnlab.runs import Run
+    from attnlab.store.records import plain
+    from attnlab.store.runs import Run
 
     require_single_process("a calibration")
     opened = Run.open(folder)
@@ -301,9 +303,9 @@ def generate(
     """Sample texts from a run's model."""
     at_least_one("n", n)
     at_least_one("max-new-tokens", max_new_tokens)
-    from attnlab import evaluate
-    from attnlab.devices import choose_device
-    from attnlab.model import load_model
+    from attnlab.lm import evaluate
+    from attnlab.lm.devices import choose_device
+    from attnlab.lm.model import load_model
 
     model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
     texts = evaluate.sample(
@@ -333,12 +335,13 @@ def look(
     Writes OUT/look.html and OUT/patterns.png. With --heads every head is scored for averaging,
     copying, previous token, same token, induction and beginning of text: OUT/heads.png.
     """
-    from attnlab import head_scores, look
-    from attnlab.folders import write_folder
-    from attnlab.model import load_model
+    from attnlab.inside import heads as head_scores
+    from attnlab.inside import look
+    from attnlab.lm.model import load_model
     from attnlab.report.head_scores import document
     from attnlab.report.screen import show
-    from attnlab.runs import Run
+    from attnlab.store.folders import write_folder
+    from attnlab.store.runs import Run
 
     if not text and (question or not heads):
         raise UserError("there is no text to read: write some, or score heads on random tokens with --heads alone")

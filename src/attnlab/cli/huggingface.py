@@ -90,14 +90,14 @@ def classify(
         require_reachable(locate(model))  # before torch and transformers are imported, which takes seconds
 
     from attnlab.corpora.labelled import parse_names
-    from attnlab.folders import refuse_existing
     from attnlab.hf.classify import Request, describe_tables, make_classifier
+    from attnlab.lm.progress import display
     from attnlab.machine import require_single_process
-    from attnlab.progress import display
-    from attnlab.records import plain
     from attnlab.report import show_result
     from attnlab.report.inspection import show_batch, show_tables
-    from attnlab.runs import unused_path
+    from attnlab.store.folders import refuse_existing
+    from attnlab.store.records import plain
+    from attnlab.store.runs import unused_path
 
     require_single_process("a classification")
     settings = from_given(FineTuning, asdict(given))
@@ -139,11 +139,11 @@ def classify(
 
 def _predict(file: Path, model: str | None, unused: list[str], out: Path | None, json: bool) -> None:
     """Label texts with a saved classifier, and write them with their probabilities."""
-    from attnlab.folders import to_json, write_folder
     from attnlab.hf.predicting import predict, read_texts
-    from attnlab.records import plain
     from attnlab.report.classification import predictions_document
     from attnlab.report.screen import show_all
+    from attnlab.store.folders import to_json, write_folder
+    from attnlab.store.records import plain
 
     if model is None or model == BAG_OF_WORDS:
         raise UserError("--predict needs a saved classifier: add --model FOLDER, such as runs/classify-1")
@@ -203,10 +203,10 @@ def pretrain_encoder(
     Text files hold one text per line. Of tables only the text is read.
     """
     from attnlab.hf import pretrain
-    from attnlab.progress import display
+    from attnlab.lm.progress import display
+    from attnlab.lm.stages import QUIET
     from attnlab.report.words import percent
-    from attnlab.runs import unused_path
-    from attnlab.stages import QUIET
+    from attnlab.store.runs import unused_path
 
     config = from_given(EncoderConfig, asdict(given))
     folder, names = out or unused_path("encoder"), corpus or ("prose",)
@@ -321,10 +321,10 @@ def export_attention(
     Weights are listed as [layer][head][destination][source], beside the tokens.
     bertviz and circuitsvis draw it: see docs/exchange.md. attnlab's own page is `attnlab look`.
     """
-    from attnlab.folders import refuse_existing, write_json
-    from attnlab.look import as_json
-    from attnlab.model import load_model
-    from attnlab.runs import Run
+    from attnlab.inside.look import as_json
+    from attnlab.lm.model import load_model
+    from attnlab.store.folders import refuse_existing, write_json
+    from attnlab.store.runs import Run
 
     refuse_existing(file)
     model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)

@@ -70,7 +70,7 @@ def audit(
     lengths, around powers of two, are compared with the longest. No audit from outside finds a fault
     that shows only after thousands of calls, at lengths that were not tried, or for rare inputs.
     Exit code 1 if a fault is found that is not a declared defect, if leaks could not be tested (the
-    verdict is "not tested"), or if only specimens with declared defects were named.
+    verdict is "not tested"), or if only variants with declared defects were named.
     """
     from attnlab import registry
     from attnlab.measure.audit import audit_any, document, is_failure
@@ -116,10 +116,10 @@ def bench(
     Times are of forward and backward, as multiples of SDPA's; all mechanisms run in turns in one
     process. Memory is measured in child processes (Linux).
     """
-    from attnlab.folders import refuse_existing
     from attnlab.machine import require_single_process
     from attnlab.measure.bench import timing
     from attnlab.measure.bench.cases import Case, choose_cases
+    from attnlab.store.folders import refuse_existing
 
     require_single_process("a benchmark")
     if out is not None:
@@ -146,10 +146,10 @@ def _show_progress(what: str) -> None:
 
 def _deliver(result: BenchResult | ReachResult, out: Path | None, json: bool) -> None:
     """Print a benchmark, and write it to a folder if asked."""
-    from attnlab.folders import to_json, write_folder
     from attnlab.measure.pictures import cost_files
     from attnlab.report.screen import show_all
     from attnlab.report.text import as_markdown
+    from attnlab.store.folders import to_json, write_folder
 
     _show_progress("")
     document = result.document()
@@ -180,8 +180,8 @@ def params(
     FLOPs are counted by running the model once: two per computed multiply-add, masked or not.
     Training counts forward and backward, without the optimizer.
     """
-    from attnlab.flops import Flops, flops_per_token
-    from attnlab.model import LanguageModel, count_parameters, meta_model
+    from attnlab.lm.flops import Flops, flops_per_token
+    from attnlab.lm.model import LanguageModel, count_parameters, meta_model
 
     model = resolve(preset, "pretrain", config, collect(given)).model
     parts = count_parameters(meta_model(model))
@@ -258,9 +258,9 @@ def mechanisms_show(
     with the weights that it learned; --fit trains them to be near exact attention.
     """
     from attnlab import registry
-    from attnlab.folders import refuse_existing, write_folder
     from attnlab.measure import approximation, cards, pictures
     from attnlab.report.screen import show_all
+    from attnlab.store.folders import refuse_existing, write_folder
 
     entry = registry.find("mechanism", name)
     at_least_one("draws", draws)

@@ -30,7 +30,7 @@ from attnlab.machine import is_main_process
 from attnlab.studies.ready import READY
 
 if TYPE_CHECKING:
-    from attnlab.runs import Run
+    from attnlab.store.runs import Run
     from attnlab.studies import recall as recall_study
     from attnlab.studies import trust as trust_study
 
@@ -247,7 +247,8 @@ def _efficient(
 
 
 def _target(study: str, out: Path | None) -> Path:
-    from attnlab import machine, runs
+    from attnlab import machine
+    from attnlab.store import runs
 
     machine.require_single_process("a study")
     return out or runs.unused_path(study)
@@ -283,8 +284,8 @@ def pretrain(
 
     TEXT is running text, or one document per line; JSONL, parquet and datasets folders are read too.
     """
-    from attnlab import stages
-    from attnlab.progress import display
+    from attnlab.lm import stages
+    from attnlab.lm.progress import display
 
     if text is not None and corpus is not None:
         raise UserError("the text is named twice: give TEXT or --corpus")
@@ -302,7 +303,7 @@ def pretrain(
 
 def _held_out(settings: RunConfig, dev: str | None) -> tuple[RunConfig, str | None]:
     """The settings and the data to validate on; a share of the text is an option of its task."""
-    from attnlab.stages import reads_running_text
+    from attnlab.lm.stages import reads_running_text
 
     try:
         share = float(dev or "")
@@ -323,9 +324,9 @@ def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
     at_least_one("processes", count)
     if count == 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return
-    from attnlab.launcher import launch
+    from attnlab.lm.launcher import launch
     from attnlab.machine import cores
-    from attnlab.runs import unused_path
+    from attnlab.store.runs import unused_path
 
     if count > cores():
         sys.stderr.write(f"note: {count} processes on {cores()} cores will be slower than {cores()}\n")
@@ -351,9 +352,9 @@ def finetune(
     given: opt.Settings = NONE,
 ) -> None:
     """Train on questions, from a pretrained run or from scratch."""
-    from attnlab import stages
-    from attnlab.progress import display
-    from attnlab.runs import Run
+    from attnlab.lm import stages
+    from attnlab.lm.progress import display
+    from attnlab.store.runs import Run
 
     start = Run.open(base) if base else None
     preset = preset or (start.record.settings["preset"] if start else "small")
@@ -394,10 +395,11 @@ def resume(
     trust_code: opt.TrustCode = False,
 ) -> None:
     """Resume a run or a study that was stopped or killed, or add seeds to a comparison."""
-    from attnlab import stages, studies
+    from attnlab import studies
+    from attnlab.lm import stages
+    from attnlab.lm.progress import display
     from attnlab.machine import require_single_process
-    from attnlab.progress import display
-    from attnlab.runs import Run
+    from attnlab.store.runs import Run
 
     if seeds is not None and folder.exists() and not (folder / "study.json").is_file():
         raise UserError(f"{folder} is not a comparison: seeds can be added to comparisons only")

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from attnlab.errors import AttnlabError, StorageError
-from attnlab.folders import MANIFEST, Manifest, is_digest
 from attnlab.machine import writable
+from attnlab.store.folders import MANIFEST, Manifest, is_digest
 
 CHECKED = 2**26  # bytes; every file of a smaller folder is hashed when it is opened, of a larger one sizes are compared
 _RECENT = 2.0  # seconds; a file changed just now may change again within the resolution of its time stamp

@@ -38,8 +38,8 @@ from attnlab.corpora.cache import CHECKED, Progress, hash_of, seal
 from attnlab.corpora.library import Corpus, fingerprint, headings_in, normal, title_of
 from attnlab.corpora.sources import is_built_in, lines_of, load_corpus
 from attnlab.errors import AttnlabError, DataError, StorageError, UserError
-from attnlab.folders import MANIFEST, Manifest, is_digest
 from attnlab.machine import cache_folder
+from attnlab.store.folders import MANIFEST, Manifest, is_digest
 
 _ENGINE = importlib.metadata.version("tantivy")
 _ABOUT, _KIND = "about.json", "index"

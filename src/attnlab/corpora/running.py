@@ -25,8 +25,8 @@ from attnlab.corpora.files import decoded, opened, refuse_foreign
 from attnlab.corpora.library import Corpus
 from attnlab.corpora.sources import check_name, is_built_in, load_corpus
 from attnlab.errors import AttnlabWarning, DataError
+from attnlab.lm.tokenizers import MASK, PAD
 from attnlab.machine import cache_folder
-from attnlab.tokenizers import MASK, PAD
 
 Documents = Literal["file", "lines", "blank"]
 

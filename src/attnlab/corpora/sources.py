@@ -25,8 +25,8 @@ from attnlab.corpora import people, prose
 from attnlab.corpora.files import Question, documents, numbered_lines, read_questions
 from attnlab.corpora.library import Corpus
 from attnlab.errors import DataError, OutputExists, unknown
-from attnlab.folders import MANIFEST, Manifest, write_bytes, write_folder
 from attnlab.machine import memory_free
+from attnlab.store.folders import MANIFEST, Manifest, write_bytes, write_folder
 
 _PARTS = {"people": ("train", "dev", "calibration", "test"), "prose": ("train", "dev", "test")}
 _TEXTS = ("people", "prose", "prose:train", "prose:dev", "prose:test")

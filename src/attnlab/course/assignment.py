@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import corpora
-from attnlab.folders import refuse_existing, write_bytes
+from attnlab.store.folders import refuse_existing, write_bytes
 
 _PEOPLE = "people:300"
 _HANDED_OUT = ("corpus.txt", "train.tsv", "LICENSE-DATA.md")

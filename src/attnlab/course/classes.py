@@ -81,9 +81,9 @@ def _time_ratio(job: Job, tokens: int) -> float:
 
 
 def _loss(job: Job, training: _Found, folder: Path) -> float:
-    from attnlab import stages
     from attnlab.config import resolve
-    from attnlab.usercode import named_by_user
+    from attnlab.lm import stages
+    from attnlab.store.usercode import named_by_user
 
     given = training["settings"]
     model = {"positions": "learned", **given.get("model", {}), "mechanism": named_by_user(job.name)}
@@ -206,7 +206,7 @@ def _load() -> None:
     """Have torch and the audit load what they need here and not in every child."""
     import torch
 
-    from attnlab import stages  # noqa: F401
+    from attnlab.lm import stages  # noqa: F401
     from attnlab.measure.audit import audit_mechanism
     from attnlab.measure.bench import timing  # noqa: F401
 

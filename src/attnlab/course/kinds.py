@@ -133,7 +133,7 @@ class Predictions:
 
     def mark(self, answer: Any, answers: Answers) -> Outcome:
         """Score the file that the answer names."""
-        from attnlab.exams import Examination
+        from attnlab.lm.exams import Examination
 
         score = Examination.read(self.exam, answers.path(answer)).score()
         assert score.right is not None

@@ -21,7 +21,7 @@ from attnlab.design.check import Outcome
 from attnlab.errors import UserError, cut, one_line, unknown
 from attnlab.machine import cores
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, section
-from attnlab.usercode import ADVICE
+from attnlab.store.usercode import ADVICE
 
 _COMMONEST = 3  # mistakes shown per task
 _UNREADABLE = "the answers cannot be read"  # for a reason that is a note

@@ -28,9 +28,9 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 
 from attnlab import registry
 from attnlab.errors import UserError
+from attnlab.inside.taps import capture, eval_mode
+from attnlab.lm.model import read_tensors
 from attnlab.mechanisms.heads import Attention
-from attnlab.model import read_tensors
-from attnlab.taps import capture, eval_mode
 
 _PLACE = "attnlab_attention"  # name of a mechanism with learned weights inside an attention layer
 _PREFIX = "attnlab:"

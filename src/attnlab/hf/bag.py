@@ -22,10 +22,10 @@ from sklearn.model_selection import StratifiedKFold
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import CheckpointError, DataError
-from attnlab.folders import read_bytes, read_json, reporting_damage, write_bytes, write_json
 from attnlab.hf.classify import Fact, Outcome, Scored, Trial
 from attnlab.hf.settings import FineTuning
-from attnlab.stages import Show
+from attnlab.lm.stages import Show
+from attnlab.store.folders import read_bytes, read_json, reporting_damage, write_bytes, write_json
 
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse of the penalty on large weights
 _FOLDS = 5

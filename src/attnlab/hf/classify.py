@@ -19,14 +19,14 @@ from pathlib import Path
 
 from attnlab.corpora.labelled import Column, LabelledTable, Tables, built_in_tables, read_tables
 from attnlab.errors import Interrupted, UserError
-from attnlab.folders import disk, folders_above, refuse_existing, to_json, write_bytes, write_manifest
 from attnlab.hf.loading import PACKAGES, load_encoder, locate, need_extra
 from attnlab.hf.settings import BAG_OF_WORDS, FineTuning
+from attnlab.lm.stages import QUIET, Show, silent
 from attnlab.machine import environment
-from attnlab.records import flat, plain
 from attnlab.report import Shown, classification, strict, write_report
-from attnlab.stages import QUIET, Show, silent
 from attnlab.stats import proportion_interval
+from attnlab.store.folders import folders_above, os_errors, refuse_existing, to_json, write_bytes, write_manifest
+from attnlab.store.records import flat, plain
 from attnlab.studies.study import Result
 
 _MISTAKES = 20  # reported, the most confident first
@@ -138,7 +138,7 @@ def fine_tune(
     """
     need_extra(*PACKAGES)
     if folder is not None:
-        with disk(folder):
+        with os_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
     if model == BAG_OF_WORDS:
         from attnlab.hf import bag
@@ -176,7 +176,7 @@ def _staged(out: Path) -> Iterator[Path]:
             filled.mkdir()
             yield filled
             refuse_existing(out)
-            with disk(out):
+            with os_errors(out):
                 filled.rename(out)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped: nothing was written to {out}; give the command again to start anew") from None

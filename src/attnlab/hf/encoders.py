@@ -27,13 +27,13 @@ from attnlab.config import ModelConfig
 from attnlab.corpora.labelled import cell_of, text_column
 from attnlab.corpora.sources import licences_of, lines_of, public_name
 from attnlab.errors import DataError, Interrupted, UserError
-from attnlab.folders import folders_above, refuse_existing, to_json, write_folder
 from attnlab.hf.loading import load, load_weights, locate, need_extra, quietly, render_card, require_reachable
 from attnlab.hf.settings import EncoderConfig
+from attnlab.lm.stages import QUIET, Show
+from attnlab.lm.tokenizers import split_long_text
+from attnlab.lm.train import choose_threads
 from attnlab.machine import environment, require_single_process, retain_freed_memory
-from attnlab.stages import QUIET, Show
-from attnlab.tokenizers import split_long_text
-from attnlab.train import choose_threads
+from attnlab.store.folders import folders_above, refuse_existing, to_json, write_folder
 
 if TYPE_CHECKING:
     from transformers import RobertaForMaskedLM, RobertaTokenizer

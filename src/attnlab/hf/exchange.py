@@ -19,17 +19,17 @@ from typing import Any, Literal, TypedDict
 
 from safetensors.torch import save as save_tensors
 
-from attnlab import __version__, usercode
+from attnlab import __version__
 from attnlab.config import RunConfig, TaskConfig, TokenizerConfig, flatten
 from attnlab.corpora.sources import licences_of, public_name
 from attnlab.errors import AttnlabError, DataError, UserError
+from attnlab.store import usercode
 
 try:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GPT2LMHeadModel
 except ImportError:
     raise UserError("transformers is not installed, and exchange needs it: pip install 'attnlab[hf]'") from None
 
-from attnlab.folders import add_files, read_json, refuse_existing, reporting_damage, to_json, write_folder
 from attnlab.hf.attention import equip, register, register_all
 from attnlab.hf.conversion import (
     AttnlabWordTokenizer,
@@ -42,11 +42,12 @@ from attnlab.hf.conversion import (
 )
 from attnlab.hf.loading import load, load_weights, refuse_pickled, render_card
 from attnlab.hf.modeling import AttnlabConfig, AttnlabForCausalLM
-from attnlab.look import attentions_of, circuits_of
-from attnlab.model import LanguageModel, count_parameters, load_model
-from attnlab.model import model_files as attnlab_files
-from attnlab.runs import Run, RunRecord
-from attnlab.tokenizers import Tokenizer
+from attnlab.inside.look import attentions_of, circuits_of
+from attnlab.lm.model import LanguageModel, count_parameters, load_model
+from attnlab.lm.model import model_files as attnlab_files
+from attnlab.lm.tokenizers import Tokenizer
+from attnlab.store.folders import add_files, read_json, refuse_existing, reporting_damage, to_json, write_folder
+from attnlab.store.runs import Run, RunRecord
 
 __all__ = [
     "AttnlabConfig",

@@ -28,7 +28,7 @@ from attnlab.hf import trainer
 from attnlab.hf.classify import Epoch, Outcome, Scored
 from attnlab.hf.loading import load_encoder, load_tokenizer, longest_text_of, quietly
 from attnlab.hf.settings import BAG_OF_WORDS, RATES, FineTuning
-from attnlab.stages import Show
+from attnlab.lm.stages import Show
 from attnlab.studies.study import Result
 
 _MEANINGS = {

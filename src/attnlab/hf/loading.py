@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from attnlab.errors import AttnlabError, CheckpointError, DataError, UserError
-from attnlab.folders import peek, verify
+from attnlab.store.folders import peek, verify
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

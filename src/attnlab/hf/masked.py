@@ -22,15 +22,15 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 from transformers import DataCollatorForLanguageModeling, RobertaConfig, RobertaForMaskedLM
 
-from attnlab import optim
 from attnlab.config import TrainConfig
 from attnlab.errors import DataError
 from attnlab.hf import trainer
 from attnlab.hf.encoders import SYMBOLS, Ids, Material, Point, Score
 from attnlab.hf.settings import EncoderConfig
 from attnlab.kernels import vocabulary
+from attnlab.lm import optim
+from attnlab.lm.stages import Show
 from attnlab.report.words import percent
-from attnlab.stages import Show
 
 _IGNORED = -100  # the label of a token that is not masked
 _MASKED_IN_VALIDATION = 0.15

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from attnlab import usercode
 from attnlab.config import ModelConfig, restore_model
 from attnlab.errors import UserError
-from attnlab.folders import write_bytes
 from attnlab.hf.attention import Watching, rows_by_start
-from attnlab.model import LanguageModel
-from attnlab.taps import capture, taps_of
+from attnlab.inside.taps import capture, taps_of
+from attnlab.lm.model import LanguageModel
+from attnlab.store import usercode
+from attnlab.store.folders import write_bytes
 
 _PATTERN = "attn.hook_pattern"
 _READ = ("input_ids", "attention_mask", "labels")

@@ -18,21 +18,21 @@ from rich.console import Console
 
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import UserError, unknown
-from attnlab.folders import to_json, write_folder
 from attnlab.hf.classify import Figures, Outcome, Request, fine_tune, short_name, versions
 from attnlab.hf.settings import RATES, FineTuning
+from attnlab.lm.progress import display, say
 from attnlab.machine import environment
-from attnlab.progress import display, say
-from attnlab.records import flat, plain
 from attnlab.report import strict
 from attnlab.report.comparison import document
 from attnlab.report.words import duration, listed, percent, plural
-from attnlab.runs import Run
+from attnlab.store.folders import to_json, write_folder
+from attnlab.store.records import flat, plain
+from attnlab.store.runs import Run
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.judge import Comparison, Difference, Spread, compare_all, difference, spread_of
 from attnlab.studies.compare.plan import seed_numbers
 from attnlab.studies.compare.records import Figure, Record, notes_on
-from attnlab.studies.compare.specimens import Specimen
+from attnlab.studies.compare.variants import Variant
 from attnlab.studies.study import Study, StudyResult
 
 __all__ = ["STUDY", "OptimizersPlan", "make_plan"]
@@ -81,7 +81,7 @@ class OptimizersPlan:
     def comparison(self) -> Plan:
         """The same as a comparison of all pairs."""
         return Plan(
-            tuple(map(Specimen, self.rates)),
+            tuple(map(Variant, self.rates)),
             "optimizer",
             self.seeds,
             exam=self.asked.dev or "topics:dev",
@@ -242,7 +242,7 @@ class _OptimizersResult(StudyResult):
     order: list[tuple[str, int]]
     data: dict[str, str | list[str]]
     figures: list[Figure]
-    specimens: list[_OptimizerRuns]
+    variants: list[_OptimizerRuns]
     comparisons: list[Comparison]
     paired: list[Difference]
     rates: dict[str, dict[str, float | bool]]
@@ -257,7 +257,7 @@ def judge(plan: OptimizersPlan, folder: Path) -> _OptimizersResult:
     every = [one for rows in records.values() for one in rows]
     columns = [one for one in _FIGURES if all(one.key in record.values for record in every)]
     comparison = plan.comparison()
-    specimens = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
+    variants = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
     comparisons = [_say_texts(one) for one in compare_all(comparison, records, columns[0], set())]
     return _OptimizersResult(
         title=f"{', '.join(records)}: which fine-tunes {short_name(plan.asked.model)} better?",
@@ -269,12 +269,12 @@ def judge(plan: OptimizersPlan, folder: Path) -> _OptimizersResult:
         order=comparison.order(),
         data=plan.asked.describe(tables),
         figures=columns,
-        specimens=specimens,
+        variants=variants,
         comparisons=comparisons,
         paired=[difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
         rates={name: {"lr": rate, "given": name in plan.chosen} for name, rate in plan.rates.items()},
         verdict=[
-            _verdict(specimens, comparisons, len(plan.seeds)),
+            _verdict(variants, comparisons, len(plan.seeds)),
             describe_rates(plan.rates, plan.chosen),
             *_diverged(records),
             *notes_on(records),

@@ -13,7 +13,6 @@ from typing import Any
 
 from attnlab.corpora.files import numbered_lines
 from attnlab.errors import DataError, UserError
-from attnlab.folders import peek
 from attnlab.hf.loading import (
     PACKAGES,
     load_tokenizer,
@@ -24,6 +23,7 @@ from attnlab.hf.loading import (
     quietly,
     require_reachable,
 )
+from attnlab.store.folders import peek
 
 _ROWS = 64  # texts computed at once
 
@@ -99,7 +99,7 @@ def _by_encoder(name: str, texts: list[str]) -> tuple[list[str], list[list[float
     """The probabilities of an encoder; texts are truncated as they were in its training."""
     import torch
 
-    from attnlab.devices import choose_device
+    from attnlab.lm.devices import choose_device
 
     tokenizer, place = load_tokenizer(name), require_reachable(locate(name))
     model, missing = load_weights("AutoModelForSequenceClassification", place, name)

@@ -22,17 +22,17 @@ from rich.console import Console
 
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import AttnlabError, Interrupted, UserError
-from attnlab.folders import add_files, is_written, read_json, reporting_damage, to_json, write_folder, write_json
 from attnlab.hf.classify import Epoch, Request, fine_tune, make_classifier, short_name
 from attnlab.hf.loading import PACKAGES
 from attnlab.hf.settings import FineTuning
+from attnlab.lm.progress import display, say
 from attnlab.machine import cores
-from attnlab.progress import display, say
-from attnlab.records import flat, plain, restored
 from attnlab.report import strict
 from attnlab.report.classification import search_document
 from attnlab.report.words import duration, interval, percent, plural
 from attnlab.stats import Chosen, chosen_best, proportion_interval
+from attnlab.store.folders import add_files, is_written, read_json, reporting_damage, to_json, write_folder, write_json
+from attnlab.store.records import flat, plain, restored
 from attnlab.studies.study import Result, Study, StudyResult
 from attnlab.studies.workers import PAUSE, Attempts, Command, opened, read_workers, started_by, stop_all
 from attnlab.terminal import unexpected

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from attnlab.optim import Muon, OptimizerPair
-from attnlab.train import Step
+from attnlab.lm.optim import Muon, OptimizerPair
+from attnlab.lm.train import Step
 
 _MOMENTUM = 0.9  # of SGD
 

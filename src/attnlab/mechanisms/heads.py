@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from attnlab import ops
 from attnlab.errors import ConfigError
+from attnlab.inside.taps import Tap
 from attnlab.kernels.prefix import State
-from attnlab.taps import Tap
 
 _Share = Literal["nothing", "qk", "qkv"]
 

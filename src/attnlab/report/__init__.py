@@ -20,12 +20,12 @@ from typing import Any
 from rich.console import Console
 
 from attnlab.errors import CheckpointError
-from attnlab.folders import write_bytes, write_folder
 from attnlab.report import classification, comparison, recall, reports, runs, screen, trust, why
 from attnlab.report.document import Document, as_json, strict
 from attnlab.report.html import as_html
 from attnlab.report.parts import Result
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
+from attnlab.store.folders import write_bytes, write_folder
 
 __all__ = ["FORMATS", "Shown", "document_of", "show_result", "strict", "upgrade", "write_document", "write_report"]
 
@@ -44,7 +44,7 @@ _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
 _OLDER = {
     "space": "search",
     "best_epoch": "classification",
-    "specimens": "comparison",
+    "variants": "comparison",
     "groups": "trust",
     "differs": "runs",
     "cells": "why",

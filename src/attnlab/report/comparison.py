@@ -1,6 +1,6 @@
-"""The report of a comparison: tables, charts and texts of its specimens, and the tests in words.
+"""The report of a comparison: tables, charts and texts of its variants, and the tests in words.
 
-A specimen that leaks is marked in every table and chart, because its numbers are invalid. The sentences come from the judge
+A variant that leaks is marked in every table and chart, because its numbers are invalid. The sentences come from the judge
 that knows the numbers; here they are only put in their places.
 """
 
@@ -91,7 +91,7 @@ def _figure_named(result: Result, key: str) -> _Figure:
 
 
 def _leaking(result: Result) -> list[str]:
-    return [one["name"] for one in result["specimens"] if one.get("leaks")]
+    return [one["name"] for one in result["variants"] if one.get("leaks")]
 
 
 def _mark(one: Result) -> str:
@@ -106,18 +106,18 @@ def _titled(one: Result) -> str:
     return f"{one['name']} ({_LEAKS})" if one.get("leaks") else str(one["name"])
 
 
-# The specimens
+# The variants
 
 
-def _specimens_table(
+def _variants_table(
     title: str,
     caption: str,
     titles: Sequence[str | Column],
-    specimens: Sequence[Result],
+    variants: Sequence[Result],
     cells: Callable[[Result], Sequence[Cell]],
 ) -> Table:
-    rows = [_row(Cell(one["name"]), cells(one), _mark(one)) for one in specimens]
-    return Table(title, caption, columns("Specimen", *titles), rows)
+    rows = [_row(Cell(one["name"]), cells(one), _mark(one)) for one in variants]
+    return Table(title, caption, columns("Variant", *titles), rows)
 
 
 def _mean_cell(summary: Result | None, kind: str) -> Cell:
@@ -133,15 +133,15 @@ def _means_table(result: Result, title: str, caption: str, figures: Sequence[_Fi
     def cells(one: Result) -> list[Cell]:
         return [_mean_cell(one["values"].get(item.key), item.kind) for item in figures]
 
-    return _specimens_table(title, caption, [item.column() for item in figures], result["specimens"], cells)
+    return _variants_table(title, caption, [item.column() for item in figures], result["variants"], cells)
 
 
 def _summary_table(result: Result) -> Table:
-    """The quality of each specimen, and its time."""
+    """The quality of each variant, and its time."""
     figures = [item for item in _figures(result) if item.kind in (*_QUALITY, "seconds")]
     seeds = result.get("seeds") or []
     caption = (
-        f"Means over {plural(len(seeds), 'seed')}, with the 95 % interval for other seeds below, of each specimen alone. Pairs"
+        f"Means over {plural(len(seeds), 'seed')}, with the 95 % interval for other seeds below, of each variant alone. Pairs"
         " share seeds and texts, so their differences are known more precisely."
     )
     if len(seeds) < 2:
@@ -153,7 +153,7 @@ def _costs_table(result: Result) -> Table | None:
     figures = [item for item in _figures(result) if item.kind not in _QUALITY]
     if not figures:
         return None
-    caption = f"Below each value, its ratio to that of {result['specimens'][0]['name']}."
+    caption = f"Below each value, its ratio to that of {result['variants'][0]['name']}."
     made = _means_table(result, "Time and memory", caption, figures)
     reference = made.rows[0].cells
 
@@ -178,15 +178,15 @@ def _seeds_table(result: Result) -> Table:
             ],
             _mark(one),
         )
-        for one in result["specimens"]
+        for one in result["variants"]
         for run in one["runs"]
     ]
     titles = [Column(item.short or item.title, note=item.title) for item in figures]
-    return Table("Runs", "Every run by itself.", columns("Specimen", "Seed", *titles), rows)
+    return Table("Runs", "Every run by itself.", columns("Variant", "Seed", *titles), rows)
 
 
 def _published_table(result: Result) -> Table | None:
-    ours = {one["name"]: one for one in result["specimens"]}
+    ours = {one["name"]: one for one in result["variants"]}
     rows = []
     for one in result.get("theirs") or ():
         own = ours.get(one["name"], {})
@@ -200,18 +200,18 @@ def _published_table(result: Result) -> Table | None:
             rows.append(_row(Cell(one["name"]), cells, _mark(own)))
     titles = (text_column("Figure"), "Published", "Ours", "Ours over theirs", text_column("Source"))
     caption = "Published figures beside ours."
-    return Table("Published figures", caption, columns("Specimen", *titles), rows) if rows else None
+    return Table("Published figures", caption, columns("Variant", *titles), rows) if rows else None
 
 
 def _varied_table(result: Result) -> Table:
-    names = list(dict.fromkeys(name for one in result["specimens"] for name in one.get("settings") or {}))
+    names = list(dict.fromkeys(name for one in result["variants"] for name in one.get("settings") or {}))
     seeds = ", ".join(map(str, result.get("seeds") or []))
     caption = f"Varied: {result.get('varied') or ', '.join(names) or 'nothing'}; seeds {seeds or NOTHING}."
 
     def cells(one: Result) -> list[Cell]:
         return [Cell(plain((one.get("settings") or {}).get(name))) for name in names]
 
-    return _specimens_table("What was varied", caption, [*map(text_column, names)], result["specimens"], cells)
+    return _variants_table("What was varied", caption, [*map(text_column, names)], result["variants"], cells)
 
 
 # Pairs
@@ -261,7 +261,7 @@ def _tests_table(result: Result) -> Table | None:
     for one in pairs:
         item = _figure_named(result, one["figure"])
         tested = ("p", "adjusted") if corrected else ("p",)
-        shown = ("yes" if one.get("shown") else "no") + ("" if one.get("believed", True) else ", invalid")
+        shown = ("yes" if one.get("shown") else "no") + ("" if one.get("valid", True) else ", invalid")
         cells = [Cell(item.title), _effect_cell(one, item.kind)]
         cells += [*(cell(one.get(key), "p") for key in tested), Cell(shown)]
         if margin:
@@ -308,15 +308,15 @@ def _differences_table(result: Result) -> Table | None:
 
 
 def _pair_charts(result: Result) -> list[Chart]:
-    """The comparisons as points with intervals: one chart per figure, and one for pairs with a specimen that leaks.
+    """The comparisons as points with intervals: one chart per figure, and one for pairs with a variant that leaks.
 
-    A leak is large: on the same axis, the differences between honest specimens would be invisible.
+    A leak is large: on the same axis, the differences between honest variants would be invisible.
     """
-    names = {one["name"]: _titled(one) for one in result["specimens"]}
+    names = {one["name"]: _titled(one) for one in result["variants"]}
     leaks = _leaking(result)
     groups: dict[tuple[str, bool, bool], list[Result]] = {}
     for one in result.get("comparisons") or ():
-        marked = not one.get("believed", True) or bool({one["a"], one["b"]} & set(leaks))
+        marked = not one.get("valid", True) or bool({one["a"], one["b"]} & set(leaks))
         named = {**one, "a": names.get(one["a"], one["a"]), "b": names.get(one["b"], one["b"])}
         groups.setdefault((one["figure"], one.get("ratio") is not None, marked), []).append(named)
     return [
@@ -340,8 +340,8 @@ def _pair_chart(item: _Figure, pairs: Sequence[Result], ratios: bool, marked: bo
     words = f"{'ratio' if ratios else 'difference'}; {better} {1 if ratios else 0} the first is better"
     title = f"{capital(item.title)}, pair by pair, with {_level(pairs)} intervals"
     if marked:  # a leak does not reach every figure
-        valid = all(one.get("believed", True) for one in pairs)
-        title += "; with a specimen that sees the future" if valid else "; invalid, since a specimen sees the future"
+        valid = all(one.get("valid", True) for one in pairs)
+        title += "; with a variant that sees the future" if valid else "; invalid, since a variant sees the future"
     label = f"{title}. " + "; ".join(f"{one.name}: {one.text}" for one in points)
     axis = Axis(words, "" if ratios or share == 1 else "points")
     return Chart("points", title, label, axis, marks=points, origin=1.0 if ratios else 0.0)
@@ -378,9 +378,9 @@ def _probe_cell(probe: Result) -> Cell:
     return replace(cell(probe.get("perplexity"), "perplexity"), under=under, each=behind)
 
 
-def _probes_tables(specimens: Sequence[Result], key: str = "probes", how: str = "") -> list[Table]:
+def _probes_tables(variants: Sequence[Result], key: str = "probes", how: str = "") -> list[Table]:
     """The loss and perplexity of the probe sentences, a few sentences per table."""
-    most = max((len(one[key]) for one in specimens), default=0)
+    most = max((len(one[key]) for one in variants), default=0)
     caption = f"Perplexity of each sentence, and its loss in nats per token below{how}."
 
     def table(places: range) -> Table:
@@ -389,7 +389,7 @@ def _probes_tables(specimens: Sequence[Result], key: str = "probes", how: str = 
             return [_probe_cell(probes[place]) if place < len(probes) else Cell(NOTHING) for place in places]
 
         titles = [f"Sentence {place + 1}" for place in places]
-        return _specimens_table("Probe sentences", caption, titles, specimens, cells)
+        return _variants_table("Probe sentences", caption, titles, variants, cells)
 
     return [table(range(begin, min(begin + _PROBES_PER_TABLE, most))) for begin in range(0, most, _PROBES_PER_TABLE)]
 
@@ -403,7 +403,7 @@ def _probe_line(probe: Result) -> str:
 
 def _quality_table(result: Result) -> Table | None:
     wrote = [
-        (one["name"], one["sample_quality"], _mark(one)) for one in result["specimens"] if one.get("sample_quality")
+        (one["name"], one["sample_quality"], _mark(one)) for one in result["variants"] if one.get("sample_quality")
     ]
     if not wrote:
         return None
@@ -418,13 +418,13 @@ def _quality_table(result: Result) -> Table | None:
 
 
 def _answers_table(result: Result) -> Table | None:
-    """The most common answers of every specimen, if questions were asked."""
-    rows = [{"name": one["name"], **one["exam"]} for one in result["specimens"] if one.get("exam")]
+    """The most common answers of every variant, if questions were asked."""
+    rows = [{"name": one["name"], **one["exam"]} for one in result["variants"] if one.get("exam")]
     return commonest_table(rows, "the first seed of each")
 
 
 def _texts_sections(result: Result) -> list[Section]:
-    read = [one for one in result["specimens"] if one.get("probes")]
+    read = [one for one in result["variants"] if one.get("probes")]
     probes = [_probe_line(probe) for probe in read[0]["probes"]] if read else []
     spaced = [one for one in read if one.get("spaced_probes")]
     unknown = sum(probe["unknown"] for probe in spaced[0]["spaced_probes"]) if spaced else 0
@@ -433,7 +433,7 @@ def _texts_sections(result: Result) -> list[Section]:
         f" ({plural(unknown, 'word')} unknown): the course reports do not say how they split"
     )
     samples = [
-        Text(one["samples"], "samples", one["name"], _mark(one)) for one in result["specimens"] if one.get("samples")
+        Text(one["samples"], "samples", one["name"], _mark(one)) for one in result["variants"] if one.get("samples")
     ]
     return [
         *(
@@ -454,7 +454,7 @@ def _texts_sections(result: Result) -> list[Section]:
 
 
 def _audit_table(result: Result) -> Table | None:
-    audited = [one for one in result["specimens"] if one.get("audit")]
+    audited = [one for one in result["variants"] if one.get("audit")]
 
     def cells(one: Result) -> list[Cell]:
         audit, leak = one["audit"], one["audit"].get("causal_leak")
@@ -466,12 +466,12 @@ def _audit_table(result: Result) -> Table | None:
 
     largest = Column("Largest leak", note="share of an output that later tokens move")
     titles = (text_column("Audit"), largest, text_column("In words"))
-    caption = "What the audit of every specimen found."
-    return _specimens_table("Audit", caption, titles, audited, cells) if audited else None
+    caption = "What the audit of every variant found."
+    return _variants_table("Audit", caption, titles, audited, cells) if audited else None
 
 
 def _word_by_word_table(result: Result) -> Table | None:
-    read = [one for one in result["specimens"] if one.get("word_by_word")]
+    read = [one for one in result["variants"] if one.get("word_by_word")]
 
     def cells(one: Result) -> list[Cell]:
         both = one["word_by_word"]
@@ -485,14 +485,14 @@ def _word_by_word_table(result: Result) -> Table | None:
         " they differ only if a model sees the future."
     )
     titles = ("Sentences", "Read whole", "Word by word", "Ratio")
-    return _specimens_table("Word by word", caption, titles, read, cells) if read else None
+    return _variants_table("Word by word", caption, titles, read, cells) if read else None
 
 
 def _leak_chart(result: Result) -> Chart | None:
-    """How much of every position's output comes from later tokens, for the specimens that leak."""
+    """How much of every position's output comes from later tokens, for the variants that leak."""
     series = [
         Series(_titled(one), list(range(1, len(places) + 1)), [100 * (value or 0.0) for value in places], marked=True)
-        for one in result["specimens"]
+        for one in result["variants"]
         if one.get("leaks") and (places := (one.get("audit") or {}).get("leak_by_position"))
     ]
     if not series:
@@ -507,10 +507,10 @@ def _leak_chart(result: Result) -> Chart | None:
 
 
 def _loss_charts(result: Result) -> list[Chart]:
-    """The loss curves of all specimens over their seeds; for runs recorded by epoch, accuracy and losses by epoch."""
+    """The loss curves of all variants over their seeds; for runs recorded by epoch, accuracy and losses by epoch."""
     runs = [
         (_titled(one), [run.get("metrics") or [] for run in one["runs"]], bool(one.get("leaks")))
-        for one in result["specimens"]
+        for one in result["variants"]
     ]
     return joint_losses(runs) or epoch_charts(result)
 
@@ -531,7 +531,7 @@ def _epoch_curve(one: Result, key: str, factor: float) -> Series:
 
 def epoch_charts(result: Result) -> list[Chart]:
     """Validation accuracy, validation loss and training loss by epoch; none where there is at most one epoch."""
-    trained = [one for one in result["specimens"] if all(len(run.get("epochs") or ()) > 1 for run in one["runs"])]
+    trained = [one for one in result["variants"] if all(len(run.get("epochs") or ()) > 1 for run in one["runs"])]
     over = ", mean and range of the seeds" if any(len(one["runs"]) > 1 for one in trained) else ""
     kinds = (
         ("dev_accuracy", "Validation accuracy", Axis("right labels", "%"), 100.0),
@@ -553,7 +553,7 @@ def _attention_blocks(result: Result) -> list[Block]:
     found = result.get("attention") or []
     if not found:
         return []
-    marks = {one["name"]: _mark(one) for one in result["specimens"]}
+    marks = {one["name"]: _mark(one) for one in result["variants"]}
     first = found[0]
     rows = [
         _row(
@@ -573,7 +573,7 @@ def _attention_blocks(result: Result) -> list[Block]:
         f" thread, all in turns. Ratios to {first['name']}: median, smallest and largest."
     )
     kept = Column("Kept for the backward pass", short="kept", note="beyond inputs and parameters")
-    titles = columns("Specimen", text_column("Path"), "Time", f"Over {first['name']}", kept)
+    titles = columns("Variant", text_column("Path"), "Time", f"Over {first['name']}", kept)
     slow = [
         f"{one['name']} written out takes {times(one['ratio'])} times as long as {first['name']} and keeps"
         f" {figure(one['kept'], 'bytes')} instead of {figure(first['kept'], 'bytes')}: every pair of tokens has its numbers"

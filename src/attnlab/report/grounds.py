@@ -54,24 +54,24 @@ def tuning_sections(result: Result, title: str, kind: str) -> list[Section]:
 
 
 def _curve(tuning: Result, setting: Result, title: str, kind: str) -> Chart | None:
-    """The best figure at every value of a setting, one line per specimen; None where values are not numbers."""
+    """The best figure at every value of a setting, one line per variant; None where values are not numbers."""
     name, values = setting["setting"], setting["values"]
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return None
     wide = min(values) > 0
     factor, best = (100.0, max) if kind == "share" else (1.0, min)
     series = []
-    for specimen in tuning["chosen"]:
+    for variant in tuning["chosen"]:
         points = []
         for value in sorted(values):
             found = [
                 factor * one["figure"]
                 for one in tuning["trials"]
-                if one["specimen"] == specimen and one["values"][name] == value and one["figure"] is not None
+                if one["variant"] == variant and one["values"][name] == value and one["figure"] is not None
             ]
             points.append((math.log10(value) if wide else value, best(found) if found else math.nan))
         x, y = [one[0] for one in points], [one[1] for one in points]
-        series.append(Series(specimen, x, y, dots=tuple(one for one in points if math.isfinite(one[1]))))
+        series.append(Series(variant, x, y, dots=tuple(one for one in points if math.isfinite(one[1]))))
     axis = Axis(f"log10 of {name}" if wide else name)
     return lines(
         f"{capital(title)} by {name}", series, axis, Axis(title, "%" if kind == "share" else ""), f"{title} by {name}"
@@ -82,16 +82,16 @@ def _trials_table(tuning: Result, title: str, kind: str) -> Table:
     names = [one["setting"] for one in tuning["settings"]]
     rows = []
     for one in tuning["trials"]:
-        chosen = tuning["chosen"][one["specimen"]] == one["values"]
+        chosen = tuning["chosen"][one["variant"]] == one["values"]
         values = [Cell(plain(one["values"][name]), one["values"][name]) for name in names]
         measured = cell(one["figure"], kind) if one["figure"] is not None else Cell(f"diverged: {one['failure']}")
-        rows.append(Row(Cell(one["specimen"]), [*values, measured, Cell("chosen" if chosen else "")]))
+        rows.append(Row(Cell(one["variant"]), [*values, measured, Cell("chosen" if chosen else "")]))
     seeds = plural(len(tuning["seeds"]), "seed")
     caption = (
-        f"The same trials for every specimen, {seeds} each, measured on {count(tuning['items'])} items that the verdict is not"
+        f"The same trials for every variant, {seeds} each, measured on {count(tuning['items'])} items that the verdict is not"
         " taken from."
     )
-    return Table("Trials", caption, columns("Specimen", *names, Column(title), text_column("Chosen")), rows)
+    return Table("Trials", caption, columns("Variant", *names, Column(title), text_column("Chosen")), rows)
 
 
 # Variation
@@ -108,11 +108,11 @@ def variance_table(result: Result, kind: str) -> Table | None:
         for source, spread in one["spread"].items():
             sd, low, high = (100 * spread[key] for key in ("sd", "low", "high"))
             spread_cell = Cell(f"{sd:.3g}", sd, f"{low:.3g} to {high:.3g}" if sd else "equal in all runs")
-            rows.append(Row(Cell(one["specimen"]), [Cell(source), cell(spread["n"], "count"), spread_cell]))
+            rows.append(Row(Cell(one["variant"]), [Cell(source), cell(spread["n"], "count"), spread_cell]))
     caption = (
         f"One source changes at a time, the others stay fixed; standard deviation in {share}, with its 95 % interval. Initial"
         " weights include dropout. Every run learns from a random nine tenths of the training data; fresh data of the same"
         " size would vary about three times as much."
     )
-    titles = columns("Specimen", text_column("Source"), "Runs", "Standard deviation")
+    titles = columns("Variant", text_column("Source"), "Runs", "Standard deviation")
     return Table("Where the variation between runs comes from", caption, titles, rows)

@@ -20,8 +20,6 @@ from rich.text import Text
 
 from attnlab import registry
 from attnlab.errors import AttnlabError, UserError
-from attnlab.folders import read_json, refuse_existing, reporting_damage, write_folder
-from attnlab.listing import Details, Entry, as_number, as_table, last_epoch, share_done
 from attnlab.machine import environment
 from attnlab.report.classification import PARTS
 from attnlab.report.document import (
@@ -41,7 +39,9 @@ from attnlab.report.document import (
 from attnlab.report.document import Text as Paragraphs
 from attnlab.report.parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
 from attnlab.report.words import NOTHING, count, duration, figure, flat, interval, percent, plain, plural, sized
-from attnlab.runs import Run
+from attnlab.store.folders import read_json, refuse_existing, reporting_damage, write_folder
+from attnlab.store.listing import Details, Entry, as_number, as_table, last_epoch, share_done
+from attnlab.store.runs import Run
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
 _ALONE = "One run: how much another seed would change its numbers is not known."

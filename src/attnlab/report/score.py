@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnlab.exams import Scores
-from attnlab.records import plain
+from attnlab.lm.exams import Scores
 from attnlab.report.document import Cell, Column, Document, Row, Table, section
 from attnlab.report.parts import Result, cell, columns, commonest_table, text_column
 from attnlab.report.recall import accuracy_chart, results_table
 from attnlab.report.words import plural, signed, span
+from attnlab.store.records import plain
 
 
 def document(found: Scores, command: str) -> Document:

@@ -73,7 +73,7 @@ def sized(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-def odd(value: float | None) -> str:
+def format_nonfinite(value: float | None) -> str:
     """What is written for a missing or infinite value; empty for a finite one."""
     if value is None:
         return NOTHING
@@ -88,15 +88,15 @@ def perplexity(value: float) -> str:
 
 def times(ratio: float | None) -> str:
     """A ratio as a factor."""
-    if ratio is None or odd(ratio):
-        return odd(ratio)
+    if ratio is None or format_nonfinite(ratio):
+        return format_nonfinite(ratio)
     return f"{ratio:.3f}" if ratio < 10 else f"{ratio:,.1f}"
 
 
 def chance(p: float | None) -> str:
     """A p-value."""
-    if p is None or odd(p):
-        return odd(p)
+    if p is None or format_nonfinite(p):
+        return format_nonfinite(p)
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
@@ -116,22 +116,22 @@ _KINDS: dict[str, Callable[[float], str]] = {
 
 def figure(value: float | None, kind: str) -> str:
     """A value of some kind: perplexity, loss, share, seconds, rate, bytes, count, epoch, ratio, p."""
-    if value is None or odd(value):
-        return odd(value)
+    if value is None or format_nonfinite(value):
+        return format_nonfinite(value)
     return _KINDS[kind](value) if kind in _KINDS else plain(value)
 
 
 def signed(value: float | None, kind: str) -> str:
     """A difference of values of some kind, with its sign; shares differ by percentage points."""
-    if value is None or odd(value):
-        return odd(value)
+    if value is None or format_nonfinite(value):
+        return format_nonfinite(value)
     sign = "+" if value > 0 else "−" if value < 0 else ""
     return sign + (f"{100 * abs(value):.1f} points" if kind == "share" else figure(abs(value), kind))
 
 
 def span(low: float | None, high: float | None, kind: str, sign: bool = False) -> str:
     """An interval; empty if an end is missing or both are the same."""
-    if low is None or high is None or odd(low) or odd(high) or low == high:
+    if low is None or high is None or format_nonfinite(low) or format_nonfinite(high) or low == high:
         return ""
     written = signed if sign else figure
     begin, end = written(low, kind), written(high, kind)

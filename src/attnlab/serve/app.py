@@ -11,10 +11,10 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from attnlab import __version__
-from attnlab.folders import digest
 from attnlab.report.html import script, style
 from attnlab.serve import ask, design, mechanisms, runs, start
 from attnlab.serve.lab import PROBLEMS, Lab, NotFound, Options, install_errors
+from attnlab.store.folders import digest
 
 VIEWS = ("design", "ask", "runs", "mechanisms", "start")
 _STATIC = resources.files("attnlab.serve").joinpath("static")

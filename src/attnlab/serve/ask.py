@@ -10,9 +10,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from attnlab.errors import UserError
-from attnlab.listing import Entry, arrange, read_all, run_folder
 from attnlab.serve import interventions, models
 from attnlab.serve.lab import TheLab, as_lines, connected
+from attnlab.store.listing import Entry, arrange, read_all, run_folder
 
 router = APIRouter(prefix="/ask", tags=["ask"])
 

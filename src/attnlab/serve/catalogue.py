@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnlab.errors import AttnlabError, UserError
-from attnlab.folders import digest, to_json, write_bytes
 from attnlab.machine import cache_folder
+from attnlab.store.folders import digest, to_json, write_bytes
 
 if TYPE_CHECKING:
     from attnlab.measure.audit import Report

@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnlab import listing
 from attnlab.errors import AttnlabError, AttnlabWarning, UserError
-from attnlab.folders import read_json, reporting_damage
-from attnlab.listing import Entry
 from attnlab.measure import bench
 from attnlab.report import document_of, upgrade
 from attnlab.report.document import Document, Notice, from_json
 from attnlab.report.html import as_fragment
 from attnlab.report.runs import entry_document, side_by_side
+from attnlab.store import listing
+from attnlab.store.folders import read_json, reporting_damage
+from attnlab.store.listing import Entry
 
 _COLUMNS = (
     *("kind", "what", "state", "preset", "mechanism", "task", "seed", "progress", "tokens", "seconds"),

@@ -14,8 +14,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from attnlab.folders import is_locked
 from attnlab.serve.worker import Busy
+from attnlab.store.folders import is_locked
 
 STREAMS = 24  # at a time
 _SILENCE = 15.0  # seconds after which a comment shows that the server is there

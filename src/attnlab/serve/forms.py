@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from attnlab.config import RunConfig, TrainConfig, flatten, preset_names, resolve
 from attnlab.errors import UserError, unknown
-from attnlab.usercode import is_code, split_names
+from attnlab.store.usercode import is_code, split_names
 
 Value = str | bool | list[str]
 
@@ -145,7 +145,7 @@ def _option(argument: Argument) -> Option:
         default="" if is_setting else _default(argument),  # settings start from those of a preset
         choices=choices,
         group=_TITLES.get(part, "Training") if is_setting else "",
-        suggestions=last if last in ("preset", "mechanism") else "mechanism" if last.lower() == "specimens" else "",
+        suggestions=last if last in ("preset", "mechanism") else "mechanism" if last.lower() == "variants" else "",
         required=argument.required,
     )
 
@@ -237,7 +237,7 @@ def _refuse_code(option: Option, texts: Sequence[str]) -> None:
         if option.name == "--workers" and not text.lstrip("-").isdigit():
             raise UserError("--workers takes a number here: start the server with --trust-code to use other machines")
         if any(is_code(one) for one in split_names(text.partition("=")[2] if option.kind == "table" else text)) or (
-            option.label == "specimens" and text.endswith(".toml")
+            option.label == "variants" and text.endswith(".toml")
         ):
             raise UserError(f"'{text}' may run code of a file: start the server with --trust-code, or use the terminal")
 
@@ -245,7 +245,7 @@ def _refuse_code(option: Option, texts: Sequence[str]) -> None:
 def _refuse_unknown(option: Option, texts: Sequence[str], mechanisms: Collection[str]) -> None:
     """Refuse names that no mechanism has; what is compared may also be presets, files of settings and finished runs."""
     for text in texts:
-        others = option.label == "specimens" and (
+        others = option.label == "variants" and (
             text in preset_names() or text.endswith(".toml") or Path(text).is_dir()
         )
         for name in () if others else split_names(text):

@@ -18,7 +18,7 @@ from attnlab.serve.models import TAPS, Opened, open_once, prompt, taps_in
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnlab.taps import Change
+    from attnlab.inside.taps import Change
 
 _SHOWN = 8  # alternatives
 
@@ -87,15 +87,15 @@ def each_head_off(folder: str, trust_code: bool, text: str, asking: bool) -> Ite
 
 
 def _patched(opened: Opened, changes: Mapping[str, Change]) -> Any:
-    from attnlab.taps import patch
+    from attnlab.inside.taps import patch
 
     return patch(opened.model, changes) if changes else nullcontext()
 
 
 def _changes_of(opened: Opened, ids: Sequence[int], asking: bool, wanted: Sequence[Intervention]) -> dict[str, Change]:
     """The functions that make the changes, by tap; several changes of one tap are made in order."""
-    from attnlab.look import refuse_bottleneck
-    from attnlab.taps import taps_of
+    from attnlab.inside.look import refuse_bottleneck
+    from attnlab.inside.taps import taps_of
 
     refuse_bottleneck(opened.model)
     names, found = taps_of(opened.model), defaultdict[str, list["Change"]](list)
@@ -135,7 +135,7 @@ def _source(opened: Opened, ids: Sequence[int], asking: bool, one: Intervention)
 def _captured(opened: Opened, ids: Sequence[int], name: str) -> Tensor:
     import torch
 
-    from attnlab.taps import capture, eval_mode
+    from attnlab.inside.taps import capture, eval_mode
 
     with eval_mode(opened.model), torch.no_grad(), capture(opened.model, [name]) as seen:
         opened.model(torch.tensor([ids], device=opened.model.device))
@@ -163,8 +163,8 @@ def _say(opened: Opened, text: str, ids: Sequence[int], asking: bool, changes: M
     """What the model says with some changes."""
     import torch
 
-    from attnlab.evaluate import generate
-    from attnlab.taps import eval_mode
+    from attnlab.inside.taps import eval_mode
+    from attnlab.lm.evaluate import generate
 
     with _patched(opened, changes), eval_mode(opened.model):
         limit = opened.model.config.block_size if asking else 20
@@ -177,7 +177,7 @@ def _answers(opened: Opened, text: str) -> dict[str, float]:
     """The model's own probability of every answer."""
     import numpy as np
 
-    from attnlab.evaluate import top_answers
+    from attnlab.lm.evaluate import top_answers
     from attnlab.trust.answers import answer_distribution
     from attnlab.trust.asking import checked_question
     from attnlab.trust.calibrating import FLOOR
@@ -205,7 +205,7 @@ def _next(opened: Opened, ids: Sequence[int]) -> dict[str, float]:
 
 def _chance(opened: Opened, text: str, ids: Sequence[int], asking: bool) -> Callable[[], float]:
     """A function that measures how likely the answer is that the unchanged model gives."""
-    from attnlab.taps import eval_mode
+    from attnlab.inside.taps import eval_mode
     from attnlab.trust.answers import AnswerTrie, answer_distribution
     from attnlab.trust.asking import checked_question
 

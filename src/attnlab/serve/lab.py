@@ -99,7 +99,7 @@ class Lab:
         """Have the workers import what their first task needs."""
         needed = {
             self.reports: ("attnlab.serve.documents", "torch"),
-            self.models: ("attnlab.trust.asking", "attnlab.look"),
+            self.models: ("attnlab.trust.asking", "attnlab.inside.look"),
             self.solver: ("attnlab.design.solve",),
         }
         with suppress(AttnlabError):  # the first task says what is wrong

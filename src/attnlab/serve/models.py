@@ -1,6 +1,6 @@
 """Tasks of the view "ask" that need a model. They run in a worker, which keeps the run that was opened last.
 
-Nothing here computes: generation is attnlab.evaluate, answers and verdicts are attnlab.trust, attention is attnlab.look.
+Nothing here computes: that is done by attnlab.lm.evaluate, attnlab.trust and attnlab.inside.look.
 torch is imported by the tasks only, so that the server can name them without it.
 """
 
@@ -14,15 +14,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attnlab.errors import AttnlabError, UntrustedCode, UserError
-from attnlab.runs import Run
-from attnlab.usercode import ADVICE
+from attnlab.store.runs import Run
+from attnlab.store.usercode import ADVICE
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnlab.look import Layer
-    from attnlab.model import LanguageModel
-    from attnlab.tokenizers import Tokenizer
+    from attnlab.inside.look import Layer
+    from attnlab.lm.model import LanguageModel
+    from attnlab.lm.tokenizers import Tokenizer
     from attnlab.trust.asking import Considered, Oracle
 
 RISKS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
@@ -70,8 +70,8 @@ def open_once(folder: str, trust_code: bool) -> Opened:
 
 
 def _open(run: Run, trust_code: bool, stamp: tuple[object, ...]) -> Opened:
-    from attnlab.model import load_model
-    from attnlab.tokenizers import Tokenizer
+    from attnlab.lm.model import load_model
+    from attnlab.lm.tokenizers import Tokenizer
     from attnlab.trust.asking import Oracle
 
     if run.record.running_text or Tokenizer.load(run.model / "tokenizer.json").words:
@@ -105,7 +105,7 @@ def about(folder: str, trust_code: bool) -> dict[str, Any]:
 
 def taps_in(model: LanguageModel, layer: int) -> list[str]:
     """The activations of a layer that can be replaced."""
-    from attnlab.taps import taps_of
+    from attnlab.inside.taps import taps_of
 
     names = taps_of(model)
     return [short for short, end in TAPS.items() if f"blocks.{layer}.{end}" in names]
@@ -166,8 +166,8 @@ def answer(folder: str, trust_code: bool, text: str, asking: bool, limit: int) -
 
 def prompt(opened: Opened, text: str, asking: bool) -> list[int]:
     """The tokens of a question or of the beginning of a text."""
-    from attnlab import look
-    from attnlab.evaluate import encode_question
+    from attnlab.inside import look
+    from attnlab.lm.evaluate import encode_question
     from attnlab.trust.asking import checked_question
 
     block = opened.model.config.block_size
@@ -193,8 +193,8 @@ def _write(opened: Opened, ids: Sequence[int], limit: int) -> Iterator[tuple[int
     """Yield greedily chosen tokens, each with the probabilities of all tokens."""
     import torch
 
-    from attnlab.evaluate import continuation
-    from attnlab.taps import eval_mode
+    from attnlab.inside.taps import eval_mode
+    from attnlab.lm.evaluate import continuation
 
     met: list[Tensor] = []
 
@@ -252,7 +252,7 @@ def _answered(oracle: Oracle, asked: Considered) -> dict[str, Any]:
 
 def _looked(opened: Opened, ids: Sequence[int], text: str) -> dict[str, Any]:
     """The attention of every layer and head over a text, or why it cannot be shown."""
-    from attnlab.look import look_at
+    from attnlab.inside.look import look_at
 
     if len(ids) > MOST_SHOWN:
         return {"refused": f"Attention is shown for texts of up to {MOST_SHOWN} tokens, and this has {len(ids)}."}

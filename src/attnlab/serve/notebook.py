@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnlab.errors import UserError
 from attnlab.report.document import Document
-from attnlab.runs import Run
+from attnlab.store.runs import Run
 
 if TYPE_CHECKING:
     from attnlab.serve.widget import DesignWidget

@@ -11,10 +11,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from attnlab import listing
 from attnlab.serve import documents, samples
 from attnlab.serve.events import as_events, changes
 from attnlab.serve.lab import Lab, TheLab, as_lines, connected
+from attnlab.store import listing
 
 router = APIRouter(tags=["runs"])
 

@@ -13,7 +13,7 @@ def sample_runs(
     root: Path, names: Sequence[str], prompt: str, settings: dict[str, Any], trust_code: bool
 ) -> Iterator[dict[str, Any]]:
     """Texts of each run, one after the other, as `attnlab generate` samples them."""
-    from attnlab import evaluate
+    from attnlab.lm import evaluate
     from attnlab.serve.models import open_once
 
     for name in names:

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from attnlab import listing
 from attnlab.errors import AttnlabError, UserError
 from attnlab.serve import suggestions
 from attnlab.serve.documents import readable
@@ -20,6 +19,7 @@ from attnlab.serve.events import as_events
 from attnlab.serve.forms import Commands, Form, preset_settings
 from attnlab.serve.jobs import AT_A_TIME, Job, State, command_line, unused_folder
 from attnlab.serve.lab import Lab, NotFound, TheLab, connected
+from attnlab.store import listing
 
 router = APIRouter(tags=["start"])
 

@@ -2,7 +2,7 @@
 
 study      what all studies have in common
 recall, reports, trust, why       studies that train models of their own
-compare    specimens that differ in one thing
+compare    variants that differ in one thing
 ready      predefined comparisons
 
 The studies of fine-tuning (optimizers, search) are in attnlab.hf.
@@ -14,10 +14,10 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnlab import usercode
 from attnlab.config import code_named_in
 from attnlab.errors import UserError, unknown
-from attnlab.folders import note_without_manifest, read_json, reporting_damage
+from attnlab.store import usercode
+from attnlab.store.folders import note_without_manifest, read_json, reporting_damage
 from attnlab.studies.ready import READY
 
 if TYPE_CHECKING:

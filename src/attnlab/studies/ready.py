@@ -22,7 +22,7 @@ class _Ready:
     help: str
     title: str
     question: str
-    specimens: tuple[str, ...]
+    variants: tuple[str, ...]
     task: str
     preset: str | None = None
     world: str | None = None  # built-in people, unless they are those of the task
@@ -101,7 +101,7 @@ def _published(study: _Ready, data: Data) -> tuple[dict[str, Any], ...]:
 
     if data.corpus is None or corpora.load_corpus(data.corpus).sha256 != NEWS:
         return ()
-    names = [name for name in study.specimens if name in PUBLISHED]
+    names = [name for name in study.variants if name in PUBLISHED]
     return tuple({"name": name, "values": PUBLISHED[name], "source": "course reports, one run each"} for name in names)
 
 
@@ -118,7 +118,7 @@ def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, *
     asked["preset"] = asked.get("preset") or one.preset
     asked["seeds"] = asked.get("seeds") or one.seeds
     return make_plan(
-        one.specimens or sound_mechanisms(),
+        one.variants or sound_mechanisms(),
         task=one.task,
         given=merge(_AS_REPORTED if one.task == "words" else {}, given),
         data=data if own or quick else usual,

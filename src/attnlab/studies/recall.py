@@ -22,23 +22,24 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from attnlab import corpora, stages
+from attnlab import corpora
 from attnlab.config import Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError, unknown
-from attnlab.evaluate import encode_question, encode_questions, examine
-from attnlab.exams import Examination, Score, majority
-from attnlab.folders import add_files, verify, write_folder
-from attnlab.look import is_over_tokens
-from attnlab.model import LanguageModel, load_model
+from attnlab.inside.look import is_over_tokens
+from attnlab.inside.taps import capture
+from attnlab.lm import stages
+from attnlab.lm.evaluate import encode_question, encode_questions, examine
+from attnlab.lm.exams import Examination, Score, majority
+from attnlab.lm.model import LanguageModel, load_model
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.reader import Reader
-from attnlab.records import flat, plain
 from attnlab.report.recall import UNCALIBRATED, document, outcome
 from attnlab.report.words import short_answer
-from attnlab.runs import Run
+from attnlab.store.folders import add_files, verify, write_folder
+from attnlab.store.records import flat, plain
+from attnlab.store.runs import Run
 from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
-from attnlab.taps import capture
-from attnlab.tokenizers import Tokenizer
 from attnlab.trust import CalibrationSummary, calibrate
 from attnlab.trust.answers import AnswerTrie, answer_distribution
 from attnlab.trust.training_data import TrainingData, candidates

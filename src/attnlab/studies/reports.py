@@ -14,16 +14,16 @@ from typing import get_args
 
 from rich.console import Console
 
-from attnlab import stages
 from attnlab.config import RunConfig, Stage
 from attnlab.errors import UserError
-from attnlab.evaluate import examine
-from attnlab.exams import Score, constant, majority
-from attnlab.model import load_model
-from attnlab.progress import display
-from attnlab.records import flat, plain
+from attnlab.lm import stages
+from attnlab.lm.evaluate import examine
+from attnlab.lm.exams import Score, constant, majority
+from attnlab.lm.model import load_model
+from attnlab.lm.progress import display
 from attnlab.report.reports import document, verdict
-from attnlab.runs import Run
+from attnlab.store.records import flat, plain
+from attnlab.store.runs import Run
 from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, run_stage
 
 _SOURCES = ("corpus", "facts", "exam")  # fields of the plan that name data

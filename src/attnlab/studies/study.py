@@ -16,11 +16,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
 
-from attnlab import corpora, stages
+from attnlab import corpora
 from attnlab.config import RunConfig, Settings, Stage, absolute_given, code_named_in, resolve
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import Interrupted, UserError
-from attnlab.folders import (
+from attnlab.lm import stages
+from attnlab.lm.progress import display
+from attnlab.lm.tokenizers import Tokenizer
+from attnlab.machine import environment
+from attnlab.report import Shown, screen, strict, write_document
+from attnlab.report.document import Document
+from attnlab.store.folders import (
     add_files,
     digest,
     is_written,
@@ -31,13 +37,8 @@ from attnlab.folders import (
     to_json,
     write_folder,
 )
-from attnlab.machine import environment
-from attnlab.progress import display
-from attnlab.records import plain, restored
-from attnlab.report import Shown, screen, strict, write_document
-from attnlab.report.document import Document
-from attnlab.runs import Run
-from attnlab.tokenizers import Tokenizer
+from attnlab.store.records import plain, restored
+from attnlab.store.runs import Run
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

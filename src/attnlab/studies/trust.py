@@ -17,18 +17,19 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from attnlab import stages, stats, trust
+from attnlab import stats, trust
 from attnlab.config import RunConfig, Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.corpora.evidence import name_in
 from attnlab.corpora.index import Index
 from attnlab.corpora.library import headings_in
 from attnlab.errors import DataError
-from attnlab.evaluate import encode_questions
-from attnlab.folders import verify
-from attnlab.records import flat, plain
+from attnlab.lm import stages
+from attnlab.lm.evaluate import encode_questions
 from attnlab.report.trust import document, outcome
-from attnlab.runs import Run
+from attnlab.store.folders import verify
+from attnlab.store.records import flat, plain
+from attnlab.store.runs import Run
 from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
 from attnlab.studies.trust_world import Pools, World, make_world
 from attnlab.trust import VERDICTS, Oracle

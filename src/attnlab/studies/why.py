@@ -8,7 +8,7 @@ has read nothing, and with models that read one form in short views with questio
 Each question of the study is a pair of cells, tested on the same questions and seeds, with Holm's correction. What is known
 by heart and what can be asked for are compared person by person, by a test of a difference and one of equivalence.
 
-Every cell of the grid is a specimen of a comparison: its runs are trained, stopped and resumed in the same way.
+Every cell of the grid is a variant of a comparison: its runs are trained, stopped and resumed in the same way.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ from typing import Any, Literal, cast
 import torch
 from rich.console import Console
 
-from attnlab import corpora, stages, stats
+from attnlab import corpora, stats
 from attnlab.config import Settings, Stage, absolute_given, diff, merge
 from attnlab.corpora import Corpus, Question
 from attnlab.errors import UserError
-from attnlab.evaluate import encode_questions
-from attnlab.exams import Score, majority
-from attnlab.model import LanguageModel, load_model
-from attnlab.records import flat, optional
+from attnlab.inside.taps import eval_mode
+from attnlab.lm import stages
+from attnlab.lm.evaluate import encode_questions
+from attnlab.lm.exams import Score, majority
+from attnlab.lm.model import LanguageModel, load_model
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.report.why import document
 from attnlab.report.words import capital, count, interval, percent, plural, signed, span
-from attnlab.runs import lineage, unused_path
+from attnlab.store.records import flat, optional
+from attnlab.store.runs import lineage, unused_path
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.estimating import announce
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import Testing, compare_answers, settings_of
 from attnlab.studies.compare.plan import fingerprints, seed_numbers, try_once
 from attnlab.studies.compare.records import Record, Records, notes_on, read_records, whole_result
-from attnlab.studies.compare.specimens import Specimen
+from attnlab.studies.compare.variants import Variant
 from attnlab.studies.study import Result, Study, StudyResult
 from attnlab.studies.workers import read_workers
-from attnlab.taps import eval_mode
-from attnlab.tokenizers import Tokenizer
 
 __all__ = ["STUDY", "check", "make_plan", "measure"]
 
@@ -90,14 +91,14 @@ class Cell:
         assert match or name == "nothing", "the study names its runs itself"
         return cls(match[1], int(match[2]), int(match[3])) if match else cls("nothing")  # type: ignore[arg-type]
 
-    def specimen(self, world: str, base: Specimen) -> Specimen:
+    def variant(self, world: str, base: Variant) -> Variant:
         """The cell as settings, text and stages: an epoch of F forms meets everybody F times."""
         if self.way == "nothing":
-            return Specimen(self.name, base.preset, base.file, base.given, world, steps=("scratch",))
+            return Variant(self.name, base.preset, base.file, base.given, world, steps=("scratch",))
         reading = READ_LINES if self.way == "lines" else {}
         given = merge(base.given, merge(reading, {"train": {"epochs": self.exposures / self.forms}}))
         corpus = f"{world}:x{self.forms}" if self.forms > 1 else world
-        return Specimen(self.name, base.preset, base.file, given, corpus, steps=("pretrain", "finetune"))
+        return Variant(self.name, base.preset, base.file, given, corpus, steps=("pretrain", "finetune"))
 
     def __str__(self) -> str:
         """How a model has read, in words."""
@@ -142,18 +143,18 @@ def make_plan(
         raise UserError("--forms must hold 1, with which several forms are compared, such as --forms 1,4")
     _refuse_chosen(given or {})
     file = str(config.resolve()) if config else None
-    base = Specimen("", preset or _PRESET, file, absolute_given(given or {})).with_default("train", "threads", 1)
-    specimens = tuple(cell.specimen(world, base) for cell in grid(forms, exposures))
+    base = Variant("", preset or _PRESET, file, absolute_given(given or {})).with_default("train", "threads", 1)
+    variants = tuple(cell.variant(world, base) for cell in grid(forms, exposures))
     numbers = seed_numbers(seeds, _QUICK_SEEDS if quick else _SEEDS)
-    threads = specimens[0].settings(0).train.threads or 1
+    threads = variants[0].settings(0).train.threads or 1
     return Plan(
-        specimens,
+        variants,
         "forms and exposures",
         numbers,
         corpus=world,
         facts=f"{world}:train",
         exam=f"{world}:test",
-        workers=read_workers(workers, threads, len(specimens) * len(numbers)),
+        workers=read_workers(workers, threads, len(variants) * len(numbers)),
         study="why",
         title=_TITLE,
         question=_QUESTION,
@@ -191,7 +192,7 @@ def _refuse_chosen(given: Settings) -> None:
 
 def cells_of(plan: Plan) -> tuple[Cell, ...]:
     """The cells of a plan, in order."""
-    return tuple(Cell.named(one.name) for one in plan.specimens)
+    return tuple(Cell.named(one.name) for one in plan.variants)
 
 
 def check(plan: Plan) -> None:
@@ -199,16 +200,16 @@ def check(plan: Plan) -> None:
     assert plan.exam is not None
     exam, cells = [item.question for item in plan.data.questions(plan.exam)], cells_of(plan)
     most = max(cell.exposures for cell in cells)
-    for specimen, cell in zip(plan.specimens, cells, strict=True):
+    for variant, cell in zip(plan.variants, cells, strict=True):
         if cell.exposures != most and cell.way != "nothing":
             continue
-        settings = specimen.settings(plan.seeds[0])
-        sources = plan.data.sources(specimen.corpus, plan.facts)
+        settings = variant.settings(plan.seeds[0])
+        sources = plan.data.sources(variant.corpus, plan.facts)
         tokenizer = stages.learn_tokenizer(settings, sources)
-        for stage in specimen.steps:
-            stages.check_settings(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
+        for stage in variant.steps:
+            stages.check_settings(variant.settings(plan.seeds[0], stage), sources, tokenizer)
         encode_questions(tokenizer, exam, settings.model.block_size)
-    try_once(plan.specimens[0], plan.seeds[0])
+    try_once(plan.variants[0], plan.seeds[0])
 
 
 def measure(*, out: Path | str | None = None, console: Console | None = None, **asked: Any) -> Result:
@@ -379,10 +380,10 @@ def judge(plan: Plan, folder: Path) -> _WhyResult:
 def _refuse_other_runs(plan: Plan, records: Records) -> None:
     """Refuse runs whose settings are not those of their cell and seed, since they were moved or changed."""
     for name, rows in records.items():
-        specimen = plan.find(name)
+        variant = plan.find(name)
         for record in rows:
             for run in lineage(record.run):
-                wanted = specimen.settings(record.seed, cast(Stage, run.record.stage))
+                wanted = variant.settings(record.seed, cast(Stage, run.record.stage))
                 # The vocabulary may follow from the text.
                 if found := sorted(set(diff(stages.stored_config(run), wanted)) - {"model.vocab_size"}):
                     raise UserError(

@@ -20,9 +20,9 @@ from typing import Protocol
 from rich.console import Console
 
 from attnlab.errors import Interrupted, UserError
-from attnlab.folders import locked
+from attnlab.lm.progress import say
 from attnlab.machine import cores, end_with_parent
-from attnlab.progress import say
+from attnlab.store.folders import locked
 
 PAUSE = 0.2  # seconds between polls of the processes
 PATIENCE = 60.0  # seconds that a process has to save its state when asked to stop

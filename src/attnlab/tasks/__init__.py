@@ -31,7 +31,7 @@ from attnlab import registry
 from attnlab.config import TaskConfig
 from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import ConfigError, DataError
-from attnlab.tokenizers import MASK, Tokenizer
+from attnlab.lm.tokenizers import MASK, Tokenizer
 
 
 @dataclass(frozen=True)

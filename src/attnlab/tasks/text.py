@@ -12,10 +12,10 @@ from attnlab.config import require
 from attnlab.corpora import Corpus, RunningText
 from attnlab.corpora.running import Documents
 from attnlab.errors import DataError
+from attnlab.lm.shards import Shard, tokenized
+from attnlab.lm.tokenizers import PAD
 from attnlab.registry import task
-from attnlab.shards import Shard, tokenized
 from attnlab.tasks import Example, TaskData
-from attnlab.tokenizers import PAD
 
 _Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 

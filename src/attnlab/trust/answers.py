@@ -22,10 +22,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlab.errors import DataError, UserError
-from attnlab.evaluate import batches_by_length, encode_questions
-from attnlab.model import LanguageModel
-from attnlab.taps import eval_mode
-from attnlab.tokenizers import Tokenizer
+from attnlab.inside.taps import eval_mode
+from attnlab.lm.evaluate import batches_by_length, encode_questions
+from attnlab.lm.model import LanguageModel
+from attnlab.lm.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,11 +17,11 @@ from attnlab import stats
 from attnlab.corpora.cache import Progress
 from attnlab.corpora.evidence import Evidence, evidence, name_in
 from attnlab.errors import DataError, UserError
-from attnlab.evaluate import top_answers
-from attnlab.model import load_model
-from attnlab.runs import Run
+from attnlab.lm.evaluate import top_answers
+from attnlab.lm.model import load_model
+from attnlab.store.runs import Run
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie
-from attnlab.trust.calibrating import believed, calibration_of, open_run
+from attnlab.trust.calibrating import calibration_of, open_run, valid
 from attnlab.trust.training_data import Forms, TrainingData, candidates, kinds, of_kind
 from attnlab.trust.verdict import Judgement, judge, percent
 
@@ -111,7 +111,7 @@ class Oracle:
         """Return the model's own probability of every answer to every question, times that of knowing the name."""
         if self.trie is None:
             return self._found(questions)
-        return believed(self.model, self.tokenizer, questions, self.trie, self.forms)
+        return valid(self.model, self.tokenizer, questions, self.trie, self.forms)
 
     def calibrated(self, plain: AnswerDistribution) -> AnswerDistribution:
         """Apply the calibration, if there is one."""

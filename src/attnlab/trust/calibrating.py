@@ -20,18 +20,19 @@ from pathlib import Path
 
 import numpy as np
 
-from attnlab import records, stats
+from attnlab import stats
 from attnlab.corpora import Corpus, Question, is_built_in
 from attnlab.corpora.cache import Progress
 from attnlab.corpora.index import Index
 from attnlab.corpora.library import headings_in
 from attnlab.errors import CheckpointError, DataError, UserError
-from attnlab.folders import add_files, is_written, locked, read_json, to_json
-from attnlab.model import LanguageModel, load_model
-from attnlab.runs import Run, lineage
-from attnlab.stages import stored_config
+from attnlab.lm.model import LanguageModel, load_model
+from attnlab.lm.stages import stored_config
+from attnlab.lm.tokenizers import Tokenizer
+from attnlab.store import records
+from attnlab.store.folders import add_files, is_written, locked, read_json, to_json
+from attnlab.store.runs import Run, lineage
 from attnlab.tasks.recall import Strangers
-from attnlab.tokenizers import Tokenizer
 from attnlab.trust.answers import AnswerDistribution, AnswerTrie, answer_distribution, familiarity
 from attnlab.trust.training_data import Forms, TrainingData, candidates, data_sources
 
@@ -191,12 +192,12 @@ def calibrate(
     asked, strangers, repeated = _held_out(list(questions), facts, lookup.index, forms)
     model, tokenizer = load_model(run.model, trust_code=trust_code)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, data.lines))
-    plain = believed(model, tokenizer, [item.question for item in asked], trie, forms)
+    plain = valid(model, tokenizer, [item.question for item in asked], trie, forms)
     right = [said == _answer(item) for (said, _), item in zip(plain.best(), asked, strict=True)]
     scaling = stats.fit_platt(plain.confidence, right)
     calibrated = plain.with_confidence(scaling(plain.confidence))
     others = _strange_questions(data, forms, asked)
-    nobody = believed(model, tokenizer, others, trie, forms).confidence if others else ()
+    nobody = valid(model, tokenizer, others, trie, forms).confidence if others else ()
     found = Calibrated(
         model=_weights_checksum(run),
         scaling=scaling,
@@ -224,7 +225,7 @@ def _strange_questions(data: TrainingData, forms: Forms, asked: Sequence[Questio
     return drawn
 
 
-def believed(
+def valid(
     model: LanguageModel, tokenizer: Tokenizer, questions: Sequence[str], trie: AnswerTrie, forms: Forms
 ) -> AnswerDistribution:
     """Return the model's own probability of every answer, times that of knowing the name in the question."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from attnlab import corpora, stages
+from attnlab import corpora
 from attnlab.corpora import Corpus, Question, title_of
 from attnlab.corpora.cache import Progress
 from attnlab.corpora.evidence import name_in
@@ -21,9 +21,10 @@ from attnlab.corpora.index import Index, index_corpus, place_of
 from attnlab.corpora.library import normal
 from attnlab.corpora.sources import lines_of
 from attnlab.errors import CheckpointError, DataError, StorageError
-from attnlab.runs import DataSource, Run, lineage
+from attnlab.lm import stages
+from attnlab.lm.tokenizers import Tokenizer
+from attnlab.store.runs import DataSource, Run, lineage
 from attnlab.tasks.recall import proper_words, salient_spans
-from attnlab.tokenizers import Tokenizer
 
 _MOST = 20_000  # candidates; in a larger corpus the most common
 _LONGEST = 16  # tokens of a span, unless a training answer is longer

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attnlab.folders import read_json
+from attnlab.lm.model import LanguageModel
 from attnlab.measure import audit
-from attnlab.model import LanguageModel
+from attnlab.store.folders import read_json
 from attnlab.studies import compare as comparing
 from attnlab.studies.compare import estimating, jobs
 from attnlab.studies.compare.job import work

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnlab import corpora
-from attnlab.folders import read_json
+from attnlab.store.folders import read_json
 from attnlab.studies import MODULES, ready
 from attnlab.studies.compare import Data
 from verbs import call
@@ -99,7 +99,7 @@ def test_published_figures_stand_beside_those_of_the_same_corpus_only(
     assert [one["values"] for one in plan.theirs] == [ready.PUBLISHED[name] for name in ("dot", "zero_mask")]
     additive = ready.ready_plan("additive-vs-dot", data, given={})
     assert [one["name"] for one in additive.theirs] == ["dot", "additive"]
-    assert additive.specimens[1].settings(0).train.rows_per_batch == 32  # trained as reported
+    assert additive.variants[1].settings(0).train.rows_per_batch == 32  # trained as reported
     assert ready.ready_plan("masking", Data(corpus=str(other), dev=str(news)), given={}).theirs == ()
     assert ready.ready_plan("masking", data, given={"train": {"lr": 1.0}}).theirs == ()
     assert ready.ready_plan("masking", Data(), given={}).theirs == ()
@@ -109,5 +109,5 @@ def test_quick_means_less_of_the_built_in_data() -> None:
     assert ready.ready_plan("efficient", Data(), given={}).corpus == "people:1000"
     assert ready.ready_plan("efficient", Data(), given={}, quick=True).corpus == "people:300"
     masking = ready.ready_plan("masking", Data(), given={}, quick=True)
-    assert masking.specimens[0].settings(0).train.epochs == 2
-    assert ready.ready_plan("masking", Data(), given={}).specimens[0].settings(0).train.epochs == 10
+    assert masking.variants[0].settings(0).train.epochs == 2
+    assert ready.ready_plan("masking", Data(), given={}).variants[0].settings(0).train.epochs == 10

@@ -16,18 +16,19 @@ import pytest
 import torch
 from rich.console import Console
 
-from attnlab import corpora, perplexity, stages, stats
+from attnlab import corpora, stats
 from attnlab.config import ModelConfig, RunConfig, Stage, resolve
 from attnlab.errors import AttnlabError, Interrupted, UserError
-from attnlab.folders import locked, read_json
-from attnlab.model import LanguageModel, load_model
-from attnlab.perplexity import SentenceLosses
-from attnlab.records import plain, restored
-from attnlab.runs import Run
+from attnlab.lm import perplexity, stages
+from attnlab.lm.model import LanguageModel, load_model
+from attnlab.lm.perplexity import SentenceLosses
+from attnlab.lm.tokenizers import Tokenizer
+from attnlab.store.folders import locked, read_json
+from attnlab.store.records import plain, restored
+from attnlab.store.runs import Run
 from attnlab.studies import compare as comparing
 from attnlab.studies.compare.job import quality
 from attnlab.studies.compare.records import read_records, some
-from attnlab.tokenizers import Tokenizer
 from verbs import reseal
 
 Compared = tuple[Path, dict[str, Any]]
@@ -42,34 +43,34 @@ def copied(compared: Compared, tmp_path: Path) -> tuple[Path, comparing.Plan]:
 
 def test_the_leaking_one_is_found_and_its_gain_not_believed(compared: Compared) -> None:
     _, result = compared
-    assert {one["name"]: one["leaks"] for one in result["specimens"]} == {
+    assert {one["name"]: one["leaks"] for one in result["variants"]} == {
         "dot": False,
         "zero_mask": True,
         "shared_qk": False,
     }
-    believed = {one["a"]: one["believed"] for one in result["comparisons"]}
-    assert believed == {"zero_mask": False, "shared_qk": True}
-    gain = next(one for one in result["specimens"] if one["name"] == "zero_mask")["gain"]
+    valid = {one["a"]: one["valid"] for one in result["comparisons"]}
+    assert valid == {"zero_mask": False, "shared_qk": True}
+    gain = next(one for one in result["variants"] if one["name"] == "zero_mask")["gain"]
     assert gain["word_by_word"]["ratio"] > gain["whole"]["ratio"]
 
 
 def test_figures_are_those_of_the_runs(compared: Compared) -> None:
     folder, result = compared
-    for specimen in result["specimens"]:
-        for at, run in enumerate(specimen["runs"]):
-            there = Run.open(folder / specimen["name"] / f"seed-{run['seed']}")
+    for variant in result["variants"]:
+        for at, run in enumerate(variant["runs"]):
+            there = Run.open(folder / variant["name"] / f"seed-{run['seed']}")
             assert run["values"]["final_loss"] == there.result["final_loss"]
             losses = SentenceLosses.from_csv(
-                (folder / "measured" / specimen["name"] / f"seed-{run['seed']}" / "dev.csv").read_text()
+                (folder / "measured" / variant["name"] / f"seed-{run['seed']}" / "dev.csv").read_text()
             )
             assert run["values"]["dev_token_perplexity"] == pytest.approx(losses.token_perplexity)
-            assert specimen["values"]["dev_token_perplexity"]["each"][at] == run["values"]["dev_token_perplexity"]
+            assert variant["values"]["dev_token_perplexity"]["each"][at] == run["values"]["dev_token_perplexity"]
             assert [step["loss"] for step in run["metrics"]] == [step["loss"] for step in there.metrics()]
             lines = corpora.load_corpus("prose:100:dev").lines
             again = perplexity.sentence_losses(*load_model(there.model), lines, longest=100)
             assert again.losses == pytest.approx(losses.losses, abs=1e-5)
-        assert specimen["values"]["peak_memory"]["mean"] > 1e8
-        assert specimen["values"]["flops_per_token"]["mean"] > 6 * 16 * 100  # three products with the head at least
+        assert variant["values"]["peak_memory"]["mean"] > 1e8
+        assert variant["values"]["flops_per_token"]["mean"] > 6 * 16 * 100  # three products with the head at least
 
 
 def test_tests_are_those_of_stats_with_holm(compared: Compared) -> None:
@@ -88,7 +89,7 @@ def test_tests_are_those_of_stats_with_holm(compared: Compared) -> None:
         assert one["p"] == both.p
         assert one["ratio_low"] == pytest.approx(math.exp(both.low or 0))
         p_values.append(one["p"])
-    # The leaking one is not believed, and takes no part in the correction.
+    # The leaking one is not valid, and takes no part in the correction.
     assert [one["adjusted"] for one in result["comparisons"]] == [None, None]
 
 
@@ -115,7 +116,7 @@ def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
     before = (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns
     again = comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
     assert (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns == before
-    values = [[one["values"]["dev_token_perplexity"] for one in r["specimens"]] for r in (again, compared[1])]
+    values = [[one["values"]["dev_token_perplexity"] for one in r["variants"]] for r in (again, compared[1])]
     assert values[0] == values[1]
 
 
@@ -145,7 +146,7 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path, req
     shorten(folder)
     request.getfixturevalue("in_process")
     result = comparing.STUDY.resume(folder, read_json(folder / "study.json")["plan"], Console(quiet=True))
-    assert [one["name"] for one in result["specimens"]] == ["dot", "linear"]
+    assert [one["name"] for one in result["variants"]] == ["dot", "linear"]
     assert result["comparisons"][0]["test"] == "for new sentences, with this one seed"
 
 
@@ -189,10 +190,10 @@ def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Pa
     folder, result = compared
     names = [str(folder / name / f"seed-{seed}") for name in ("dot", "shared_qk") for seed in (0, 1)]
     again = comparing.compare(*names, dev="prose:100:dev", out=tmp_path / "again")
-    assert [one["name"] for one in again["specimens"]] == ["dot", "shared_qk"]
+    assert [one["name"] for one in again["variants"]] == ["dot", "shared_qk"]
     assert (
-        again["specimens"][0]["values"]["dev_token_perplexity"]
-        == result["specimens"][0]["values"]["dev_token_perplexity"]
+        again["variants"][0]["values"]["dev_token_perplexity"]
+        == result["variants"][0]["values"]["dev_token_perplexity"]
     )
     with pytest.raises(UserError, match="no run of shared_qk with seed 1"):
         comparing.make_plan(names[:3], data=comparing.Data(dev="prose:100:dev"))
@@ -242,10 +243,10 @@ def test_fine_tuned_runs_without_a_corpus_are_compared(
     names = [str(tuned / name) for name in pair]
     result = comparing.compare(*names, exam="people:60:dev", out=tmp_path / "study")
     assert result["data"]["corpus"] == corpus
-    assert [one["name"] for one in result["specimens"]] == ["train.lr=0.001", "train.lr=0.002"]
-    assert [one["settings"]["train.lr"] for one in result["specimens"]] == [0.001, 0.002]
+    assert [one["name"] for one in result["variants"]] == ["train.lr=0.001", "train.lr=0.002"]
+    assert [one["settings"]["train.lr"] for one in result["variants"]] == [0.001, 0.002]
     assert result["comparisons"][0]["details"]["questions"] == len(corpora.load_questions("people:60:dev"))
-    assert result["specimens"][0]["exam"]["commonest"]
+    assert result["variants"][0]["exam"]["commonest"]
     if corpus:  # what it was pretrained on says what to ask
         assert comparing.make_plan(names).exam == "people:60:dev"
     else:
@@ -287,7 +288,7 @@ def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
     assert one["details"]["questions"] == questions
     assert one["by_seed"][0]["mcnemar"]["questions"] == questions
     right = (tmp_path / "study" / "measured" / "dot" / "seed-0" / "right.csv").read_text().split()[1:]
-    assert result["specimens"][0]["values"]["accuracy"]["mean"] == pytest.approx(right.count("1") / questions)
+    assert result["variants"][0]["values"]["accuracy"]["mean"] == pytest.approx(right.count("1") / questions)
 
 
 @pytest.mark.parametrize(("mechanism", "same"), [("dot", True), ("additive", True), ("zero_mask", False)])

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from attnlab import train
 from attnlab.errors import UserError
-from attnlab.records import plain, restored
+from attnlab.lm import train
+from attnlab.lm.trackers import Trackers
 from attnlab.report.words import roughly
+from attnlab.store.records import plain, restored
 from attnlab.studies.compare import Data, Plan, estimate, estimating, make_plan
 from attnlab.studies.compare.estimating import Estimate
 from attnlab.studies.workers import read_workers
-from attnlab.trackers import Trackers
 
 TEXT = Data("prose:100:train", "prose:100:dev")
 
@@ -31,8 +31,8 @@ def test_time_follows_runs_and_epochs(small: dict[str, Any], tmp_path: Path, mon
     found = estimate(plan)
     assert found is not None
     assert (found.runs, found.at_a_time, found.measured) == (6, 2, ("dot", "linear"))
-    longer = tuple(one.with_settings(one.name, {"train.epochs": 2000.0}) for one in plan.specimens)
-    much = estimate(replace(plan, specimens=longer))
+    longer = tuple(one.with_settings(one.name, {"train.epochs": 2000.0}) for one in plan.variants)
+    much = estimate(replace(plan, variants=longer))
     assert much is not None
     assert much.seconds > 100 * found.seconds  # of 1,000 times the epochs
     tuned = estimate(replace(plan, tune=make_plan(["dot", "linear"], tune="train.lr=1,2", seeds=1).tune, tune_seeds=2))

@@ -19,7 +19,7 @@ def ratio(value: float, p: float = 0.001) -> Ratio:
     return Ratio(value, value * 0.9, value * 1.1, p)
 
 
-def specimen(
+def variant(
     name: str,
     whole: float,
     word_by_word: float,
@@ -42,19 +42,19 @@ def specimen(
     return Judged(name, reference, leaks, found, {}, {}, (), readings, texts, gain)
 
 
-DOT = specimen("dot", 400.0, 400.0, reference=True)
+DOT = variant("dot", 400.0, 400.0, reference=True)
 
 
 def paragraphs(whole: Ratio, honest: Ratio, kept: tuple[float | None, float | None] = (None, None)) -> list[str]:
     """What is said of a gain of which the share in the interval `kept` is left word by word."""
     share = math.log(honest.ratio) / math.log(whole.ratio)
     gain = Gain(whole, honest, stats.RatioOfMeans(share, *kept, 0.05))
-    (found,) = explain([DOT, specimen("bad", 200.0, 800.0, leaks=True, gain=gain)], TEXT)
+    (found,) = explain([DOT, variant("bad", 200.0, 800.0, leaks=True, gain=gain)], TEXT)
     return found.paragraphs
 
 
-def compared(words: str, believed: bool) -> str:
-    return Comparison("bad", "dot", "loss", words, None, believed=believed).sentence  # type: ignore[arg-type]
+def compared(words: str, valid: bool) -> str:
+    return Comparison("bad", "dot", "loss", words, None, valid=valid).sentence  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -96,32 +96,32 @@ def test_the_explanation_shows_leak_readings_and_samples() -> None:
         assert part in said
 
 
-def test_sound_specimens_need_no_explanation() -> None:
-    assert explain([DOT, specimen("other", 390.0, 390.0)], TEXT) == []
-    assert compared("no difference shown: ...", believed=True) == "bad against dot: no difference shown: ...."
+def test_sound_variants_need_no_explanation() -> None:
+    assert explain([DOT, variant("other", 390.0, 390.0)], TEXT) == []
+    assert compared("no difference shown: ...", valid=True) == "bad against dot: no difference shown: ...."
 
 
 def test_a_gain_from_the_future_is_called_invalid() -> None:
-    assert "This is invalid" in compared("bad better", believed=False)
+    assert "This is invalid" in compared("bad better", valid=False)
 
 
 def test_a_leak_that_only_training_shows_is_explained_as_one() -> None:
     gain = Gain(ratio(0.7), ratio(1.2))
-    late = specimen("late", 300.0, 500.0, leaks=True, gain=gain, leak_by_position=[0.0, 0.0], faults={})
+    late = variant("late", 300.0, 500.0, leaks=True, gain=gain, leak_by_position=[0.0, 0.0], faults={})
     assert "shows in the trained model only" in explain([DOT, late], TEXT)[0].paragraphs[0]
 
 
 def test_faults_without_positions_are_reported_as_they_are() -> None:
-    broken = specimen("broken", 300.0, 300.0, leaks=True, leak_by_position=[], faults={"prefix": "raises ValueError"})
+    broken = variant("broken", 300.0, 300.0, leaks=True, leak_by_position=[], faults={"prefix": "raises ValueError"})
     assert "raises ValueError" in audit_in_words("broken", broken.audit)
 
 
 def test_a_leaking_reference_is_no_reference() -> None:
-    bad = specimen("bad", 200.0, 800.0, leaks=True, reference=True)
-    assert "name a sound specimen first" in explain([bad, specimen("dot", 400.0, 400.0)], TEXT)[0].paragraphs[-1]
+    bad = variant("bad", 200.0, 800.0, leaks=True, reference=True)
+    assert "name a sound variant first" in explain([bad, variant("dot", 400.0, 400.0)], TEXT)[0].paragraphs[-1]
 
 
 def test_answers_of_a_model_that_sees_the_future_are_valid() -> None:
-    bad = specimen("bad", 200.0, 800.0, leaks=True, written=False)
+    bad = variant("bad", 200.0, 800.0, leaks=True, written=False)
     assert "training loss is invalid" in explain([DOT, bad], None)[0].paragraphs[-1]
-    assert compared("bad better", believed=True) == "bad against dot: bad better."
+    assert compared("bad better", valid=True) == "bad against dot: bad better."

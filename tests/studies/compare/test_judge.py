@@ -16,10 +16,10 @@ import pytest
 from attnlab import stats
 from attnlab.corpora import Question, load_questions
 from attnlab.errors import UserError
-from attnlab.exams import Examination
-from attnlab.perplexity import SentenceLosses
-from attnlab.records import plain
-from attnlab.runs import FORMAT
+from attnlab.lm.exams import Examination
+from attnlab.lm.perplexity import SentenceLosses
+from attnlab.store.records import plain
+from attnlab.store.runs import FORMAT
 from attnlab.studies import compare as comparing
 from attnlab.studies.compare.judge import judge
 
@@ -58,7 +58,7 @@ def make_run(plan: comparing.Plan, folder: Path, name: str, seed: int, **result:
 
 
 def words_study(folder: Path, means: dict[str, float], *, seeds: int = 3, ahead: float = 1.0) -> comparing.Plan:
-    """A comparison of perplexities; the last specimen reads word by word with `ahead` times its perplexity."""
+    """A comparison of perplexities; the last variant reads word by word with `ahead` times its perplexity."""
     for part in ("train", "dev"):
         write(folder / f"{part}.txt", "".join(f"Sentence {number} of {part} .\n" for number in range(SENTENCES)))
     data = comparing.Data(str(folder / "train.txt"), str(folder / "dev.txt"))
@@ -105,9 +105,7 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> co
 
 
 def judged(plan: comparing.Plan, folder: Path, **audits: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = plain(
-        judge(plan, folder, {one.name: audits.get(one.name, SOUND) for one in plan.specimens})
-    )
+    found: dict[str, Any] = plain(judge(plan, folder, {one.name: audits.get(one.name, SOUND) for one in plan.variants}))
     return found
 
 
@@ -118,7 +116,7 @@ def test_the_lower_perplexity_is_the_better_one(tmp_path: Path) -> None:
     assert better["ratio"] == pytest.approx(math.exp(-0.1), rel=0.01)
     assert better["words"].startswith("additive better")
     assert worse["words"].startswith("dot better")
-    assert all(one["shown"] and one["believed"] for one in result["comparisons"])
+    assert all(one["shown"] and one["valid"] for one in result["comparisons"])
     assert better["ratio_low"] < better["ratio"] < better["ratio_high"] < 1 < worse["ratio_low"]
     assert all(row["difference"] == row["a"] - row["b"] < 0 for row in better["by_seed"])
     seconds = next(one for one in result["paired"] if one["figure"] == "seconds" and one["a"] == "linear")
@@ -127,7 +125,7 @@ def test_the_lower_perplexity_is_the_better_one(tmp_path: Path) -> None:
 
 def test_figures_are_taken_from_their_place(tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
-    dot = judged(plan, tmp_path)["specimens"][0]
+    dot = judged(plan, tmp_path)["variants"][0]
     each = [losses(5.0, seed).token_perplexity for seed in range(3)]
     assert dot["values"]["dev_token_perplexity"]["each"] == pytest.approx(each)
     assert dot["values"]["dev_token_perplexity"]["mean"] == pytest.approx(stats.geometric_mean(each))
@@ -182,13 +180,13 @@ def test_a_leak_that_training_made_is_found(tmp_path: Path) -> None:
     """The audit passes, and the trained model reads otherwise when nothing follows."""
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9, "linear": 4.0}, ahead=8.0)
     result = judged(plan, tmp_path)
-    assert [one["leaks"] for one in result["specimens"]] == [False, False, True]
-    assert [one["believed"] for one in result["comparisons"]] == [True, False]
-    gain = result["specimens"][2]["gain"]
+    assert [one["leaks"] for one in result["variants"]] == [False, False, True]
+    assert [one["valid"] for one in result["comparisons"]] == [True, False]
+    gain = result["variants"][2]["gain"]
     assert gain["whole"]["ratio"] == pytest.approx(math.exp(-1), rel=0.01)
     assert gain["word_by_word"]["ratio"] == pytest.approx(8 * math.exp(-1), rel=0.01)
     assert result["verdict"][0].startswith("The gain is the leak: linear")
-    # What is not believed weakens no other finding.
+    # What is not valid weakens no other finding.
     assert result["comparisons"][0]["adjusted"] is None
 
 
@@ -196,8 +194,8 @@ def test_a_leak_that_training_made_is_found(tmp_path: Path) -> None:
 def test_an_audit_that_finds_what_must_not_be_seen_marks_a_leak(fault: str, tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
     result = judged(plan, tmp_path, additive={**SOUND, "verdict": "fail", "faults": {fault: "it does"}})
-    assert result["specimens"][1]["leaks"]
-    assert not result["comparisons"][0]["believed"]
+    assert result["variants"][1]["leaks"]
+    assert not result["comparisons"][0]["valid"]
 
 
 def test_many_comparisons_that_show_nothing_share_a_sentence(tmp_path: Path) -> None:
@@ -239,7 +237,7 @@ def change(path: Path, *keys: str, value: Any) -> None:
     [
         (("config", "train", "lr"), 0.5, r"train\.lr"),
         (("config", "seed"), 7, "seed"),
-        (("config", "model", "mechanism"), "linear", r"model\.mechanism|specimen"),
+        (("config", "model", "mechanism"), "linear", r"model\.mechanism|variant"),
         (("data", "corpus", "sha256"), "b", "data"),
         (("stage",), "scratch", "stage"),
     ],
@@ -278,7 +276,7 @@ def test_time_and_tokens_of_what_came_before_count(tmp_path: Path) -> None:
             shutil.copytree(path, path.with_name(f"{path.name}-pretrain"))
             change(path / "config.json", "base", value=f"../{path.name}-pretrain")
             change(path / "config.json", "stage", value="finetune")
-    values = judged(plan, tmp_path)["specimens"][0]["values"]
+    values = judged(plan, tmp_path)["variants"][0]["values"]
     assert values["seconds"]["mean"] == 20.0
     assert values["tokens_per_second"]["mean"] == 10.0
     # And so do their settings.
@@ -304,4 +302,4 @@ def test_what_a_finished_run_started_from_may_have_its_own_seed(tmp_path: Path) 
     with pytest.raises(UserError, match="differ in seed"):
         judged(plan, tmp_path)
     given = replace(plan, runs={key: str(path) for key, path in paths.items()})
-    assert judged(given, tmp_path)["specimens"][0]["values"]["seconds"]["mean"] == 20.0
+    assert judged(given, tmp_path)["variants"][0]["values"]["seconds"]["mean"] == 20.0

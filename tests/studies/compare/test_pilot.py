@@ -14,7 +14,7 @@ import pytest
 
 from attnlab import stats
 from attnlab.errors import UserError
-from attnlab.folders import read_json
+from attnlab.store.folders import read_json
 from attnlab.studies.compare import Plan, advise, make_plan, planning
 from attnlab.studies.compare.planning import Pilot
 from verbs import call, reseal
@@ -57,7 +57,7 @@ def test_a_pilot_of_words_is_what_the_test_of_its_runs_saw(compared: Compared, w
     parts, both = pilot.components, tested["details"]["both"]
     from_seeds = parts.seeds / 2 + parts.rest / (2 * pilot.units)
     assert math.sqrt(from_seeds) >= both["error_seeds"] * (1 - 1e-9)
-    runs = [run["values"]["seconds"] for one in result["specimens"] for run in one["runs"]]
+    runs = [run["values"]["seconds"] for one in result["variants"] for run in one["runs"]]
     assert pilot.seconds > sum(runs) / len(runs)
     assert "% of perplexity" in found.unit
     assert {(one.seeds, one.items) for one in found.outlooks} == {
@@ -88,7 +88,7 @@ def test_the_table_says_what_the_statistics_say(questions: Plan) -> None:
 
 
 def test_several_comparisons_are_planned_at_a_stricter_level(questions: Plan) -> None:
-    three = replace(questions, specimens=(*questions.specimens, replace(questions.specimens[1], name="other")))
+    three = replace(questions, variants=(*questions.variants, replace(questions.variants[1], name="other")))
     three.__dict__.update(questions=[None] * 45, clusters=None)
     found = advise(three, "runs/pilot")
     assert found.alpha == 0.025

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.errors import ConfigError, UserError
-from attnlab.records import plain, restored
+from attnlab.store.records import plain, restored
 from attnlab.studies.compare import Data, Plan, check, make_plan
 from attnlab.studies.compare.plan import fingerprints, seen_before
 from attnlab.studies.study import refuse_changes
@@ -16,21 +16,21 @@ from attnlab.studies.study import refuse_changes
 def test_mechanisms_differ_in_the_mechanism_only() -> None:
     plan = make_plan(["dot", "additive"], task="words")
     assert plan.varied == "model.mechanism"
-    one, other = (specimen.settings(5) for specimen in plan.specimens)
+    one, other = (variant.settings(5) for variant in plan.variants)
     assert (one.model.mechanism, other.model.mechanism) == ("dot", "additive")
     assert one.preset == other.preset == "nano-words"
     assert one.seed == 5
     assert one.train.threads == 1
 
 
-def test_layers_of_several_mechanisms_and_classes_in_files_are_specimens(tmp_path: Path) -> None:
+def test_layers_of_several_mechanisms_and_classes_in_files_are_variants(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "from attnlab.mechanisms.dot import Dot as Dot\nclass Mine(Dot):\n    '''Mine.'''\n",
         encoding="utf-8",
     )
     plan = make_plan(["dot", "dot,sliding", f"{file}:Mine"], task="words")
-    assert [one.name for one in plan.specimens] == ["dot", "dot,sliding", "Mine"]
+    assert [one.name for one in plan.variants] == ["dot", "dot,sliding", "Mine"]
     assert plan.find("Mine").settings(0).model.mechanism.startswith("mine.py@")  # with digits of its sha256
 
 
@@ -44,8 +44,8 @@ def test_running_text_is_refused_with_what_works_instead() -> None:
 def test_values_of_one_setting() -> None:
     plan = make_plan([], vary="train.lr=0.001,0.002", task="words")
     assert plan.varied == "train.lr"
-    assert [one.settings(0).train.lr for one in plan.specimens] == [0.001, 0.002]
-    assert [one.folder for one in plan.specimens] == ["train.lr=0.001", "train.lr=0.002"]
+    assert [one.settings(0).train.lr for one in plan.variants] == [0.001, 0.002]
+    assert [one.folder for one in plan.variants] == ["train.lr=0.001", "train.lr=0.002"]
 
 
 def test_options_of_a_mechanism_can_be_varied() -> None:
@@ -59,7 +59,7 @@ def test_options_go_to_the_mechanism_that_has_them() -> None:
     given = {"model": {"options": {"performer": {"features": 16}}}}
     plan = make_plan(["dot", "performer"], given=given, task="words")
     assert plan.varied == "model.mechanism"
-    assert [one.settings(0).model.options for one in plan.specimens] == [{}, {"performer": {"features": 16}}]
+    assert [one.settings(0).model.options for one in plan.variants] == [{}, {"performer": {"features": 16}}]
     check(plan)
     with pytest.raises(ConfigError, match="not compared, 'performer'"):
         make_plan(["dot", "additive"], given=given, task="words")
@@ -69,7 +69,7 @@ def test_settings_files_that_differ_in_one_setting(tmp_path: Path) -> None:
     for name, rate in (("slow", 0.1), ("fast", 0.2)):
         (tmp_path / f"{name}.toml").write_text(f"[model]\ndropout = {rate}\n", encoding="utf-8")
     plan = make_plan([str(tmp_path / "slow.toml"), str(tmp_path / "fast.toml")], task="words")
-    assert [one.name for one in plan.specimens] == ["slow", "fast"]
+    assert [one.name for one in plan.variants] == ["slow", "fast"]
     assert plan.varied == "model.dropout"
 
 
@@ -106,10 +106,10 @@ def test_what_cannot_be_compared_is_refused(names: list[str], more: dict[str, ob
         make_plan(names, **more)  # type: ignore[arg-type]
 
 
-def test_every_seed_begins_with_another_specimen() -> None:
+def test_every_seed_begins_with_another_variant() -> None:
     plan = make_plan(["dot", "additive", "linear"], task="words", seeds=3)
     order = plan.order()
-    assert sorted(order) == sorted((one.name, seed) for one in plan.specimens for seed in range(3))
+    assert sorted(order) == sorted((one.name, seed) for one in plan.variants for seed in range(3))
     assert [seed for _, seed in order] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert [order[at][0] for at in (0, 3, 6)] == ["dot", "additive", "linear"]
 
@@ -119,8 +119,8 @@ def test_what_files_say_is_not_overridden(tmp_path: Path) -> None:
         text = f"[model]\ndropout = {rate}\n[train]\nepochs = 3\nthreads = 2\n"
         (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
     plan = make_plan([str(tmp_path / "slow.toml"), str(tmp_path / "fast.toml")], task="words")
-    assert [one.settings(0).train.epochs for one in plan.specimens] == [3, 3]
-    assert plan.specimens[0].settings(0).train.threads == 2
+    assert [one.settings(0).train.epochs for one in plan.variants] == [3, 3]
+    assert plan.variants[0].settings(0).train.threads == 2
     words = tmp_path / "words.toml"
     words.write_text('[task]\nname = "words"\n[tokenizer]\nkind = "word"\n', encoding="utf-8")
     assert make_plan(["dot", "additive"], config=words).dev == "prose:dev"
@@ -134,7 +134,7 @@ def test_presets_bring_their_task() -> None:
 
 def test_yes_and_no_can_be_varied() -> None:
     plan = make_plan([], vary="model.qk_norm=true,false", quick=True)
-    assert [one.settings(0).model.qk_norm for one in plan.specimens] == [True, False]
+    assert [one.settings(0).model.qk_norm for one in plan.variants] == [True, False]
 
 
 def test_classes_of_one_name_in_two_files_are_told_apart(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_classes_of_one_name_in_two_files_are_told_apart(tmp_path: Path) -> None
         text = 'from attnlab.mechanisms.dot import Dot\nclass Mine(Dot):\n    """Mine."""\n'
         (tmp_path / f"v{number}.py").write_text(text, encoding="utf-8")
     plan = make_plan([f"{tmp_path}/v1.py:Mine", f"{tmp_path}/v2.py:Mine"], task="words")
-    assert [one.name.endswith(f"v{number}.Mine") for number, one in enumerate(plan.specimens, start=1)] == [True, True]
+    assert [one.name.endswith(f"v{number}.Mine") for number, one in enumerate(plan.variants, start=1)] == [True, True]
     before = fingerprints(plan)
     assert len(before) == 4  # two texts, two files
     (tmp_path / "v1.py").write_text("changed = True\n", encoding="utf-8")
@@ -179,7 +179,7 @@ def test_data_of_a_task() -> None:
     words, recall = make_plan(["dot", "additive"], task="words"), make_plan(["dot", "additive"], quick=True)
     assert (words.corpus, words.dev, words.exam) == ("prose:train", "prose:dev", None)
     assert (recall.corpus, recall.facts, recall.exam) == ("people:300", "people:300:train", "people:300:dev")
-    assert recall.specimens[0].preset == "quick"
+    assert recall.variants[0].preset == "quick"
 
 
 def test_mistakes_are_found_before_training(tmp_path: Path) -> None:

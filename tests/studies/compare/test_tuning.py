@@ -12,9 +12,9 @@ from rich.console import Console
 
 from attnlab.cli import main
 from attnlab.errors import AttnlabError, UserError
-from attnlab.folders import add_files, read_json, to_json
-from attnlab.records import restored
-from attnlab.runs import Run
+from attnlab.store.folders import add_files, read_json, to_json
+from attnlab.store.records import restored
+from attnlab.store.runs import Run
 from attnlab.studies import compare as comparing
 from attnlab.studies import resume
 from attnlab.studies.compare.plan import make_plan, trials_of, tuning_plan
@@ -31,14 +31,14 @@ def plan_of(folder: Path) -> comparing.Plan:
 def test_each_is_trained_with_the_value_that_was_best_for_it(tuned: Compared) -> None:
     folder, result = tuned
     trials = result["tuning"]["trials"]
-    assert [(one["specimen"], one["values"]["train.lr"]) for one in trials] == [
+    assert [(one["variant"], one["values"]["train.lr"]) for one in trials] == [
         ("dot", 1e-5),
         ("linear", 1e-5),
         ("dot", 0.01),
         ("linear", 0.01),
     ]
     for name in ("dot", "linear"):
-        best = min((one for one in trials if one["specimen"] == name), key=lambda one: one["figure"])
+        best = min((one for one in trials if one["variant"] == name), key=lambda one: one["figure"])
         assert result["tuning"]["chosen"][name] == best["values"] == {"train.lr": 0.01}
         for seed in (0, 1):
             assert Run.open(folder / name / f"seed-{seed}").record.settings["train"]["lr"] == 0.01
@@ -170,7 +170,7 @@ def test_seeds_added_later_are_counted_as_a_look(compared: Compared, tmp_path: P
     assert "this is look 2. Every p is multiplied by the number of looks." in note
     assert "up to 7.5 %" in note
     for one in result["comparisons"]:
-        if one["believed"]:
+        if one["valid"]:
             assert one["adjusted"] == pytest.approx(min(1.0, 2 * one["p"]))
             assert one["level"] == pytest.approx(0.975)
             assert "after correction for 2 looks" in one["words"]
@@ -192,7 +192,7 @@ def test_seeds_are_added_to_comparisons_only(tmp_path: Path, capsys: pytest.Capt
 
 def test_one_source_of_variation_changes_at_a_time(tuned: Compared) -> None:
     folder, result = tuned
-    assert [one["specimen"] for one in result["variance"]] == ["dot", "linear"]
+    assert [one["variant"] for one in result["variance"]] == ["dot", "linear"]
     for one in result["variance"]:
         assert list(one["spread"]) == list(SOURCES)
         assert all(spread["n"] == 2 and spread["sd"] > 0 for spread in one["spread"].values())
@@ -222,7 +222,7 @@ def test_the_verdict_is_not_taken_from_what_chose(tmp_path: Path) -> None:
 
 
 def test_the_seed_of_the_order_reaches_every_stage() -> None:
-    (one, *_) = make_plan(["dot", "linear"], task="spans").specimens
+    (one, *_) = make_plan(["dot", "linear"], task="spans").variants
     varied = one.with_settings("dot", {"seed": 3, "train.order_seed": 7, "train.lr": 0.5})
     for stage in ("pretrain", "finetune"):
         settings = varied.settings(0, stage)  # type: ignore[arg-type]
@@ -233,7 +233,7 @@ def test_the_seed_of_the_order_reaches_every_stage() -> None:
 def test_sources_of_variance_keep_their_runs_when_seeds_are_added(tuned: Compared) -> None:
     plan = plan_of(tuned[0])
     longer = replace(plan, seeds=(*plan.seeds, 2, 3), looks=(plan.seeds,))
-    assert [one.name for one in variance_plan(longer).specimens] == [one.name for one in variance_plan(plan).specimens]
+    assert [one.name for one in variance_plan(longer).variants] == [one.name for one in variance_plan(plan).variants]
 
 
 @pytest.mark.usefixtures("in_process")

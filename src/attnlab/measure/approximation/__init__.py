@@ -13,7 +13,6 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from attnlab.folders import to_json
 from attnlab.measure.approximation.error import (
     BEST,
     FITTED,
@@ -33,6 +32,7 @@ from attnlab.measure.approximation.error import (
 from attnlab.measure.approximation.samples import Source, random_source, run_source
 from attnlab.registry import Entry
 from attnlab.report.document import Cell, Column, Document, Row, Section, Table, Text, strict
+from attnlab.store.folders import to_json
 
 __all__ = ["Findings", "document", "examine", "measure", "random_source", "run_source"]
 

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from attnlab import ops, registry
 from attnlab.errors import ConfigError, UserError
+from attnlab.inside.taps import capture
 from attnlab.kernels.counting import Counter
 from attnlab.measure.approximation.samples import QKV, Source, chance, seeded
 from attnlab.mechanisms.heads import Attention
 from attnlab.registry import Entry
-from attnlab.taps import capture
 
 LEVELS = (0.5, 0.2, 0.1, 0.01)  # errors whose rank is reported
 EXACT = 1e-5  # an error below this is rounding

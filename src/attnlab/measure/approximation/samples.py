@@ -16,11 +16,11 @@ from torch import Tensor
 
 from attnlab import corpora, ops, registry
 from attnlab.errors import UserError
+from attnlab.inside.taps import capture
+from attnlab.lm.model import load_model
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.mechanisms.heads import Attention
-from attnlab.model import load_model
-from attnlab.runs import Run, lineage
-from attnlab.taps import capture
-from attnlab.tokenizers import Tokenizer
+from attnlab.store.runs import Run, lineage
 
 _TEXTS = 8  # of a run's corpus, to measure on
 _TAUGHT = 24  # others, to train on

@@ -23,13 +23,13 @@ from torch import nn
 from attnlab import registry
 from attnlab.config import preset_names, resolve
 from attnlab.errors import ConfigError, UserError, one_line, unknown
+from attnlab.lm.model import LanguageModel, load_model
 from attnlab.measure.audit import questions
 from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, influence, not_long, worst
-from attnlab.measure.audit.subject import NotTested, Size, Subject, all_forms, awaken, own_copy
-from attnlab.model import LanguageModel, load_model
+from attnlab.measure.audit.subject import NotTested, Size, Subject, all_forms, own_copy, randomize_zero_init
 from attnlab.report.document import Cell, Column, Document, Facts, Row, Section, Table
 from attnlab.report.words import plural
-from attnlab.runs import Run
+from attnlab.store.runs import Run
 
 __all__ = [
     "CHECKS",
@@ -324,7 +324,7 @@ def audit_module(
             if isinstance(one, LanguageModel):
                 _narrow_head(one)
         subjects = [subject(given, "as given")]
-        if awaken(awake):
+        if randomize_zero_init(awake):
             subjects.append(subject(awake, "with weights where it has zeros"))
 
         def wiring(tokens: int) -> Finding:

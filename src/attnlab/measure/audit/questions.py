@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from attnlab.inside.taps import capture, taps_of
 from attnlab.measure.audit.leaks import (
     LIMIT,
     RULER,
@@ -41,7 +42,6 @@ from attnlab.measure.audit.leaks import (
 )
 from attnlab.measure.audit.subject import NotTested, Subject
 from attnlab.report.words import plural
-from attnlab.taps import capture, taps_of
 
 # The future
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.errors import ConfigError, UserError
-from attnlab.model import Packing, arguments_of
+from attnlab.lm.model import Packing, arguments_of
 from attnlab.registry import Entry
 
 
@@ -164,7 +164,7 @@ def own_copy(module: nn.Module) -> nn.Module:
     return module
 
 
-def awaken(module: nn.Module) -> bool:
+def randomize_zero_init(module: nn.Module) -> bool:
     """Initialise parameters that are all zero, in place: a gate that training opens must not hide what is behind it.
 
     Returns whether there were any.
@@ -233,6 +233,6 @@ def all_forms(entry: Entry, size: Size) -> tuple[list[Subject], list[str]]:
             notes.append(f"not audited as {form}: {error}")
             continue
         if seed:
-            awaken(module)
+            randomize_zero_init(module)
         subjects.append(Subject(module, size.n_embd, causal=causal, form=form))
     return subjects, notes

@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from attnlab import ops, registry
 from attnlab.errors import ConfigError, UserError
+from attnlab.inside.taps import Tap
 from attnlab.measure.bench import NAIVE, SDPA
 from attnlab.mechanisms.heads import Attention
-from attnlab.taps import Tap
 
 Path = Literal["fast", "reference"]
 Step = Callable[[], object]

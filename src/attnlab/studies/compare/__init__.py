@@ -1,7 +1,7 @@
 """Compare mechanisms, or any one setting, so that the result can be cited.
 
-    plan      specimens that differ in one thing, seeds, data (specimens)
-    tuning    settings that are tuned for every specimen by itself
+    plan      variants that differ in one thing, seeds, data (variants)
+    tuning    settings that are tuned for every variant by itself
     planning  what a planned comparison would find, from a finished one
     jobs      the runs, several at a time, each trained and measured in its own process (job)
     estimating  how long all of this will take
@@ -9,7 +9,7 @@
     records   finished runs with their figures; those that do not belong together are refused
     judge     intervals, tests, Holm's correction, and verdicts in words
 
-Every specimen is audited first.
+Every variant is audited first.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 from rich.console import Console
 
 from attnlab.errors import UserError
-from attnlab.folders import add_files, is_written, locked, read_json, to_json, unlist
+from attnlab.lm.model import load_model
+from attnlab.lm.progress import say
 from attnlab.measure import audit
-from attnlab.model import load_model
-from attnlab.progress import say
-from attnlab.records import plain, restored
 from attnlab.report.comparison import document
-from attnlab.runs import Run, unused_path
+from attnlab.store.folders import add_files, is_written, locked, read_json, to_json, unlist
+from attnlab.store.records import plain, restored
+from attnlab.store.runs import Run, unused_path
 from attnlab.studies.compare import jobs
 from attnlab.studies.compare.estimating import announce, estimate
 from attnlab.studies.compare.judge import judge
@@ -43,15 +43,15 @@ __all__ = ["STUDY", "Data", "Plan", "add_seeds", "advise", "check", "compare", "
 _AUDITS = "audits.json"
 
 
-def compare(*specimens: str, out: Path | str | None = None, console: Console | None = None, **asked: Any) -> Result:
-    """Compare specimens by name, silently without a console; `asked` as in make_plan, with data by name.
+def compare(*variants: str, out: Path | str | None = None, console: Console | None = None, **asked: Any) -> Result:
+    """Compare variants by name, silently without a console; `asked` as in make_plan, with data by name.
 
     attnlab.compare("dot", "additive", task="words", seeds=3)["verdict"]
     """
     data = Data(**{key: asked.pop(key) for key in ("corpus", "dev", "facts", "exam") if key in asked})
     named = {key: value for key, value in asdict(data).items() if value} | asked
-    said = [*map(repr, specimens), *(f"{key}={value!r}" for key, value in named.items())]
-    plan = make_plan(specimens, data=data, **{"command": f"attnlab.compare({', '.join(said)})", **asked})
+    said = [*map(repr, variants), *(f"{key}={value!r}" for key, value in named.items())]
+    plan = make_plan(variants, data=data, **{"command": f"attnlab.compare({', '.join(said)})", **asked})
     return STUDY.begin(plan, Path(out) if out else unused_path("compare"), console or Console(quiet=True))
 
 
@@ -69,7 +69,7 @@ def _train(plan: Plan, folder: Path, console: Console) -> None:
 def add_seeds(folder: Path, seeds: int | Sequence[int]) -> None:
     """Add seeds to a finished comparison, so that resuming trains them and judges all; its report counts the looks."""
     stored = read_json(folder / "study.json")
-    if "specimens" not in stored.get("plan", {}):
+    if "variants" not in stored.get("plan", {}):
         raise UserError(f"{folder} is not a comparison: seeds can be added to comparisons only")
     if not is_written(folder / "result.json"):
         raise UserError(f"{folder} is not finished: resume it first, without --seeds")
@@ -90,20 +90,20 @@ def add_seeds(folder: Path, seeds: int | Sequence[int]) -> None:
 
 
 def _audit_all(plan: Plan, folder: Path, console: Console) -> None:
-    """Audit every specimen's model, before training."""
+    """Audit every variant's model, before training."""
     found = {}
-    for specimen in plan.specimens:
+    for variant in plan.variants:
         if plan.runs:
-            model = load_model(Run.open(plan.path(folder, specimen.name, plan.seeds[0])).model)[0]
+            model = load_model(Run.open(plan.path(folder, variant.name, plan.seeds[0])).model)[0]
         else:
-            model = small_model(specimen, plan.seeds[0])
-        report = audit.audit_module(model, name=specimen.name)
-        found[specimen.name] = report.to_dict()
+            model = small_model(variant, plan.seeds[0])
+        report = audit.audit_module(model, name=variant.name)
+        found[variant.name] = report.to_dict()
         words = f"wrong as declared: {report.defect}" if report.verdict == "declared" else report.verdict
         reasons = {"fail": report.faults.values(), "not tested": [report.untested.get("future", "")]}
         for reason in reasons.get(report.verdict, ()):
             words += f"; {reason}"
-        say(console, f"audit of {specimen.name}: {words}")
+        say(console, f"audit of {variant.name}: {words}")
     add_files(folder, {_AUDITS: to_json(found)})
 
 

@@ -13,11 +13,11 @@ from statistics import median
 
 import torch
 
-from attnlab import stages
 from attnlab.config import ModelConfig
+from attnlab.lm import stages
 from attnlab.measure.bench.cases import Case, Inputs, Step, choose_cases, prepare, saved_bytes, work_of
 from attnlab.measure.bench.timing import take_turns
-from attnlab.runs import Run
+from attnlab.store.runs import Run
 
 _ROUNDS = 7
 _USUAL = 32  # texts and tokens, where training fixes neither

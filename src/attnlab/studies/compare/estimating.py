@@ -1,4 +1,4 @@
-"""How long the training of a comparison will take, from a few steps of its specimens, trained into a folder that is removed."""
+"""How long the training of a comparison will take, from a few steps of its variants, trained into a folder that is removed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rich.console import Console
 
 from attnlab.config import RunConfig
 from attnlab.errors import AttnlabError, Interrupted
-from attnlab.progress import say
+from attnlab.lm.progress import say
+from attnlab.lm.stages import Show
+from attnlab.lm.train import Step
 from attnlab.report.words import plural, roughly
-from attnlab.stages import Show
 from attnlab.studies.compare.plan import Plan, stages_of, trials_of
-from attnlab.studies.compare.specimens import Specimen
 from attnlab.studies.compare.variance import variance_plan
+from attnlab.studies.compare.variants import Variant
 from attnlab.studies.study import run_stage
-from attnlab.train import Step
 
-_BUDGET = 3.0  # seconds for all specimens; those that it does not reach count like the others, by text and epochs
+_BUDGET = 3.0  # seconds for all variants; those that it does not reach count like the others, by text and epochs
 _STEPS, _LONG = 10, 1.0  # of a stage: so many steps after the first, or so many seconds
 
 
@@ -54,7 +54,7 @@ def estimate(plan: Plan) -> Estimate | None:
         return None
     began, found, steps = time.monotonic(), dict[str, float](), 0
     threads = torch.get_num_threads()
-    for one in plan.specimens:
+    for one in plan.variants:
         if found and time.monotonic() - began > _BUDGET:
             break
         try:
@@ -68,14 +68,14 @@ def estimate(plan: Plan) -> Estimate | None:
     torch.set_num_threads(threads)
     if not found:
         return None
-    weights = {one.name: _weight(plan, one) for one in plan.specimens}
+    weights = {one.name: _weight(plan, one) for one in plan.variants}
     rate = sum(found.values()) / sum(weights[name] for name in found)
     each = {name: found.get(name, rate * weight) for name, weight in weights.items()}
     times = [each[name] for name, _ in plan.order()]
     if plan.tune:
         times += [each[one.name] for one, _, _ in trials_of(plan)] * plan.tune_seeds
     if plan.variance:
-        times += [sum(each.values()) / len(each)] * len(variance_plan(plan).specimens)
+        times += [sum(each.values()) / len(each)] * len(variance_plan(plan).variants)
     seconds = max(sum(times) / max(1, plan.at_a_time), *times)
     return Estimate(seconds, len(times), plan.at_a_time, steps, tuple(found))
 
@@ -86,19 +86,19 @@ def announce(plan: Plan, folder: Path, console: Console) -> None:
         say(console, str(found))
 
 
-def _weight(plan: Plan, specimen: Specimen) -> float:
+def _weight(plan: Plan, variant: Variant) -> float:
     """Text times epochs, or steps."""
-    name = specimen.corpus or plan.corpus
+    name = variant.corpus or plan.corpus
     lines = len(plan.data.corpus(name).lines) if name else 1
-    train = specimen.settings(plan.seeds[0]).train
+    train = variant.settings(plan.seeds[0]).train
     return float(train.steps) or lines * max(train.epochs, 1e-9)
 
 
-def _measure(plan: Plan, specimen: Specimen) -> tuple[float, int]:
-    """The seconds that all stages of a specimen will take, and the steps that this was measured with."""
+def _measure(plan: Plan, variant: Variant) -> tuple[float, int]:
+    """The seconds that all stages of a variant will take, and the steps that this was measured with."""
     total, count = 0.0, 0
-    sources = specimen.corpus or plan.corpus, specimen.facts or plan.facts
-    for stage in stages_of(specimen, plan):
+    sources = variant.corpus or plan.corpus, variant.facts or plan.facts
+    for stage in stages_of(variant, plan):
         steps: list[Step] = []
 
         def watch(step: Step, steps: list[Step] = steps) -> None:
@@ -107,7 +107,7 @@ def _measure(plan: Plan, specimen: Specimen) -> tuple[float, int]:
                 raise _Enough
 
         with tempfile.TemporaryDirectory(prefix="attnlab-") as folder, suppress(_Enough):
-            settings = _bare(specimen.settings(plan.seeds[0], stage))
+            settings = _bare(variant.settings(plan.seeds[0], stage))
             run_stage(plan.data, settings, stage, sources, Path(folder) / "run", Show(step=watch))
         total += _whole(steps)
         count += len(steps)

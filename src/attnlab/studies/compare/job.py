@@ -1,6 +1,6 @@
 """One run of a comparison in its own process, so that its peak memory is its own: trained or resumed, then measured.
 
-    python -m attnlab.studies.compare.job FOLDER SPECIMEN SEED PARENT
+    python -m attnlab.studies.compare.job FOLDER VARIANT SEED PARENT
 
 Figures go to measured.json, and what the tests need per sentence or question to CSV files next to it.
 """
@@ -15,24 +15,24 @@ from pathlib import Path
 
 import torch
 
-from attnlab import perplexity, stages
 from attnlab.errors import AttnlabError
-from attnlab.evaluate import encode_question, examine, sample
-from attnlab.exams import Score
-from attnlab.flops import flops_per_token
-from attnlab.folders import is_written, read_json, to_json, write_folder
-from attnlab.model import LanguageModel, load_model
-from attnlab.perplexity import SentenceLosses
-from attnlab.records import plain
-from attnlab.runs import Run
+from attnlab.lm import perplexity, stages
+from attnlab.lm.evaluate import encode_question, examine, sample
+from attnlab.lm.exams import Score
+from attnlab.lm.flops import flops_per_token
+from attnlab.lm.model import LanguageModel, load_model
+from attnlab.lm.perplexity import SentenceLosses
+from attnlab.lm.tokenizers import UNKNOWN, Tokenizer
+from attnlab.lm.word_split import split_words
+from attnlab.store.folders import is_written, read_json, to_json, write_folder
+from attnlab.store.records import plain
+from attnlab.store.runs import Run
 from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
 from attnlab.studies.compare.records import READ_TWICE, Measured, OnText, Quality, Readings, some
 from attnlab.studies.compare.tuning import stored_plan
 from attnlab.studies.study import refuse_changes, run_stage
 from attnlab.studies.workers import started_by
 from attnlab.terminal import unexpected
-from attnlab.tokenizers import UNKNOWN, Tokenizer
-from attnlab.word_split import split_words
 
 _SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
 _DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
@@ -59,14 +59,14 @@ def _train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
     path = plan.path(folder, name, seed)
     if plan.runs:
         return Run.open(path)
-    specimen = plan.find(name)
-    steps = stages_of(specimen, plan)
-    sources = specimen.corpus or plan.corpus, specimen.facts or plan.facts
+    variant = plan.find(name)
+    steps = stages_of(variant, plan)
+    sources = variant.corpus or plan.corpus, variant.facts or plan.facts
     run: Run | None = None
     for stage in steps:
         # The run that is measured has the plain name, however many stages precede it.
         place = path if stage == steps[-1] else path.with_name(f"{path.name}-{stage}")
-        run = run_stage(plan.data, specimen.settings(seed, stage), stage, sources, place, base=run)
+        run = run_stage(plan.data, variant.settings(seed, stage), stage, sources, place, base=run)
     assert run is not None
     return run
 

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from attnlab.errors import AttnlabError, Diverged, Interrupted
-from attnlab.folders import is_written, read_json
-from attnlab.listing import last_step
-from attnlab.progress import say
+from attnlab.lm.progress import say
 from attnlab.report.words import roughly
+from attnlab.store.folders import is_written, read_json
+from attnlab.store.listing import last_step
 from attnlab.studies.compare.plan import Plan
 from attnlab.studies.workers import PAUSE, Attempts, Command, opened, stop_all
 

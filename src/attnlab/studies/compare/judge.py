@@ -9,16 +9,18 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from attnlab import stages, stats
+from attnlab import stats
 from attnlab.config import flatten
 from attnlab.errors import UserError
-from attnlab.exams import Score
+from attnlab.lm import stages
+from attnlab.lm.exams import Score
+from attnlab.lm.perplexity import Probe
+from attnlab.lm.word_split import word_lengths
 from attnlab.measure.audit.leaks import LIMIT
-from attnlab.perplexity import Probe
-from attnlab.records import flat, optional
 from attnlab.report.words import listed
-from attnlab.runs import Run, lineage
 from attnlab.stats.perplexity import exp_or_none
+from attnlab.store.records import flat, optional
+from attnlab.store.runs import Run, lineage
 from attnlab.studies.compare.attention_time import AttentionTime, attention_times, batch_of
 from attnlab.studies.compare.plan import Plan, fingerprints, seen_before, stages_of
 from attnlab.studies.compare.records import (
@@ -38,7 +40,6 @@ from attnlab.studies.compare.records import (
 from attnlab.studies.compare.tuning import Tuning, choice_of, with_choice
 from attnlab.studies.compare.variance import Sources, sources_of_variance
 from attnlab.studies.study import StudyResult
-from attnlab.word_split import word_lengths
 
 _AHEAD = 0.005  # relative difference of perplexity, read whole and word by word, that rounding cannot explain
 _ALPHA = 0.05
@@ -126,7 +127,7 @@ class Comparison:
     effect: _TextEffect | _AnswerEffect = flat()
     adjusted: float | None = None  # p after Holm's correction
     shown: bool = False
-    believed: bool = True  # False if one of the two sees the future
+    valid: bool = True  # False if one of the two sees the future
     by_seed: tuple[_SeedPair, ...] = ()
     level: float = 1 - _ALPHA  # of the interval, so that those of all comparisons hold together
     equivalence: stats.Equivalence | None = optional()  # of the difference, or of the logarithm of the ratio
@@ -137,7 +138,7 @@ class Comparison:
         """The comparison as a sentence."""
         settings = f", {self.settings}" if self.settings else ""
         words = f"{self.a} against {self.b}{settings}: {self.words}."
-        return words if self.believed else f"{words} This is invalid, since one of the two sees the future."
+        return words if self.valid else f"{words} This is invalid, since one of the two sees the future."
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class _MeanProbe(Probe):
 
 @dataclass(frozen=True)
 class Texts:
-    """A specimen's probes (means over seeds) and samples (of the first seed)."""
+    """A variant's probes (means over seeds) and samples (of the first seed)."""
 
     probes: tuple[_MeanProbe, ...]
     samples: tuple[str, ...]
@@ -172,7 +173,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Gain:
-    """The perplexity of a leaking specimen over that of the reference: read whole, and word by word.
+    """The perplexity of a leaking variant over that of the reference: read whole, and word by word.
 
     `kept` is the share of the gain, in logarithms, that is left word by word.
     """
@@ -192,7 +193,7 @@ class _SeedRun:
 
 @dataclass(frozen=True)
 class Judged:
-    """One specimen with all its runs."""
+    """One variant with all its runs."""
 
     name: str
     reference: bool
@@ -222,7 +223,7 @@ class _DataSummary:
 
 @dataclass(frozen=True)
 class _Explanation:
-    """What the leak of a specimen is worth; the last paragraph is the verdict."""
+    """What the leak of a variant is worth; the last paragraph is the verdict."""
 
     title: str
     paragraphs: list[str]
@@ -260,7 +261,7 @@ class ComparisonResult(StudyResult):
     order: list[tuple[str, int]]
     data: _DataSummary
     figures: list[Figure]
-    specimens: list[Judged]
+    variants: list[Judged]
     comparisons: list[Comparison]
     paired: list[Difference]
     settings: dict[str, dict[str, Any]]
@@ -282,15 +283,15 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
     refuse_differences(plan, records)
     every = [one for rows in records.values() for one in rows]
     columns = [one for one in figures(plan.words) if all(one.key in record.values for record in every)]
-    reference = plan.specimens[0].name
-    specimens = [
+    reference = plan.variants[0].name
+    variants = [
         _describe(plan, folder, name, rows, records[reference], columns, audits[name]) for name, rows in records.items()
     ]
-    leaking = {one.name for one in specimens if one.leaks}
+    leaking = {one.name for one in variants if one.leaks}
     settings = _settings_in_words(plan, tuning)
     comparisons = compare_all(plan, records, columns[0], leaking, settings, plan.clusters)
     data, text_quality = _describe_data(plan), every[0].text.text_quality if plan.words else None
-    explanation = explain(specimens, text_quality)
+    explanation = explain(variants, text_quality)
     seen = (
         f"{data.seen_before:,} of the measured {'sentences' if plan.words else 'questions'} are in the training data:"
     )
@@ -310,7 +311,7 @@ def judge(plan: Plan, folder: Path, audits: Mapping[str, Audit]) -> ComparisonRe
         order=plan.order(),
         data=data,
         figures=columns,
-        specimens=specimens,
+        variants=variants,
         comparisons=comparisons,
         paired=[
             difference(a, b, column, records)
@@ -348,7 +349,7 @@ def _sentences(comparisons: Sequence[Comparison]) -> list[str]:
     """All comparisons in words; many that show nothing share one sentence per reference, placed last."""
     silent: dict[str, dict[str, float]] = {}  # p by name, by reference
     for one in comparisons:
-        if one.adjusted is not None and one.believed and not one.shown and one.equivalence is None:
+        if one.adjusted is not None and one.valid and not one.shown and one.equivalence is None:
             silent.setdefault(one.b, {})[one.a] = one.adjusted
     together = {other: found for other, found in silent.items() if len(found) > _ONE_BY_ONE}
     said = [one.sentence for one in comparisons if one.a not in together.get(one.b, ())]
@@ -426,7 +427,7 @@ def _settings_in_words(plan: Plan, tuning: Tuning | None) -> str:
         math.prod(len(one.values) for one in tuning.settings),
     )
     what = "sentences" if plan.words else "questions"
-    stage = " of pretraining" if len(stages_of(plan.specimens[0], plan)) > 1 else ""
+    stage = " of pretraining" if len(stages_of(plan.variants[0], plan)) > 1 else ""
     return f"each with its best {names}{stage} of {tried} tried, chosen on {tuning.items:,} other {what}"
 
 
@@ -461,7 +462,7 @@ def _describe(
     columns: Sequence[Figure],
     audit: Audit,
 ) -> Judged:
-    """One specimen with all its runs."""
+    """One variant with all its runs."""
     readings = [row.measured.word_by_word for row in rows]
     ahead = max(abs(one.word_by_word / one.whole - 1) for one in readings)
     leaks = any(check in audit["faults"] for check in _FUTURE) or ahead > _AHEAD
@@ -555,15 +556,15 @@ def compare_all(
     """
     pairs, looks = plan.compared(), len(plan.looks) + 1
     # Answers are written word by word, where there is no future; perplexities of models that see it are invalid.
-    believed = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
-    family = max(1, sum(believed)) * looks
+    valid = [column.kind == "share" or not set(pair) & leaking for pair in pairs]
+    family = max(1, sum(valid)) * looks
     test = _compare_text if column.kind == "perplexity" else compare_answers
-    levels = [_ALPHA / family if valid else _ALPHA for valid in believed]
+    levels = [_ALPHA / family if each else _ALPHA for each in valid]
     tested = [
         test(records[a], records[b], Testing(alpha, plan.margin, clusters))
         for (a, b), alpha in zip(pairs, levels, strict=True)
     ]
-    counted = {at: 1.0 if one.p is None else one.p for at, one in enumerate(tested) if believed[at]}
+    counted = {at: 1.0 if one.p is None else one.p for at, one in enumerate(tested) if valid[at]}
     adjusted: dict[int, float] = {}
     if family > 1:
         corrected = (min(1.0, looks * p) for p in stats.holm(list(counted.values())))
@@ -584,7 +585,7 @@ def compare_all(
                 one,
                 adjusted.get(at),
                 shown=p is not None and p < _ALPHA,
-                believed=believed[at],
+                valid=valid[at],
                 by_seed=_by_seed(records[a], records[b], column),
                 level=1 - levels[at],
                 equivalence=one.details.equivalence,
@@ -661,9 +662,9 @@ def difference(a: str, b: str, column: Figure, records: Records) -> Difference:
 # Leaks in words
 
 
-def explain(specimens: Sequence[Judged], text_quality: Quality | None) -> list[_Explanation]:
-    """What the leaks are worth, compared with the first specimen."""
-    return [_explain_leak(one, specimens[0], text_quality) for one in specimens if one.leaks]
+def explain(variants: Sequence[Judged], text_quality: Quality | None) -> list[_Explanation]:
+    """What the leaks are worth, compared with the first variant."""
+    return [_explain_leak(one, variants[0], text_quality) for one in variants if one.leaks]
 
 
 def _explain_leak(leaking: Judged, reference: Judged, text_quality: Quality | None) -> _Explanation:
@@ -679,7 +680,7 @@ def _explain_leak(leaking: Judged, reference: Judged, text_quality: Quality | No
         )
         verdict = _verdict_on(name, reference.name, leaking.gain)
     elif leaking.reference and leaking.texts:
-        verdict = f"{name} sees the future, and the others are compared with it: name a sound specimen first."
+        verdict = f"{name} sees the future, and the others are compared with it: name a sound variant first."
     else:
         verdict = (
             f"{name} sees the future while it reads, so its training loss is invalid. Answers are written word by word,"
@@ -724,7 +725,7 @@ def _shares(quality: Quality) -> str:
 
 
 def _verdict_on(name: str, other: str, gain: Gain) -> str:
-    """How much of the gain of a leaking specimen is its leak, as far as the interval of that share tells."""
+    """How much of the gain of a leaking variant is its leak, as far as the interval of that share tells."""
     whole, honest, kept = gain.whole, gain.word_by_word, gain.kept
     if not whole.shown or whole.ratio >= 1:
         return f"{name} sees the future, and no gain from it is shown: its token perplexity is {whole} that of {other}."

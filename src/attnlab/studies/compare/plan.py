@@ -1,4 +1,4 @@
-"""The plan of a comparison: specimens, seeds, data and the order of the runs, and its checks. Nothing is trained here."""
+"""The plan of a comparison: variants, seeds, data and the order of the runs, and its checks. Nothing is trained here."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from attnlab import corpora, stages, usercode
+from attnlab import corpora
 from attnlab.config import RunConfig, Settings, Stage, load_preset, merge, overlay, require_seed, shortened
 from attnlab.corpora import Question
 from attnlab.errors import UserError, unknown
-from attnlab.evaluate import encode_questions
-from attnlab.model import LanguageModel
-from attnlab.perplexity import PROBES
-from attnlab.runs import Run, lineage
-from attnlab.studies.compare.specimens import (
-    Specimen,
+from attnlab.lm import stages
+from attnlab.lm.evaluate import encode_questions
+from attnlab.lm.model import LanguageModel
+from attnlab.lm.perplexity import PROBES
+from attnlab.store import usercode
+from attnlab.store.runs import Run, lineage
+from attnlab.studies.compare.variants import (
+    Variant,
     from_runs,
     is_run,
-    make_specimens,
+    make_variants,
     read_values,
     refuse_other_text,
 )
@@ -51,7 +53,7 @@ _TUNING_SEED = 1000  # the first seed of tuning: not one of those that are judge
 
 @dataclass(frozen=True)
 class Tuned:
-    """A setting that is tuned for every specimen by itself, and the values to try."""
+    """A setting that is tuned for every variant by itself, and the values to try."""
 
     setting: str
     values: tuple[Any, ...]
@@ -59,9 +61,9 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Plan:
-    """A comparison with everything needed to repeat it. The first specimen is the reference."""
+    """A comparison with everything needed to repeat it. The first variant is the reference."""
 
-    specimens: tuple[Specimen, ...]
+    variants: tuple[Variant, ...]
     varied: str
     seeds: tuple[int, ...] = (0, 1, 2)
     corpus: str | None = None
@@ -77,7 +79,7 @@ class Plan:
     command: str = "attnlab compare"
     quick: bool = False
     theirs: tuple[dict[str, Any], ...] = ()  # published figures of the same experiment
-    runs: dict[str, str] = field(default_factory=dict)  # finished runs to compare as they are, by specimen/seed
+    runs: dict[str, str] = field(default_factory=dict)  # finished runs to compare as they are, by variant/seed
     started: str = ""  # date
     hypothesis: str = ""  # in the user's words
     margin: float | None = None  # of equivalence: a share of right answers, or of the perplexity
@@ -156,9 +158,9 @@ class Plan:
         """How many runs are trained at a time on this machine; 0: a cluster decides."""
         return self.workers if isinstance(self.workers, int) else 0
 
-    def find(self, name: str) -> Specimen:
-        """The specimen of this name."""
-        return next(one for one in self.specimens if one.name == name)
+    def find(self, name: str) -> Variant:
+        """The variant of this name."""
+        return next(one for one in self.variants if one.name == name)
 
     def path(self, folder: Path, name: str, seed: int) -> Path:
         """The folder of a run."""
@@ -170,17 +172,17 @@ class Plan:
         return folder / "measured" / self.find(name).folder / f"seed-{seed}"
 
     def order(self) -> list[tuple[str, int]]:
-        """All runs in the order of their start: seed by seed, each seed starting with a different specimen.
+        """All runs in the order of their start: seed by seed, each seed starting with a different variant.
 
-        If the machine gets slower or faster during a comparison, this affects all specimens alike.
+        If the machine gets slower or faster during a comparison, this affects all variants alike.
         """
-        names = [one.name for one in self.specimens]
+        names = [one.name for one in self.variants]
         turned = [names[at % len(names) :] + names[: at % len(names)] for at in range(len(self.seeds))]
         return [(name, seed) for seed, row in zip(self.seeds, turned, strict=True) for name in row]
 
     def compared(self) -> list[tuple[str, str]]:
-        """The pairs that are tested: each specimen with the first, or each with each."""
-        names = [one.name for one in self.specimens]
+        """The pairs that are tested: each variant with the first, or each with each."""
+        names = [one.name for one in self.variants]
         if self.all_pairs:
             return [(b, a) for at, a in enumerate(names) for b in names[at + 1 :]]
         return [(name, names[0]) for name in names[1:]]
@@ -253,10 +255,10 @@ def make_plan(
     preset = preset or _PRESETS.get(task or "", "quick" if quick else "small")
     values = overlay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
     values = merge({"task": values} if values else {}, given or {})
-    specimens, varied = make_specimens(names, vary, preset, config, values)
-    for one in specimens:
+    variants, varied = make_variants(names, vary, preset, config, values)
+    for one in variants:
         _refuse_running_text(one.settings(0))
-    task = specimens[0].settings(0).task.name
+    task = variants[0].settings(0).task.name
     data = data.complete(task, quick)
     if task == "words":
         refuse_other_text(varied)
@@ -264,21 +266,21 @@ def make_plan(
         raise UserError("--probe is for task words: sentences are measured there")
     if data.corpus == "prose:train":
         epochs = _QUICK_EPOCHS if quick else _PROSE_EPOCHS
-        specimens = tuple(one.with_default("train", "epochs", epochs) for one in specimens)
+        variants = tuple(one.with_default("train", "epochs", epochs) for one in variants)
     numbers = seed_numbers(seeds, _QUICK_SEEDS if quick else _SEEDS)
     tuned = _read_tuned([tune] if isinstance(tune, str) else tune, varied)
     if tuned and not 1 <= tune_seeds <= _MOST_SEEDS:
         raise UserError(f"--tune-seeds must be a number from 1 to {_MOST_SEEDS}, not {tune_seeds}")
     if (tune_on or tune_seeds != 1) and not tuned:
         raise UserError("--tune-on and --tune-seeds need --tune: add settings, such as --tune train.lr=0.001,0.002")
-    trials = len(specimens) * tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
-    threads = max(one.settings(0).train.threads or 1 for one in specimens)
-    workers = read_workers(workers, threads, max(len(specimens) * len(numbers), trials))
-    fields = {**asdict(data), "workers": workers, "quick": quick, "title": _default_title(specimens, task), **more}
+    trials = len(variants) * tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
+    threads = max(one.settings(0).train.threads or 1 for one in variants)
+    workers = read_workers(workers, threads, max(len(variants) * len(numbers), trials))
+    fields = {**asdict(data), "workers": workers, "quick": quick, "title": _default_title(variants, task), **more}
     if tuned:
         fields |= {"tune": tuned, "tune_on": tune_on, "tune_seeds": tune_seeds}
         fields["part"] = "all" if tune_on else "judging"
-    return Plan(specimens, varied, numbers, **fields)
+    return Plan(variants, varied, numbers, **fields)
 
 
 def _read_tuned(texts: Sequence[str], varied: str) -> tuple[Tuned, ...]:
@@ -296,8 +298,8 @@ def _read_tuned(texts: Sequence[str], varied: str) -> tuple[Tuned, ...]:
     return found
 
 
-def trials_of(plan: Plan) -> list[tuple[Specimen, dict[str, Any], Specimen]]:
-    """The trials of tuning: a specimen, the values tried, and the specimen with these values."""
+def trials_of(plan: Plan) -> list[tuple[Variant, dict[str, Any], Variant]]:
+    """The trials of tuning: a variant, the values tried, and the variant with these values."""
     names = [one.setting for one in plan.tune]
     points = [dict(zip(names, values, strict=True)) for values in itertools.product(*(one.values for one in plan.tune))]
     return [
@@ -307,7 +309,7 @@ def trials_of(plan: Plan) -> list[tuple[Specimen, dict[str, Any], Specimen]]:
             one.with_settings(", ".join([one.name, *(f"{key}={value}" for key, value in point.items())]), point),
         )
         for point in points
-        for one in plan.specimens
+        for one in plan.variants
     ]
 
 
@@ -321,7 +323,7 @@ def tuning_plan(plan: Plan) -> Plan:
         dev=dev,
         exam=exam,
         part="all" if plan.tune_on else "choosing",
-        specimens=tuple(trial for _, _, trial in trials_of(plan)),
+        variants=tuple(trial for _, _, trial in trials_of(plan)),
         seeds=tuple(
             itertools.islice(
                 (seed for seed in itertools.count(_TUNING_SEED) if seed not in plan.seeds), plan.tune_seeds
@@ -369,7 +371,7 @@ def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: 
         raise UserError(
             f"{other} is not a run, and finished runs are compared with finished runs only: name its folder"
         )
-    specimens, varied, seeds, runs = from_runs(names)
+    variants, varied, seeds, runs = from_runs(names)
     first = Run.open(names[0])
     _refuse_running_text(stages.stored_config(first))
     task = stages.stored_config(first).task.name
@@ -388,10 +390,10 @@ def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: 
         "corpus": corpus,
         "workers": read_workers(workers),
         "runs": runs,
-        "title": _default_title(specimens, task),
+        "title": _default_title(variants, task),
     }
     fields |= {"dev": held_out} if words else {"facts": facts, "exam": held_out}
-    return Plan(specimens, varied, seeds, **fields | more)
+    return Plan(variants, varied, seeds, **fields | more)
 
 
 def _corpus_of(run: Run) -> str | None:
@@ -402,15 +404,15 @@ def _corpus_of(run: Run) -> str | None:
     return None
 
 
-def _default_title(specimens: Sequence[Specimen], task: str) -> str:
-    return f"{', '.join(one.name for one in specimens)}: which is better at {task}?"
+def _default_title(variants: Sequence[Variant], task: str) -> str:
+    return f"{', '.join(one.name for one in variants)}: which is better at {task}?"
 
 
-def stages_of(specimen: Specimen, plan: Plan) -> tuple[Stage, ...]:
-    """The training stages of a specimen: fine-tuning only if questions are asked that its pretraining does not read."""
-    if specimen.steps:
-        return specimen.steps
-    reads = stages.reads_questions(specimen.settings(plan.seeds[0]))
+def stages_of(variant: Variant, plan: Plan) -> tuple[Stage, ...]:
+    """The training stages of a variant: fine-tuning only if questions are asked that its pretraining does not read."""
+    if variant.steps:
+        return variant.steps
+    reads = stages.reads_questions(variant.settings(plan.seeds[0]))
     return ("pretrain",) if plan.words or reads else ("pretrain", "finetune")
 
 
@@ -418,7 +420,7 @@ def stages_of(specimen: Specimen, plan: Plan) -> tuple[Stage, ...]:
 
 
 def check(plan: Plan) -> None:
-    """Find errors before training: settings of every specimen and stage, data, questions that are too long."""
+    """Find errors before training: settings of every variant and stage, data, questions that are too long."""
     sources = plan.data.sources(plan.corpus, plan.facts)
     exam = plan.questions if plan.exam else []
     if plan.exam and any(item.answer is None for item in exam):
@@ -441,34 +443,34 @@ def check(plan: Plan) -> None:
                 " --tune-on"
             )
         check(choosing)
-    config = plan.specimens[0].settings(plan.seeds[0])
+    config = plan.variants[0].settings(plan.seeds[0])
     tokenizer = stages.learn_tokenizer(config, sources)
     encode_questions(tokenizer, (item.question for item in exam), config.model.block_size)
-    for specimen in plan.specimens:
-        for stage in stages_of(specimen, plan):
-            stages.check_settings(specimen.settings(plan.seeds[0], stage), sources, tokenizer)
-        try_once(specimen, plan.seeds[0])
+    for variant in plan.variants:
+        for stage in stages_of(variant, plan):
+            stages.check_settings(variant.settings(plan.seeds[0], stage), sources, tokenizer)
+        try_once(variant, plan.seeds[0])
 
 
 def _asked(plan: Plan) -> set[str]:
     return {item.question for item in plan.questions}
 
 
-def try_once(specimen: Specimen, seed: int) -> None:
-    """Let a specimen's model read two words, so that a class that cannot is found before training."""
-    model = small_model(specimen, seed)
+def try_once(variant: Variant, seed: int) -> None:
+    """Let a variant's model read two words, so that a class that cannot is found before training."""
+    model = small_model(variant, seed)
     try:
         with torch.no_grad():
             model(torch.zeros(1, 2, dtype=torch.long))
     except Exception as error:  # whatever a user's class may raise
         raise UserError(
-            f"{specimen.name} cannot read a text: {type(error).__name__}: {' '.join(str(error).split())}"
+            f"{variant.name} cannot read a text: {type(error).__name__}: {' '.join(str(error).split())}"
         ) from None
 
 
-def small_model(specimen: Specimen, seed: int) -> LanguageModel:
-    """A fresh model of a specimen with a small vocabulary, for checks that do not depend on it."""
-    config = specimen.settings(seed).model
+def small_model(variant: Variant, seed: int) -> LanguageModel:
+    """A fresh model of a variant with a small vocabulary, for checks that do not depend on it."""
+    config = variant.settings(seed).model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return LanguageModel(replace(config, vocab_size=_FEW_WORDS, zero_init=False))
@@ -492,8 +494,8 @@ def fingerprints(plan: Plan) -> dict[str, str]:
     if plan.tune_on:
         corpus, questions = plan.data.corpus, plan.data.questions
         found["tune_on"] = corpus(plan.tune_on).sha256 if plan.words else stages.checksum(questions(plan.tune_on))
-    found |= {one: plan.data.corpus(one).sha256 for one in {each.corpus for each in plan.specimens} if one}
+    found |= {one: plan.data.corpus(one).sha256 for one in {each.corpus for each in plan.variants} if one}
     if not plan.runs:
-        for one in plan.specimens:
+        for one in plan.variants:
             found |= sums_of_files(one.file, one.given)
     return found

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab import listing, stages, stats
+from attnlab import stats
 from attnlab.errors import UserError
-from attnlab.folders import read_json, reporting_damage
-from attnlab.records import restored
+from attnlab.lm import stages
 from attnlab.report.document import Cell, Column, Row, Table
 from attnlab.report.words import duration
 from attnlab.stats.means import by_cluster
 from attnlab.stats.planning import MOST_SEEDS, Components, about, count_of
+from attnlab.store import listing
+from attnlab.store.folders import read_json, reporting_damage
+from attnlab.store.records import restored
 from attnlab.studies.compare.plan import Plan, tuning_plan
 from attnlab.studies.compare.records import Record, read_records
 
@@ -151,7 +153,7 @@ def _read(name: str, plan: Plan, noun: str, unit: str) -> tuple[Pilot, list[str]
         raise UserError(f"{said} is no comparison: give --pilot the folder of a finished `attnlab compare`")
     with reporting_damage(entry.path / "study.json"):
         pilot = restored(Plan, read_json(entry.path / "study.json")["plan"])
-        pairs = [(one["a"], one["b"]) for one in result["comparisons"] if one["believed"]]
+        pairs = [(one["a"], one["b"]) for one in result["comparisons"] if one["valid"]]
     if pilot.words != plan.words:
         kinds = ("answers to questions", "perplexity")
         raise UserError(
@@ -226,7 +228,7 @@ def _outlook(plan: Plan, pilot: Pilot, seeds: int, items: int, alpha: float) -> 
         found = stats.smallest_difference(parts, seeds, _units(plan, items), alpha)
         return math.expm1(min(found, _LARGEST_LOG)) if plan.words else found
 
-    runs = len(plan.specimens) * seeds * (4 if plan.variance else 1) + (
+    runs = len(plan.variants) * seeds * (4 if plan.variance else 1) + (
         len(tuning_plan(plan).order()) if plan.tune else 0
     )
     parts, seconds = pilot.components, pilot.seconds * runs / max(1, plan.at_a_time)

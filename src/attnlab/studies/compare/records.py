@@ -11,15 +11,15 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from attnlab import stages
 from attnlab.errors import UserError
-from attnlab.exams import Score
-from attnlab.folders import read_bytes, read_json, reporting_damage
-from attnlab.perplexity import Probe, SentenceLosses
-from attnlab.records import flat, restored
-from attnlab.runs import Run, lineage
+from attnlab.lm import stages
+from attnlab.lm.exams import Score
+from attnlab.lm.perplexity import Probe, SentenceLosses
+from attnlab.store.folders import read_bytes, read_json, reporting_damage
+from attnlab.store.records import flat, restored
+from attnlab.store.runs import Run, lineage
 from attnlab.studies.compare.plan import Plan
-from attnlab.studies.compare.specimens import run_differences
+from attnlab.studies.compare.variants import run_differences
 
 T = TypeVar("T")
 READ_TWICE = 200  # texts that are also read word by word
@@ -196,19 +196,19 @@ def read_measured(plan: Plan, folder: Path, name: str, seed: int) -> Measured:
     return _measured_in(plan.measured(folder, name, seed))
 
 
-Records = Mapping[str, Sequence[Record]]  # by specimen, in the order of the seeds
+Records = Mapping[str, Sequence[Record]]  # by variant, in the order of the seeds
 
 
 def read_records(plan: Plan, folder: Path) -> dict[str, list[Record]]:
-    """All runs by specimen, in the order of the seeds."""
+    """All runs by variant, in the order of the seeds."""
     found: dict[str, list[Record]] = {}
-    for specimen in plan.specimens:
+    for variant in plan.variants:
         for seed in plan.seeds:
-            run, place = Run.open(plan.path(folder, specimen.name, seed)), plan.measured(folder, specimen.name, seed)
+            run, place = Run.open(plan.path(folder, variant.name, seed)), plan.measured(folder, variant.name, seed)
             known = whole_result(run) | Record(seed, run, place, {}).measured.values()
             values = {one.key: known.get(one.key) for one in figures(plan.words)}
             there = {key: float(value) for key, value in values.items() if value is not None}
-            found.setdefault(specimen.name, []).append(Record(seed, run, place, there))
+            found.setdefault(variant.name, []).append(Record(seed, run, place, there))
     return found
 
 
@@ -234,8 +234,8 @@ def whole_result(run: Run) -> dict[str, Any]:
 
 
 def refuse_differences(plan: Plan, records: Records) -> None:
-    """Refuse runs that differ in more than the specimen and the seed; runs of one specimen, in more than the seed."""
-    first = lineage(records[plan.specimens[0].name][0].run)
+    """Refuse runs that differ in more than the variant and the seed; runs of one variant, in more than the seed."""
+    first = lineage(records[plan.variants[0].name][0].run)
     for name, rows in records.items():
         for record in rows:
             own = lineage(record.run)
@@ -252,13 +252,13 @@ def refuse_differences(plan: Plan, records: Records) -> None:
 
 
 def _misplaced(plan: Plan, name: str, record: Record, own: Sequence[Run]) -> set[str]:
-    """What shows that a run is in the folder of another seed or specimen."""
+    """What shows that a run is in the folder of another seed or variant."""
     configs = [stages.stored_config(run) for run in own]
     # The base of a user's finished run may have another seed.
     seeds = {config.seed for config in (configs[:1] if plan.runs else configs)}
     found = {"seed"} if seeds != {record.seed} else set()
     if not plan.runs and plan.find(name).value(plan.varied) != configs[-1].flat().get(plan.varied):
-        found.add("specimen")
+        found.add("variant")
     return found
 
 

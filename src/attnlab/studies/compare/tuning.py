@@ -1,4 +1,4 @@
-"""Tune settings for every specimen by itself: the same trials for each, chosen on data that the verdict is not taken from.
+"""Tune settings for every variant by itself: the same trials for each, chosen on data that the verdict is not taken from.
 
 Mechanisms have different best learning rates, so that one rate for all favours the mechanism it was found with. The trials are
 trained like the runs of a comparison, in the folder `tuning`, with other seeds than those that are judged.
@@ -15,9 +15,9 @@ from rich.console import Console
 
 from attnlab import stats
 from attnlab.errors import AttnlabError
-from attnlab.folders import add_files, is_written, read_json, to_json, write_folder
-from attnlab.progress import say
-from attnlab.records import plain, restored
+from attnlab.lm.progress import say
+from attnlab.store.folders import add_files, is_written, read_json, to_json, write_folder
+from attnlab.store.records import plain, restored
 from attnlab.studies.compare import jobs
 from attnlab.studies.compare.plan import Plan, Tuned, fingerprints, trials_of, tuning_plan
 from attnlab.studies.compare.records import figures, read_measured
@@ -28,9 +28,9 @@ FOLDER, FILE = "tuning", "tuning.json"
 
 @dataclass(frozen=True)
 class Trial:
-    """One specimen with one combination of values: its figure, the mean over the seeds; None if a run diverged."""
+    """One variant with one combination of values: its figure, the mean over the seeds; None if a run diverged."""
 
-    specimen: str
+    variant: str
     values: dict[str, Any]
     figure: float | None
     each: list[float]
@@ -39,7 +39,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All trials, and the values chosen for every specimen."""
+    """All trials, and the values chosen for every variant."""
 
     settings: tuple[Tuned, ...]
     figure: str
@@ -50,17 +50,17 @@ class Tuning:
 
     @property
     def tied(self) -> list[str]:
-        """The specimens for which several combinations are equally good, so that the first was taken."""
+        """The variants for which several combinations are equally good, so that the first was taken."""
         found = []
         for name, values in self.chosen.items():
-            figures = [one.figure for one in self.trials if one.specimen == name]
-            best = next((one.figure for one in self.trials if one.specimen == name and one.values == values), None)
+            figures = [one.figure for one in self.trials if one.variant == name]
+            best = next((one.figure for one in self.trials if one.variant == name and one.values == values), None)
             found += [name] if figures.count(best) > 1 else []
         return found
 
     @property
     def at_edge(self) -> dict[str, list[str]]:
-        """By specimen: the settings whose best value is the smallest or largest of the numbers tried."""
+        """By variant: the settings whose best value is the smallest or largest of the numbers tried."""
         numeric = {
             one.setting: sorted(one.values)
             for one in self.settings
@@ -95,20 +95,20 @@ def tune(plan: Plan, folder: Path, console: Console) -> None:
 
 
 def choose(plan: Plan, trying: Plan, folder: Path, failures: Mapping[tuple[str, int], str]) -> Tuning:
-    """Choose for every specimen the values with the best mean figure; a trial with a run that diverged is never chosen."""
+    """Choose for every variant the values with the best mean figure; a trial with a run that diverged is never chosen."""
     column = figures(plan.words)[0]
     trials = []
-    for specimen, values, trial in trials_of(plan):
+    for variant, values, trial in trials_of(plan):
         failed = next((failures[trial.name, seed] for seed in trying.seeds if (trial.name, seed) in failures), "")
         measured = [] if failed else [read_measured(trying, folder, trial.name, seed) for seed in trying.seeds]
         each = [one.values()[column.key] for one in measured]
         mean = None
         if each:
             mean = stats.geometric_mean(each) if column.kind == "perplexity" else sum(each) / len(each)
-        trials.append(Trial(specimen.name, values, mean, each, failed))
+        trials.append(Trial(variant.name, values, mean, each, failed))
     chosen = {
-        one.name: _best([trial for trial in trials if trial.specimen == one.name], column.lower_is_better)
-        for one in plan.specimens
+        one.name: _best([trial for trial in trials if trial.variant == one.name], column.lower_is_better)
+        for one in plan.variants
     }
     items = len(trying.sentences if plan.words else trying.questions)
     return Tuning(plan.tune, column.key, items, trying.seeds, tuple(trials), chosen)
@@ -120,7 +120,7 @@ def _best(trials: Sequence[Trial], lower: bool) -> dict[str, Any]:
         (-one.figure if lower else one.figure, -place) for place, one in enumerate(trials) if one.figure is not None
     ]
     if not done:
-        raise AttnlabError(f"every trial of {trials[0].specimen} diverged ({trials[0].failure}): try lower values")
+        raise AttnlabError(f"every trial of {trials[0].variant} diverged ({trials[0].failure}): try lower values")
     return trials[-max(done)[1]].values
 
 
@@ -137,13 +137,13 @@ def stored_plan(folder: Path) -> Plan:
         return str(inside.resolve()) if inside and inside.is_file() else name
 
     plan = with_choice(restored(Plan, read_json(folder / "study.json")["plan"]), folder)
-    own = (replace(one, corpus=found(one.corpus), facts=found(one.facts)) for one in plan.specimens)
-    return replace(plan, specimens=tuple(own))
+    own = (replace(one, corpus=found(one.corpus), facts=found(one.facts)) for one in plan.variants)
+    return replace(plan, variants=tuple(own))
 
 
 def with_choice(plan: Plan, folder: Path) -> Plan:
-    """The plan with the values chosen for every specimen."""
+    """The plan with the values chosen for every variant."""
     found = choice_of(folder) if plan.tune else None
     if found is None:
         return plan
-    return replace(plan, specimens=tuple(one.with_settings(one.name, found.chosen[one.name]) for one in plan.specimens))
+    return replace(plan, variants=tuple(one.with_settings(one.name, found.chosen[one.name]) for one in plan.variants))

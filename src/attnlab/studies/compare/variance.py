@@ -17,14 +17,14 @@ import numpy as np
 from rich.console import Console
 
 from attnlab import corpora, stats
-from attnlab.folders import to_json, write_folder
-from attnlab.progress import say
-from attnlab.records import plain
+from attnlab.lm.progress import say
+from attnlab.store.folders import to_json, write_folder
+from attnlab.store.records import plain
 from attnlab.studies.compare import jobs
 from attnlab.studies.compare.plan import Plan
 from attnlab.studies.compare.records import figures, read_measured
-from attnlab.studies.compare.specimens import Specimen
 from attnlab.studies.compare.tuning import with_choice
+from attnlab.studies.compare.variants import Variant
 
 _FOLDER = "variance"
 _SHARE = 0.9  # of the training data that each run learns from
@@ -34,9 +34,9 @@ SOURCES = ("initial weights", "order of the data", "training data")
 
 @dataclass(frozen=True)
 class Sources:
-    """The standard deviation of the tested figure of one specimen, by source; of perplexities, of their logarithm."""
+    """The standard deviation of the tested figure of one variant, by source; of perplexities, of their logarithm."""
 
-    specimen: str
+    variant: str
     spread: dict[str, stats.Deviation]
 
 
@@ -46,7 +46,7 @@ def train_variance(plan: Plan, folder: Path, console: Console) -> None:
     if not place.exists():
         stored = {"study": varied.study, "plan": plain(varied)}
         write_folder(place, "trials", {"study.json": to_json(stored), **_splits(plan)})
-    say(console, f"variance: {len(varied.specimens)} runs in which one source of variation changes at a time")
+    say(console, f"variance: {len(varied.variants)} runs in which one source of variation changes at a time")
     jobs.train_all(varied, place, console)
 
 
@@ -74,10 +74,10 @@ def _split_name(plan: Plan, number: int) -> str:
 
 
 def variance_plan(plan: Plan) -> Plan:
-    """One specimen per run, since what varies is not the seed of the whole run."""
+    """One variant per run, since what varies is not the seed of the whole run."""
     base = plan.seeds[0]
 
-    def specimen(one: Specimen, source: str, number: int) -> Specimen:
+    def variant(one: Variant, source: str, number: int) -> Variant:
         other = _FIRST_SEED + number
         weights, order, part = (other if source == name else base for name in SOURCES)
         split = _split_name(plan, number if part == other else 0)
@@ -86,8 +86,8 @@ def variance_plan(plan: Plan) -> Plan:
             _run_name(one.name, source, number), values, **{"corpus" if plan.words else "facts": split}
         )
 
-    runs = [specimen(one, name, number) for one in plan.specimens for name in SOURCES for number in _numbers(plan)]
-    return replace(plan, specimens=tuple(runs), seeds=(base,), tune=(), tune_on=None, study="variance", variance=False)
+    runs = [variant(one, name, number) for one in plan.variants for name in SOURCES for number in _numbers(plan)]
+    return replace(plan, variants=tuple(runs), seeds=(base,), tune=(), tune_on=None, study="variance", variance=False)
 
 
 def _run_name(name: str, source: str, number: int) -> str:
@@ -111,5 +111,5 @@ def sources_of_variance(plan: Plan, folder: Path) -> list[Sources]:
                 for source in SOURCES
             },
         )
-        for one in plan.specimens
+        for one in plan.variants
     ]

@@ -1,0 +1,1 @@
+"""Looking into a trained model: taps, attention patterns, scores of heads. Import the modules, not this package."""

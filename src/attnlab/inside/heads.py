@@ -1,0 +1,169 @@
+"""Score every attention head for what heads are known to do: previous token, same token, induction, copying, averaging.
+
+    scored = score_heads(model, tokenizer)                       # on repeated random tokens
+    scored = score_heads(model, tokenizer, "the cat sat on the mat")
+    scored.heads[0].induction, scored.chance.induction
+
+The scores are those of the interpretability literature (docs/looking.md). A layer without weights over tokens has no
+scores, and is listed so. A model and tokens in, a record out, and from it a picture and a page; knows nothing about folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnlab.errors import UserError
+from attnlab.inside.look import encode, is_over_tokens, refuse_bottleneck, row_shares
+from attnlab.inside.taps import capture, eval_mode
+from attnlab.lm.model import Block, LanguageModel
+from attnlab.lm.tokenizers import Tokenizer
+from attnlab.mechanisms.heads import Attention
+from attnlab.report.head_scores import HeadScores, Scored, document, picture
+from attnlab.report.html import as_html
+from attnlab.store.folders import to_json
+
+_ROWS, _LONGEST = 8, 50  # random texts, and tokens before each is repeated
+_ROLE = 0.5  # of the way from chance to 1: from here on a head is named after a score
+_EVEN = 0.95  # of the largest entropy: from here on a head averages
+
+
+def score_heads(
+    model: LanguageModel, tokenizer: Tokenizer, text: str | None = None, *, question: bool = False, seed: int = 0
+) -> Scored:
+    """Score all heads on a text, or without one on random tokens that are repeated once."""
+    refuse_bottleneck(model)
+    block = model.config.block_size
+    rows = [encode(tokenizer, text, question, block)] if text else repeated_tokens(tokenizer, block, seed)
+    ids = torch.tensor(rows, device=model.device)
+    if ids.shape[1] < 2:
+        raise UserError("the text has one token, and a head can only attend to it: write more")
+    with eval_mode(model), torch.no_grad(), capture(model) as seen:
+        model(ids)
+    even = torch.ones(ids.shape[1], ids.shape[1]).tril()
+    (chance,) = pattern_scores((even / even.sum(-1, keepdim=True))[None, None], ids.cpu())
+    names, heads, unread = model.config.mechanisms, [], []
+    for layer in range(model.config.n_layer):
+        pattern = seen.get(tap := f"blocks.{layer}.attn.hook_pattern")
+        if pattern is None or not is_over_tokens(pattern, ids.shape[1]):
+            unread.append(layer + 1)
+            continue
+        found = pattern_scores(pattern, ids.cpu())
+        copying: Sequence[float | None] = copying_scores(model, layer, tokenizer.size) or [None] * len(found)
+        for number, (scores, copies) in enumerate(zip(found, copying, strict=True), start=1):
+            one = HeadScores(layer + 1, number, tap, names[layer % len(names)], copying=copies)
+            heads.append(replace(one, **scores, role=role_of(scores, chance)))
+    even_head = replace(HeadScores(0, 0, "", "", copying=0.0), **chance)
+    return Scored(text, ids.shape[0], ids.shape[1], heads, even_head, unread)
+
+
+def repeated_tokens(tokenizer: Tokenizer, block_size: int, seed: int = 0) -> list[list[int]]:
+    """Texts of distinct random tokens followed by the same tokens again, after the start symbol if there is one."""
+    special = {tokenizer.pad, tokenizer.start, tokenizer.unknown, *tokenizer.stops}
+    ordinary = torch.tensor([token for token in range(tokenizer.size) if token not in special])
+    opening = [] if tokenizer.start is None else [tokenizer.start]
+    length = min(_LONGEST, (block_size - len(opening)) // 2, len(ordinary))
+    if length < 2:
+        raise UserError(
+            f"a block of {block_size} tokens and {len(ordinary)} symbols are too few for repeated tokens: give a text"
+        )
+    drawn = torch.Generator().manual_seed(seed)
+    halves = [ordinary[torch.randperm(len(ordinary), generator=drawn)[:length]].tolist() for _ in range(_ROWS)]
+    return [opening + half + half for half in halves]
+
+
+def pattern_scores(pattern: Float[Tensor, "#B H T T"], ids: Int[Tensor, "B T"]) -> list[dict[str, Any]]:
+    """The scores of every head that follow from its weights; None where no token of the text can show them.
+
+    Rows are made absolute and normalised to sum to 1, as some mechanisms have negative weights or sums below 1.
+    """
+    rows = row_shares(pattern.cpu()).expand(len(ids), -1, -1, -1)
+    tokens = ids.shape[1]
+    visible = torch.arange(2, tokens + 1, dtype=rows.dtype)  # tokens that each row but the first may attend to
+    entropy = torch.special.entr(rows[:, :, 1:]).sum(-1) / visible.log()
+    found = {
+        "largest": rows[:, :, 1:].amax(-1).mean((0, 2)).tolist(),
+        "averaging": entropy.mean((0, 2)).tolist(),
+        **{name: _mean_weight(rows, places) for name, places in _targets(ids).items()},
+    }
+    return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+
+
+def _targets(ids: Int[Tensor, "B T"]) -> dict[str, Bool[Tensor, "B T T"]]:
+    """Where a head of each kind looks (key) from each token (query)."""
+    tokens = ids.shape[1]
+    same = (ids[:, :, None] == ids[:, None]).tril(-1)
+    after = torch.zeros_like(same)
+    after[:, :, 1:] = same[:, :, :-1]
+    first = torch.zeros(tokens, tokens, dtype=torch.bool)
+    first[1:, 0] = True
+    return {
+        "previous": torch.ones(tokens - 1, dtype=torch.bool).diag(-1).expand_as(same),
+        "same": same,
+        "induction": after.tril(-1),
+        "first": first.expand_as(same),
+    }
+
+
+def _mean_weight(rows: Float[Tensor, "B H T T"], places: Bool[Tensor, "B T T"]) -> list[float | None]:
+    """The weight of every head on these places, averaged over the queries that have any."""
+    asked = places.any(-1)
+    if not asked.any():
+        return [None] * rows.shape[1]
+    weights = (rows * places[:, None]).sum(-1).transpose(1, 2)[asked]
+    return list(weights.mean(0).tolist())
+
+
+def copying_scores(model: LanguageModel, layer: int, symbols: int) -> list[float] | None:
+    """How far every head writes the token that it reads: Σλ / Σ|λ| over the eigenvalues of its OV circuit.
+
+    The circuit maps a token, straight from its embedding, to the logits that the head's output adds: W_U W_O W_V W_E. Its
+    nonzero eigenvalues are those of a matrix of the head's width. 1: every direction is copied; 0: chance; -1: suppressed.
+    None for a mechanism that is no `Attention`. Norms enter by their linear part.
+    """
+    block = model.blocks[layer]
+    assert isinstance(block, Block)
+    attention = block.attn
+    if not isinstance(attention, Attention):
+        return None
+    with torch.no_grad():
+        embedded = block.norm1(model.tokens.weight[:symbols])
+        bias = getattr(block.norm1, "bias", None)
+        embedded = (embedded if bias is None else embedded - bias).double()
+        scale = getattr(model.norm, "weight", None)
+        read_out = (model.head.weight[:symbols] if scale is None else model.head.weight[:symbols] * scale).double()
+        if isinstance(model.norm, torch.nn.LayerNorm):
+            read_out = read_out - read_out.mean(-1, keepdim=True)
+        heads, groups = attention.heads.n_head, attention.heads.kv_heads
+        into = (attention.heads.value or attention.heads.query).weight.double().unflatten(0, (groups, -1))
+        into = into.repeat_interleave(heads // groups, dim=0)  # H, C, D
+        out = attention.out.weight.double().unflatten(1, (heads, -1)).transpose(0, 1)  # H, D, C
+        values = torch.linalg.eigvals(into @ (embedded.T @ read_out) @ out)
+        return list((values.real.sum(-1) / values.abs().sum(-1).clamp_min(1e-30)).tolist())
+
+
+def role_of(scores: dict[str, float | None], chance: dict[str, float | None]) -> str:
+    """The kind of head that the scores show: more than half of the way from chance to 1; empty if none or several."""
+    lifts = {
+        name: (value - least) / (1 - least)
+        for name in ("previous", "same", "induction", "first")
+        if (value := scores.get(name)) is not None and (least := chance[name]) is not None and least < 1
+    }
+    shown = [name for name, lift in lifts.items() if lift >= _ROLE and lift == max(lifts.values())]
+    if shown:
+        return shown[0] if len(shown) == 1 else ""
+    return "averaging" if (scores.get("averaging") or 0.0) >= _EVEN else ""
+
+
+def files(scored: Scored, run: str, command: str) -> dict[str, bytes]:
+    """The files of scored heads: page, picture and numbers."""
+    return {
+        "look.html": as_html(document(scored, run, command)).encode("utf-8", errors="replace"),
+        "heads.png": picture(scored, run),
+        "result.json": to_json({"run": run, **scored.summary()}),
+    }

@@ -1,0 +1,116 @@
+"""FLOPs per token by part of the model, counted by running it instead of by a rule of thumb.
+
+kernels/counting.py defines what each operation costs. A text goes through the model on its fast paths and, with
+`training`, through the loss and backward as in the training loop, dropout included: dropout on attention weights forms
+them, and therefore all pairs. The count per token is the mean over the positions of the text, each of which is predicted;
+the optimizer step is excluded, since its share depends on the batch. Knows no mechanism by name.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from attnlab.errors import UserError
+from attnlab.inside.taps import taps_of
+from attnlab.kernels.counting import Counter
+from attnlab.lm.model import LanguageModel
+from attnlab.lm.train import SummedLoss
+
+# The taps of a block at which a part ends; what precedes any other tap of the backbone counts as "other".
+_ENDS = {"hook_attn_out": "attention", "hook_mlp_out": "mlp"}
+_BACKBONE = re.compile(r"(?:blocks\.\d+\.)?(hook_\w+)")
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs per token by part; in training, forward plus backward."""
+
+    attention: float
+    mlp: float
+    head: float
+    other: float
+
+    @property
+    def total(self) -> float:
+        """All parts together."""
+        return self.attention + self.mlp + self.head + self.other
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain values, ready for JSON."""
+        return {"total": self.total, **asdict(self)}
+
+
+def flops_per_token(model: LanguageModel, tokens: int, *, training: bool = False) -> Flops:
+    """Count the FLOPs per token in a text of `tokens` tokens: forward, or forward and backward as in training.
+
+    The model and the random state are unchanged. A multiply-add is two FLOPs; in additive attention each channel of a pair
+    costs an addition, a tanh (counted as one) and a multiply-add.
+    """
+    if not 1 <= tokens <= model.config.block_size:
+        raise UserError(
+            f"a text of {tokens} tokens does not fit: give 1 to {model.config.block_size}, the block of the model"
+        )
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(training):
+        torch.manual_seed(0)
+        twin = copy.deepcopy(model).cpu()  # counted alike for every device
+        twin.requires_grad_().train(training)
+        ids, targets = torch.randint(model.config.vocab_size, (2, 1, tokens))
+        with _counted_by_part(twin) as parts:
+            result = SummedLoss(twin)(ids, targets) if training else twin(ids)
+            parts.end("head", result)
+            if training:
+                result.backward()
+                parts.end(parts.now)
+    return Flops(**{part: count / tokens for part, count in parts.counts.items()})
+
+
+class _Parts:
+    """Assigns FLOPs to parts: forward since the last part ended, backward by the part that created the autograd node."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.counts = {"attention": 0, "mlp": 0, "head": 0, "other": 0}
+        self.now = "other"  # in the backward pass
+        self._counter, self._counted = counter, 0
+        self._known: set[Node] = set()
+
+    def end(self, part: str, result: Tensor | None = None) -> None:
+        """Assign a part everything counted since the last end, and the unassigned autograd nodes of its result."""
+        total = self._counter.total
+        self.counts[part] += total - self._counted
+        self._counted = total
+        waiting = [] if result is None else [result.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in self._known:
+                self._known.add(node)
+                node.register_prehook(partial(self._enter, part))
+                waiting += [before for before, _ in node.next_functions]
+
+    def _enter(self, part: str, _gradients: Any) -> None:
+        self.end(self.now)
+        self.now = part
+
+
+@contextmanager
+def _counted_by_part(model: LanguageModel) -> Iterator[_Parts]:
+    """Count while the model runs; its taps mark where a part ends."""
+    with Counter() as counter:
+        parts = _Parts(counter)
+
+        def watch(part: str, _tap: object, _inputs: object, value: Tensor) -> None:
+            parts.end(part, value)
+
+        for name, tap in taps_of(model).items():
+            if found := _BACKBONE.fullmatch(name):
+                tap.register_forward_hook(partial(watch, _ENDS.get(found[1], "other")))
+        yield parts

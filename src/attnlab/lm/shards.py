@@ -1,0 +1,156 @@
+"""Running text as token ids on disk: made once, block by block, and read from there ever after.
+
+    ~/.cache/attnlab/tokens/       or under the folder named by ATTNLAB_CACHE
+      6f1c0a.../                   named by the checksum of text, tokenizer and how documents are separated
+        tokens.bin                 the ids of all documents in order, `□` before each; 16 bits if the vocabulary fits, else 32
+        about.json                 how many tokens and documents
+        manifest.json              the sha256 of every file
+    ~/.cache/attnlab/tokenizers/   tokenizers learned from running text, named likewise
+
+No more than a block of the text is in memory at a time, whatever its size. Knows nothing about models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from attnlab.corpora import cache
+from attnlab.corpora.running import Documents, RunningText
+from attnlab.errors import AttnlabError, DataError
+from attnlab.lm.tokenizers import Ids, Kind, Tokenizer
+from attnlab.machine import cache_folder
+from attnlab.store.folders import Manifest, digest
+
+_FORMAT = 1  # increased when what is stored changes: older folders are then rebuilt
+_ABOUT, _TOKENS = "about.json", "tokens.bin"
+_LEARNED_FROM = 32 * 2**20  # bytes of text that pieces are learned from
+
+
+@dataclass(frozen=True)
+class _About:
+    """The content of about.json."""
+
+    tokens: int
+    documents: int
+    dtype: str
+
+
+class Shard:
+    """The token ids of a text; only what is asked for is read."""
+
+    def __init__(self, folder: Path, built: bool = False) -> None:
+        about = _About(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+        self.folder, self.built, self.documents, self._tokens = folder, built, about.documents, about.tokens
+        self.dtype = np.dtype(about.dtype)
+        self._file = (folder / _TOKENS).open("rb", buffering=0)  # stays open: the cache may be cleared while it is used
+        weakref.finalize(self, self._file.close)
+
+    def __len__(self) -> int:
+        return self._tokens
+
+    def read(self, begins: Ids, length: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """Return rows of `length` ids from the given positions.
+
+        They are read, not mapped: what a map touches counts as memory of the process, up to 2 MB for every row.
+        """
+        rows = np.empty((len(begins), length), dtype=np.int64)
+        for row, begin in zip(rows, begins.tolist(), strict=True):
+            row[:] = np.frombuffer(
+                self._read_at(begin * self.dtype.itemsize, row.size * self.dtype.itemsize), self.dtype
+            )
+        return rows
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self._file.fileno(), size, offset)
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def find(self, token: int, begin: int) -> int | None:
+        """Return the first position of a token from `begin` on."""
+        for at in range(begin, len(self), 2**20):
+            found = np.flatnonzero(self.read(np.array([at]), min(2**20, len(self) - at))[0] == token)
+            if len(found):
+                return at + int(found[0])
+        return None
+
+
+def tokenized(text: RunningText, tokenizer: Tokenizer, documents: Documents) -> Shard:
+    """Return the token ids of a text, made now if they are not in the cache."""
+    key = digest(json.dumps([_FORMAT, text.sha256, digest(tokenizer.backend.to_str().encode()), documents]).encode())
+
+    def build(folder: Path) -> None:
+        blocks = _reporting(text, documents)
+        about = _write(folder / _TOKENS, tokenizer.encode_running(blocks), tokenizer)
+        if replace(text).sha256 != text.sha256:
+            raise DataError(f"{text.source} was changed while it was being read: try again when it is complete")
+        if about.documents == 0:
+            raise DataError(f"{text.source} is empty; it needs at least one line of text")
+        (folder / _ABOUT).write_text(json.dumps(asdict(about)), encoding="utf-8")
+        cache.seal(folder, "tokens", [folder / _TOKENS, folder / _ABOUT])
+
+    return Shard(*cache.ensure(cache_folder() / "tokens" / key[:32], "tokens", _usable, build))
+
+
+def _reporting(text: RunningText, documents: Documents) -> Iterable[str]:
+    """The blocks of a text; the share that was read is reported."""
+    size, done = max(1, text.size), 0
+    for block in text.blocks(documents):
+        yield block
+        done += len(block)
+        if text.progress:
+            text.progress(min(done / size, 1.0))
+
+
+def _write(path: Path, parts: Iterable[Ids], tokenizer: Tokenizer) -> _About:
+    """Write ids as they come, and count them."""
+    tokens = documents = 0
+    with path.open("wb") as stream:
+        for part in parts:
+            stream.write(part.data)
+            tokens, documents = tokens + len(part), documents + int(np.count_nonzero(part == tokenizer.pad))
+    return _About(tokens, documents, tokenizer.dtype.name)
+
+
+def _usable(folder: Path) -> bool:
+    """Whether a folder is complete and as it was written; of a large file only the size is compared."""
+    try:
+        listed = Manifest.read(folder)
+        if listed is None or cache.hash_of(folder / _ABOUT) != listed.files[_ABOUT]:
+            return False
+        about = _About(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+        size = (folder / _TOKENS).stat().st_size
+        if size != about.tokens * np.dtype(about.dtype).itemsize:
+            return False
+        return size > cache.CHECKED or cache.hash_of(folder / _TOKENS) == listed.files[_TOKENS]
+    except (AttnlabError, OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def learn_tokenizer(text: RunningText, kind: Kind, vocab_size: int, min_count: int = 1) -> Tokenizer:
+    """Return the tokenizer of a text, learned now if it is not in the cache; pieces of a large text from a sample of it."""
+    key = digest(json.dumps([_FORMAT, text.sha256, kind, vocab_size, min_count]).encode())
+    name = "tokenizer.json"
+
+    def build(folder: Path) -> None:
+        texts = text.texts(_LEARNED_FROM if kind == "bpe" else 0)
+        learned = Tokenizer.train(kind, texts, vocab_size, min_count)
+        (folder / name).write_text(learned.backend.to_str(), encoding="utf-8")
+        cache.seal(folder, "tokenizer", [folder / name])
+
+    def usable(folder: Path) -> bool:
+        try:
+            listed = Manifest.read(folder)
+            return listed is not None and cache.hash_of(folder / name) == listed.files[name]
+        except (AttnlabError, OSError, KeyError):
+            return False
+
+    place, _ = cache.ensure(cache_folder() / "tokenizers" / key[:32], "tokenizer", usable, build)
+    return Tokenizer.load(place / name)

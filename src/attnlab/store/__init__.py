@@ -1,0 +1,1 @@
+"""What attnlab writes and finds again: folders with checksums, runs, records, and the code that users bring. No torch."""

@@ -1,0 +1,390 @@
+"""The folders that attnlab writes: written atomically, each with a manifest, and checked when read.
+
+manifest.json holds the kind of a folder, the sha256 of every file that belongs to it, and that of the manifest itself. A
+folder that is written in one step gets its manifest with it. A file added later is listed after it was written, and one
+that is replaced is removed from the list first. An existing but unlisted file was therefore being written when a process
+died, and counts as missing. Checksums detect damage; they prove nothing about who wrote a folder. Knows nothing about torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # locks need Unix
+    fcntl = None  # type: ignore[assignment]
+
+from attnlab.errors import AttnlabError, AttnlabWarning, CheckpointError, OutputExists, StorageError, UserError
+
+MANIFEST = "manifest.json"
+_VERSION = 1
+
+
+def digest(content: bytes) -> str:
+    """Return the sha256 of some bytes as 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def is_digest(text: object) -> bool:
+    """Whether this is a sha256 as written by `digest`, rather than, say, a path."""
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
+def _canonical(kind: str, files: Mapping[str, str]) -> bytes:
+    """What the manifest's own sha256 is taken of."""
+    return json.dumps([kind, _VERSION, sorted(files.items())]).encode()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The kind of a folder and its files by name, relative to the folder, each with its sha256."""
+
+    kind: str
+    files: Mapping[str, str]
+
+    @classmethod
+    def of(cls, kind: str, contents: Mapping[str, bytes]) -> Manifest:
+        """Make the manifest of files that are about to be written."""
+        return cls(kind, {name: digest(content) for name, content in contents.items()})
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest | None:
+        """Read the manifest of a folder; None if there is none, as in folders of older versions."""
+        path = folder / MANIFEST
+        try:
+            stored = json.loads(path.read_bytes())
+            kind, version, files = stored["kind"], stored["version"], stored["files"]
+            if version != _VERSION:
+                raise CheckpointError(
+                    f"{path} has version {version!r}, but this attnlab reads {_VERSION}: upgrade attnlab"
+                )
+            if stored["sha256"] != digest(_canonical(kind, files)):
+                raise ValueError("the manifest is not as it was written")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read ({error.strerror}): check its permissions") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise CheckpointError(f"{path} is damaged: restore it from a copy, or make the folder again") from None
+        return cls(kind, files)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of manifest.json."""
+        files = dict(sorted(self.files.items()))
+        stored = {
+            "kind": self.kind,
+            "version": _VERSION,
+            "files": files,
+            "sha256": digest(_canonical(self.kind, files)),
+        }
+        return (json.dumps(stored, indent=1) + "\n").encode()
+
+    def with_files(self, contents: Mapping[str, bytes]) -> Manifest:
+        """Return a copy with files added or replaced."""
+        return replace(self, files={**self.files, **Manifest.of(self.kind, contents).files})
+
+    def without(self, *names: str) -> Manifest:
+        """Return a copy without some files."""
+        return replace(self, files={name: found for name, found in self.files.items() if name not in names})
+
+    def check(self, path: Path, name: str, content: bytes) -> None:
+        """Raise CheckpointError if a file is not what was written."""
+        if digest(content) != self.files[name]:
+            raise CheckpointError(
+                f"{path} is damaged or was edited (its checksum differs from {MANIFEST}): restore it from a copy, or"
+                " make the folder again"
+            )
+
+
+# Writing
+
+
+@contextmanager
+def os_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the disk into one line with the fix."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(f"the disk is full, and {path} was not written: free some space, then resume") from None
+        raise StorageError(f"cannot write {path} ({error.strerror}): choose another folder") from None
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with os_errors(path):
+        try:
+            _write_through(temporary, content)
+            temporary.replace(path)
+            _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Flush the entries of a folder to disk, if the system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def to_json(value: Any) -> bytes:
+    """Serialize to indented JSON."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically."""
+    write_bytes(path, to_json(value))
+
+
+def write_folder(path: Path, kind: str, files: Mapping[str, bytes], replace: bool = False) -> None:
+    """Write a folder with its manifest atomically; an existing one is an error unless `replace`."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    sealed = {**files, MANIFEST: Manifest.of(kind, files).to_bytes()}
+    with os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _one_writer(path.parent):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            try:
+                for name, content in sealed.items():
+                    (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                    _write_through(temporary / name, content)
+                aside = hide(path) if replace else None
+                refuse_existing(path)
+                temporary.rename(path)
+                _sync(path.parent)
+                if aside:
+                    shutil.rmtree(aside, ignore_errors=True)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+
+
+def hide(folder: Path) -> Path:
+    """Hide a folder before removing it, so that a partly removed one is never taken for a complete one."""
+    hidden = folder.with_name(f".{folder.name}.old.tmp")
+    shutil.rmtree(hidden, ignore_errors=True)
+    if folder.exists():
+        folder.rename(hidden)
+    return hidden
+
+
+def add_files(folder: Path, files: Mapping[str, bytes], existing: Sequence[str] = ()) -> None:
+    """Write files into a folder and list them in its manifest, together with the `existing` ones.
+
+    Replaced files are removed from the list first, so that whenever a process is killed, every listed file is intact.
+    The caller holds the lock of the folder. A folder without a manifest gets none.
+    """
+    unlist(folder, *files)
+    for name, content in files.items():
+        write_bytes(folder / name, content)
+    manifest = Manifest.read(folder)
+    if manifest is not None:
+        listed = {**files, **{name: (folder / name).read_bytes() for name in existing}}
+        write_bytes(folder / MANIFEST, manifest.with_files(listed).to_bytes())
+
+
+def unlist(folder: Path, *names: str) -> None:
+    """Remove files from the manifest before they change."""
+    manifest = Manifest.read(folder)
+    if manifest is not None and not manifest.files.keys().isdisjoint(names):
+        write_bytes(folder / MANIFEST, manifest.without(*names).to_bytes())
+
+
+def write_manifest(folder: Path, kind: str) -> None:
+    """Write the manifest of a folder whose files were written one by one; subfolders have their own."""
+    inside = [one for one in folder.iterdir() if one.is_file() and one.name not in (MANIFEST, ".lock")]
+    files = {one.name: one.read_bytes() for one in inside}
+    write_bytes(folder / MANIFEST, Manifest.of(kind, files).to_bytes())
+
+
+@contextmanager
+def folders_above(folder: Path) -> Iterator[None]:
+    """Create the parent folders of a folder to be written; remove them again if writing fails."""
+    missing = [one for one in folder.parents if not one.exists()]
+    try:
+        with os_errors(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in missing:
+            with suppress(OSError):  # another process has written there
+                one.rmdir()
+        raise
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise OutputExists if an output folder exists."""
+    if path.exists():
+        raise OutputExists(f"{path} exists already: choose another name, or remove it first")
+
+
+# Reading
+
+
+def read_bytes(path: Path, folder: Path | None = None) -> bytes:
+    """Read a file written by attnlab and check it against the manifest of its folder, if there is one."""
+    folder = folder or path.parent
+    name = path.relative_to(folder).as_posix()
+    manifest = Manifest.read(folder)
+    try:
+        if manifest is not None and name not in manifest.files:
+            raise FileNotFoundError
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: the folder is incomplete") from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error.strerror}): check what it is, and its permissions"
+        ) from None
+    if manifest is not None:
+        manifest.check(path, name, content)
+    return content
+
+
+def is_written(path: Path) -> bool:
+    """Whether a file was written completely; one that a killed process left unlisted was not."""
+    if not path.is_file():
+        return False
+    manifest = Manifest.read(path.parent)
+    return manifest is None or path.name in manifest.files
+
+
+def verify(folder: Path) -> None:
+    """Check every file listed in the manifest of a folder."""
+    manifest = Manifest.read(folder)
+    for name in manifest.files if manifest is not None else ():
+        read_bytes(folder / name, folder)
+
+
+def note_without_manifest(folder: Path) -> None:
+    """Warn that a folder cannot be checked, since an older version wrote it or its manifest was removed."""
+    if Manifest.read(folder) is None:
+        warnings.warn(
+            f"{folder} has no {MANIFEST}, so its files are not checked for damage", AttnlabWarning, stacklevel=3
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object written by attnlab, or raise an error that says what is wrong with it."""
+    try:
+        value = parse_json(read_bytes(path).decode("utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged ({error}): use an older checkpoint or train again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is damaged (not a JSON object): use an older checkpoint or train again")
+    return value
+
+
+def peek(path: Path) -> dict[str, Any]:
+    """Read a JSON object without checking it; return {} if that is impossible."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def reporting_damage(path: Path) -> Iterator[None]:
+    """Report a stored file as damaged if its content cannot be used."""
+    try:
+        yield
+    except AttnlabError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(
+            f"{path} is damaged, or of another version ({said:.200}): restore it from a copy, or make it again"
+        ) from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON with integers of at most 64 bits; every defect raises ValueError."""
+
+    def whole(digits: str) -> int:
+        if len(digits) > 20 or abs(int(digits)) >= 2**63:
+            raise ValueError(f"an integer of {len(digits)} digits")
+        return int(digits)
+
+    try:
+        return json.loads(text, parse_int=whole)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+# Locks
+
+
+@contextmanager
+def _one_writer(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes inside this folder."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Lock a folder against other writers; the lock ends with its process."""
+    if fcntl is None:
+        yield
+        return
+    with os_errors(folder):
+        stream = (folder / name).open("ab")
+    with stream:
+        for pause in (0.01, 0.05, 0.1, 0.3, 0.5, None):  # `is_locked` takes the lock for a moment too
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if pause is None:
+                    raise UserError(f"{folder} is being written by another process: wait for it, or stop it") from None
+            time.sleep(pause)
+        yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process is writing this folder now."""
+    if fcntl is None:
+        return False
+    try:
+        with (folder / ".lock").open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

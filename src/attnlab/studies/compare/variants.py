@@ -1,0 +1,309 @@
+"""The variants of a comparison: what the user names, as settings that differ in one thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from attnlab import registry
+from attnlab.config import (
+    RunConfig,
+    Settings,
+    Stage,
+    absolute_given,
+    absolute_names,
+    diff,
+    from_text,
+    merge,
+    preset_names,
+    read_toml,
+    resolve,
+)
+from attnlab.errors import ConfigError, UserError, unknown
+from attnlab.lm import stages
+from attnlab.store import usercode
+from attnlab.store.runs import Run, lineage
+
+_MECHANISM = "model.mechanism"
+_OPTIONS = "model.options"
+_NOT_VARIED = frozenset({"preset", "seed"})  # settings that may differ within a variant
+_OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
+_OF_ALL_STAGES = ("threads", "order_seed")  # settings of training that are not those of pretraining alone
+_TAKEN = ("measured", "logs", "tuning", "variance")  # folders of a comparison that are not variants
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the things compared, as settings."""
+
+    name: str
+    preset: str = "small"
+    file: str | None = None
+    given: Settings = field(default_factory=dict)
+    corpus: str | None = None  # its own training text, if variants have different ones
+    steps: tuple[Stage, ...] = ()  # its training stages, if they do not follow from its task
+    facts: str | None = None  # its own training questions
+
+    def settings(self, seed: int, stage: Stage = "pretrain") -> RunConfig:
+        """The settings of one run; training and task settings given by the user apply to pretraining only.
+
+        The number of threads and the seed of the order apply to all stages.
+        """
+        given = self.given
+        if stage != "pretrain":
+            kept = {key: value for key, value in given.get("train", {}).items() if key in _OF_ALL_STAGES}
+            given = {**{key: value for key, value in given.items() if key not in ("train", "task")}, "train": kept}
+        return resolve(self.preset, stage, Path(self.file) if self.file else None, {"seed": seed, **given})
+
+    def value(self, setting: str) -> Any:
+        """The value of a dotted setting."""
+        return self.settings(0).flat().get(setting)
+
+    def with_settings(self, name: str, values: Mapping[str, Any], **more: Any) -> Variant:
+        """Return the variant with another name and other values of dotted settings."""
+        given = self.given
+        for setting, value in values.items():
+            given = merge(given, nested(setting, value))
+        return replace(self, name=name, given=given, **more)
+
+    def with_default(self, table: str, name: str, value: Any) -> Variant:
+        """Return the variant with a setting that applies if neither its file nor the user has chosen it."""
+        in_file = read_toml(Path(self.file)).get(table, {}) if self.file else {}
+        if name in in_file or name in self.given.get(table, {}):
+            return self
+        return replace(self, given=merge(self.given, {table: {name: value}}))
+
+    @property
+    def folder(self) -> str:
+        """Its name as a folder name."""
+        plain = re.sub(r"[^\w.,=-]+", "_", self.name)
+        return f"{plain}_" if plain in _TAKEN else plain
+
+
+def _is_mechanism(name: str) -> bool:
+    """Whether a name is that of a mechanism, a class in a file, or several of them joined by commas."""
+    return all(usercode.is_code(one) or one in registry.names("mechanism") for one in usercode.split_names(name))
+
+
+def is_run(name: str) -> bool:
+    """Whether a name is that of a run folder."""
+    return (Path(name) / "config.json").is_file()
+
+
+def _short_names(mechanisms: Iterable[str]) -> list[str]:
+    """Mechanism names, without the file for classes in files."""
+    return [registry.find("mechanism", one).short_name for one in mechanisms]
+
+
+def _distinct_names(names: Sequence[str]) -> list[str]:
+    """Names of mechanisms, without the file for classes in files unless two names would be the same."""
+    short = [",".join(_short_names(usercode.split_names(one))) for one in names]
+    return [
+        called if short.count(called) == 1 else one.replace("/", "_").replace(".py:", ".")
+        for called, one in zip(short, names, strict=True)
+    ]
+
+
+def make_variants(
+    names: Sequence[str], vary: str | None, preset: str, file: Path | None, given: Settings
+) -> tuple[tuple[Variant, ...], str]:
+    """The variants that the user names, and the setting in which they differ."""
+    base = Variant("", preset, str(file.resolve()) if file else None, absolute_given(given))
+    if vary is not None:
+        found = _varied_values(base, names, vary)
+    elif all(map(_is_mechanism, names)):
+        if names and "mechanism" in base.given["model"]:
+            raise UserError("mechanisms are compared: leave out --mechanism, which is for --vary, presets and files")
+        _refuse_other_options(names, base.given)
+        pairs = zip(_distinct_names(names), names, strict=True)
+        found = [replace(base, name=called, given=_with_mechanism(base.given, one)) for called, one in pairs]
+    else:
+        # Unknown names first, so that the error is about them.
+        found = [_preset_or_file(base, name) for name in sorted(names, key=_is_mechanism)]
+    if len(found) < 2:
+        example = "--vary train.lr=0.001,0.002" if vary else "attnlab compare dot additive"
+        raise UserError(f"a comparison needs at least two variants, such as: {example}")
+    _refuse_duplicates(found, [one.folder for one in found])
+    varied = _only_difference([(one.name, one.settings(0)) for one in found])
+    _refuse_duplicates(found, [str(one.value(varied)) for one in found])
+    return tuple(one.with_default("train", "threads", 1) for one in found), varied
+
+
+def _refuse_duplicates(variants: Sequence[Variant], keys: Sequence[str]) -> None:
+    """Refuse variants with equal keys."""
+    if len(set(keys)) < len(keys):
+        raise UserError(f"{', '.join(one.name for one in variants)}: the same twice; name each variant once")
+
+
+def _with_mechanism(given: Settings, name: str) -> Settings:
+    """Settings with a mechanism and, of the options given for several mechanisms, its own."""
+    model = given.get("model", {})
+    used = _short_names(usercode.split_names(name))
+    options = {one: table for one, table in model.get("options", {}).items() if one in used}
+    return {**given, "model": {**model, "mechanism": absolute_names(name), "options": options}}
+
+
+def _refuse_other_options(names: Sequence[str], given: Settings) -> None:
+    """Refuse options of a mechanism that is not compared."""
+    used = {one for name in names for one in _short_names(usercode.split_names(name))}
+    for one in given.get("model", {}).get("options", {}):
+        if one not in used:
+            raise ConfigError(unknown("mechanism in model.options, which is not compared,", one, used))
+
+
+def read_values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
+    """The setting and the values of SETTING=VALUE,VALUE,..."""
+    name, sign, values = text.partition("=")
+    if not sign or not values:
+        raise UserError(f"{option} takes SETTING=VALUE,VALUE such as train.lr=0.001,0.002, not '{text}'")
+    if name == "seed":
+        raise UserError("seeds are not compared, every variant has several: --seeds 3, or --seeds 7,8,9")
+    return name, tuple(from_text(one, bool if one.lower() in ("true", "false") else None) for one in values.split(","))
+
+
+def _varied_values(base: Variant, names: Sequence[str], vary: str) -> list[Variant]:
+    """Variants from SETTING=VALUE,VALUE,..."""
+    name, values = read_values("--vary", vary)
+    if names:
+        raise UserError("--vary names the variants itself: choose their mechanism with --mechanism")
+    written = vary.partition("=")[2].split(",")
+    return [base.with_settings(f"{name}={text}", {name: value}) for text, value in zip(written, values, strict=True)]
+
+
+def nested(name: str, value: Any) -> Settings:
+    """A dotted setting and its value as nested tables."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    found: Settings = value
+    return found
+
+
+def _preset_or_file(base: Variant, name: str) -> Variant:
+    """A preset or a settings file as a variant."""
+    if name in preset_names():
+        return replace(base, name=name, preset=name)
+    if name.endswith(".toml"):
+        return replace(base, name=Path(name).stem, file=str(Path(name).resolve()))
+    if _is_mechanism(name):
+        raise ConfigError(
+            f"{name} is a mechanism and others are not: compare mechanisms, presets or files, all of one kind"
+        )
+    if name.endswith(".py"):
+        raise ConfigError(f"{name} is a file: name the class in it, {name}:MyAttention")
+    if "/" in name:
+        raise ConfigError(f"there is no run {name}: name the folder of a finished run, a mechanism or a preset")
+    choices = [*registry.names("mechanism"), *preset_names()]
+    raise ConfigError(unknown("mechanism, preset or settings file (.toml)", name, choices))
+
+
+def _only_difference(configs: Sequence[tuple[str, RunConfig]]) -> str:
+    """The only setting other than the seed in which the variants differ; none or several are an error."""
+    first = configs[0][1]
+    found = sorted({key for _, other in configs[1:] for key in different(first, other)})
+    names = ", ".join(dict.fromkeys(name for name, _ in configs))
+    if not found:
+        raise ConfigError(f"{names} have the same settings: there is nothing to compare")
+    if len(found) > 1:
+        shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+        raise ConfigError(
+            f"{names} differ in {len(found)} settings ({shown}), so their effects could not be separated:"
+            " compare variants that differ in one, for example by --vary"
+        )
+    return found[0]
+
+
+def different(one: RunConfig, other: RunConfig) -> set[str]:
+    """The settings in which two variants differ, except the seed and options of a mechanism that only one of them has."""
+    kept = set(diff(one, other)) - _NOT_VARIED
+    if _MECHANISM not in kept:
+        return kept
+    shared = set(_short_names(one.model.mechanisms)) & set(_short_names(other.model.mechanisms))
+    options = tuple(f"{_OPTIONS}.{name}." for name in shared)
+    return {key for key in kept if not key.startswith(_OPTIONS) or key.startswith(options)}
+
+
+def run_differences(one: Sequence[Run], other: Sequence[Run], allowed: Collection[str] = ()) -> set[str]:
+    """In what two runs and the runs they started from differ besides what is allowed: settings, stages, data."""
+    steps = ["+".join(run.record.stage for run in reversed(line)) for line in (one, other)]
+    if steps[0] != steps[1]:
+        return {f"stages ({' and '.join(steps)})"}
+    found: set[str] = set()
+    for depth, (left, right) in enumerate(zip(one, other, strict=True)):
+        names = different(stages.stored_config(left), stages.stored_config(right)) - set(allowed)
+        names |= {"data"} if _checksums(left) != _checksums(right) else set()
+        found |= {f"{name} of the base" for name in names} if depth else names
+    return found
+
+
+def _checksums(run: Run) -> list[str | None]:
+    """The checksums of the data that a run was trained on."""
+    return [data.sha256 if data else None for data in (run.record.corpus, run.record.facts)]
+
+
+def _refuse_other_bases(runs: Sequence[Run], varied: str) -> None:
+    """Refuse runs whose data or bases differ in more than what is compared, before anything is measured.
+
+    Runs of one seed must also have bases of one seed; for other seeds, the base may be the same or another.
+    """
+    lines = [lineage(run) for run in runs]
+    seeds = [[stages.stored_config(one).seed for one in line] for line in lines]
+    bases: dict[int, list[int]] = {}
+    for line, (seed, *before) in zip(lines, seeds, strict=True):
+        found = run_differences(lines[0], line, {varied})
+        if bases.setdefault(seed, before) != before:
+            found.add("seed of the base")
+        if found:
+            besides = f" besides {varied}" if varied else ""
+            raise UserError(
+                f"{lines[0][0].path} and {line[0].path} differ in {', '.join(sorted(found))}{besides}, so their effects"
+                " could not be separated: fine-tune both from one base, train both with attnlab compare --vary, or score"
+                " their predictions with attnlab score"
+            )
+
+
+def refuse_other_text(varied: str) -> None:
+    """Refuse to compare perplexities of different texts."""
+    if varied.startswith(_OTHER_TEXT):
+        raise ConfigError(
+            f"{varied} changes what is predicted, and perplexities of different texts cannot be compared: vary another setting"
+        )
+
+
+def from_runs(folders: Sequence[str]) -> tuple[tuple[Variant, ...], str, tuple[int, ...], dict[str, str]]:
+    """The variants of finished runs, the setting in which they differ, their seeds and folders."""
+    opened = [Run.open(one) for one in folders]
+    for run in opened:
+        if not run.complete:
+            raise UserError(f"{run.path} is not complete: `attnlab resume {run.path}` first")
+    configs = [(str(run.path), stages.stored_config(run)) for run in opened]
+    for _, config in configs:  # now, since the jobs that open them later cannot ask
+        usercode.require_all(config.model.mechanism)
+    settings = {key for _, config in configs for key in different(configs[0][1], config)}
+    if len(settings) != 1:
+        _refuse_other_bases(opened, "")  # names what differs in the bases too
+    if not settings:
+        raise UserError(
+            f"{' and '.join(folders)} differ in nothing but the seed: score their predictions with attnlab score"
+        )
+    varied = _only_difference(configs)
+    _refuse_other_bases(opened, varied)
+    mechanisms = list(dict.fromkeys(config.model.mechanism for _, config in configs))
+    names_of = dict(zip(mechanisms, _distinct_names(mechanisms), strict=True))
+    runs: dict[str, str] = {}
+    for path, config in configs:
+        value = config.flat().get(varied)
+        name = names_of[config.model.mechanism] if varied == _MECHANISM else f"{varied}={value}"
+        if f"{name}/{config.seed}" in runs:
+            raise UserError(
+                f"{path} and {runs[f'{name}/{config.seed}']} are both {name} with seed {config.seed}: name one"
+            )
+        runs[f"{name}/{config.seed}"] = str(Path(path).resolve())
+    names = list(dict.fromkeys(key.rpartition("/")[0] for key in runs))
+    seeds = sorted({int(key.rpartition("/")[2]) for key in runs})
+    lacking = [f"{name} with seed {seed}" for name in names for seed in seeds if f"{name}/{seed}" not in runs]
+    if lacking:
+        raise UserError(f"no run of {', '.join(lacking)}: every variant needs the same seeds")
+    return tuple(Variant(name) for name in names), varied, tuple(seeds), runs

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from attnlab import registry
+from attnlab.config import RunConfig, TrainConfig, resolve
+from attnlab.errors import CheckpointError
+from attnlab.lm import optim
+from attnlab.lm.model import LanguageModel
+from attnlab.lm.train import make_rows
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (16, 24), (16, 64), (64, 16)])
+def test_rounds_agree_with_the_decomposition(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    matrix = torch.linalg.qr(torch.randn(64, 64))[0][: shape[0], : shape[1]] * 3
+    exact = optim.orthogonalize_reference(matrix)
+    found = optim.orthogonalize(matrix[None])[0]
+    overlap = (exact * found).sum() / (exact.norm() * found.norm())
+    assert overlap > 0.95
+    singular = torch.linalg.svdvals(found)
+    assert singular.max() < 1.25
+    assert (singular > 0.6).float().mean() >= 0.85
+
+
+def test_the_long_matrix_path_equals_the_plain_rounds() -> None:
+    torch.manual_seed(0)
+    wide = torch.randn(2, 16, 64)
+    plain = wide / wide.flatten(1).norm(dim=1)[:, None, None]
+    a, b, c = optim.QUINTIC
+    for _ in range(5):
+        gram = plain @ plain.transpose(1, 2)
+        plain = a * plain + (b * gram + c * gram @ gram) @ plain
+    assert torch.allclose(optim.orthogonalize(wide), plain, atol=1e-5)
+    assert torch.allclose(optim.orthogonalize(wide.transpose(1, 2)), plain.transpose(1, 2), atol=1e-5)
+
+
+def test_every_parameter_has_exactly_one_optimizer() -> None:
+    for preset in ("small", "mingpt"):
+        config = resolve(preset, given={"model": {"n_layer": 1, "n_embd": 32}})
+        model = LanguageModel(config.model)
+        owned = [
+            id(p)
+            for o in optim.make_optimizers(model, config.train).values()
+            for g in o.param_groups
+            for p in g["params"]
+        ]
+        assert sorted(owned) == sorted(id(p) for p in model.parameters())
+
+
+def test_decay_falls_on_matrices_only() -> None:
+    config = resolve("mingpt", given={"model": {"n_layer": 1, "n_embd": 32}})
+    model = LanguageModel(config.model)
+    decayed, free = optim.make_optimizers(model, config.train)["adamw"].param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert all(p.ndim == 2 for p in decayed["params"])
+    assert decayed["weight_decay"] == 0.1
+    assert free["weight_decay"] == 0.0
+    assert {"tokens.weight", "positions.weight", "norm.weight", "blocks.0.mlp.up.bias"} <= {
+        names[id(p)] for p in free["params"]
+    }
+
+
+def test_schedules() -> None:
+    linear = TrainConfig(warmup=0.1, decay=0.5, schedule="linear")
+    assert [optim.rate_at(p, linear) for p in (0.0, 0.05, 0.1, 0.5, 0.75, 1.0)] == pytest.approx([0, 0.5, 1, 1, 0.5, 0])
+    cosine = TrainConfig(warmup=0.0, decay=1.0, schedule="cosine")
+    assert [optim.rate_at(p, cosine) for p in (0.0, 0.5, 1.0)] == pytest.approx([1, 0.5, 0.1])
+
+
+def test_the_reports_schedule_swings() -> None:
+    train = resolve("mingpt").train
+    rates = [optim.rate_at(epoch / 650, train) for epoch in (0.03, 100, 200, 300, 400, 600)]
+    assert rates == pytest.approx([1, 0.5, 0.1, 0.5, 1, 0.1], abs=1e-3)
+    assert optim.rate_at(0.015 / 650, train) == pytest.approx(0.55, abs=0.02)
+    assert optim.rate_at(0.99, resolve("mingpt", "finetune").train) > 0.99
+    in_steps = replace(train, steps=14_950)
+    assert optim.rate_at(200 / 650, in_steps, epochs=200.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("preset", ["mingpt", "mingpt-perceiver"])
+def test_batches_are_those_of_the_reports(preset: str) -> None:
+    rows = [resolve(preset, stage).train.rows_per_batch for stage in ("pretrain", "finetune", "scratch")]
+    assert rows == [128, 256, 256]
+    assert len(make_rows(2937, 128, np.random.default_rng(0))) * 650 == 14_950
+
+
+def test_state_goes_through_named_tensors(tiny: RunConfig) -> None:
+    def trained(steps: int, carry: bool) -> LanguageModel:
+        torch.manual_seed(0)
+        model = LanguageModel(tiny.model)
+        optimizers = optim.make_optimizers(model, tiny.train)
+        for step in range(steps):
+            model(torch.arange(8)[None] + step).square().mean().backward()
+            for one in optimizers.values():
+                one.step()
+                one.zero_grad()
+            if carry:
+                tensors = {key: value.clone() for key, value in optim.state_tensors(optimizers).items()}
+                optimizers = optim.make_optimizers(model, tiny.train)
+                optim.load_state(optimizers, tensors)
+        return model
+
+    for left, right in zip(trained(3, True).parameters(), trained(3, False).parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_the_state_of_another_optimizer_is_refused(tiny: RunConfig) -> None:
+    optimizers = optim.make_optimizers(LanguageModel(tiny.model), tiny.train)
+    with pytest.raises(CheckpointError, match="does not fit the model"):
+        optim.load_state(optimizers, {"lion/0/momentum": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("name", registry.names("mechanism"))
+def test_only_linear_maps_are_made_orthogonal(name: str) -> None:
+    config = resolve("small", given={"model": {"n_layer": 1, "n_embd": 32, "n_head": 4, "mechanism": name}})
+    model = LanguageModel(config.model)
+    (group,) = optim.make_optimizers(model, config.train)["muon"].param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    ours = {names[id(p)] for p in group["params"]}
+    assert {"blocks.0.mlp.up.weight", "blocks.0.attn.out.weight"} <= ours
+    assert all(one.endswith(".weight") for one in ours)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from attnlab import machine
+from attnlab.errors import CheckpointError, OutputExists, StorageError, UserError
+from attnlab.store import folders, runs
+from attnlab.store.listing import kind_of
+from attnlab.store.runs import Run, RunRecord
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "value.json"
+    folders.write_json(path, {"old": 1})
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="disk is full"):
+        folders.write_json(path, {"new": 2})
+    assert json.loads(path.read_text()) == {"old": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_folder_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter(range(10))
+
+    def full_at_second(_descriptor: int) -> None:
+        if next(calls) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_at_second)
+    with pytest.raises(StorageError):
+        folders.write_folder(tmp_path / "model", "model", {"a": b"1", "b": b"2"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_create_refuses_and_open_explains(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RunRecord())
+    assert run.record == RunRecord(format=1)
+    with pytest.raises(OutputExists, match="exists already"):
+        Run.create(tmp_path / "run", RunRecord())
+    with pytest.raises(UserError, match="no such run folder"):
+        Run.open(tmp_path / "absent")
+    with pytest.raises(UserError, match="not a run folder"):
+        Run.open(tmp_path)
+    with pytest.raises(UserError, match="attnlab resume"):
+        _ = run.model
+
+
+def test_a_study_stands_for_its_last_model_once_there_is_one(tmp_path: Path) -> None:
+    folders.write_folder(tmp_path / "study", "study", {"study.json": b"{}"})
+    with pytest.raises(UserError, match="stopped before its model was finished: resume with `attnlab resume"):
+        Run.open(tmp_path / "study")
+    Run.create(tmp_path / "study/finetune", RunRecord())
+    (tmp_path / "study/finetune/model").mkdir()
+    assert Run.open(tmp_path / "study").path == tmp_path / "study/finetune"
+
+
+def test_damaged_json_is_named(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RunRecord())
+    (run.path / "config.json").write_text("[1, 2")
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
+        _ = run.record
+
+
+def test_metrics_survive_a_cut_line_and_rewind(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RunRecord())
+    assert run.metrics() == []
+    (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3]
+    run.rewind_metrics(2)
+    assert (run.path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RunRecord())
+    for step in (5, 10, 100):
+        run.save_checkpoint(step, {"state.json": b"{}"})
+    assert [path.name for path in run.checkpoints()] == ["step-000010", "step-000100"]
+
+
+def test_free_names_count_up(tmp_path: Path) -> None:
+    assert runs.unused_path("a", tmp_path).name == "a-1"
+    (tmp_path / "a-1").mkdir()
+    assert runs.unused_path("a", tmp_path).name == "a-2"
+
+
+def test_environment_tells_versions_and_nothing_personal() -> None:
+    found = machine.environment()
+    assert {"attnlab", "python", "torch", "processor", "cores"} <= set(found)
+    assert str(Path.home()) not in json.dumps(found)
+
+
+def test_folders_of_before_there_were_manifests_are_recognised(tmp_path: Path) -> None:
+    results = {
+        "classifier": {"best_epoch": 1, "labels": [], "dev": {}},
+        "encoder": {"history": [], "unigram": {}, "validation_targets": 1},
+        "run": {},
+        "": {},
+    }
+    configs = {"encoder": {"model_type": "roberta"}, "run": {"stage": "pretrain"}, "": {"model_type": "bert"}}
+    for kind, result in results.items():
+        folder = tmp_path / (kind or "strange")
+        folder.mkdir()
+        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "config.json").write_text(json.dumps(configs.get(kind, {})))
+        if kind == "classifier":
+            (folder / "predictions.tsv").touch()
+        assert kind_of(folder) == kind
