@@ -52,7 +52,7 @@ MIX: tuple[tuple[str, str, dict[str, Any] | None, int], ...] = (
     ("POST", "/api/design/solve", SOLVE, 1),
 )
 _TINY = ("--model.n_embd", "64", "--model.n_layer", "2", "--model.n_head", "2")
-_TRAINING = {"--corpus": "people:300", "--preset": "quick", "--train.steps": "100000", "--train.threads": "1"}
+_TRAINING = ("--corpus", "people:300", "--preset", "quick", "--train.steps", "100000", "--train.threads", "1")
 
 
 @dataclass(frozen=True)
@@ -243,19 +243,15 @@ async def load(server: Server, clients: int, seconds: float) -> None:
 
 
 @contextmanager
-def training(server: Server) -> Iterator[None]:
-    """A study that the server runs meanwhile."""
-    with httpx.Client(base_url=server.base, headers=server.headers, timeout=60) as client:
-        asked = {"command": "pretrain", "values": _TRAINING, "folder": "training"}
-        answer = client.post("/api/jobs", json=asked)
-        if not answer.is_success:
-            raise SystemExit(f"training could not be started: {answer.text}")
-        number = answer.json()["number"]
+def training(root: Path) -> Iterator[None]:
+    """A model that trains meanwhile."""
+    command = [sys.executable, "-m", "attnlab", "pretrain", *_TRAINING, "--out", str(root / "training")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         time.sleep(8)  # it loads torch first
         try:
             yield
         finally:
-            client.post(f"/api/jobs/{number}/stop")
+            process.terminate()
 
 
 def main() -> None:
@@ -283,8 +279,8 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=chromium, args=flags)
             first_paint(browser, server)
             drag(browser, server, given.points, given.frames, "server idle")
-            with training(server):
-                drag(browser, server, given.points, given.frames, "server training")
+            with training(root):
+                drag(browser, server, given.points, given.frames, "model training")
             browser.close()
             # Playwright has an event loop of its own in this thread.
             thread = threading.Thread(target=lambda: asyncio.run(load(server, given.clients, given.seconds)))

@@ -37,8 +37,6 @@ _MODULES = {
     "compare": "attnlab.studies.compare",
     "audit_mechanism": "attnlab.measure.audit",
     "audit_module": "attnlab.measure.audit",
-    "show": "attnlab.serve.notebook",
-    "design_widget": "attnlab.serve.notebook",
 }
 
 __all__ = ["__version__", *_MODULES]

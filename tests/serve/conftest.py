@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 from serving import Served, serving
 
-from attnlab.cli import app, main
-from attnlab.cli.common import check_arguments
-from attnlab.serve.forms import Commands
+from attnlab.cli import main
 from attnlab.serve.lab import Options
 
 _TINY = (
@@ -49,7 +47,7 @@ def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def served(runs_root: Path) -> Iterator[Served]:
     """A server of these runs."""
-    with serving(Options(runs_root, commands=Commands(app, check_arguments))) as one:
+    with serving(Options(runs_root)) as one:
         yield one
 
 

@@ -96,7 +96,7 @@ def test_long_requests_are_refused(served: Served) -> None:
     with served.client() as client:
         assert client.post("/api/openapi.json", content=b"x" * (BODY_LIMIT + 1)).status_code == 413
         pieces = (b"x" * 2**16 for _ in range(BODY_LIMIT // 2**16 + 1))  # sent without a length
-        answer = client.post("/api/line", content=pieces, headers={"content-type": "application/json"})
+        answer = client.post("/api/design/solve", content=pieces, headers={"content-type": "application/json"})
         assert answer.status_code == 413
         assert "longer than" in answer.json()["error"]
 

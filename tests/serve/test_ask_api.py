@@ -55,7 +55,7 @@ def parts(answer: httpx.Response) -> dict[str, dict[str, Any]]:
 
 def test_runs_with_a_model_are_listed_and_a_study_stands_for_its_fine_tuned_model(asked: Served) -> None:
     with asked.client() as client:
-        found = {one["name"]: one for one in client.get("/api/ask/runs").json()}
+        found = {one["name"]: one for one in client.get("/api/ask/runs").json()["runs"]}
         newest = [one["name"] for one in client.get("/api/runs").json()["entries"]]
     assert [name for name in found if "/" not in name or name == MARKUP] == newest
     assert set(found) == {
@@ -74,7 +74,7 @@ def test_runs_with_a_model_are_listed_and_a_study_stands_for_its_fine_tuned_mode
 
 def test_a_folder_without_runs_has_none(tmp_path: Path) -> None:
     with serving(Options(tmp_path / "none")) as served, served.client() as client:
-        assert client.get("/api/ask/runs").json() == []
+        assert client.get("/api/ask/runs").json() == {"root": str(tmp_path / "none"), "runs": []}
 
 
 def test_an_opened_run_says_what_it_is(asked: Served) -> None:

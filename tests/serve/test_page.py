@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from serving import Served
 
-VIEWS = ("design", "ask", "runs", "mechanisms", "start")
+VIEWS = ("design", "ask", "runs", "mechanisms")
 LINKS = (*(f"/{view}" for view in VIEWS), "/mechanisms?name=sliding", "/runs/recall-1")
 PROGRESS = re.compile(
     r"(Loading|Computing|Reading|Making|Opening|Simulating|Solving|Marking|Sampling|Auditing|Measuring)\b.* …"
@@ -57,13 +57,12 @@ def test_back_and_forward_change_the_view(page: Any, served: Served) -> None:
 def test_the_bar_is_used_by_keyboard_alone(page: Any, served: Served) -> None:
     settle(page)
     reached = []
-    for _ in range(8):
+    for _ in range(7):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.textContent.trim()"))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none", f"no visible focus on {reached[-1]}"
-    assert reached == ["Skip to content", "attnlab", "Design", "Ask", "Runs", "Mechanisms", "Start", "◐"]
-    page.keyboard.press("Shift+Tab")
+    assert reached == ["Skip to content", "attnlab", "Design", "Ask", "Runs", "Mechanisms", "◐"]
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Mechanisms", level=1).wait_for()
@@ -111,9 +110,7 @@ def test_an_error_is_one_line_that_can_be_dismissed(page: Any, served: Served) -
     assert message.is_hidden()
 
 
-@pytest.mark.parametrize(
-    ("view", "asked"), [("start", "forms"), ("runs", "runs"), ("mechanisms", "mechanisms"), ("ask", "ask/runs")]
-)
+@pytest.mark.parametrize(("view", "asked"), [("runs", "runs"), ("mechanisms", "mechanisms"), ("ask", "ask/runs")])
 def test_a_view_that_is_left_while_it_loads_is_over(page: Any, served: Served, view: str, asked: str) -> None:
     held: list[Any] = []
     ended: list[str] = []

@@ -111,6 +111,8 @@ def test_curves_grow_while_a_run_trains_and_the_reader_stays_where_they_are(
     curve = page.locator("figure.curves g.series path.line").first
     curve.wait_for(timeout=_TIMEOUT)
     before = curve.get_attribute("d")
+    resume = page.get_by_role("group", name="Command that resumes it")
+    assert resume.locator("code").inner_text() == f"attnlab resume {run}"
     page.locator("details summary").last.click()
     page.locator("details summary").last.focus()
     page.evaluate("scrollTo(0, 300)")
@@ -126,6 +128,16 @@ def test_curves_grow_while_a_run_trains_and_the_reader_stays_where_they_are(
     for name in ("result.json", "manifest.json"):
         (run / f".{name}").rename(run / name)
     page.locator(".status-line .chip.complete").wait_for(timeout=_TIMEOUT)
+    resume.wait_for(state="hidden")
+
+
+@pytest.mark.parametrize("view", ["runs", "ask"])
+def test_a_folder_without_runs_shows_the_command_that_trains_one(page: Any, coding: Served, view: str) -> None:
+    page.goto(coding.link)
+    page.goto(f"{coding.base}/{view}")
+    command = page.get_by_role("group", name="Command that trains a model").locator("code")
+    command.wait_for(timeout=_TIMEOUT)
+    assert command.inner_text() == f"attnlab run recall --quick --out {coding.root}/recall-1"
 
 
 def _until_changed(page: Any, curve: Any, before: str) -> None:

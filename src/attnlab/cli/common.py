@@ -20,8 +20,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError, U
 from rich.text import Text
 
 from attnlab import __version__
-from attnlab.cli.options import Given, collect
-from attnlab.config import LARGEST, TrainConfig, resolve
+from attnlab.config import LARGEST, TrainConfig
 from attnlab.errors import AttnlabError, AttnlabWarning, PeerLost, UserError, cut, unknown
 from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
@@ -139,20 +138,6 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(error, OSError) and error.strerror:  # the system's reason, nearly always about a path
             _fail(f"{error.filename or 'the system'}: {error.strerror}; choose another file or folder", 1)
         _fail(*unexpected(error))
-
-
-def check_arguments(arguments: Sequence[str]) -> None:
-    """Refuse arguments that no command takes, in plain words; nothing is run."""
-    refuse_unreadable(arguments)
-    try:
-        _, bound, *_ = app.parse_args(respell(arguments), exit_on_error=False, print_error=False)
-    except CycloptsError as error:
-        raise UserError(_in_plain_words(error)) from None
-    for value in bound.arguments.values():
-        settings = getattr(value, "given", value)
-        if isinstance(settings, Given):
-            preset = getattr(value, "preset", bound.arguments.get("preset"))
-            resolve(preset or "small", given=collect(settings))
 
 
 def respell(arguments: Sequence[str]) -> list[str]:

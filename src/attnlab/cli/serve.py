@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import HELP, app, check_arguments, say
+from attnlab.cli.common import HELP, app, say
 from attnlab.cli.options import about
 from attnlab.errors import UserError
 
@@ -22,7 +22,7 @@ def serve(
     trust_code: opt.TrustCode = False,
     allow_code: Annotated[bool, about("Allow the page to run pasted code, in processes with limits.")] = False,
 ) -> None:
-    """Serve a web page to design, ask, compare and start studies.
+    """Serve a web page to design attention, ask models and compare runs.
 
     Prints a link with a token; whoever has it may use the page with your permissions. Press Ctrl-C
     to stop. Needs FastAPI and uvicorn: pip install 'attnlab[serve]'.
@@ -31,8 +31,6 @@ def serve(
         from attnlab.serve.server import run
     except ModuleNotFoundError as error:
         raise UserError(f"the page needs {error.name}: pip install 'attnlab[serve]'") from None
-    from attnlab.serve.forms import Commands
     from attnlab.serve.lab import Options
 
-    commands = Commands(app, check_arguments)
-    run(Options(root, trust_code, allow_code, commands, warm_up=True), host, port, say, browser=browser)
+    run(Options(root, trust_code, allow_code, warm_up=True), host, port, say, browser=browser)

@@ -5,11 +5,11 @@ worker.py     processes that compute for the server, one request at a time, ende
 lab.py        what the routes share: the folder of runs, workers, options; errors as JSON
 app.py        the application: routes, files of the page
 server.py     a socket, a token, and uvicorn
-design.py, ask.py, runs.py, mechanisms.py, start.py    the routes of each view; what takes long runs in a worker
+design.py, ask.py, runs.py, mechanisms.py    the routes of each view; what takes long runs in a worker
 design_tasks.py    what the view design has a worker compute: the solver, noise, sheets; sheets/ has an example
 models.py, interventions.py    tasks of the view ask that need a model: answers, attention, changed activations
-forms.py, jobs.py      commands as forms, and the processes that they start; events.py: server-sent events
-documents.py, samples.py, suggestions.py    what workers do for the views of runs and of starting
+events.py      server-sent events
+documents.py, samples.py    what workers do for the view of runs
 static/       the page: plain ES modules, one per view
 
 The server computes nothing itself: routes check their input, and call what the commands call. Needs FastAPI and uvicorn

@@ -12,11 +12,11 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from attnlab import __version__
 from attnlab.report.html import script, style
-from attnlab.serve import ask, design, mechanisms, runs, start
+from attnlab.serve import ask, design, mechanisms, runs
 from attnlab.serve.lab import PROBLEMS, Lab, NotFound, Options, install_errors
 from attnlab.store.folders import digest
 
-VIEWS = ("design", "ask", "runs", "mechanisms", "start")
+VIEWS = ("design", "ask", "runs", "mechanisms")
 _STATIC = resources.files("attnlab.serve").joinpath("static")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
 # The script and style of reports, which those of the page are based on; the script as a module.
@@ -48,7 +48,7 @@ def create_app(options: Options) -> FastAPI:
     app.state.lab = lab
     install_errors(app)
     app.add_exception_handler(404, _nothing_there)
-    for view in (design, ask, runs, mechanisms, start):
+    for view in (design, ask, runs, mechanisms):
         app.include_router(view.router, prefix="/api")
     app.include_router(_page)
     return app

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from attnlab.errors import UserError
 from attnlab.serve import interventions, models
+from attnlab.serve.documents import readable
 from attnlab.serve.lab import TheLab, as_lines, connected
 from attnlab.store.listing import Entry, arrange, read_all, run_folder
 
@@ -30,6 +31,13 @@ class Choice(BaseModel):
     task: str | None
     asks: bool  # whether it can be asked questions; if not, it continues texts
     code: bool  # whether it carries code of its own
+
+
+class Choices(BaseModel):
+    """The folder of runs, and those that have a model."""
+
+    root: str
+    runs: list[Choice]
 
 
 class Named(BaseModel):
@@ -114,11 +122,11 @@ class Compared(BaseModel):
 
 
 @router.get("/runs")
-def runs(lab: TheLab) -> list[Choice]:
+def runs(lab: TheLab) -> Choices:
     """The runs that have a model, the newest first; a study stands for its fine-tuned model."""
     root = lab.options.root
     entries = arrange(read_all(root), reverse=True) if root.is_dir() else []
-    return [choice for entry in entries for choice in _choices(root, entry)]
+    return Choices(root=readable(str(root)), runs=[choice for entry in entries for choice in _choices(root, entry)])
 
 
 @router.post("/open")

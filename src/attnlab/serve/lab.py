@@ -17,8 +17,6 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from attnlab.errors import AttnlabError, one_line
-from attnlab.serve.forms import Commands
-from attnlab.serve.jobs import Jobs
 from attnlab.serve.worker import Busy, TimeLimit, Worker, import_all
 
 _END = object()
@@ -32,7 +30,6 @@ class Options:
     root: Path = Path("runs")
     trust_code: bool = False
     allow_code: bool = False
-    commands: Commands | None = None  # what the page may start; the command line hands over its own
     warm_up: bool = False  # whether workers import what their first task needs right after the start
 
 
@@ -80,8 +77,6 @@ class Lab:
     solver: Worker = field(default_factory=lambda: Worker(waiting=64))  # answers in milliseconds
     reports: Worker = field(default_factory=lambda: Worker(waiting=64))  # reads folders of runs and renders reports
     measures: Worker = field(default_factory=Worker)  # audits and benchmarks, which keep no question waiting
-    jobs: Jobs = field(default_factory=Jobs)
-    mechanisms: list[str] = field(default_factory=list)  # their names, once a worker has found them
 
     def folder(self, name: str) -> Path:
         """The folder of a run or study by its path below the folder of runs; anything else is not found."""
@@ -106,8 +101,7 @@ class Lab:
             await asyncio.gather(*(one.run(import_all, *names, timeout=300) for one, names in needed.items()))
 
     def close(self) -> None:
-        """End the workers and the jobs."""
-        self.jobs.close()
+        """End the workers."""
         for worker in (self.models, self.solver, self.reports, self.measures):
             worker.close()
 

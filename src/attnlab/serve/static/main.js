@@ -16,7 +16,6 @@ const views = {
   ask: () => import("./views/ask.js"),
   runs: () => import("./views/runs.js"),
   mechanisms: () => import("./views/mechanisms.js"),
-  start: () => import("./views/start.js"),
 };
 
 const root = /** @type {HTMLElement} */ (document.getElementById("view"));

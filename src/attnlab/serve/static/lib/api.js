@@ -43,18 +43,8 @@ const posted = (body, signal) => ({
 /** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
 export const get = async (path, signal) => (await send(path, { signal })).json();
 
-/** @typedef {(path: string, body: unknown) => Promise<any>} Carrier */
-
-/** What carries requests where there is no server: the kernel of a notebook. @type {Carrier | null} */
-let carrier = null;
-
-/** @param {Carrier} other */
-export const sendThrough = (other) => {
-  carrier = other;
-};
-
 /** @param {string} path @param {unknown} body @param {AbortSignal} [signal] @returns {Promise<any>} */
-export const post = async (path, body, signal) => (carrier ? carrier(path, body) : (await send(path, posted(body, signal))).json());
+export const post = async (path, body, signal) => (await send(path, posted(body, signal))).json();
 
 /**
  * Posts, and calls `receive` with every line of the answer as it arrives. An error may be the answer, or its last line.

@@ -27,6 +27,12 @@ export const copyButton = (words, text, label) => {
   return h("span", { class: "copy" }, button, said);
 };
 
+/** A word of a command as a shell reads it back. @param {string} word */
+export const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
+
+/** The command that trains a first model in a folder of runs. @param {string} root */
+export const firstRun = (root) => commandLine(`attnlab run recall --quick --out ${quoted(`${root}/recall-1`)}`, "Command that trains a model");
+
 /** A command, ready to copy. @param {string} command @param {string} [label] */
 export const commandLine = (command, label = "Command") =>
   h("div", { class: "command", role: "group", "aria-label": label }, h("code", {}, command), copyButton("Copy", () => command, "Copy the command"));

@@ -1,6 +1,7 @@
 // Ask a run, look at the attention behind what it writes, and change what it computes.
 import { readState, writeState } from "../lib/address.js";
 import { ApiError, get, post, stream } from "../lib/api.js";
+import { firstRun } from "../lib/command.js";
 import { h } from "../lib/dom.js";
 import { addExports, chartExports } from "../lib/report.js";
 import { verdictView, writing } from "./ask/answer.js";
@@ -45,7 +46,7 @@ export const mount = async (root, _, left) => {
   } },
     h("label", {}, h("span", {}, "Run"), runs), h("label", {}, h("span", {}, "What to do"), modes),
     h("label", { class: "wide" }, h("span", {}, "Text"), text), go, stop);
-  const info = h("p", { class: "quiet info", role: "status" });
+  const info = h("div", { class: "quiet info", role: "status" });
   const examples = h("div", { class: "examples" });
   const failure = h("p", { class: "notice", role: "alert", hidden: true });
   const status = h("p", { class: "progress", role: "status" });
@@ -324,11 +325,11 @@ export const mount = async (root, _, left) => {
     interventions.leave();
     strip.leave();
   };
-  /** @type {Run[]} */
-  const known = await get("ask/runs", left);
+  /** @type {{ root: string, runs: Run[] }} */
+  const { root: folder, runs: known } = await get("ask/runs", left);
   if (!known.length) {
     form.hidden = true;
-    info.replaceChildren("There is no run with a model in this folder yet: train one in ", h("a", { href: "/start" }, "Start"), ".");
+    info.replaceChildren(`There is no run with a model in ${folder} yet. This command trains one:`, firstRun(folder));
     return leave;
   }
   runs.replaceChildren(...known.map((run) => h("option", { value: run.name }, `${run.name} (${run.what}, ${run.mechanism ? shortName(run.mechanism) : "unknown mechanism"}${run.code ? ", own code" : ""})`)));

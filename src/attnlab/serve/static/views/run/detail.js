@@ -1,5 +1,6 @@
 // One folder: its report, kept up to date while it trains.
-import { get, post } from "../../lib/api.js";
+import { get } from "../../lib/api.js";
+import { commandLine, quoted } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
 import { encoded, stateWords } from "./entries.js";
 import { follow, liveReport, oneAtATime } from "./live.js";
@@ -16,11 +17,12 @@ export const mountDetail = async (root, name, signal) => {
   const chip = h("span", { class: "chip" });
   const bar = h("progress", { max: 1, "aria-label": "Progress", hidden: true });
   const actions = h("div", { class: "actions" });
+  const resume = h("div", { hidden: true });
   const inner = h("p", { class: "quiet inner-runs", hidden: true });
   const report = h("div", { class: "report" });
   const files = h("p", { class: "quiet" });
   const show = liveReport(report);
-  root.append(trail(name), h("div", { class: "status-line" }, chip, bar, actions), inner, loading, report, files);
+  root.append(trail(name), h("div", { class: "status-line" }, chip, bar, actions), resume, inner, loading, report, files);
 
   /** @param {{ state: string, progress: number | null }} now @param {string} [kind] @param {string} [what] */
   const showState = (now, kind, what) => {
@@ -29,19 +31,6 @@ export const mountDetail = async (root, name, signal) => {
     bar.hidden = now.state !== "active" || now.progress === null;
     bar.value = now.progress ?? 0;
   };
-
-  const resume = h("button", {
-    type: "button",
-    onclick: async () => {
-      resume.disabled = true;
-      try {
-        await post("jobs/resume", { name });
-        resume.hidden = true;
-      } finally {
-        resume.disabled = false;
-      }
-    },
-  }, "Resume");
 
   let first = true;
   /** @type {{ state: string, progress: number | null, loss: number | null }} */
@@ -61,7 +50,8 @@ export const mountDetail = async (root, name, signal) => {
     if (!first) return;
     first = false;
     const asked = entry.kind === "run" || entry.kind === "study";
-    actions.append(resume, ...(asked ? [h("a", { class: "button", href: `/ask?run=${encodeURIComponent(name)}` }, "Ask this run")] : []));
+    resume.replaceChildren("Resume it with:", commandLine(`attnlab resume ${quoted(found.path)}`, "Command that resumes it"));
+    actions.append(...(asked ? [h("a", { class: "button", href: `/ask?run=${encodeURIComponent(name)}` }, "Ask this run")] : []));
     if (found.files.length) files.textContent = `Also as a file: ${found.files.join(", ")}`;
     if (entry.kind === "run") {
       const [panel, stop] = samplesPanel([name]);

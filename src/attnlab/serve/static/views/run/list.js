@@ -2,6 +2,7 @@
 import { readState, writeState } from "../../lib/address.js";
 import { ApiError, get } from "../../lib/api.js";
 import { asCsv } from "../../lib/csv.js";
+import { firstRun } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
 import { asLatex } from "../../lib/latex.js";
 import { save } from "../../lib/report.js";
@@ -53,7 +54,7 @@ export const mountList = async (root, signal) => {
   const filter = h("input", { value: state.filter ?? "", placeholder: "train.lr>=0.001 mechanism=dot", spellcheck: "false", autocapitalize: "off", "aria-describedby": "filter-problem" });
   const problem = h("p", { class: "problem", id: "filter-problem", role: "alert" });
   const loading = h("p", { class: "progress", role: "status" }, "Reading the folders …");
-  const count = h("p", { class: "quiet count", role: "status" });
+  const count = h("div", { class: "quiet count", role: "status" });
   const compare = h("a", { class: "button", href: "/runs" });
   const clear = h("button", { type: "button", onclick: () => { chosen.clear(); show(); } }, "Clear selection");
   const bar = h("div", { class: "chosen", hidden: true, role: "group", "aria-label": "Chosen runs" }, compare, clear);
@@ -130,7 +131,8 @@ export const mountList = async (root, signal) => {
     showBar();
     const all = entries.length === 1 ? "1 folder" : `${entries.length} folders`;
     if (wanted.length) count.textContent = wanted.length === entries.length ? `${all} in ${place}` : `${wanted.length} of ${all} in ${place}`;
-    else count.replaceChildren(entries.length || filter.value ? "Nothing meets the conditions." : `No runs in ${place} yet: `, entries.length || filter.value ? "" : h("a", { href: "/start" }, "start one"));
+    else if (entries.length || filter.value) count.textContent = "Nothing meets the conditions.";
+    else count.replaceChildren(`No runs in ${place} yet. This command trains one:`, firstRun(place));
   };
 
   const load = oneAtATime(async () => {
