@@ -17,10 +17,11 @@ from serving import Served, serving
 from attnlab.cli import main
 from attnlab.errors import UserError
 from attnlab.report import document_of, upgrade
-from attnlab.report.document import as_json, from_json
+from attnlab.report.document import Document
 from attnlab.report.html import as_fragment
 from attnlab.serve.lab import Options
 from attnlab.store.folders import is_locked, locked
+from attnlab.store.records import decode, encode
 
 MALICIOUS = "<img src=x onerror=alert(1)>"
 
@@ -137,8 +138,8 @@ def test_a_report_with_values_of_the_wrong_kind_is_not_shown(client: httpx.Clien
 def test_a_stored_report_is_read_as_it_was_written(shelf: Path) -> None:
     result = json.loads((shelf / "recall-1" / "result.json").read_text(encoding="utf-8"))
     document = document_of(upgrade(result))
-    restored = from_json(json.loads(as_json(document)))
-    assert as_json(restored) == as_json(document)
+    restored = decode(Document, encode(document), Path())
+    assert encode(restored) == encode(document)
     assert as_fragment(restored) == as_fragment(document)
 
 

@@ -21,11 +21,12 @@ from rich.console import Console
 
 from attnlab.errors import CheckpointError
 from attnlab.report import classification, comparison, recall, reports, runs, screen, trust, why
-from attnlab.report.document import Document, as_json, strict
+from attnlab.report.document import Document, strict
 from attnlab.report.html import as_html
 from attnlab.report.parts import Result
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
 from attnlab.store.folders import write_bytes, write_folder
+from attnlab.store.records import encode
 
 __all__ = ["FORMATS", "Shown", "document_of", "show_result", "strict", "upgrade", "write_document", "write_report"]
 
@@ -83,7 +84,7 @@ def _files_of(document: Document, formats: Sequence[str]) -> dict[str, str]:
     if "md" in formats:
         files["report.md"] = as_markdown(document)
     if "json" in formats:
-        files["report.json"] = as_json(document)
+        files["report.json"] = encode(document).decode()
     if "csv" in formats:
         files |= {f"report-{name}.csv": as_csv(one) for name, one in named_tables(document)}
     if "latex" in formats:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import nan
 
+from msgspec import structs
+
 from attnlab.report.document import (
     Axis,
     Block,
@@ -146,7 +148,7 @@ def _summary_table(result: Result) -> Table:
     )
     if len(seeds) < 2:
         caption = "One seed each: how much another seed would change these numbers is not known."
-    return replace(_means_table(result, "Results", caption, figures), brief=True)
+    return structs.replace(_means_table(result, "Results", caption, figures), brief=True)
 
 
 def _costs_table(result: Result) -> Table | None:
@@ -163,7 +165,7 @@ def _costs_table(result: Result) -> Table | None:
         return Cell(one.text, one.value, under)
 
     rows = [replace(row, cells=list(map(beside, row.cells, reference))) for row in made.rows]
-    return replace(made, rows=rows)
+    return structs.replace(made, rows=rows)
 
 
 def _seeds_table(result: Result) -> Table:

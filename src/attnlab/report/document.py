@@ -1,19 +1,24 @@
 """A report as data: a title, leading sentences, and sections of blocks.
 
 A Document is made where the numbers are known; the renderers (html, text, screen) show it without knowing its subject.
-Everything in it is plain data, so that `as_json` of any Document can be stored, sent and rendered elsewhere. A row, series
-or sentence that is invalid has a `mark`, a word shown beside it in every format.
+Everything in it is plain data, so that any Document can be stored as JSON (store/records.py), sent and rendered elsewhere;
+there, `block` tells the kinds of blocks apart. A row, series or sentence that is invalid has a `mark`, a word shown beside
+it in every format.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+
+class _Block(msgspec.Struct, frozen=True, tag_field="block", tag=str.lower):
+    """A part of a section, told apart from others by the tag `block` in JSON."""
+
 
 # Tables
 
@@ -22,20 +27,23 @@ RowTone = Literal["", "leaks", "stopped", "good", "baseline"]
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, the value it is sorted by, a second line, the values of single seeds, and its emphasis."""
+    """A text, the value it is sorted by, a second line, the values of single seeds, its emphasis, and an interval."""
 
     text: str
     value: float | str | None = None
     under: str = ""
     each: str = ""
     tone: Literal["", "good", "warning", "bad", "quiet", "strong"] = ""
+    low: float | None = None
+    high: float | None = None
 
     @property
     def key(self) -> str:
         """What the page sorts by; empty values come last."""
-        if isinstance(self.value, float | int):
-            return f"{self.value:.9g}"
-        return self.text if self.value is None else self.value
+        value = self.low if self.value is None else self.value
+        if isinstance(value, float | int):
+            return f"{value:.9g}"
+        return self.text if value is None else value
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,7 @@ class Row:
     tone: RowTone = ""
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(_Block, frozen=True):
     """Columns, the first for the names, and rows; the title names its files, and the terminal shows `brief` tables."""
 
     title: str
@@ -95,18 +102,29 @@ class Axis:
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
 
+if TYPE_CHECKING:
+    _Value = float
+else:
+    _Value = float | None  # a gap of a line, NaN, is null in JSON
+
+
 @dataclass(frozen=True)
 class Series:
-    """A line, optionally with a band from `low` to `high` and with faint dots."""
+    """A line, optionally with a band from `low` to `high` and with faint dots; NaN is a gap."""
 
     name: str
     x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
+    y: Sequence[_Value]
+    low: Sequence[_Value] = ()
+    high: Sequence[_Value] = ()
     dots: Sequence[tuple[float, float]] = ()
     dots_name: str = ""
     marked: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("y", "low", "high"):
+            values = [math.nan if value is None else value for value in getattr(self, name)]
+            object.__setattr__(self, name, values)
 
 
 @dataclass(frozen=True)
@@ -122,8 +140,7 @@ class Mark:
     marked: bool = False
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(_Block, frozen=True):
     """Lines over a common axis, bars from zero, or points beside an `origin`.
 
     `label` describes the chart to those who cannot see it. The page shows the values of `readable` lines at the pointer.
@@ -141,8 +158,7 @@ class Chart:
     readable: bool = False
 
 
-@dataclass(frozen=True)
-class HeatMap:
+class HeatMap(_Block, frozen=True):
     """A table of shaded cells with names on both sides, optionally with the numbers in the cells."""
 
     title: str
@@ -173,8 +189,7 @@ class Head:
         return f"{self.group or f'layer {self.layer}'}, {self.title or f'head {self.number}'}"
 
 
-@dataclass(frozen=True)
-class Heads:
+class Heads(_Block, frozen=True):
     """The attention heads over one text; `row` is outlined, `strip` also shows the text shaded by the weights."""
 
     tokens: Sequence[str]
@@ -189,8 +204,7 @@ class Heads:
 # Words
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(_Block, frozen=True):
     """Paragraphs, the items of a list, or quotations (`samples`)."""
 
     paragraphs: Sequence[str]
@@ -199,8 +213,7 @@ class Text:
     mark: str = ""
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(_Block, frozen=True):
     """The tokens of a text, each shaded by a share from 0 to 1 and with a note."""
 
     tokens: Sequence[str]
@@ -208,16 +221,14 @@ class Tokens:
     notes: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(_Block, frozen=True):
     """Names with their values."""
 
     title: str
     pairs: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(_Block, frozen=True):
     """A command or a program."""
 
     text: str
@@ -244,16 +255,14 @@ class Answer:
     source: Sequence[Piece] = ()
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(_Block, frozen=True):
     """Answers under a title."""
 
     title: str
     items: Sequence[Answer]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(_Block, frozen=True):
     """Blocks beside each other, or folded away under a title."""
 
     layout: Literal["columns", "folded"]
@@ -331,65 +340,3 @@ def strict(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: strict(item) for key, item in value.items()}
     return [strict(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _plain_data(value: Any) -> Any:
-    """A Document or a part of it as JSON data; `block` holds the kind of a block."""
-    if is_dataclass(value) and not isinstance(value, type):
-        inside = {one.name: _plain_data(getattr(value, one.name)) for one in fields(value)}
-        return {"block": type(value).__name__.lower(), **inside} if isinstance(value, Block) else inside
-    if isinstance(value, Mapping):
-        return {str(key): _plain_data(item) for key, item in value.items()}
-    return [_plain_data(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def as_json(document: Document) -> str:
-    """A Document as strict JSON."""
-    return json.dumps(strict(_plain_data(document)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def from_json(data: Mapping[str, Any]) -> Document:
-    """A Document from the data that `as_json` writes."""
-    found = _restored(Document, data)
-    assert isinstance(found, Document)
-    return found
-
-
-_KINDS = {one.__name__.lower(): one for one in get_args(Block)}
-_PLAIN: dict[Any, Any] = {str: str, bool: bool, int: int, float: (float, int)}
-
-
-def _restored(kind: Any, value: Any) -> Any:
-    """A part of a Document of the declared kind, or TypeError; numbers that JSON does not have were written as null."""
-    origin, inside = get_origin(kind), get_args(kind)
-    if kind is float and value is None:
-        return math.nan
-    if kind in _PLAIN and isinstance(value, _PLAIN[kind]):
-        return value
-    if origin is Literal and value in inside:
-        return value
-    if origin is UnionType:
-        return _restored_as_one_of(inside, value)
-    if is_dataclass(kind) and isinstance(value, dict):
-        hints = get_type_hints(kind)
-        given = {one.name: value[one.name] for one in fields(kind) if one.name in value}
-        return kind(**{name: _restored(hints[name], item) for name, item in given.items()})  # type: ignore[operator]
-    if origin is tuple and isinstance(value, list):
-        return tuple(_restored(one, item) for one, item in zip(inside, value, strict=True))
-    if origin is Sequence and isinstance(value, list):
-        return [_restored(inside[0], item) for item in value]
-    if origin is Mapping and isinstance(value, dict):
-        return {inside[0](key): _restored(inside[1], item) for key, item in value.items()}
-    raise TypeError(f"{getattr(kind, '__name__', kind)} expected, not {value!r:.50}")
-
-
-def _restored_as_one_of(kinds: Sequence[Any], value: Any) -> Any:
-    """A block, by its name, or the first kind that fits."""
-    if isinstance(value, dict) and value.get("block") in _KINDS and kinds == get_args(Block):
-        return _restored(_KINDS[value["block"]], value)
-    if value is None and NoneType in kinds:
-        return None
-    for one in kinds:
-        with suppress(TypeError):
-            return _restored(one, value)
-    raise TypeError(f"unexpected value {value!r:.50}")

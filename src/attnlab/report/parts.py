@@ -119,12 +119,13 @@ def cell(value: float | None, kind: str) -> Cell:
 
 def accuracy_cell(one: Result, each: str = "") -> Cell:
     """An accuracy with its interval below, and the values of single seeds behind it."""
-    return Cell(percent(one["accuracy"]), one["accuracy"], interval(one["low"], one["high"]), each)
+    low, high = one["low"], one["high"]
+    return Cell(percent(one["accuracy"]), one["accuracy"], interval(low, high), each, low=low, high=high)
 
 
 def interval_cell(one: Result) -> Cell:
     """The interval of an accuracy, in a cell of its own."""
-    return Cell(interval(one["low"], one["high"]), one["low"])
+    return Cell(interval(one["low"], one["high"]), low=one["low"], high=one["high"])
 
 
 def out_of(part: int, whole: int) -> Cell:

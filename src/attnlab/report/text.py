@@ -9,7 +9,6 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 from attnlab.report.document import (
     Answers,
@@ -184,33 +183,42 @@ def _field(words: str) -> str:
     return f"'{line}" if line.startswith(_FORMULA) else line
 
 
-def _full(cell: Cell, column: Column) -> str:
-    """A number in full precision, unless the cell shows two numbers; empty if it shows none."""
-    if not column.number:
-        return _field(cell.text)
-    if isinstance(cell.value, float | int) and re.search(r"\d", cell.text) and not re.search(r"\b(of|to)\b", cell.text):
+def _csv_fields(title: str, column: Column, cells: Sequence[Cell]) -> Iterator[tuple[str, list[str]]]:
+    """The CSV columns of one column of a table: its value, the ends of its interval, and its second line, if any has one."""
+    has_interval = any(cell.low is not None for cell in cells)
+    if not has_interval or any(cell.value is not None for cell in cells):
+        yield title, [_value(cell, column) for cell in cells]
+    if has_interval:
+        yield f"{title}, low", [_number(cell.low) for cell in cells]
+        yield f"{title}, high", [_number(cell.high) for cell in cells]
+    notes = [_field(cell.under) if cell.low is None else "" for cell in cells]
+    if any(notes):
+        yield f"{title}, note", notes
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def _value(cell: Cell, column: Column) -> str:
+    """A number in full precision, or the text of the cell; empty if it shows nothing."""
+    if column.number and isinstance(cell.value, float | int):
         return repr(cell.value)
-    return "" if cell.text == NOTHING else cell.text
+    return "" if column.number and cell.text == NOTHING else _field(cell.text)
 
 
-def as_csv(one: Table) -> str:
-    """A table with its numbers in full, for other programs; second lines and marks have columns of their own."""
-    columns, rows = one.columns, [(row.name, *row.cells) for row in one.rows]
-    below = [any(row[place].under for row in rows) for place in range(len(columns))]
-    marked = any(row.mark for row in one.rows)
+def as_csv(table: Table) -> str:
+    """A table with its numbers in full, for other programs; intervals, second lines and marks have their own columns."""
+    fields: list[tuple[str, list[str]]] = []
+    for place, column in enumerate(table.columns):
+        cells = [(row.name, *row.cells)[place] for row in table.rows]
+        fields += _csv_fields(_field(column.title), column, cells)
+    if any(row.mark for row in table.rows):
+        fields.append(("mark", [_field(row.mark) for row in table.rows]))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    titles = [
-        [_field(column.title), *(["Note" if column is columns[0] else f"{_field(column.title)}, note"] if more else [])]
-        for column, more in zip(columns, below, strict=True)
-    ]
-    writer.writerow([*chain(*titles), *(["mark"] if marked else [])])
-    for row, cells in zip(one.rows, rows, strict=True):
-        texts = [
-            [_full(cell, column), *([cell.under if column.number else _field(cell.under)] if more else [])]
-            for cell, column, more in zip(cells, columns, below, strict=True)
-        ]
-        writer.writerow([*chain(*texts), *([_field(row.mark)] if marked else [])])
+    writer.writerow([title for title, _ in fields])
+    writer.writerows(zip(*(values for _, values in fields), strict=True))
     return stream.getvalue()
 
 

@@ -16,12 +16,13 @@ from typing import Any
 from attnlab.errors import AttnlabError, AttnlabWarning, UserError
 from attnlab.measure import bench
 from attnlab.report import document_of, upgrade
-from attnlab.report.document import Document, Notice, from_json
+from attnlab.report.document import Document, Notice
 from attnlab.report.html import as_fragment
 from attnlab.report.runs import entry_document, side_by_side
 from attnlab.store import listing
 from attnlab.store.folders import read_json, reporting_damage
 from attnlab.store.listing import Entry
+from attnlab.store.records import read
 
 _COLUMNS = (
     *("kind", "what", "state", "preset", "mechanism", "task", "seed", "progress", "tokens", "seconds"),
@@ -113,7 +114,7 @@ def _reported(entry: Entry) -> Document | None:
         if stored:
             return bench.restored(read_json(stored)).document()
         if (path / "report.json").is_file():
-            return from_json(read_json(path / "report.json"))
+            return read(Document, path / "report.json")
     return None
 
 

@@ -1,4 +1,8 @@
-"""Frozen dataclasses as plain values for JSON, and back. Results, plans and measurements are converted here only."""
+"""Frozen records as JSON, and back: results, plans and measurements are written and read here only.
+
+A record is a frozen dataclass (or a msgspec.Struct, where a union is told apart by a tag). JSON has no number for NaN and
+infinity: they are written as null, so a field that may hold them is declared as `float | None`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,65 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
+from attnlab.errors import CheckpointError
+from attnlab.store.folders import read_bytes
+
 T = TypeVar("T")
+
+
+def encode(record: Any) -> bytes:
+    """Return a record as indented JSON."""
+    try:
+        content = msgspec.json.encode(record, enc_hook=_plain_value)
+    except UnicodeEncodeError:
+        content = msgspec.json.encode(_encodable(msgspec.to_builtins(record, enc_hook=_plain_value)))
+    return msgspec.json.format(content, indent=1) + b"\n"
+
+
+def _plain_value(value: Any) -> Any:
+    """Convert a value that msgspec does not know: a path, or a number of numpy."""
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):
+        return value.item()
+    raise NotImplementedError(f"no JSON for {type(value).__name__}")
+
+
+def _encodable(value: Any) -> Any:
+    """Replace half a surrogate pair, which a file name or a command line may hold, and UTF-8 cannot."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def decode(kind: type[T], content: bytes, source: Path) -> T:
+    """Read a record from JSON; an error names the file and the field."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{source} is damaged, or of another version ({error}): restore it from a copy, or make it again"
+        ) from None
+
+
+def read(kind: type[T], path: Path) -> T:
+    """Read a record from a file of a folder that attnlab wrote, checked against the folder's manifest."""
+    return decode(kind, read_bytes(path), path)
+
+
+def convert(kind: type[T], values: Any) -> T:
+    """Read a record from plain values; ValueError names the field that does not fit."""
+    return msgspec.convert(values, kind)
+
+
+# Converted field by field: to be removed when no record is flat or optional
 
 
 def optional() -> Any:
