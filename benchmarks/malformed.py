@@ -563,7 +563,6 @@ def import_everything() -> None:
         "scipy.optimize",
         "scipy.stats",
         "matplotlib.pyplot",
-        "tantivy",
         "transformers",
         "safetensors.torch",
     )

@@ -12,7 +12,6 @@ _MODULES = {
     "resolve": "attnlab.config",
     "load_corpus": "attnlab.corpora",
     "load_questions": "attnlab.corpora",
-    "index_corpus": "attnlab.corpora.index",
     "evidence": "attnlab.corpora.evidence",
     "mechanism": "attnlab.registry",
     "task": "attnlab.registry",

@@ -1,8 +1,7 @@
-"""Readers of text, tables, indexes and tokenizers given anything: success or an AttnlabError, never anything else."""
+"""Readers of text, tables and tokenizers given anything: success or an AttnlabError, never anything else."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -12,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnlab.corpora import Corpus, load_corpus, load_questions
-from attnlab.corpora.index import Index, index_corpus
+from attnlab.corpora import load_corpus, load_questions
 from attnlab.corpora.labelled import read_tables
 from attnlab.errors import AttnlabError
 from attnlab.lm.tokenizers import Tokenizer
@@ -79,19 +77,3 @@ def test_tokenizers(folder: Path, data: bytes) -> None:
     path.write_bytes(data)
     with suppress(AttnlabError):
         Tokenizer.load(path).encode("Ann Lee was born")
-
-
-@settings(FEW, max_examples=40)
-@given(st.data())
-def test_indexes(folder: Path, data: st.DataObject) -> None:
-    """Any file of an index is damaged: the index is refused, or still answers as before."""
-    kept = folder / "kept"
-    lines = Corpus("lines", ("Ann Lee. Lee was born in York .", "Bo Ek. Ek was born in Bath ."))
-    place = index_corpus(lines, kept).folder
-    copy = folder / "copy"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(place, copy)
-    path = data.draw(st.sampled_from(sorted(copy.iterdir())))
-    path.write_bytes(data.draw(damaged(path.read_bytes())))
-    with suppress(AttnlabError):
-        assert Index(copy).find("Bo Ek")[0].text == lines.lines[1]

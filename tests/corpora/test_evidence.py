@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import attnlab
 from attnlab.corpora import Corpus
 from attnlab.corpora.evidence import AROUND, evidence, excerpt, name_in, place_in
-from attnlab.corpora.index import Index, index_corpus
 
 TOWN = Corpus(
     "town",
@@ -22,11 +19,6 @@ TOWN = Corpus(
         "Jose\u0301 Pen\u0303a. Peña left Yorkshire for Alcala\u0301 .",
     ),
 )
-
-
-@pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    return index_corpus(TOWN, tmp_path_factory.mktemp("town"))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +39,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Index:
         ("Jose\u0301 Peña", "Alcala\u0301", 5, True),
     ],
 )
-def test_the_line_and_whether_it_says_the_answer(town: Index, name: str, answer: str, line: int, said: bool) -> None:
-    found = evidence(town, f"Where was {name} born?", answer)
+def test_the_line_and_whether_it_says_the_answer(name: str, answer: str, line: int, said: bool) -> None:
+    found = evidence(TOWN, f"Where was {name} born?", answer)
     assert found.seen
     assert found.supported == said
     assert found.lines[0].number == line
@@ -62,14 +54,14 @@ def test_the_line_and_whether_it_says_the_answer(town: Index, name: str, answer:
         assert found.quote == excerpt(found.lines[0].text, 0, AROUND)
 
 
-def test_the_place_said_is_not_the_persons_name(town: Index) -> None:
+def test_the_place_said_is_not_the_persons_name() -> None:
     line = TOWN.lines[4]
     assert place_in(line, "Orlando") == (line.rindex("Orlando"), line.rindex("Orlando") + len("Orlando"))
     assert place_in("no heading, born in York", "York") == (20, 24)
 
 
-def test_who_is_unknown_is_said_with_the_names_most_like_it(town: Index) -> None:
-    found = evidence(town, "Where was Orlanda Hill born?", "Leeds", n=2)
+def test_who_is_unknown_is_said_with_the_names_most_like_it() -> None:
+    found = evidence(TOWN, "Where was Orlanda Hill born?", "Leeds", n=2)
     assert (found.seen, found.supported, found.quote) == (False, False, "")
     assert [one.name for one in found.nearest] == ["Orlando Hill", "Orlando Bath"]
 
@@ -108,9 +100,9 @@ def test_a_word_without_blanks_is_quoted_as_it_is() -> None:
     assert excerpt("x" * 300, 100, 110) == f"… {'x' * (2 * AROUND + 10)} …"
 
 
-def test_the_built_in_answers_stand_in_their_lines(tmp_path: Path) -> None:
-    index = attnlab.index_corpus("people:300", tmp_path)
+def test_the_built_in_answers_stand_in_their_lines() -> None:
+    corpus = attnlab.load_corpus("people:300")
     for one in attnlab.load_questions("people:300:test"):
-        found = attnlab.evidence(index, one.question, one.answer)
+        found = attnlab.evidence(corpus, one.question, one.answer)
         assert found.supported
         assert one.answer in found.quote

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from attnlab import studies
 from attnlab.corpora import Corpus, Question, load_questions
-from attnlab.corpora.index import index_corpus
 from attnlab.errors import DataError, Interrupted, OutputExists, UserError
 from attnlab.store.runs import Run
 from attnlab.studies import trust
@@ -147,16 +146,15 @@ def test_separation_and_curve() -> None:
     assert (heights[0], heights[-1]) == (0.5, 0.25)
 
 
-def test_what_it_falls_back_on_is_held_against_chance(tmp_path: Path) -> None:
+def test_what_it_falls_back_on_is_held_against_chance() -> None:
     towns = {"Ann Lee": "York", "Bo Ek": "Bath", "Cy Fox": "Leeds", "Di Gun": "York"}
     corpus = Corpus("town", tuple(f"{name}. Born in {town} ." for name, town in towns.items()))
-    index = index_corpus(corpus, tmp_path / "index")
     told = [Question(f"Where was {name} born?", town) for name, town in towns.items()]
     questions = tuple(Question(f"Where was {name} born?", "Hull") for name in ("Anne Lee", "Bob Ek"))
     group = asked("withheld", [0.5, 0.5], [False, False])
     group = Asked(group.name, questions, ("York", "York"), *list(vars(group).values())[3:])
-    found = fallback(group, index, told)
+    found = fallback(group, corpus, told)
     assert found is not None
     assert (found.hits.count, found.hits.of, found.chance) == (1, 2, 0.5)
     assert [one.nearest for one in found.examples] == ["Ann Lee"]
-    assert fallback(group, index, []) is None
+    assert fallback(group, corpus, []) is None

@@ -1,4 +1,4 @@
-"""A small run that read about 120 people, with an index of its own."""
+"""A small run that read about 120 people."""
 
 from __future__ import annotations
 

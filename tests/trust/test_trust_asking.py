@@ -20,7 +20,7 @@ from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.lm import stages
 from attnlab.lm.model import load_model
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.store.runs import DataSource, Run, lineage
+from attnlab.store.runs import Run, lineage
 from attnlab.trust import Oracle, calibration_of, usual_questions
 from attnlab.trust.answers import AnswerTrie, answer_distribution, familiarity
 from attnlab.trust.training_data import TrainingData, candidates, form_of, kinds, of_kind
@@ -248,26 +248,11 @@ def test_a_fine_tuned_run_knows_what_its_base_read(tuned: Run, run: Run, tmp_pat
     assert "a run that is missing" in attnlab.ask(tuned, HELD_OUT[0].question).words
 
 
-def test_a_checksum_that_is_a_path_leads_to_no_index(tiny_files: tuple[Run, Path], tmp_path: Path) -> None:
-    run, _ = tiny_files
-    index = TrainingData(run).look_up().index
-    assert index is not None
-    forged = tmp_path / "forged"
-    shutil.copytree(index.folder, forged)
-    record = replace(run.record, corpus=DataSource("gone.txt", str(forged)))
-    (run.path / "config.json").write_bytes(record.to_json())
-    reseal(run.path)
-    looked = TrainingData(Run(run.path)).look_up()
-    assert looked.index is None
-    assert "is no sha256: the run's config.json is damaged or was edited" in looked.note
-
-
 def test_a_corpus_that_is_gone_or_changed_is_said(tiny_files: tuple[Run, Path]) -> None:
     run, corpus = tiny_files
-    assert TrainingData(run).look_up().index is not None
-    shutil.rmtree(Path(TrainingData(run).look_up().index.folder))  # type: ignore[union-attr]
+    assert TrainingData(run).look_up().corpus is not None
     corpus.write_text("Ann Lee. Lee was born in Bath .\n")
-    assert TrainingData(run).look_up().index is None
+    assert TrainingData(run).look_up().corpus is None
     assert "has changed since training" in TrainingData(run).look_up().note
     corpus.unlink()
     assert "does not exist" in TrainingData(run).look_up().note

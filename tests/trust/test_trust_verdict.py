@@ -10,7 +10,7 @@ import pytest
 
 from attnlab import stats
 from attnlab.corpora.evidence import Evidence, named_in
-from attnlab.corpora.index import Line, Near
+from attnlab.corpora.library import Line, Near
 from attnlab.trust import Calibrated, Row
 from attnlab.trust.verdict import (
     CONTRADICTS,

@@ -9,8 +9,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import fields
 from io import TextIOWrapper
 from pathlib import Path
@@ -89,16 +88,6 @@ def output_folder(out: Path | None, stem: str, activity: str) -> Path:
     folder = out or unused_path(stem)
     refuse_existing(folder)
     return folder
-
-
-@contextmanager
-def indexing() -> Iterator[Callable[[float], None]]:
-    """A progress bar on standard error, shown only if an index is built, which happens once."""
-    from rich.progress import Progress
-
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("indexing, once", total=1.0, visible=False)
-        yield lambda share: bar.update(task, completed=share, visible=True)
 
 
 def _share_the_machine() -> None:

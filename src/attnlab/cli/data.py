@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App
 from rich.text import Text
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import DATA, app, errors, indexing, say, show_json
+from attnlab.cli.common import DATA, app, say, show_json
 from attnlab.cli.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 from attnlab.config import merge, resolve
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
-    from attnlab.corpora.index import Index
     from attnlab.lm.stages import WordCounts
 
 _corpus_app = App(
@@ -99,21 +96,6 @@ def _show_words(words: WordCounts, symbols: int) -> None:
         say(f"   over 100 {beyond:7,}")
 
 
-def _open_index(corpus: str, verify: bool) -> Index:
-    """The index of a corpus; that it is built, which happens once, is said on standard error."""
-    from attnlab.corpora.index import index_corpus
-
-    started = perf_counter()
-    with indexing() as progress:
-        index = index_corpus(corpus, progress=progress, verify=verify)
-    if index.built:
-        said = f"indexed {len(index):,} lines in {perf_counter() - started:.1f} s, once: {index.folder}"
-        errors.print(said, soft_wrap=True)
-    elif verify:
-        errors.print(f"every file of the index has its checksum: {index.folder}", soft_wrap=True)
-    return index
-
-
 @_corpus_app.command(name="find")
 def corpus_find(
     name: Annotated[str, about("Name that a line starts with, such as 'Hank Aaron'.")],
@@ -121,26 +103,27 @@ def corpus_find(
     *,
     corpus: Annotated[opt.Corpus, about("Text, one document per line: a file, or people.")] = "people",
     n: Annotated[opt.Whole, about("Number of similar names.")] = 5,
-    verify: Annotated[bool, about("Check every byte of the index first, and rebuild it if damaged.")] = False,
     json: opt.Json = False,
 ) -> None:
-    """Print the lines about a name, or the most similar names; builds an index the first time."""
+    """Print the lines about a name, or the most similar names."""
+    from attnlab.corpora.sources import load_for_lookup
+    from attnlab.store.records import plain
+
     at_least_one("n", n)
     if not name.strip():
         raise UserError("the name is empty: write one, such as 'Hank Aaron'")
-    index = _open_index(corpus, verify)
-    lines = index.find(name.strip())
-    nearest = () if lines else index.nearest(name, n)
+    loaded = load_for_lookup(corpus)
+    lines = loaded.find(name.strip())
+    nearest = () if lines else loaded.nearest(name, n)
     if json:
-        found = {"lines": [asdict(line) for line in lines], "nearest": [asdict(one) for one in nearest]}
-        show_json({"name": name, "corpus": corpus, **found})
+        show_json({"name": name, "corpus": corpus, "lines": plain(lines), "nearest": plain(nearest)})
         return
     for line in lines:
         say(line.text)
     if not lines:
         say(f"no line is about '{name}'" + ("; the most similar names:" if nearest else " or a similar name"))
-    for one in nearest:
-        say(f"{100 * one.similarity:5.0f} %  {one.name}")
+    for near in nearest:
+        say(f"{100 * near.similarity:5.0f} %  {near.name}")
 
 
 @_corpus_app.command(name="export")

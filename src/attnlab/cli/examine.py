@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attnlab.cli import options as opt
-from attnlab.cli.common import MEASURE, app, console, indexing, output_folder, say, show_json
+from attnlab.cli.common import MEASURE, app, console, output_folder, say, show_json
 from attnlab.cli.options import about, at_least_one, default
 from attnlab.errors import UserError
 
@@ -193,8 +193,7 @@ def ask(
 
     question = checked_question(question)
     check_level(max_risk, "--max-risk")
-    with indexing() as progress:
-        oracle = Oracle(folder, progress, trust_code=trust_code)
+    oracle = Oracle(folder, trust_code=trust_code)
     answer = oracle.answer(question, max_risk, top)
     if json:
         likeliest = [{"answer": said, "probability": share} for said, share in answer.alternatives]
@@ -253,9 +252,7 @@ def calibrate(
     require_single_process("a calibration")
     opened = Run.open(folder)
     source = questions or trust.usual_questions(opened)
-    with indexing() as progress:
-        found = trust.calibrate(opened, corpora.load_questions(source), progress, trust_code=trust_code)
-    summary = found.summary()
+    summary = trust.calibrate(opened, corpora.load_questions(source), trust_code=trust_code).summary()
     if json:
         show_json({"run": str(folder), "source": source, **plain(summary)})
         return

@@ -10,8 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from attnlab.corpora.index import Index, Line, Near
-from attnlab.corpora.library import normal, spans, title_of
+from attnlab.corpora.library import Corpus, Line, Near, normal, spans, title_of
 
 AROUND = 60  # characters quoted on either side of an answer
 # Capitalised words, with the particles that join the parts of a name.
@@ -85,10 +84,10 @@ def named_in(line: str, answers: Collection[str]) -> dict[str, tuple[int, int]]:
         apart = all(end <= first or last <= begin for first, last in taken)
         if apart and not _is_own_name(line, begin, end):
             taken.append((begin, end))
-    found: dict[str, tuple[int, int]] = {}
+    places: dict[str, tuple[int, int]] = {}
     for begin, end in sorted(taken):
-        found.setdefault(line[begin:end], (begin, end))
-    return found
+        places.setdefault(line[begin:end], (begin, end))
+    return places
 
 
 def place_in(line: str, answer: str) -> tuple[int, int] | None:
@@ -106,12 +105,11 @@ def name_in(question: str) -> str:
     return max(runs, key=len, default=question)
 
 
-def evidence(index: Index, question: str, answer: str, n: int = 5) -> Evidence:
+def evidence(corpus: Corpus, question: str, answer: str, n: int = 5) -> Evidence:
     """Look up a question and its answer in a corpus; if no line is about the name, find the n most similar names."""
-    lines = tuple(Line(one.number, normal(one.text)) for one in index.about(question))
+    lines = [Line(line.number, normal(line.text)) for line in corpus.about(question)]
     if not lines:
-        return Evidence(question, answer, (), None, index.nearest(name_in(question), n))
+        return Evidence(question, answer, (), None, corpus.nearest(name_in(question), n))
     places = [(line, place_in(line.text, answer)) for line in lines]
-    # Lines that contain the answer come first.
-    places.sort(key=lambda one: one[1] is None)
+    places.sort(key=lambda pair: pair[1] is None)  # lines that contain the answer come first
     return Evidence(question, answer, tuple(line for line, _ in places), places[0][1], ())

@@ -1,7 +1,12 @@
-"""A corpus whose lines have headings, and lookup of the line that a question is about.
+"""A corpus whose lines have headings, and lookup of the lines about a name, or of the most similar names.
 
-Retrieval in its simplest form, a dictionary of headings, is the open-book baseline for models that must recall from memory.
-Knows nothing about where the lines came from, tokens or models.
+    corpus.find("Ann B. Lee")                  the lines under exactly this heading
+    corpus.about("Where was Ann B. Lee born?") the lines whose headings occur in a text
+    corpus.nearest("Anne Lee", 5)              the most similar headings, for names that match none
+
+Retrieval in its simplest form, a dictionary of headings in memory, is the open-book baseline for models that must recall.
+A corpus that is read line by line fits into memory, since training needs it there too. Knows nothing about where the lines
+came from, tokens or models.
 """
 
 from __future__ import annotations
@@ -14,6 +19,10 @@ from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from attnlab.errors import UserError
+
 # Written with a full stop and followed by more of the name, unlike "Jr" and "Sr".
 _ABBREVIATIONS = re.compile(
     "Adm|Brig|Capt|Card|Cmdr|Col|Cpl|Dr|Fr|Ft|Gen|Gov|Hon|Lt|Maj|Messrs|Mlle|Mme|Mr|Mrs|Ms|Mt|Msgr|Pfc|Pres|Prof|Pvt"
@@ -21,6 +30,7 @@ _ABBREVIATIONS = re.compile(
 )
 _INITIALS = re.compile(r"[^\W\d_](?:\.-?[^\W\d_])*")
 _LONGEST_HEADING = 12  # words; anything longer is a sentence
+_SIMILAR = 0.3  # least similarity of a name that is worth showing
 
 
 def normal(text: str) -> str:
@@ -35,7 +45,6 @@ def _continues(heading: str) -> bool:
 
 
 def _in_word(character: str) -> bool:
-
     return character.isalnum() or character == "_"
 
 
@@ -85,6 +94,28 @@ def fingerprint(lines: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
+def folded(name: str) -> str:
+    """Return a name without accents, capitals and punctuation."""
+    letters = (letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
+    return " ".join(re.sub(r"[\W_]+", " ", "".join(letters).casefold()).split())
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line and its number, counted from 0."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Near:
+    """A heading and its similarity to a name, from 0 to 1."""
+
+    name: str
+    similarity: float
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Documents of one line each, or sentences that share a document, and where they came from."""
@@ -106,16 +137,51 @@ class Corpus:
     @cached_property
     def shelf(self) -> dict[str, tuple[int, ...]]:
         """The numbers of the lines under each heading."""
-        found: dict[str, list[int]] = defaultdict(list)
+        numbers_under: dict[str, list[int]] = defaultdict(list)
         for number, title in enumerate(self.titles):
             if title:
-                found[normal(title)].append(number)
-        return {title: tuple(numbers) for title, numbers in found.items()}
+                numbers_under[normal(title)].append(number)
+        return {title: tuple(numbers) for title, numbers in numbers_under.items()}
 
     @cached_property
     def longest_title(self) -> int:
         """The number of characters of the longest heading."""
         return max(map(len, self.shelf), default=0)
+
+    @cached_property
+    def _folded_titles(self) -> tuple[str, ...]:
+        """The headings of the shelf as they are compared with other names."""
+        return tuple(map(folded, self.shelf))
+
+    def find(self, name: str) -> tuple[Line, ...]:
+        """Return the lines under exactly this heading, in the order of the corpus."""
+        return tuple(Line(number, self.lines[number]) for number in self.shelf.get(normal(name), ()))
+
+    def about(self, text: str) -> tuple[Line, ...]:
+        """Return the lines whose headings occur in a text, in the order of `headings_in`."""
+        return tuple(Line(number, self.lines[number]) for number in documents_about(self, text))
+
+    def nearest(self, name: str, n: int = 5) -> tuple[Near, ...]:
+        """Return the headings most similar to a name: typos, missing initials, words in another order."""
+        from rapidfuzz import fuzz, process  # only here: it is slow to import
+
+        if n < 1:
+            raise UserError(f"n must be at least 1, not {n}")
+        wanted = folded(name)
+        if not wanted or not self.shelf:
+            return ()
+        ratios = [
+            process.cdist([wanted], self._folded_titles, scorer=scorer, dtype=np.float64)[0]
+            for scorer in (fuzz.ratio, fuzz.token_sort_ratio)
+        ]
+        similarity = np.maximum(*ratios) / 100
+        last = np.sort(similarity)[-min(n, len(similarity))]
+        near = [
+            Near(heading, float(similarity[place]))
+            for place, heading in enumerate(self.shelf)
+            if similarity[place] >= max(last, _SIMILAR)
+        ]
+        return tuple(sorted(near, key=lambda near: (-near.similarity, near.name != normal(name), near.name))[:n])
 
 
 def headings_in(text: str, headings: Container[str], longest: int) -> list[str]:
@@ -130,20 +196,20 @@ def headings_in(text: str, headings: Container[str], longest: int) -> list[str]:
 
 def documents_about(corpus: Corpus, text: str) -> list[int]:
     """Return the numbers of the lines whose headings occur in a text, in the order of `headings_in`."""
-    found = headings_in(text, corpus.shelf, corpus.longest_title)
-    return [number for heading in found for number in corpus.shelf[heading]]
+    headings = headings_in(text, corpus.shelf, corpus.longest_title)
+    return [number for heading in headings for number in corpus.shelf[heading]]
 
 
 def open_book(corpus: Corpus, places: Collection[str], question: str) -> str | None:
     """Answer by looking up the heading and taking the first known place in the line; None if there is none."""
     known = frozenset(places)
     longest = max(map(len, known), default=0)
-    for number in documents_about(corpus, question):
-        title = corpus.titles[number]
-        text = corpus.lines[number][len(title) :]
-        found = [text[start:end] for start, end in spans(text, known, longest)]
+    for line in corpus.about(question):
+        title = corpus.titles[line.number]
+        text = line.text[len(title) :]
+        named = [text[start:end] for start, end in spans(text, known, longest)]
         # Warren and Orlando are names too: the person's own name is a place only if there is no other.
         own = frozenset(title.split())
-        if found:
-            return next((place for place in found if not own.issuperset(place.split())), found[0])
+        if named:
+            return next((place for place in named if not own.issuperset(place.split())), named[0])
     return None

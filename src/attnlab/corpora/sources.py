@@ -37,7 +37,8 @@ _LICENCES = {
     "prose": "The text is that of Python itself, © Python Software Foundation, under its licence.",
 }
 _UNKNOWN_LICENCE = "The licence of your own data is not known: check it before you share the model."
-_PER_BYTE = 20  # bytes of memory per byte of a file of lines, with what tasks make of them
+# Bytes of memory per byte of a file of lines: with what tasks make of them, and with their headings only.
+_PER_BYTE, _PER_BYTE_OF_LOOKUP = 20, 4
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def load_corpus(source: str | Path) -> Corpus:
     data = _built_in(source)
     if data is None:
         check_name(source, _TEXTS)
+        _require_memory(Path(source), _PER_BYTE, "train with --task.name text, which reads it from disk")
         return _from_file(source)
     if data.name == "prose":
         return Corpus(str(source), prose.load_prose(data.n, data.part), prose.documents_of(data.n, data.part))
@@ -109,9 +111,17 @@ def load_corpus(source: str | Path) -> Corpus:
     return Corpus(str(source), people.biographies(people.load_people(data.n), forms=data.forms))
 
 
+def load_for_lookup(source: str | Path) -> Corpus:
+    """Load a corpus only to look lines up in it, which takes less memory than training on them."""
+    if is_built_in(source):
+        return load_corpus(source)
+    check_name(source, _TEXTS)
+    _require_memory(Path(source), _PER_BYTE_OF_LOOKUP, "split it")
+    return _from_file(source)
+
+
 def _from_file(source: str | Path) -> Corpus:
     """The lines of a file; blank lines, if there are any, separate documents of several lines."""
-    _require_memory(Path(source))
     lines: list[str] = []
     blank: list[int] = []  # lines before each, plus 1
     for number, line in numbered_lines(source):
@@ -120,14 +130,13 @@ def _from_file(source: str | Path) -> Corpus:
     return Corpus(str(source), tuple(lines), tuple(blank) if blank[0] != blank[-1] else None)
 
 
-def _require_memory(path: Path) -> None:
-    """Refuse a file whose lines, with what tasks make of them, do not fit into memory."""
+def _require_memory(path: Path, per_byte: float, advice: str) -> None:
+    """Refuse a file whose lines, with what is made of them, do not fit into memory."""
     free = memory_free()
-    needed = _PER_BYTE * path.stat().st_size if path.is_file() else 0
+    needed = per_byte * path.stat().st_size if path.is_file() else 0
     if free is not None and needed > free:
         raise DataError(
-            f"{path} needs about {needed / 1e9:.1f} GB of memory line by line, and {free / 1e9:.1f} GB are free:"
-            " train with --task.name text, which reads it from disk"
+            f"{path} needs about {needed / 1e9:.1f} GB of memory line by line, and {free / 1e9:.1f} GB are free: {advice}"
         )
 
 

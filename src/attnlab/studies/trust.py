@@ -21,7 +21,6 @@ from attnlab import stats, trust
 from attnlab.config import RunConfig, Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.corpora.evidence import name_in
-from attnlab.corpora.index import Index
 from attnlab.corpora.library import headings_in
 from attnlab.errors import DataError
 from attnlab.lm import stages
@@ -421,19 +420,19 @@ def curve(known: Asked) -> _Curve:
     return _Curve(threshold, coverage, risk, whole.area, whole.best, whole.excess, whole.risk_of_all)
 
 
-def fallback(withheld: Asked, index: Index, read_about: Sequence[Question]) -> _Fallback | None:
+def fallback(withheld: Asked, corpus: Corpus, read_about: Sequence[Question]) -> _Fallback | None:
     """How often an unknown name is answered like the most similar known name, against a random known name.
 
     `read_about` are questions about names that were read.
     """
     gold: dict[str, set[str]] = {}
     for item in read_about:
-        for name in headings_in(item.question, index, index.longest)[:1]:
+        for name in headings_in(item.question, corpus.shelf, corpus.longest_title)[:1]:
             gold.setdefault(name, set()).add((item.answer or "").strip())
     having = Counter(answer for answers in gold.values() for answer in answers)
     hits, chance, found = 0, [], []
     for item, said in zip(withheld.questions, withheld.said, strict=True):
-        near = next((one for one in index.nearest(name_in(item.question), _NEAREST) if one.name in gold), None)
+        near = next((one for one in corpus.nearest(name_in(item.question), _NEAREST) if one.name in gold), None)
         if near is not None:
             chance.append(having[said] / len(gold))
             if said in gold[near.name]:
@@ -462,8 +461,8 @@ def measure(
         reliability=_Reliability(
             stats.calibration(known.before, known.right), stats.calibration(known.confidence, known.right)
         ),
-        fallback=fallback(asked["withheld"], oracle.index, read_about)
-        if oracle.index and "withheld" in asked
+        fallback=fallback(asked["withheld"], oracle.corpus, read_about)
+        if oracle.corpus and "withheld" in asked
         else None,
     )
 

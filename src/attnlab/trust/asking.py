@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from attnlab import stats
-from attnlab.corpora.cache import Progress
 from attnlab.corpora.evidence import Evidence, evidence, name_in
 from attnlab.errors import DataError, UserError
 from attnlab.lm.evaluate import top_answers
@@ -76,9 +75,9 @@ class Considered:
 
 
 class Oracle:
-    """An opened run: model, possible answers, calibration and index."""
+    """An opened run: model, possible answers, calibration and corpus."""
 
-    def __init__(self, run: Run | Path | str, progress: Progress | None = None, *, trust_code: bool = False) -> None:
+    def __init__(self, run: Run | Path | str, *, trust_code: bool = False) -> None:
         self.run = open_run(run)
         self.model, self.tokenizer = load_model(self.run.model, trust_code=trust_code)
         self.calibration = calibration_of(self.run)
@@ -87,8 +86,8 @@ class Oracle:
             self.facts, self.note = data.facts, ""
         except DataError as error:
             self.facts, self.note = (), f"its training questions cannot be read: {error}"
-        lookup = data.look_up(progress)
-        self.index, self.note = lookup.index, lookup.note or self.note
+        lookup = data.look_up()
+        self.corpus, self.note = lookup.corpus, lookup.note or self.note
         self.kinds, self.forms = kinds(self.facts), Forms(self.facts)
         choices = self.calibration.answers if self.calibration else candidates(self.tokenizer, self.facts, data.lines)
         self.trie = AnswerTrie(self.tokenizer, choices) if choices else None
@@ -127,8 +126,8 @@ class Oracle:
         return AnswerDistribution(tuple(answer for answer, _ in found), np.log(table))
 
     def look(self, question: str, answer: str) -> Evidence | None:
-        """Look up a question and its answer in the corpus; None if there is no index."""
-        return evidence(self.index, question, answer, _NEIGHBOURS) if self.index is not None else None
+        """Look up a question and its answer in the corpus; None if there is none."""
+        return evidence(self.corpus, question, answer, _NEIGHBOURS) if self.corpus is not None else None
 
     def judge(self, question: str, said: str, probability: float, max_risk: float, distance: float | None) -> Judgement:
         """Judge an answer to a question."""

@@ -22,8 +22,6 @@ import numpy as np
 
 from attnlab import stats
 from attnlab.corpora import Corpus, Question, is_built_in
-from attnlab.corpora.cache import Progress
-from attnlab.corpora.index import Index
 from attnlab.corpora.library import headings_in
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.lm.model import LanguageModel, load_model
@@ -91,7 +89,7 @@ class Calibrated:
     answers: tuple[str, ...]
     prior: tuple[float, ...]  # per answer, and of anything else
     rows: tuple[Row, ...]
-    strangers: int | None  # questions left out since no line is about their name; None: no index
+    strangers: int | None  # questions left out since no line is about their name; None: no corpus to look up
     repeated: int = 0  # further questions about a name, left out
     floor: float = FLOOR
     nobody: tuple[float, ...] = ()  # scores for invented names, if the model was trained with some
@@ -179,7 +177,6 @@ def usual_questions(run: Run) -> str:
 def calibrate(
     run: Run | Path | str,
     questions: Iterable[Question],
-    progress: Progress | None = None,
     *,
     trust_code: bool = False,
     data: TrainingData | None = None,
@@ -187,9 +184,9 @@ def calibrate(
     """Calibrate a run on held-out questions and store the result in its folder."""
     run = open_run(run)
     data = data or TrainingData(run)
-    facts, lookup = data.facts, data.look_up(progress)
+    facts, lookup = data.facts, data.look_up()
     forms = Forms(facts)
-    asked, strangers, repeated = _held_out(list(questions), facts, lookup.index, forms)
+    asked, strangers, repeated = _held_out(list(questions), facts, lookup.corpus, forms)
     model, tokenizer = load_model(run.model, trust_code=trust_code)
     trie = AnswerTrie(tokenizer, candidates(tokenizer, facts, data.lines))
     plain = valid(model, tokenizer, [item.question for item in asked], trie, forms)
@@ -253,7 +250,7 @@ def _rows_of(asked: Sequence[Question], plain: AnswerDistribution, calibrated: A
 
 
 def _held_out(
-    questions: Sequence[Question], facts: Sequence[Question], index: Index | None, forms: Forms
+    questions: Sequence[Question], facts: Sequence[Question], corpus: Corpus | None, forms: Forms
 ) -> tuple[list[Question], int | None, int]:
     """Return the calibration questions, one per name, and how many were left out.
 
@@ -264,7 +261,7 @@ def _held_out(
     if blank is not None:
         raise DataError(f"question {blank} has no answer: a calibration needs `question<TAB>answer` lines")
     asked = list({item.question: item for item in questions}.values())
-    names = {item: _names_in(item, index) for item in (*asked, *facts)}
+    names = {item: _names_in(item, corpus) for item in (*asked, *facts)}
     trained = {item.question for item in facts}
     told = {(name, item.answer) for item in facts for name in names[item]}
     seen = [
@@ -275,7 +272,7 @@ def _held_out(
             f"{len(seen):,} of {len(asked):,} questions were trained on, such as {seen[0].question!r}: calibrate with"
             " questions that it was not trained on (of the built-in people: people:calibration)"
         )
-    about = [item for item in asked if index is None or names[item]]
+    about = [item for item in asked if corpus is None or names[item]]
     drawn: list[int] = []
     taken: set[str] = set()
     for place in np.random.default_rng(_SEED).permutation(len(about)).tolist():
@@ -285,16 +282,18 @@ def _held_out(
             taken |= named
     kept = [about[place] for place in sorted(drawn)]
     if len(kept) < _FEWEST:
-        whom = "" if index is None else ", about names that it read"
+        whom = "" if corpus is None else ", about names that it read"
         raise UserError(
             f"{len(asked):,} questions are given, and {len(kept):,} of them can be used, one per name{whom}: give at least"
             f" {_FEWEST}, better hundreds"
         )
-    return kept, None if index is None else len(asked) - len(about), len(about) - len(kept)
+    return kept, None if corpus is None else len(asked) - len(about), len(about) - len(kept)
 
 
-def _names_in(item: Question, index: Index | None) -> frozenset[str]:
-    return frozenset(headings_in(item.question, index, index.longest)) if index is not None else frozenset()
+def _names_in(item: Question, corpus: Corpus | None) -> frozenset[str]:
+    return (
+        frozenset(headings_in(item.question, corpus.shelf, corpus.longest_title)) if corpus is not None else frozenset()
+    )
 
 
 def calibration_of(run: Run) -> Calibrated | None:

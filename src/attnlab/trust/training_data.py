@@ -1,4 +1,4 @@
-"""The training data of a run: its questions, its corpus with an index, the possible answers, and the forms of questions.
+"""The training data of a run: its questions, its corpus, the possible answers, and the forms of questions.
 
 A fine-tuned model knows what its base was trained on, and judging an answer needs all of it. It must not know about models,
 or which answer is correct.
@@ -15,12 +15,10 @@ from typing import Literal
 
 from attnlab import corpora
 from attnlab.corpora import Corpus, Question, title_of
-from attnlab.corpora.cache import Progress
 from attnlab.corpora.evidence import name_in
-from attnlab.corpora.index import Index, index_corpus, place_of
 from attnlab.corpora.library import normal
-from attnlab.corpora.sources import lines_of
-from attnlab.errors import CheckpointError, DataError, StorageError
+from attnlab.corpora.sources import lines_of, load_for_lookup
+from attnlab.errors import DataError
 from attnlab.lm import stages
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.runs import DataSource, Run, lineage
@@ -41,9 +39,9 @@ def data_sources(run: Run, name: Literal["corpus", "facts"]) -> list[DataSource]
 
 @dataclass(frozen=True)
 class _Lookup:
-    """The index of a run's corpus; or None, and the reason."""
+    """The corpus of a run; or None, and the reason."""
 
-    index: Index | None
+    corpus: Corpus | None
     note: str = ""
 
 
@@ -77,30 +75,23 @@ class TrainingData:
             for data in data_sources(self.run, "corpus")[:1]:
                 yield from lines_of(data.source)
 
-    def look_up(self, progress: Progress | None = None) -> _Lookup:
-        """Open the index of the corpus, building it first if needed."""
+    def look_up(self) -> _Lookup:
+        """Load the corpus, if lines can be looked up in it."""
         try:
-            found = data_sources(self.run, "corpus")
-            if not found:
+            sources = data_sources(self.run, "corpus")
+            if not sources:
                 return _Lookup(None, "it was not trained on a corpus that could be looked up")
             if next(one.record for one in lineage(self.run) if one.record.corpus).running_text:
                 return _Lookup(None, "it read running text, which has no lines to look up")
-            source, sha256 = found[0].source, found[0].sha256
-            index = _existing_index(sha256) or index_corpus(self._corpus or source, progress=progress)
+            source = sources[0].source
+            corpus = self._corpus or load_for_lookup(source)
         except DataError as error:
             return _Lookup(None, f"its corpus cannot be looked up now: {error}")
-        if index.sha256 != sha256:
+        if corpus.sha256 != sources[0].sha256:
             return _Lookup(None, f"{source} has changed since training, so nothing was looked up")
-        if not index.longest:
+        if not corpus.shelf:
             return _Lookup(None, "the lines of its corpus have no headings to look up")
-        return _Lookup(index)
-
-
-def _existing_index(sha256: str) -> Index | None:
-    """Return an existing index of lines with this checksum, without reading the corpus."""
-    with suppress(StorageError, CheckpointError):
-        return Index(place_of(sha256))
-    return None
+        return _Lookup(corpus)
 
 
 # Possible answers
