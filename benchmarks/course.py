@@ -95,11 +95,6 @@ STUDIES = {
         f"{_REVIEWS} --test test.tsv --search --trials 12 --epochs 4",
         "a search on validation; one test accuracy: 93.2 to 94.8 % (RoBERTa-base)",
     ),
-    "own-curve": (
-        "E",
-        "attnlab classify train.tsv dev.tsv --labels 1=positive,0=negative --model RUNS/encoder --epochs 10",
-        "(the same with an encoder that attnlab pretrained)",
-    ),
     "bag": (
         "E",
         "attnlab classify train.tsv dev.tsv --labels 1=positive,0=negative --model bag-of-words",
@@ -586,7 +581,7 @@ def sentiment_rows(kept: Store, data: Path) -> Iterator[Row]:
         table = read_tables(str(tables / "train.tsv"), str(tables / "dev.tsv"), None, None, {})
         numbers = [("training sentences", 6_920, len(table.train.rows)), ("for validation", 872, len(table.dev.rows))]
         yield from exact("E", "attnlab classify train.tsv dev.tsv --model minilm --explain-batch", numbers)
-    yield from rows_of(kept, "curve", "optimizers", "search", "own-curve", "bag")
+    yield from rows_of(kept, "curve", "optimizers", "search", "bag")
 
 
 def ten_epochs(result: Result) -> str:
@@ -607,11 +602,6 @@ def curve(result: Result) -> Iterator[Row]:
     shown = ", ".join(f"{len(texts)} {label}" for label, texts in result["examples"].items())
     found = f"that copy is not at hand; shown before training: {shown} sentences"
     yield Row("E", "one public copy has its labels reversed", found, "not run", result["command"])
-
-
-def own_curve(result: Result) -> Iterator[Row]:
-    """Ten epochs of an encoder that attnlab pretrained."""
-    yield Row("E", STUDIES["own-curve"][2], ten_epochs(result), "not comparable", result["command"])
 
 
 def bag(result: Result) -> Iterator[Row]:
@@ -652,7 +642,6 @@ PARTS_OF: dict[str, Part] = {
     "curve": curve,
     "optimizers": optimizers,
     "search": search,
-    "own-curve": own_curve,
     "bag": bag,
 }
 
@@ -708,10 +697,9 @@ which used the interval of the mean, the dev perplexity of additive attention ex
 dot and its probe sentences contradicted them. D2 quotes our test for new seeds and sentences instead, and contradicts the
 reports where it shows a difference that their single runs did not. Times are from several runs at once on a busy machine;
 intervals of their ratios are by factors, except that of D1, which is older than that rule.""",
-    "E. Hugging Face": """Reduced: MiniLM instead of RoBERTa-base, and, except for our own encoder, only part of the
-training sentences. The time of own-curve is without the pretraining of its encoder, 30 minutes. The course's
-test set is not available; the test sentences are held out from the training table. Tasks without a number are either done
-or not.""",
+    "E. Hugging Face": """Reduced: MiniLM instead of RoBERTa-base, and only part of the training sentences. The
+course's test set is not available; the test sentences are held out from the training table. Tasks without a number are
+either done or not.""",
 }
 
 TIMES = """Wall time as recorded by the studies, on two cores that other jobs kept busy most of the time; for part A, as
@@ -725,7 +713,7 @@ TIMED = {
     "B": ("reports",),
     "C": ("efficient",),
     "D": ("additive-vs-dot", "shared-projections", "masking"),
-    "E": ("curve", "optimizers", "search", "own-curve", "bag"),
+    "E": ("curve", "optimizers", "search", "bag"),
 }
 
 

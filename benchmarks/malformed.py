@@ -51,8 +51,6 @@ VALID: dict[tuple[str, ...], str] = {
     ("mechanisms", "show"): "dot --draws 1",
     ("classify",): "train.tsv dev.tsv --model bag-of-words --out new",
     ("compare",): "dot additive --plan --corpus lines.txt --dev lines.txt --seeds 2",
-    ("encoder", "pretrain"): "lines.txt --out new --n_layer 1 --n_head 2 --n_embd 16 --block_size 32 --vocab_size 300",
-    ("encoder", "fill"): "runs/bag 'Ann <mask>'",
     ("export",): "runs/tuned new",
     ("import",): "abroad new",
     ("export-attention",): "runs/tuned 'Where was Ann Lee born?' new.json",
@@ -85,7 +83,7 @@ report @ --out new | report @ runs/plain --out new | compare @ runs/plain --exam
 evaluate @ --exam questions.tsv --out new | evaluate @ --corpus lines.txt --out new | generate @ Where --n 1 --longest 3
 ask @ 'Where was Ann Lee born?' | calibrate @ --questions questions.tsv | look @ 'Ann Lee' --out new | resume @
 finetune @ --facts questions.tsv --out new | audit @ --length 8 | mechanisms show dot --error --draws 1 --run @
-export-attention @ 'Ann Lee' new.json | import abroad new | encoder fill @ 'Ann <mask>'
+export-attention @ 'Ann Lee' new.json | import abroad new
 classify --model @ --test dev.tsv --out new
 """.strip()
     .replace("\n", "|")

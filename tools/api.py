@@ -58,7 +58,7 @@ PUBLIC = {
         ("Document", "Section", "Table", "Chart", "HeatMap", "Heads", "Text", "Facts", "Code", "Answers"),
     ),
     "attnlab.hf": (
-        "Hugging Face: [classify](classify.md), [encoders](encoders.md), [exchange](exchange.md).",
+        "Hugging Face: [classify](classify.md), [exchange](exchange.md).",
         (),
     ),
     "attnlab.exchange": (

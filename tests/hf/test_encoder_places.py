@@ -22,7 +22,7 @@ def test_a_folder_stays_a_folder_and_says_what_it_lacks(tmp_path: Path) -> None:
         locate(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match=r"it lacks tokenizer files \(tokenizer.json\); `attnlab encoder pretrain"):
+    with pytest.raises(UserError, match=r"it lacks tokenizer files \(tokenizer.json\); save one there"):
         locate(str(tmp_path))
     (tmp_path / "vocab.txt").write_text("")
     assert locate(str(tmp_path)) == str(tmp_path)
@@ -101,5 +101,5 @@ def test_every_name_is_found_and_strangers_are_not() -> None:
 
 
 def test_settings_and_places_need_no_torch() -> None:
-    program = "import sys; from attnlab.hf import EncoderConfig, locate; assert 'torch' not in sys.modules"
+    program = "import sys; from attnlab.hf import FineTuning, locate; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

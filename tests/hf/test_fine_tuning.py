@@ -174,9 +174,9 @@ def test_both_optimizers_follow_a_schedule() -> None:
 
 
 def test_settings_are_strict() -> None:
-    assert FineTuning() == from_given(FineTuning, {"lr": None})
+    assert FineTuning() == from_given({"lr": None})
     assert FineTuning().rate == 5e-5
-    assert from_given(FineTuning, {"lr": "1e-3", "epochs": "2"}) == FineTuning(lr=1e-3, epochs=2)
+    assert from_given({"lr": "1e-3", "epochs": "2"}) == FineTuning(lr=1e-3, epochs=2)
     wrong: list[tuple[dict[str, str], str]] = [
         ({"epochs": "0"}, "epochs must be at least 1"),
         ({"epochs": "1.5"}, "epochs must be a whole number"),
@@ -187,7 +187,7 @@ def test_settings_are_strict() -> None:
     ]
     for given, message in wrong:
         with pytest.raises(ConfigError, match=message):
-            from_given(FineTuning, given)
+            from_given(given)
 
 
 def test_models_that_do_not_exist(tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:

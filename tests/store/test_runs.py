@@ -101,11 +101,10 @@ def test_environment_tells_versions_and_nothing_personal() -> None:
 def test_folders_of_before_there_were_manifests_are_recognised(tmp_path: Path) -> None:
     results = {
         "classifier": {"best_epoch": 1, "labels": [], "dev": {}},
-        "encoder": {"history": [], "unigram": {}, "validation_targets": 1},
         "run": {},
         "": {},
     }
-    configs = {"encoder": {"model_type": "roberta"}, "run": {"stage": "pretrain"}, "": {"model_type": "bert"}}
+    configs = {"run": {"stage": "pretrain"}, "": {"model_type": "bert"}}
     for kind, result in results.items():
         folder = tmp_path / (kind or "strange")
         folder.mkdir()

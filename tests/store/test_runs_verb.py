@@ -323,7 +323,7 @@ def test_every_kind_of_folder_that_attnlab_writes_is_known_to_the_listing() -> N
     calls = r"(?:write_folder|write_manifest)\((?:[^,()]|\([^()]*\))+, \"([a-z]+)\"|Manifest\.of\(\"([a-z]+)\""
     written = {one or other for one, other in re.findall(calls, source)}
     assert {"run", "study", "bench", "model", "corpus"} <= written
-    assert written == {"run", "study", "classifier", "encoder", *listing._OUTPUTS, *listing._PARTS}
+    assert written == {"run", "study", "classifier", *listing._OUTPUTS, *listing._PARTS}
 
 
 def everything(folder: Path) -> set[str]:

@@ -154,8 +154,6 @@ OTHERS = {
         "corpus export",
         "corpus find",
         "corpus show",
-        "encoder fill",
-        "encoder pretrain",
     ),
     *("mechanisms", "params", "pretrain", "settings", "run", "run recall", "run trust", "run why"),
     *("run additive-vs-dot", "run shared-projections", "run masking", "run efficient", "run reports", "score", "serve"),
@@ -294,7 +292,6 @@ def test_custom_code_of_a_model_of_transformers_never_runs(
     (tmp_path / "table.tsv").write_text("text\tlabel\n" + "good\tgood\nbad\tbad\n" * 20)
     for arguments in (
         ["import", "theirs", "out"],
-        ["encoder", "fill", "theirs", "a <mask>"],
         ["classify", "table.tsv", "table.tsv", "--model", "theirs", "--out", "out"],
     ):
         assert call(*arguments) == 2, arguments

@@ -234,7 +234,7 @@ def export(run: _RunName, /, *, tensorboard: Annotated[Path, about("Folder for T
     entry = listing.find(run)
     inner = entry.runs if entry.kind == "study" else (entry,)
     chosen = [one for one in inner if one.kind == "run"]
-    if entry.kind in ("classifier", "encoder"):
+    if entry.kind == "classifier":
         raise UserError(f"{run} has no curves to export: the results of its epochs are in {entry.path / 'result.json'}")
     if not chosen:
         raise UserError(f"{run} has no runs to export: {entry.note or 'nothing was trained yet'}")
@@ -292,8 +292,6 @@ def _chosen(names: tuple[str, ...]) -> list[Entry]:
         entry = listing.find(name)
         if entry.kind == "link":
             entry = listing.read(entry.path.resolve())
-        if entry.kind == "encoder":
-            raise UserError(f"{name} is an encoder, which has no curves to show: see {entry.path / 'README.md'}")
         if entry.kind == "output":
             raise UserError(f"{name} is the output of `attnlab {entry.what}`, which already holds its report")
         if entry.kind not in ("run", *_REPORTED):

@@ -1,4 +1,4 @@
-"""Commands that need transformers: classify, encoder, export, import and export-attention."""
+"""Commands that need transformers: classify, export, import and export-attention."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Group, Parameter
 
 from attnlab.cli import options as opt
 from attnlab.cli.common import HUGGING_FACE, app, console, errors, output_folder, say, show_json
-from attnlab.cli.options import about, at_least_one, default, read_seeds, settings_class, typed_command
+from attnlab.cli.options import about, default, read_seeds, settings_class, typed_command
 from attnlab.errors import UserError
-from attnlab.hf.settings import BAG_OF_WORDS, EncoderConfig, FineTuning, from_given
+from attnlab.hf.settings import BAG_OF_WORDS, FineTuning, from_given
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,16 +22,9 @@ if TYPE_CHECKING:
     from attnlab.hf.classify import Request
     from attnlab.studies.study import Result
 
-encoder_app = App(
-    name="encoder", help="Pretrain a small RoBERTa on your own text, and see what it fills in.", group=HUGGING_FACE
-)
-app.command(encoder_app)
-
-_LITTLE = 0.3  # nats below a guess by frequency alone: the first thing that any context teaches
 _TRAINING = Group("Training")
 _GivenTuning: Any = settings_class(FineTuning)
-_GivenEncoder: Any = settings_class(EncoderConfig)
-_NO_TUNING, _NO_ENCODER = _GivenTuning(), _GivenEncoder()
+_NO_TUNING = _GivenTuning()
 
 
 @app.command(group=HUGGING_FACE)
@@ -100,7 +93,7 @@ def classify(
     from attnlab.store.runs import unused_path
 
     require_single_process("a classification")
-    settings = from_given(FineTuning, asdict(given))
+    settings = from_given(asdict(given))
     unused = [name for name, value in asdict(given).items() if value is not None and name != "seed"]
     if model == BAG_OF_WORDS and unused:
         raise UserError(f"{BAG_OF_WORDS} has no epochs and no optimizer: leave --{unused[0].replace('_', '-')} out")
@@ -189,67 +182,6 @@ def _make_study(
     from attnlab.hf import optimizers as comparing
 
     return "optimizers", partial(comparing.STUDY.begin, comparing.make_plan(asked, optimizers, read_seeds(seeds)))
-
-
-@encoder_app.command(name="pretrain")
-def pretrain_encoder(
-    *corpus: Annotated[str, about("Text files, tables with labels, prose or people."), default("prose")],
-    out: Annotated[opt.Out | None, default("runs/encoder-N")] = None,
-    json: opt.Json = False,
-    given: Annotated[_GivenEncoder, Parameter(name="*", group=_TRAINING)] = _NO_ENCODER,
-) -> None:
-    """Pretrain a small RoBERTa by predicting masked tokens; transformers loads the folder.
-
-    Text files hold one text per line. Of tables only the text is read.
-    """
-    from attnlab.hf import pretrain
-    from attnlab.lm.progress import display
-    from attnlab.lm.stages import QUIET
-    from attnlab.report.words import percent
-    from attnlab.store.runs import unused_path
-
-    config = from_given(EncoderConfig, asdict(given))
-    folder, names = out or unused_path("encoder"), corpus or ("prose",)
-    if json:
-        show_json(pretrain(names, folder, config, QUIET))
-        return
-    with display("encoder", console) as show:
-        result = pretrain(names, folder, config, show)
-    last, guess = result["history"][-1], result["unigram"]
-    console.print(
-        f"{result['parameters']:,} parameters, {result['tokens']:,} tokens in {result['seconds']:.0f} s"
-        f" ({result['tokens_per_second']:,} tokens/s): {percent(last['accuracy'])} of masked tokens found, loss"
-        f" {last['loss']:.3f} (by frequency alone {percent(guess['accuracy'])}, {guess['loss']:.3f}): {folder}",
-        soft_wrap=True,
-    )
-    if last["loss"] > guess["loss"] - _LITTLE:
-        console.print(
-            "it has learned little from the context yet: train for more --minutes, or choose a smaller size",
-            soft_wrap=True,
-        )
-
-
-@encoder_app.command(name="fill")
-def fill_in(
-    encoder: Annotated[str, about("Folder of an encoder, or a masked language model of the hub.")],
-    text: Annotated[str, about("Text with one or more <mask>.")],
-    /,
-    *,
-    top: Annotated[opt.Whole, about("Number of tokens to show per mask.")] = 5,
-    json: opt.Json = False,
-) -> None:
-    """Show what an encoder fills in for each <mask>, with probabilities."""
-    at_least_one("top", top)
-    from attnlab.hf import fill
-
-    fillings = fill(encoder, text, top)
-    if json:
-        show_json([asdict(one) for one in fillings])
-        return
-    for number, one in enumerate(fillings):
-        if number and one.place != fillings[number - 1].place:
-            console.print()
-        console.print(f"{one.probability:7.1%}  {one.piece:<16}{one.text}", highlight=False, soft_wrap=True)
 
 
 @app.command(group=HUGGING_FACE)

@@ -194,25 +194,6 @@ def _recognise(raw: _Raw) -> tuple[Column, str]:
     return _COLUMNS[place], how
 
 
-def text_column(lines: Sequence[str]) -> int | None:
-    """Return the column of the texts if the lines are a labelled table by the same rule, else None."""
-    try:
-        pairs = tuple(_split(line, "") for line in lines)
-        header = _header_order(pairs[0]) if pairs else None
-        column, _ = _recognise(_Raw("", pairs[1:] if header else pairs, (), header, 0, ""))
-    except DataError:
-        return None
-    return 1 - _COLUMNS.index(column)
-
-
-def cell_of(line: str, place: int) -> str:
-    """Return one of the two columns of a line, or the whole line if it does not have two."""
-    try:
-        return _split(line, "")[place]
-    except DataError:
-        return line
-
-
 def _is_header(raw: _Raw, column: Column) -> bool:
     """Whether the label of the first line occurs nowhere else, while every other label is repeated."""
     place = _COLUMNS.index(column)

@@ -1,4 +1,4 @@
-"""Hugging Face: classifiers, small encoders, and exchange of models with transformers.
+"""Hugging Face: classifiers, and exchange of models with transformers.
 
     from attnlab.hf import FineTuning, fine_tune
     from attnlab.corpora.labelled import read_tables
@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from attnlab.hf.classify import Epoch, Outcome, Scored, Trial, describe_tables, fine_tune, make_classifier
-    from attnlab.hf.encoders import Filling, fill, pretrain
     from attnlab.hf.exchange import export, import_model
     from attnlab.hf.loading import locate
     from attnlab.hf.predicting import LabelledText, Predictions, predict
-    from attnlab.hf.settings import RATES, EncoderConfig, FineTuning
+    from attnlab.hf.settings import RATES, FineTuning
 
 __all__ = [
     "RATES",
-    "EncoderConfig",
     "Epoch",
-    "Filling",
     "FineTuning",
     "LabelledText",
     "Outcome",
@@ -32,18 +29,15 @@ __all__ = [
     "Trial",
     "describe_tables",
     "export",
-    "fill",
     "fine_tune",
     "import_model",
     "locate",
     "make_classifier",
     "predict",
-    "pretrain",
 ]
 _MODULES = {
-    "settings": ("RATES", "EncoderConfig", "FineTuning"),
+    "settings": ("RATES", "FineTuning"),
     "classify": ("Epoch", "Outcome", "Scored", "Trial", "describe_tables", "fine_tune", "make_classifier"),
-    "encoders": ("Filling", "fill", "pretrain"),
     "exchange": ("export", "import_model"),
     "loading": ("locate",),
     "predicting": ("LabelledText", "Predictions", "predict"),

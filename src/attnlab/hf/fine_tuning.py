@@ -20,17 +20,29 @@ import torch
 from scipy.special import log_softmax
 from torch import Tensor, nn
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase, set_seed, trainer_pt_utils
+from transformers import (
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+    trainer_pt_utils,
+)
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import UserError
-from attnlab.hf import trainer
 from attnlab.hf.classify import Epoch, Outcome, Scored
 from attnlab.hf.loading import load_encoder, load_tokenizer, longest_text_of, quietly
 from attnlab.hf.settings import BAG_OF_WORDS, RATES, FineTuning
+from attnlab.lm.optim import Muon, OptimizerPair
 from attnlab.lm.stages import Show
+from attnlab.lm.train import Step
 from attnlab.studies.study import Result
 
+_MOMENTUM = 0.9  # of SGD
 _MEANINGS = {
     "input_ids": "the number of every piece in the tokenizer's vocabulary, padding on the {side} of short texts",
     "attention_mask": "1 for a piece of the text, 0 for padding, which no attention may see",
@@ -69,17 +81,26 @@ def _longest_first(rows: Any) -> Any:  # the order of evaluation: little padding
 
 
 def make_optimizer(model: nn.Module, decayed: Collection[str], settings: FineTuning) -> torch.optim.Optimizer:
-    """The optimizer of a run; weight decay applies to the parameters of the given names."""
-    return trainer.make_optimizer(
-        model,
-        settings.optimizer,
-        settings.rate,
-        decayed=decayed,
-        weight_decay=settings.weight_decay,
-        matrices=inner_matrices(model) if settings.optimizer == "muon" else (),
-        # AdamW's default rate, changed by the same factor as Muon's.
-        adamw_rate=RATES["adamw"] * settings.rate / RATES["muon"],
-    )
+    """The optimizer of a run; weight decay applies to the parameters named in `decayed`.
+
+    Muon updates the matrices of the layers, and AdamW the rest at its default rate, changed by the same factor as Muon's.
+    """
+    matrices = inner_matrices(model) if settings.optimizer == "muon" else []
+    updated_by_muon = {id(weight) for weight in matrices}
+    groups: dict[bool, list[Tensor]] = {True: [], False: []}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and id(weight) not in updated_by_muon:
+            groups[name in decayed].append(weight)
+    decays = {True: settings.weight_decay, False: 0.0}
+    parameters = [{"params": weights, "weight_decay": decays[decay]} for decay, weights in groups.items()]
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=settings.rate, momentum=_MOMENTUM)
+    if settings.optimizer == "adagrad":
+        return torch.optim.Adagrad(parameters, lr=settings.rate)
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=settings.rate, fused=True)
+    rest = torch.optim.AdamW(parameters, lr=RATES["adamw"] * settings.rate / RATES["muon"], fused=True)
+    return OptimizerPair(Muon(matrices, settings.rate, weight_decay=settings.weight_decay), rest)
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:
@@ -91,12 +112,12 @@ def inner_matrices(model: nn.Module) -> list[Tensor]:
     return list(found.values())
 
 
-class EpochRecorder(trainer.Watch):
-    """Shows the steps, and records the current epoch and the finished ones."""
+class EpochRecorder(TrainerCallback):
+    """Shows every step, and records the current epoch and the finished ones."""
 
     def __init__(self, show: Show, after_epoch: Callable[[Epoch], None]) -> None:
-        super().__init__(show.step)
         self.show, self.after_epoch = show, after_epoch
+        self.loss, self.tokens = 0.0, 0  # of the last batch, and read so far
         self.texts = self.right = self.padding = 0
         self.train_loss = float("nan")
         self.began = self.before = self.epoch_seconds = 0.0  # `before`: seconds of the finished epochs
@@ -106,6 +127,11 @@ class EpochRecorder(trainer.Watch):
     def seconds(self) -> float:
         """Seconds of training, without validation."""
         return self.before + time.perf_counter() - self.began
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Show the step."""
+        step, share = state.global_step, state.global_step / state.max_steps
+        self.show.step(Step(step, share, state.epoch or 0.0, self.loss, 0.0, self.tokens, self.seconds()))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Start the clock and the counts."""
@@ -150,12 +176,13 @@ class EpochRecorder(trainer.Watch):
         return {"accuracy": float(right.mean())}
 
 
-class _OrderedTrainer(trainer.QuietTrainer):
-    """transformers' Trainer with evaluation in order, and counts."""
+class _OrderedTrainer(Trainer):
+    """transformers' Trainer with evaluation in order, counts, and nothing printed but by the recorder."""
 
-    def __init__(self, watch: EpochRecorder, **options: Any) -> None:
-        self.watch = watch
-        super().__init__(watch, compute_metrics=watch.measure, **options)
+    def __init__(self, recorder: EpochRecorder, **options: Any) -> None:
+        self.recorder = recorder
+        super().__init__(callbacks=[recorder], compute_metrics=recorder.measure, **options)
+        self.remove_callback(PrinterCallback)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int]:
         return SequentialSampler(eval_dataset)
@@ -166,15 +193,19 @@ class _OrderedTrainer(trainer.QuietTrainer):
         """Trainer's own loss; training batches are counted."""
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
-            self.watch.count(inputs, outputs["logits"] if isinstance(outputs, dict) else outputs[1], loss)
+            self.recorder.count(inputs, outputs["logits"] if isinstance(outputs, dict) else outputs[1], loss)
         return (loss, outputs) if return_outputs else loss
 
 
-def _arguments(settings: FineTuning, folder: str, keep: bool) -> Any:
-    return trainer.arguments(
-        folder,
-        settings.batch_size,
-        settings.seed,
+def _arguments(settings: FineTuning, folder: str, keep: bool) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=folder,
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=settings.batch_size,
+        seed=settings.seed,
+        eval_strategy="epoch",
+        report_to="none",
+        disable_tqdm=True,
         learning_rate=settings.rate,
         num_train_epochs=settings.epochs,
         lr_scheduler_type="linear",
@@ -209,7 +240,7 @@ def run(
     set_seed(settings.seed)  # the head is drawn when the model is loaded
     encoder = load_encoder(name, tables.labels)
     limit = min(settings.max_length, encoder.limit)
-    watch = EpochRecorder(show, after_epoch)
+    recorder = EpochRecorder(show, after_epoch)
     with quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
         parts = {
             part: _tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()
@@ -217,7 +248,7 @@ def run(
         _show_truncation(parts, limit, settings, show)
         dev = _longest_first(parts["dev"])
         ordered = _OrderedTrainer(
-            watch,
+            recorder,
             model=encoder.model,
             args=_arguments(settings, checkpoints, folder is not None),
             train_dataset=parts["train"],
@@ -228,12 +259,12 @@ def run(
         decayed = set(ordered.get_decay_parameter_names(encoder.model))
         ordered.optimizer = make_optimizer(encoder.model, decayed, settings)
         ordered.train()
-        best = max(range(len(watch.epochs)), key=lambda place: watch.epochs[place].dev_accuracy)
+        best = max(range(len(recorder.epochs)), key=lambda place: recorder.epochs[place].dev_accuracy)
         test = None
         if folder is not None:
-            if not np.isfinite(watch.logits[best]).all():
+            if not np.isfinite(recorder.logits[best]).all():
                 raise UserError(
-                    f"training diverged, no epoch gave scores that are numbers: use a smaller rate than {settings.rate:g},"
+                    f"training diverged, every epoch gave NaN: use a smaller rate than {settings.rate:g},"
                     f" such as --lr {settings.rate / 10:g}"
                 )
             encoder.model.save_pretrained(folder)
@@ -244,15 +275,15 @@ def run(
                 said = _only_logits(ordered.predict(rows).predictions)
                 test = _scored(said, rows["row"], tables.ids(tables.test))
     return Outcome(
-        tuple(watch.epochs),
+        tuple(recorder.epochs),
         best + 1,
         time.perf_counter() - began,
         labels=tables.labels,
-        dev=_scored(watch.logits[best], dev["row"], tables.ids(tables.dev)),
+        dev=_scored(recorder.logits[best], dev["row"], tables.ids(tables.dev)),
         test=test,
         steps=ordered.state.global_step,
-        tokens=watch.tokens,
-        padding=watch.padding,
+        tokens=recorder.tokens,
+        padding=recorder.padding,
         facts={**encoder.describe(), "max_length": limit, "device": str(encoder.model.device)},
     )
 

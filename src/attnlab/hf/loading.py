@@ -86,7 +86,7 @@ def _checked_folder(path: Path) -> str:
             missing.append(f"{kind} ({names[0]})")
     if missing:
         raise UserError(
-            f"{path} is not an encoder: it lacks {' and '.join(missing)}; `attnlab encoder pretrain --out FOLDER` makes one"
+            f"{path} is not an encoder: it lacks {' and '.join(missing)}; save one there with save_pretrained"
         )
     verify(path)
     return str(path)

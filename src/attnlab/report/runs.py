@@ -38,9 +38,9 @@ from attnlab.report.document import (
 )
 from attnlab.report.document import Text as Paragraphs
 from attnlab.report.parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
-from attnlab.report.words import NOTHING, count, duration, figure, flat, interval, percent, plain, plural, sized
+from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain, plural, sized
 from attnlab.store.folders import read_json, refuse_existing, reporting_damage, write_folder
-from attnlab.store.listing import Details, Entry, as_number, as_table, last_epoch, share_done
+from attnlab.store.listing import Details, Entry, as_number, as_table, share_done
 from attnlab.store.runs import Run
 
 NO_CLAIM = "Differences between these runs are not tested for significance; use attnlab compare for that."
@@ -307,11 +307,11 @@ def _cells(entry: Entry, folder: Path) -> dict[str, str]:
 
 
 def _figure(entry: Entry) -> str:
-    """The main figure of an entry; those of classifiers and encoders are named, because they measure something else."""
+    """The main figure of an entry; that of a classifier is named, because it measures something else."""
     if entry.accuracy is not None:
         return f"{100 * entry.accuracy:.1f} %{' on validation' if entry.kind == 'classifier' else ''}"
     if entry.loss is not None:
-        return f"{'masked ' if entry.kind == 'encoder' else ''}loss {entry.loss:.3f}"
+        return f"loss {entry.loss:.3f}"
     return ""
 
 
@@ -361,18 +361,10 @@ def _inner_table(entry: Entry) -> Table:
 
 
 def _measured(entry: Entry, result: Result) -> list[tuple[str, str]]:
-    """The figures of a classifier or an encoder, which its result keeps in tables."""
+    """The figures of a classifier, which its result keeps in tables."""
     if entry.kind == "classifier":
         parts = [(name, as_table(result.get(part))) for part, name in PARTS.items()]
         return [(name, _share_right(one)) for name, one in parts if one]
-    if entry.kind == "encoder":
-        last, guess = last_epoch(result), as_table(result.get("unigram"))
-        kept = [("loss of masked tokens", "loss", "loss"), ("masked tokens found", "accuracy", "share")]
-        return [
-            (title, f"{figure(mine, kind)} (by frequency alone {figure(theirs, kind)})")
-            for title, name, kind in kept
-            if (mine := as_number(last.get(name))) is not None and (theirs := as_number(guess.get(name))) is not None
-        ]
     return []
 
 

@@ -127,7 +127,7 @@ def _in_full(entry: Entry, notice: Notice | None) -> Document:
                 document = entry_document(listing.details(entry))
         except (AttnlabError, OSError) as error:
             document = Document("entry", "", [], [], [Notice("Damaged.", str(error))])
-    is_sound = entry.kind in ("run", "study", "classifier", "encoder", "output")
+    is_sound = entry.kind in ("run", "study", "classifier", "output")
     first = entry.note if is_sound else f"attnlab cannot read this folder: {entry.note or entry.what}."
     notices = [*document.notices, *([notice] if notice else [])]
     lead = [first[:1].upper() + first[1:]] if first else []

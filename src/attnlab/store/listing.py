@@ -31,7 +31,7 @@ from attnlab.store.folders import (
 )
 from attnlab.store.usercode import split_names
 
-_OURS = ("run", "study", "classifier", "encoder", "output")  # kinds written by attnlab, which may be deleted
+_OURS = ("run", "study", "classifier", "output")  # kinds written by attnlab, which may be deleted
 _COLUMNS = (
     *("name", "kind", "what", "state", "when", "preset", "mechanism", "task", "seed"),
     *("progress", "tokens", "seconds", "loss", "accuracy", "note"),
@@ -60,7 +60,7 @@ class Entry:
     """One folder: its kind, its state and its main figures; None where a figure is unknown."""
 
     path: Path
-    kind: str  # run, study, classifier, encoder, output, damaged, foreign, link
+    kind: str  # run, study, classifier, output, damaged, foreign, link
     what: str  # stage of a run, name of a study, command that wrote anything else
     state: str  # complete, stopped, active; empty for others
     when: float  # seconds since 1970
@@ -117,8 +117,6 @@ def _kind_by_files(folder: Path) -> str:
         return "study"
     if (folder / "predictions.tsv").is_file() and {"best_epoch", "labels", "dev"} <= result.keys():
         return "classifier"
-    if "model_type" in config and {"history", "unigram", "validation_targets"} <= result.keys():
-        return "encoder"
     return "run" if "stage" in config else ""
 
 
@@ -139,10 +137,9 @@ def refuse_other_models(folder: Path) -> None:
             f"{folder} is a transformers model already: to convert it to a run, use `attnlab import {named} runs/NAME`"
         )
     if isinstance(architecture, str):
-        what = "an encoder" if kind == "encoder" else f"a model ({architecture})"
         raise UserError(
-            f"{folder} is {what} of transformers already: load it with AutoModel.from_pretrained({str(folder)!r}), or"
-            f" fine-tune it: attnlab classify --model {named}"
+            f"{folder} is a model ({architecture}) of transformers already: load it with"
+            f" AutoModel.from_pretrained({str(folder)!r}), or fine-tune it: attnlab classify --model {named}"
         )
 
 
@@ -189,8 +186,8 @@ def read(path: Path) -> Entry:
         kind = kind_of(path)
         if kind == "study":
             return _read_study(path)
-        if kind in ("classifier", "encoder"):
-            return _read_transformer(path, kind)
+        if kind == "classifier":
+            return _read_classifier(path)
         if kind in _OUTPUTS:
             return _read_output(path, kind)
         if kind in _PARTS:
@@ -275,21 +272,14 @@ def _runs_inside(path: Path, depth: int = _DEPTH) -> Iterator[Entry]:
             yield from _runs_inside(inner, depth - 1)
 
 
-def _read_transformer(path: Path, kind: str) -> Entry:
-    """Read a classifier, with loss and accuracy on validation, or an encoder, with its loss on masked tokens."""
+def _read_classifier(path: Path) -> Entry:
+    """Read a classifier, with loss and accuracy on validation."""
     result = read_json(path / "result.json")
-    if kind == "classifier":
-        command, settings, measured = "classify", as_table(result.get("settings")), as_table(result.get("dev"))
-        accuracy, note = as_number(measured.get("accuracy")), _text(result.get("title")) or ""
-    else:
-        command, settings, measured = "encoder pretrain", as_table(result.get("config")), last_epoch(result)
-        sources = result.get("corpus")
-        names = _joined(_text(as_table(one).get("name")) for one in sources) if isinstance(sources, list) else None
-        accuracy, note = None, f"on {names}" if names else ""
+    settings, measured = as_table(result.get("settings")), as_table(result.get("dev"))
     return Entry(
         path,
-        kind,
-        command,
+        "classifier",
+        "classify",
         "complete",  # such folders are written in one step
         _changed(path / "result.json"),
         seed=_integer(settings.get("seed")),
@@ -297,8 +287,8 @@ def _read_transformer(path: Path, kind: str) -> Entry:
         tokens=_integer(result.get("tokens")),
         seconds=as_number(result.get("seconds")),
         loss=as_number(measured.get("loss")),
-        accuracy=accuracy,
-        note=note,
+        accuracy=as_number(measured.get("accuracy")),
+        note=_text(result.get("title")) or "",
         settings=dict(flatten(settings)),
     )
 
@@ -365,12 +355,6 @@ def last_step(path: Path) -> dict[str, Any]:
 def share_done(progress: float) -> str:
     """How far a training has come in per cent, rounded down, as everywhere: only a complete one has 100 %."""
     return f"{int(100 * progress)} %"
-
-
-def last_epoch(result: Mapping[str, object]) -> dict[str, object]:
-    """The last validation of an encoder."""
-    history = result.get("history")
-    return as_table(history[-1] if isinstance(history, list) and history else None)
 
 
 def _changed(*paths: Path) -> float:
