@@ -131,6 +131,20 @@ class TaskConfig:
     options: dict[str, Any] = setting({}, "options of the task")
 
 
+Reads = Literal["documents", "sentences", "running text", "questions"]  # documents and sentences: one per line
+Tested = Literal["answers", "sentences", "windows"]
+
+
+@dataclass(frozen=True)
+class TaskTraits:
+    """What a task declares about itself; stored with every run, so that it is known without the task's code."""
+
+    reads: Reads = "documents"
+    tested: Tested = "answers"
+    longest: int = 0  # tokens that a sentence is truncated to; 0: those of the block
+    padded: bool = False  # whether sentences are padded to `longest`
+
+
 _COUNTS = ("validate_every", "validate_tokens", "patience", "sample_every")
 
 

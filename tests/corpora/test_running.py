@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.corpora import export, guess_task, load_corpus, open_text, running, sources
+from attnlab.corpora import export, load_corpus, open_text, running, sources
 from attnlab.errors import AttnlabWarning, DataError
 from attnlab.lm.tokenizers import MASK, PAD
+from attnlab.tasks.guess import guess_task
 
 TEXTS = ["Hello there.\nHow are you?", "Für Elise", "three"]
 

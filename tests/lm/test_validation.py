@@ -23,6 +23,7 @@ from attnlab.lm.processes import ALONE
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.runs import Run
 from attnlab.tasks import TaskData
+from attnlab.tasks.guess import guess_settings
 from attnlab.trust.training_data import TrainingData
 from verbs import call
 
@@ -415,14 +416,14 @@ def test_a_file_to_validate_on_is_read_whole_and_in_order(tmp_path: Path, monkey
 def test_a_guess_is_one_sentence(tmp_path: Path) -> None:
     story, name = "It was a cold morning, and he went out to see whether the boat was there.\n", "stories.txt"
     (tmp_path / name).write_text(story * 30)
-    said = stages.guess_settings(str(tmp_path / name), {})[2]
+    said = guess_settings(str(tmp_path / name), {})[2]
     changed = "--task.name, --task.options.documents, --dev change this"
     assert said == f"task text: a complete text per line, each a document; the last 5 % are held out ({changed})"
     given = {"task": {"options": {"documents": "blank", "held_out": 0.2}}}
-    preset, settings, said = stages.guess_settings(str(tmp_path / name), given)
+    preset, settings, said = guess_settings(str(tmp_path / name), given)
     assert (preset, settings) == ("text", given)
     assert said == "task text: a complete text per line (--task.name changes this)"
-    assert stages.guess_settings("people:60", {}) == (
+    assert guess_settings("people:60", {}) == (
         "small",
         {},
         "task recall: each line is a document with a title (--task.name changes this)",

@@ -96,7 +96,7 @@ def test_an_epoch_sees_every_token_once_and_resumes_exactly(text: RunningText) -
     windows = task.examples(np.random.default_rng([3, 1]))
     begin = windows.begin
     rows = np.array([example.ids for example in windows])
-    assert rows.shape == (len(windows), windows.uniform) == ((len(stored) - 1 - begin) // 32, 33)
+    assert rows.shape == (len(windows), windows.length) == ((len(stored) - 1 - begin) // 32, 33)
     seen = sorted(map(tuple, rows[:, 1:].tolist()))
     assert seen == sorted(map(tuple, stored[begin + 1 : begin + 1 + 32 * len(windows)].reshape(-1, 32).tolist()))
     again = task.examples(np.random.default_rng([3, 1]))[5:9]
@@ -154,8 +154,8 @@ def test_a_text_shorter_than_a_block_works(tmp_path: Path, length: int) -> None:
     for seed in range(20):
         windows = task.examples(np.random.default_rng(seed))
         assert len(windows) >= 1
-        assert windows.uniform == min(32, length) + 1
-        assert all(len(example.ids) == windows.uniform for example in windows)
+        assert windows.length == min(32, length) + 1
+        assert all(len(example.ids) == windows.length for example in windows)
 
 
 def test_the_second_time_nothing_is_read(text: RunningText, monkeypatch: pytest.MonkeyPatch) -> None:

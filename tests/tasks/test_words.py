@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab.config import TaskConfig, resolve
+from attnlab.config import TaskConfig, TaskTraits, resolve
 from attnlab.corpora import Corpus
 from attnlab.errors import ConfigError, DataError
 from attnlab.lm import perplexity, stages, train
 from attnlab.lm.model import LanguageModel, load_model
+from attnlab.lm.preview import preview
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.runs import Run
 from attnlab.tasks import Example, TaskData, make_task, show
@@ -112,8 +113,8 @@ def test_a_run_stores_the_size_that_its_corpus_has(trained: Run) -> None:
     model, tokenizer = load_model(trained.model)
     assert model.config.vocab_size == tokenizer.size == stages.stored_config(trained).model.vocab_size == 11
     assert trained.result["steps"] == 4
-    assert stages.reading_options(trained) == {"longest": 100, "padded": False}
-    assert stages.count_seen_lines(trained, (LINES[1], "Never seen."), tokenizer) == 1
+    assert trained.record.task == TaskTraits("sentences", "sentences", 100, False)
+    assert perplexity.count_seen_lines(trained, (LINES[1], "Never seen."), tokenizer) == 1
 
 
 def test_a_run_of_words_goes_on_where_it_stopped(trained: Run, tmp_path: Path) -> None:
@@ -132,14 +133,14 @@ def test_options_as_the_command_line_gives_them_reach_the_evaluation(tmp_path: P
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
     given = {**TINY, "task": {"options": {"longest": "12", "padded": "true"}}}
     run = stages.pretrain(resolve("nano-words", given=given), str(tmp_path / "text.txt"), None, tmp_path / "run")
-    assert stages.reading_options(run) == {"longest": 12, "padded": True}
-    measured = perplexity.sentence_losses(*load_model(run.model), LINES, **stages.reading_options(run))
+    assert run.record.task == TaskTraits("sentences", "sentences", 12, True)
+    measured = perplexity.sentence_losses(*load_model(run.model), LINES, 12, True)
     assert measured.tokens == (7, 11, 5, 8)
     assert run.result["tokens"] == 2 * sum(measured.tokens)
 
 
 def test_preview_counts_words_and_lengths() -> None:
-    shown = stages.preview(resolve("nano-words", given={"model": {"block_size": 128}}), "prose:50", None, 2)
+    shown = preview(resolve("nano-words", given={"model": {"block_size": 128}}), "prose:50", None, 2)
     words = shown.words
     assert words is not None
     assert words.sentences == sum(bar["sentences"] for bar in words.lengths) == 50

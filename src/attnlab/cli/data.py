@@ -11,11 +11,11 @@ from rich.text import Text
 from attnlab.cli import options as opt
 from attnlab.cli.common import DATA, app, say, show_json
 from attnlab.cli.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
-from attnlab.config import merge, resolve
+from attnlab.config import Stage, TaskConfig, merge, resolve
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
-    from attnlab.lm.stages import WordCounts
+    from attnlab.lm.preview import WordCounts
 
 _corpus_app = App(
     name="corpus", help="Show data as a task sees it, find a name, or export the built-in data.", group=DATA
@@ -46,38 +46,41 @@ def corpus_show(
     padded with □ to the longest of their batch, and ░ in y is a token that is not learned.
     """
     from attnlab import corpora
-    from attnlab.lm import stages
+    from attnlab.lm.preview import preview
     from attnlab.pictures import picture_kind, write_picture
     from attnlab.report.lengths import lengths_picture
     from attnlab.store.records import plain
+    from attnlab.tasks import task_class
+    from attnlab.tasks.guess import guess_task
 
     at_least_one("n", n)
-    preset = preset or {"spans": "mingpt", "words": "nano-words"}.get(task, "small")
-    if facts is None and task == "questions" and corpora.is_built_in(corpus):
+    chosen = task_class(TaskConfig(task))
+    if facts is None and chosen.reads == "questions" and corpora.is_built_in(corpus):
         facts = "people:train"
-    options = corpora.guess_task(corpus).options if task == "text" else {}
+    options = guess_task(corpus).options if chosen.reads == "running text" else {}
     settings = merge({"task": {"name": task, "options": options}}, collect(given, seed=seed))
-    config = resolve(preset, "finetune" if task == "questions" else "pretrain", given=settings)
-    if picture and task != "words":
+    stage: Stage = "finetune" if chosen.reads == "questions" else "pretrain"
+    config = resolve(preset or chosen.preset, stage, given=settings)
+    if picture and chosen.reads != "sentences":
         raise UserError("--picture draws the lengths of sentences: add --task words")
     kind = picture_kind(picture) if picture else ""
-    preview = stages.preview(config, corpus, facts, n)
-    if picture and preview.words:
-        write_picture(picture, lengths_picture(preview.words.lengths, kind))
+    shown = preview(config, corpus, facts, n)
+    if picture and shown.words:
+        write_picture(picture, lengths_picture(shown.words.lengths, kind))
     if json:
-        show_json(plain(preview))
+        show_json(plain(shown))
         return
     say(
-        f"{preview.documents:,} documents, {preview.characters:,} characters, {preview.symbols:,} symbols;"
-        f" {preview.examples_per_epoch:,} examples and {preview.tokens_per_epoch:,} tokens per epoch"
+        f"{shown.documents:,} documents, {shown.characters:,} characters, {shown.symbols:,} symbols;"
+        f" {shown.examples_per_epoch:,} examples and {shown.tokens_per_epoch:,} tokens per epoch"
     )
-    if preview.words:
-        _show_words(preview.words, preview.symbols)
-    for pair in preview.examples:
-        say(Text.assemble(("input   ", "bold"), pair["input"]))
-        say(Text.assemble(("target  ", "bold"), pair["target"]))
-        say(Text.assemble(("x       ", "bold"), pair["x"]))
-        say(Text.assemble(("y       ", "bold"), pair["y"], "\n"))
+    if shown.words:
+        _show_words(shown.words, shown.symbols)
+    for example in shown.examples:
+        say(Text.assemble(("input   ", "bold"), example.input))
+        say(Text.assemble(("target  ", "bold"), example.target))
+        say(Text.assemble(("x       ", "bold"), example.x))
+        say(Text.assemble(("y       ", "bold"), example.y, "\n"))
 
 
 def _show_words(words: WordCounts, symbols: int) -> None:

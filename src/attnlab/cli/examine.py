@@ -115,7 +115,7 @@ def _measure(
     json: bool,
 ) -> None:
     from attnlab import corpora
-    from attnlab.lm import perplexity, stages
+    from attnlab.lm import perplexity
     from attnlab.lm.devices import choose_device
     from attnlab.lm.model import load_model
     from attnlab.store.folders import to_json, write_folder
@@ -126,13 +126,14 @@ def _measure(
     model, tokenizer = load_model(opened.model, trust_code=trust_code, device=choose_device(device))
     if spaces and not tokenizer.words:
         raise UserError(f"{folder} reads pieces or characters, which have no splitter: leave out --spaces")
-    reading = {**stages.reading_options(opened), "spaces": spaces}
+    task = opened.record.task
+    reading: dict[str, Any] = {"longest": task.longest, "padded": task.padded, "spaces": spaces}
     summary: dict[str, Any] = {"run": str(folder), "corpus": corpus, **reading}
     files, lines = {}, []
     if corpus is not None:
         if opened.record.running_text:
             running = corpora.open_text(corpus)
-            measured, read = stages.running_losses(opened, model, tokenizer, running), tuple(running.each_line())
+            measured, read = perplexity.running_losses(opened, model, tokenizer, running), tuple(running.each_line())
             counted, what, sha256 = measured.summary(), f"its {len(read):,} lines", running.sha256
             counted["windows"] = counted.pop("sentences")
             del counted["sentence_perplexity"]
@@ -140,7 +141,7 @@ def _measure(
             text = corpora.load_corpus(corpus)
             measured, read = perplexity.sentence_losses(model, tokenizer, text.lines, **reading), text.lines
             counted, what, sha256 = measured.summary(), "these sentences", text.sha256
-        seen = stages.count_seen_lines(opened, read, tokenizer)
+        seen = perplexity.count_seen_lines(opened, read, tokenizer)
         summary |= {"sha256": sha256, "seen": seen, **counted}
         files["losses.csv"] = measured.to_csv()
         lines = _measured_in_words(measured, counted)

@@ -231,7 +231,7 @@ def _add_comparison(name: str, text: str) -> None:
 
 
 for _name, _ready in READY.items():
-    if _ready.task == "words":
+    if not _ready.world:
         _add_comparison(_name, _ready.help)
 
 
@@ -286,12 +286,13 @@ def pretrain(
     """
     from attnlab.lm import stages
     from attnlab.lm.progress import display
+    from attnlab.tasks.guess import guess_settings
 
     if text is not None and corpus is not None:
         raise UserError("the text is named twice: give TEXT or --corpus")
     values, reason = collect(given, mechanism, seed), ""
     if text is not None and preset is None and config is None and "name" not in values.get("task", {}):
-        preset, values, reason = stages.guess_settings(text, values, share=dev is None)
+        preset, values, reason = guess_settings(text, values, share=dev is None)
     settings, dev = _held_out(resolve(preset or "small", "pretrain", config, values), dev)
     _in_processes(processes, out, f"pretrain-{settings.preset}")
     with display("pretrain", console) as show:
@@ -303,7 +304,7 @@ def pretrain(
 
 def _held_out(settings: RunConfig, dev: str | None) -> tuple[RunConfig, str | None]:
     """The settings and the data to validate on; a share of the text is an option of its task."""
-    from attnlab.lm.stages import reads_running_text
+    from attnlab import registry
 
     try:
         share = float(dev or "")
@@ -311,7 +312,7 @@ def _held_out(settings: RunConfig, dev: str | None) -> tuple[RunConfig, str | No
         return settings, dev
     if not 0 <= share < 1:
         raise UserError(f"--dev takes a share of the text from 0 up to, but not including, 1, or a file, not {dev}")
-    if reads_running_text(settings):
+    if "held_out" in registry.find("task", settings.task.name).options:
         options = {**settings.task.options, "held_out": share}
         return replace(settings, task=replace(settings.task, options=options)), None
     if share:
@@ -388,10 +389,10 @@ def resume(
     /,
     *,
     seeds: Annotated[
-        opt.Seeds | None, about("Seeds of a finished comparison, with further ones."), default("as they are")
+        opt.Seeds | None, about("Total number of seeds, including new ones."), default("as they are")
     ] = None,
     processes: opt.Processes = 1,
-    device: Annotated[str | None, about("Device to go on with."), default("as before")] = None,
+    device: Annotated[str | None, about("Device to resume on."), default("as before")] = None,
     trust_code: opt.TrustCode = False,
 ) -> None:
     """Resume a run or a study that was stopped or killed, or add seeds to a comparison."""

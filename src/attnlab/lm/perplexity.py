@@ -5,22 +5,31 @@ perplexity: exp of the mean loss of each sentence, averaged over the sentences. 
 sentences dominate it, and the two must never be compared with each other.
 
 Sentences of equal length are batched, so that there is no padding and a sentence's loss does not depend on its batch.
-Lines in, numbers out; knows nothing about folders.
+Running text is read in windows instead, as in validation.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from attnlab import corpora
+from attnlab.corpora import RunningText
+from attnlab.corpora.running import split_lines
 from attnlab.errors import DataError
 from attnlab.inside.taps import eval_mode
 from attnlab.kernels import vocabulary
 from attnlab.lm.model import LanguageModel
+from attnlab.lm.stages import stored_config
 from attnlab.lm.tokenizers import Tokenizer
+from attnlab.lm.train import IGNORED, collate, number_documents
+from attnlab.store.runs import Run
+from attnlab.tasks import Example, TaskData, make_task
 
 _AT_ONCE = 4096  # tokens per batch
 
@@ -187,3 +196,55 @@ def probe(
     found = sentence_losses(model, tokenizer, sentences, longest, padded, spaces)
     rows = zip(sentences, found.tokens, found.unknown, found.losses, strict=True)
     return [Probe(*row, math.exp(row[-1])) for row in rows]
+
+
+# Runs
+
+
+def running_losses(run: Run, model: LanguageModel, tokenizer: Tokenizer, text: RunningText) -> SentenceLosses:
+    """Measure the loss of running text in windows, one after the other, as validation does."""
+    config = stored_config(run)
+    examples = make_task(config.task, TaskData(tokenizer, config.model.block_size, text)).validation()
+    if not examples:
+        raise DataError(f"{text.source} has no token to predict: give a longer text")
+    losses = _example_losses(model, examples, tokenizer.pad)
+    targets = (np.asarray(example.ids[example.start : example.end]) for example in examples)
+    counts = [(len(ids), 0 if tokenizer.unknown is None else int((ids == tokenizer.unknown).sum())) for ids in targets]
+    return SentenceLosses(tuple(losses), *(tuple(column) for column in zip(*counts, strict=True)))
+
+
+def _example_losses(model: LanguageModel, examples: Sequence[Example], pad: int) -> list[float]:
+    """Return the mean loss over the targets of every example."""
+    losses: list[float] = []
+    rows = max(1, _AT_ONCE // max(1, len(examples[0].ids)))
+    with eval_mode(model), torch.inference_mode():
+        for begin in range(0, len(examples), rows):
+            some = examples[begin : begin + rows]
+            ids, targets = (tensor.to(model.device) for tensor in collate(some, pad))
+            documents, counted = number_documents(some), targets != IGNORED
+            packed = documents.to(model.device) if documents is not None else None
+            hidden = model.hidden(ids, wanted=counted, documents=packed)
+            by_token = vocabulary.token_losses(hidden, model.head.weight, targets[counted]).cpu().double()
+            losses += [float(part.mean()) for part in by_token.split([one.end - one.start for one in some])]
+    return losses
+
+
+def count_seen_lines(run: Run, lines: Sequence[str], tokenizer: Tokenizer) -> int | None:
+    """Count the lines that a run was trained on; None if its own text cannot be read, or is no longer what it read."""
+    record, config = run.record, stored_config(run)
+    if record.corpus is None:
+        return None
+    try:
+        if not record.running_text:
+            known = frozenset(corpora.load_corpus(record.corpus.source).lines)
+            return sum(line in known for line in lines)
+        text = corpora.open_text(record.corpus.source)
+        if text.sha256 != record.corpus.sha256:
+            return None
+        task = make_task(config.task, TaskData(tokenizer, config.model.block_size, text))
+    except DataError:
+        return None
+    wanted = frozenset(lines)
+    read = Counter(line for line in text.each_line() if line in wanted)
+    seen = read - Counter(split_lines(task.held_out_text()))
+    return sum(line in seen for line in lines)

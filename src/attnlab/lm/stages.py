@@ -4,53 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from attnlab import corpora, registry
-from attnlab.config import ModelConfig, RunConfig, Settings, Stage, merge, restore
+from attnlab.config import ModelConfig, RunConfig, Stage, restore
 from attnlab.corpora import Corpus, Question, RunningText
-from attnlab.corpora.running import split_lines
 from attnlab.errors import CheckpointError, ConfigError, DataError, UserError
 from attnlab.lm import devices, shards
 from attnlab.lm.model import LanguageModel, load_model, meta_model
-from attnlab.lm.perplexity import SentenceLosses
 from attnlab.lm.processes import Ranks, process_group, restarted
-from attnlab.lm.tokenizers import Tokenizer, count_words
+from attnlab.lm.tokenizers import Tokenizer
 from attnlab.lm.trackers import require_packages
-from attnlab.lm.train import (
-    IGNORED,
-    DevSet,
-    Step,
-    Trainer,
-    choose_threads,
-    collate,
-    example_losses,
-    make_epoch,
-    uniform_length,
-)
-from attnlab.lm.word_split import word_lengths
+from attnlab.lm.train import DevSet, Step, Trainer, choose_threads
 from attnlab.machine import cores, retain_freed_memory
 from attnlab.store import usercode
 from attnlab.store.folders import locked, note_without_manifest, refuse_existing
-from attnlab.store.records import optional
 from attnlab.store.runs import FORMAT, DataSource, Run, RunRecord, movable, unused_path
-from attnlab.tasks import Example, Task, TaskData, make_task
-from attnlab.tasks import show as show_example
+from attnlab.tasks import Task, TaskData, make_task, task_class
 
 _Announce = Callable[[str], None]
 _Key = tuple[str, str, str, int, int]  # checksums of corpus and questions, kind, vocab_size, min_count
-
-NO_TARGET = "░"  # shown for a token that is not learned
 
 
 def silent(_: object) -> None:
@@ -138,7 +118,7 @@ def pretrain(
     dev: str | None = None,
 ) -> Run:
     """Train a fresh model on a corpus, with training questions mixed in when `facts` are given; validate it on `dev`."""
-    if facts and not reads_questions(config):
+    if facts and not task_class(config.task).reads_questions:
         raise DataError(f"task '{config.task.name}' uses no questions: leave --facts out, or choose --task.name recall")
     sources = Sources.read(corpus, facts, dev, running=reads_running_text(config), reading=show.reading)
     return begin(config, "pretrain", sources, None, Path(out) if out else None, show)
@@ -161,42 +141,9 @@ def finetune(
         return begin(config, "finetune" if base else "scratch", sources, base, Path(out) if out else None, show)
 
 
-def reads_questions(config: RunConfig) -> bool:
-    """Whether the task of a run uses questions."""
-    return bool(registry.find("task", config.task.name).build.reads_questions)  # type: ignore[attr-defined]
-
-
 def reads_running_text(config: RunConfig) -> bool:
     """Whether the task of a run reads running text, of any size."""
-    return bool(getattr(registry.find("task", config.task.name).build, "reads_running_text", False))
-
-
-_SHARE = 0.05  # of running text that is held out unless other data are given
-_SHORT = 2000  # bytes of text of which no share is held out
-_DOCUMENTS = {"file": "one document per file", "lines": "each a document", "blank": "blank lines separate documents"}
-
-
-def guess_settings(source: str, given: Settings, share: bool = True) -> tuple[str, Settings, str]:
-    """Guess the preset and the task for a text from its beginning, hold out a share of running text, and say so."""
-    guess = corpora.guess_task(source)
-    said, changes = f"task {guess.task}: {guess.reason}", ["--task.name"]
-    if guess.task != "text":
-        return "small", given, f"{said} (--task.name changes this)"
-    chosen = given.get("task", {}).get("options", {})
-    options = {**guess.options, **chosen}
-    if "documents" in guess.options and "documents" not in chosen:
-        documents = guess.options["documents"]
-        said += f", {_DOCUMENTS[documents]}"
-        changes += ["--task.options.documents"] if documents == "lines" else []
-    if share and "held_out" not in chosen:
-        changes.append("--dev")
-        if corpora.open_text(source).size < _SHORT:
-            said += "; it is short, so nothing is held out"
-        else:
-            options["held_out"] = _SHARE
-            said += f"; the last {100 * _SHARE:.0f} % are held out"
-    said += f" ({', '.join(changes)} change{'s' if len(changes) == 1 else ''} this)"
-    return "text", merge(given, {"task": {"options": options}}), said
+    return task_class(config.task).reads == "running text"
 
 
 def stored_config(run: Run) -> RunConfig:
@@ -210,48 +157,6 @@ def stored_config(run: Run) -> RunConfig:
         return restore(run.path, record.settings, str(run.path / "config.json"))
     except ConfigError as error:
         raise CheckpointError(f"{run.path / 'config.json'} is damaged or of another version: {error}") from None
-
-
-def count_seen_lines(run: Run, lines: Sequence[str], tokenizer: Tokenizer) -> int | None:
-    """Count the lines that a run was trained on; None if its own text cannot be read, or is no longer what it read."""
-    corpus, config = run.record.corpus, stored_config(run)
-    if corpus is None:
-        return None
-    try:
-        if not run.record.running_text:
-            own = frozenset(corpora.load_corpus(corpus.source).lines)
-            return sum(line in own for line in lines)
-        text = corpora.open_text(corpus.source)
-        if text.sha256 != corpus.sha256:
-            return None
-        task = make_task(config.task, TaskData(tokenizer, config.model.block_size, text))
-    except DataError:
-        return None
-    wanted = frozenset(lines)
-    read = Counter(line for line in text.each_line() if line in wanted)
-    seen = read - Counter(split_lines(getattr(task, "held_out_text", str)()))
-    return sum(line in seen for line in lines)
-
-
-def running_losses(run: Run, model: LanguageModel, tokenizer: Tokenizer, text: RunningText) -> SentenceLosses:
-    """Measure the loss of running text in windows, one after the other, as validation does."""
-    examples = _to_validate(stored_config(run), tokenizer, text)
-    if not examples:
-        raise DataError(f"{text.source} has no token to predict: give a longer text")
-    losses = example_losses(model, examples, tokenizer.pad)
-    targets = (np.asarray(one.ids[one.start : one.end]) for one in examples)
-    counts = [(len(ids), 0 if tokenizer.unknown is None else int((ids == tokenizer.unknown).sum())) for ids in targets]
-    return SentenceLosses(tuple(losses), *(tuple(column) for column in zip(*counts, strict=True)))
-
-
-def reading_options(run: Run) -> dict[str, Any]:
-    """Return the arguments of perplexity.sentence_losses that match the training of a run: truncation and padding."""
-    task = stored_config(run).task
-    if task.name != "words":
-        return {}
-    entry = registry.find("task", "words")
-    options = {name: one.default for name, one in entry.options.items()} | entry.check(task.options)
-    return {name: options[name] for name in ("longest", "padded")}
 
 
 def check_settings(config: RunConfig, sources: Sources, tokenizer: Tokenizer) -> None:
@@ -278,84 +183,6 @@ def fit_vocabulary(config: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
     """
     follows = config.model.vocab_size == 0 or tokenizer.words or reads_running_text(config)
     return replace(config.model, vocab_size=tokenizer.size) if follows else config.model
-
-
-@dataclass(frozen=True)
-class WordCounts:
-    """Statistics of a corpus of sentences; `lengths` are the bars of a histogram of words per sentence."""
-
-    sentences: int
-    tokens: int
-    distinct: int
-    unknown_share: float
-    lengths: tuple[dict[str, int], ...]  # from, to, sentences
-
-
-@dataclass(frozen=True)
-class Preview:
-    """What a task makes of the data."""
-
-    documents: int
-    characters: int
-    symbols: int
-    examples_per_epoch: int
-    tokens_per_epoch: int
-    examples: tuple[dict[str, str], ...]  # input, target; and x, y: the same as a row of its batch
-    words: WordCounts | None = optional()
-
-
-def preview(config: RunConfig, corpus: str, facts: str | None, count: int) -> Preview:
-    """Show what a task makes of the data: counts, and examples of the first epoch as pairs of texts."""
-    sources = Sources.read(corpus, facts, running=reads_running_text(config))
-    tokenizer = learn_tokenizer(config, sources)
-    task = make_task(config.task, TaskData(tokenizer, config.model.block_size, sources.corpus, sources.facts))
-    examples, batches = make_epoch(task, config, 0)
-    text = sources.corpus
-    if isinstance(text, RunningText):  # windows are in random order already
-        lines: Sequence[str] = ()
-        documents, characters = task.shard.documents, text.size  # type: ignore[attr-defined]
-        picked, tokens = list(range(min(count, len(examples)))), uniform_length(examples) * len(examples)
-    else:
-        lines = text.lines if text else ()
-        documents, characters = len(lines), sum(len(line) + 1 for line in lines)
-        picked = np.random.default_rng(config.seed).permutation(len(examples))[:count].tolist()
-        tokens = sum(len(example.ids) for example in examples)
-    return Preview(
-        documents=documents,
-        characters=characters,
-        symbols=tokenizer.size,
-        examples_per_epoch=len(examples),
-        tokens_per_epoch=tokens,
-        examples=tuple(_shown_example(examples, batches, index, tokenizer) for index in picked),
-        words=_word_counts(lines, tokenizer) if tokenizer.words else None,
-    )
-
-
-def _shown_example(
-    examples: Sequence[Example], batches: Sequence[Sequence[int]], index: int, tokenizer: Tokenizer
-) -> dict[str, str]:
-    """One example as input and target, and as the row x, y of its batch, which is what training computes with."""
-    given, wanted = show_example(examples[index], tokenizer)
-    batch = next(one for one in batches if index in one)
-    ids, targets = (one[batch.index(index)].tolist() for one in collate([examples[at] for at in batch], tokenizer.pad))
-    between = " " if tokenizer.words else ""
-    y = between.join(
-        between.join(NO_TARGET for _ in run) if ignored else tokenizer.decode(list(run))
-        for ignored, run in groupby(targets, key=IGNORED.__eq__)
-    )
-    return {"input": given, "target": wanted, "x": tokenizer.decode(ids), "y": y}
-
-
-def _word_counts(lines: Sequence[str], tokenizer: Tokenizer) -> WordCounts:
-    counts = count_words(lines)
-    known = tokenizer.backend.get_vocab()
-    return WordCounts(
-        sentences=len(lines),
-        tokens=counts.total(),
-        distinct=len(counts),
-        unknown_share=sum(count for word, count in counts.items() if word not in known) / max(1, counts.total()),
-        lengths=word_lengths(lines),
-    )
 
 
 def resume(run: Run, show: Show = QUIET, *, trust_code: bool = False, device: str | None = None) -> Run:
@@ -435,11 +262,12 @@ def begin(
         refuse_existing(run.path)
         ranks.wait()  # all processes have checked before the first creates the folder
         trainer = _prepare(run, config, sources, base, ranks, show)
+        trainer.make_epoch()
         if ranks.first:
             settings = replace(config, model=trainer.model.config).to_dict()
             corpus, facts, dev = (data and movable(data, run.path) for data in sources.recorded)
             path = os.path.relpath(base.path, run.path) if base else None
-            record = RunRecord(stage, settings, corpus, facts, path, dev)
+            record = RunRecord(stage, settings, trainer.task.traits(), corpus, facts, path, dev)
             Run.create(run.path, record, usercode.code_files(trainer.model.config.mechanism, config.task.name))
         ranks.wait()
         show.line(f"run folder: {run.path}")
@@ -461,8 +289,6 @@ def _prepare(run: Run, config: RunConfig, sources: Sources, base: Run | None, ra
     device = _choose_device(config)
     model.to(device, devices.dtype_of(config.train.precision))
     task = make_task(config.task, TaskData(tokenizer, model.config.block_size, sources.corpus, sources.facts))
-    if not task.examples(np.random.default_rng([config.seed, 0])):
-        raise DataError(f"task '{config.task.name}' makes no examples from this data: check its options and the files")
     shared = f" in each of {ranks.world} processes" if ranks.world > 1 else ""
     show.line(
         f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {tokenizer.size:,},"
@@ -483,8 +309,8 @@ def _dev_set(config: RunConfig, sources: Sources, task: Task, tokenizer: Tokeniz
     if isinstance(dev, tuple):
         return DevSet(TaskData(tokenizer, block, questions=dev).answered, dev)
     if dev is None:
-        kept: Sequence[Example] = getattr(task, "held_out", tuple)()
-        return DevSet(kept) if kept else None
+        share = task.held_out()
+        return DevSet(share) if share else None
     if (
         isinstance(dev, Corpus)
         and isinstance(sources.corpus, Corpus)
@@ -493,14 +319,7 @@ def _dev_set(config: RunConfig, sources: Sources, task: Task, tokenizer: Tokeniz
         show.line(f"note: {len(known):,} of {len(dev.lines):,} held-out lines are in the training text too")
     if isinstance(dev, RunningText) and sources.corpus and dev.sha256 == sources.corpus.sha256:
         show.line("note: the held-out text is the training text")
-    examples = _to_validate(config, tokenizer, dev)
+    examples = make_task(config.task, TaskData(tokenizer, block, dev)).validation()
     if not examples:
         raise DataError(f"task '{config.task.name}' makes no examples from {sources.dev_source}: give other --dev data")
     return DevSet(examples)
-
-
-def _to_validate(config: RunConfig, tokenizer: Tokenizer, text: Corpus | RunningText) -> Sequence[Example]:
-    """The examples of a text that is kept for validation."""
-    made = make_task(config.task, TaskData(tokenizer, config.model.block_size, text))
-    found: Sequence[Example] = getattr(made, "validation", partial(made.examples, np.random.default_rng(0)))()
-    return found

@@ -30,7 +30,7 @@ from torch import Tensor, distributed, nn
 from attnlab import ops
 from attnlab.config import ModelConfig, RunConfig
 from attnlab.corpora import Question
-from attnlab.errors import CheckpointError, Diverged, Interrupted, one_line
+from attnlab.errors import CheckpointError, DataError, Diverged, Interrupted, one_line
 from attnlab.inside.taps import eval_mode
 from attnlab.kernels import vocabulary
 from attnlab.lm import optim
@@ -52,13 +52,12 @@ from attnlab.store.folders import (
     write_folder,
 )
 from attnlab.store.runs import FORMAT, MetricsMark, Run
-from attnlab.tasks import Example, Task
+from attnlab.tasks import Example, Task, UniformExamples
 
 IGNORED = -100  # ignored target
 _VALIDATE_EVERY = 1000  # steps, in long epochs
 _TRAINED_PER_VALIDATED = 20  # tokens; a validated one costs a third, so that validation takes less than 2 % of the time
 _COST_OF_ANSWERS = 4  # tokens that reading takes as long as writing the answer takes, per token of question and answer
-_MEASURED_AT_ONCE = 4096  # tokens
 _PROMPT = 8  # held-out tokens that a sample begins with
 
 
@@ -113,13 +112,16 @@ def make_rows(count: int, rows: int, rng: np.random.Generator) -> list[list[int]
     return [shuffled[at : at + rows] for at in range(0, count, rows)]
 
 
-def make_epoch(task: Task, config: RunConfig, epoch: int) -> tuple[Sequence[Example], Sequence[Sequence[int]]]:
+_Epoch = tuple[Sequence[Example], Sequence[Sequence[int]]]  # examples, and their indices by batch
+
+
+def make_epoch(task: Task, config: RunConfig, epoch: int) -> _Epoch:
     """Make the examples of an epoch, and group their indices into batches, by rows or by tokens."""
     settings = config.train
     rng = np.random.default_rng([config.seed if settings.order_seed < 0 else settings.order_seed, epoch])
     examples = task.examples(rng)
-    if uniform := uniform_length(examples):
-        rows = settings.rows_per_batch or max(1, settings.tokens_per_batch // (uniform - 1))
+    if isinstance(examples, UniformExamples):
+        rows = settings.rows_per_batch or max(1, settings.tokens_per_batch // (examples.length - 1))
         return examples, [range(at, min(at + rows, len(examples))) for at in range(0, len(examples), rows)]
     if settings.rows_per_batch:
         return examples, make_rows(len(examples), settings.rows_per_batch, rng)
@@ -150,6 +152,13 @@ def number_documents(examples: Sequence[Example]) -> Tensor | None:
     return torch.from_numpy(numbers)
 
 
+def count_ids(examples: Sequence[Example]) -> int:
+    """Count the ids of examples; those of equal length are not read."""
+    if isinstance(examples, UniformExamples):
+        return examples.length * len(examples)
+    return sum(len(example.ids) for example in examples)
+
+
 @dataclass(frozen=True)
 class DevSet:
     """Held-out data to validate on: examples, and the questions if they are to be answered too."""
@@ -160,20 +169,15 @@ class DevSet:
     @cached_property
     def cost(self) -> int:
         """The time of a validation, as a number of tokens to read."""
-        tokens = sum(len(one.ids) for one in self.examples)
+        tokens = count_ids(self.examples)
         return tokens * (1 + _COST_OF_ANSWERS) if self.questions else tokens
 
     def spread(self, tokens: int) -> DevSet:
         """Return about so many tokens of it, evenly spread (0: all); questions go with their examples."""
-        total = uniform_length(self.examples) * len(self.examples) or sum(len(one.ids) for one in self.examples)
+        total = count_ids(self.examples)
         step = math.ceil(total / tokens) if tokens else 1
         places = range(0, len(self.examples), max(1, step))
         return DevSet([self.examples[place] for place in places], self.questions[:: max(1, step)])
-
-
-def uniform_length(examples: Sequence[Example]) -> int:
-    """Return the ids per example of a task that makes windows on demand, in random order; 0 for other tasks."""
-    return int(getattr(examples, "uniform", 0))
 
 
 class SummedLoss(nn.Module):
@@ -190,22 +194,6 @@ class SummedLoss(nn.Module):
         if self.model.config.vocab_size >= vocabulary.LARGE:
             return vocabulary.summed_losses(hidden, self.model.head.weight, aims)
         return ops.token_losses(self.model.head(hidden), aims).sum()
-
-
-def example_losses(model: LanguageModel, examples: Sequence[Example], pad: int) -> list[float]:
-    """Return the mean loss over the targets of every example, read as in validation."""
-    losses: list[float] = []
-    rows = max(1, _MEASURED_AT_ONCE // max(1, len(examples[0].ids)))
-    with eval_mode(model), torch.inference_mode():
-        for at in range(0, len(examples), rows):
-            some = examples[at : at + rows]
-            ids, targets = (one.to(model.device) for one in collate(some, pad))
-            documents, counted = number_documents(some), targets != IGNORED
-            packed = documents.to(model.device) if documents is not None else None
-            hidden = model.hidden(ids, wanted=counted, documents=packed)
-            found = vocabulary.token_losses(hidden, model.head.weight, targets[counted]).cpu().double()
-            losses += [float(one.mean()) for one in found.split([one.end - one.start for one in some])]
-    return losses
 
 
 @contextmanager
@@ -303,6 +291,7 @@ class Trainer:
         self.best_loss: float | None = None
         self.stale = 0  # validations since the best
         self.saved = time.monotonic()  # when the last checkpoint was written
+        self._made: tuple[int, _Epoch] | None = None  # the number and the batches of the epoch made last
         if ranks.world > 1 and (config.model.dropout or config.model.dropout_of_attention):
             torch.manual_seed(config.seed + 1000 * ranks.rank)
 
@@ -523,11 +512,8 @@ class Trainer:
         if dev.questions:
             asked = dev.questions[self.validations % len(dev.questions)]
             return f"{asked.question} {answer_all(self.model, self.tokenizer, [asked.question])[0]}"
-        first = dev.examples[self.validations % len(dev.examples)].ids[
-            : min(_PROMPT, self.model.config.block_size // 4)
-        ]
-        special = (self.tokenizer.start, self.tokenizer.pad, *self.tokenizer.stops)
-        prompt = self.tokenizer.decode([int(token) for token in first if token not in special])
+        example = dev.examples[self.validations % len(dev.examples)]
+        prompt = self.task.prompt(example, self.tokenizer, min(_PROMPT, self.model.config.block_size // 4))
         return sample(self.model, self.tokenizer, prompt, 1, seed=self.validations)[0]
 
     @contextmanager
@@ -616,12 +602,23 @@ class Trainer:
         self.model.zero_grad()
         return failure
 
+    def make_epoch(self) -> _Epoch:
+        """Make the examples and batches of this epoch, once; a task that makes no examples of its data is an error."""
+        if self._made is None or self._made[0] != self.epoch:
+            self._made = self.epoch, make_epoch(self.task, self.config, self.epoch)
+        epoch = self._made[1]
+        if not epoch[0]:
+            raise DataError(
+                f"task '{self.config.task.name}' makes no examples from this data: check its options and the files"
+            )
+        return epoch
+
     def _batches(self) -> Iterator[_Batch]:
         """Yield the remaining batches."""
         steps = self.settings.steps
         epochs = math.inf if steps else self.settings.epochs
         while self.epoch < epochs:
-            examples, batches = make_epoch(self.task, self.config, self.epoch)
+            examples, batches = self.make_epoch()
             for position in range(self.position, len(batches)):
                 epoch = self.epoch + position / len(batches)
                 if epoch >= epochs or 0 < steps <= self.step:

@@ -14,6 +14,7 @@ from attnlab.serve import interventions, models
 from attnlab.serve.documents import readable
 from attnlab.serve.lab import TheLab, as_lines, connected
 from attnlab.store.listing import Entry, arrange, read_all, run_folder
+from attnlab.store.runs import Run
 
 router = APIRouter(prefix="/ask", tags=["ask"])
 
@@ -181,6 +182,6 @@ def _choice(root: Path, run: Entry, shown: Path) -> list[Choice]:
     name = shown.relative_to(root).as_posix()
     if run.kind != "run" or not (run.path / "model").is_dir() or not name.isprintable():
         return []
-    asks = run.task != "text" and run.settings.get("tokenizer.kind") != "word"
+    asks = Run(run.path).record.task.tested == "answers" and run.settings.get("tokenizer.kind") != "word"
     code = (run.path / "code").is_dir() or (run.path / "model" / "code").is_dir()
     return [Choice(name=name, what=run.what, mechanism=run.mechanism, task=run.task, asks=asks, code=code)]

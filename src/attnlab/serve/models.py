@@ -74,7 +74,7 @@ def _open(run: Run, trust_code: bool, stamp: tuple[object, ...]) -> Opened:
     from attnlab.lm.tokenizers import Tokenizer
     from attnlab.trust.asking import Oracle
 
-    if run.record.running_text or Tokenizer.load(run.model / "tokenizer.json").words:
+    if run.record.task.tested != "answers" or Tokenizer.load(run.model / "tokenizer.json").words:
         return Opened(stamp, run, *load_model(run.model, trust_code=trust_code), None)
     oracle = Oracle(run, trust_code=trust_code)
     return Opened(stamp, run, oracle.model, oracle.tokenizer, oracle)

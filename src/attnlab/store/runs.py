@@ -27,7 +27,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from attnlab.config import Settings
+from attnlab.config import Settings, TaskTraits
 from attnlab.errors import CheckpointError, DataError, UserError
 from attnlab.machine import environment
 from attnlab.store.folders import (
@@ -46,7 +46,7 @@ from attnlab.store.folders import (
     write_folder,
 )
 from attnlab.store.listing import run_folder
-from attnlab.store.records import plain
+from attnlab.store.records import plain, restored
 
 FORMAT = 1  # version of run, model and checkpoint folders
 _KEPT_CHECKPOINTS = 2
@@ -74,6 +74,7 @@ class RunRecord:
 
     stage: str = ""
     settings: Settings = field(default_factory=dict)
+    task: TaskTraits = TaskTraits()
     corpus: DataSource | None = None
     facts: DataSource | None = None
     base: str | None = None  # path from the run to the run it was trained from
@@ -99,19 +100,19 @@ class RunRecord:
             stage, settings, base = stored.get("stage", ""), stored.get("config", {}), stored.get("base")
             if not (isinstance(stage, str) and isinstance(settings, dict) and isinstance(base, str | None)):
                 raise TypeError("stage, config or base is of the wrong type")
-            return cls(stage, settings, data("corpus"), data("facts"), base, data("dev"), stored.get("format"))
+            task = restored(TaskTraits, stored["task"])
+            return cls(stage, settings, task, data("corpus"), data("facts"), base, data("dev"), stored.get("format"))
 
     @property
     def running_text(self) -> bool:
         """Whether its corpus is running text."""
-        task = self.settings.get("task")
-        return isinstance(task, Mapping) and task.get("name") == "text"
+        return self.task.reads == "running text"
 
     def to_json(self) -> bytes:
         """Return the content of config.json."""
         data = {"corpus": self.corpus, "facts": self.facts, **({"dev": self.dev} if self.dev else {})}
-        stored = {"format": self.format, "stage": self.stage, "config": self.settings, "data": plain(data)}
-        return to_json({**stored, "base": self.base})
+        stored = {"format": self.format, "stage": self.stage, "config": self.settings, "task": self.task}
+        return to_json(plain({**stored, "data": data, "base": self.base}))
 
 
 @dataclass(frozen=True)

@@ -120,12 +120,12 @@ def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, *
     return make_plan(
         one.variants or sound_mechanisms(),
         task=one.task,
-        given=merge(_AS_REPORTED if one.task == "words" else {}, given),
+        given=merge(_AS_REPORTED if not one.world else {}, given),
         data=data if own or quick else usual,
         quick=quick,
         study=name,
         title=one.title,
         question=one.question,
-        theirs=_published(one, data) if one.task == "words" and not changed else (),
+        theirs=_published(one, data) if not one.world and not changed else (),
         **asked,
     )

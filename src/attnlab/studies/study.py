@@ -39,6 +39,7 @@ from attnlab.store.folders import (
 )
 from attnlab.store.records import plain, restored
 from attnlab.store.runs import Run
+from attnlab.tasks import task_class
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -199,7 +200,7 @@ def run_stage(
     if path.exists():
         return stages.resume(Run.open(path), show)
     corpus, facts = sources
-    asks = stage != "pretrain" or stages.reads_questions(settings)
+    asks = stage != "pretrain" or task_class(settings.task).reads_questions
     return stages.begin(settings, stage, data.sources(corpus, facts if asks else None), base, path, show)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from attnlab import stats, trust
+from attnlab import registry, stats, trust
 from attnlab.config import RunConfig, Stage
 from attnlab.corpora import Corpus, Question
 from attnlab.corpora.evidence import name_in
@@ -58,9 +58,10 @@ class Plan(Training):
     quick: bool = False
 
     def settings(self, stage: Stage) -> RunConfig:
-        """The settings of a stage; the task `recall` gets invented names among its views unless the user says otherwise."""
+        """The settings of a stage; a task that can gets invented names among its examples unless the user says otherwise."""
         chosen = super().settings(stage)
-        if chosen.task.name != "recall" or "strangers" in chosen.task.options:
+        known = registry.find("task", chosen.task.name).options
+        if "strangers" not in known or "strangers" in chosen.task.options:
             return chosen
         options = {**chosen.task.options, "strangers": _STRANGERS}
         return replace(chosen, task=replace(chosen.task, options=options))

@@ -1,34 +1,24 @@
-"""Training objectives, one file each, found by the registry. A task turns text and questions into training examples.
+"""Training objectives, one file each, discovered by the registry. A task turns text and questions into training examples.
 
-The contract. A task is built as `Task(data, *, options)` and has
-
-    examples(rng) -> Sequence[Example]  the examples of one epoch, drawn with the generator
-    reads_questions                     whether it uses questions
-
-and may have
-
-    reads_running_text                  whether its corpus is a RunningText, which may be larger than memory
-    held_out() -> Sequence[Example]     the examples of a share of the text that is kept for validation
-    held_out_text() -> str              that share as text
-    validation() -> Sequence[Example]   the examples to validate on, if the whole text is kept for it; else examples(rng)
-
-Examples may be made when they are asked for. If they have an attribute `uniform`, the number of ids of every example, they
-are already in random order, and batches are slices of them.
+A task is a subclass of `Task`, built as `MyTask(data, *, options)`: the keyword-only parameters are its options. It must
+define `examples`, and declares in class attributes what it reads and what is tested after training; everything else has a
+default. Nothing outside this package knows a task by its name.
 
 Knows tokens and text, not models, batches or files.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from attnlab import registry
-from attnlab.config import TaskConfig
+from attnlab.config import Reads, TaskConfig, TaskTraits, Tested
 from attnlab.corpora import Corpus, Question, RunningText
 from attnlab.errors import ConfigError, DataError
 from attnlab.lm.tokenizers import MASK, Tokenizer
@@ -85,23 +75,67 @@ class TaskData:
         return self.corpus.lines
 
 
-class Task(Protocol):
+class UniformExamples(Sequence[Example], ABC):
+    """Examples of equal length that are made on demand and are already in random order, so that batches are slices."""
+
+    length: int  # ids per example
+
+
+class Task(ABC):
     """Turns text and questions into training examples."""
 
-    reads_questions: bool
+    reads: ClassVar[Reads] = "documents"  # what its corpus holds
+    reads_questions: ClassVar[bool] = False  # whether training questions are used
+    tested: ClassVar[Tested] = "answers"  # what is measured after training
+    preset: ClassVar[str] = "small"  # the preset made for it
+    longest: int = 0  # tokens that a sentence is truncated to; 0: those of the block
+    padded: bool = False  # whether sentences are padded to `longest`
 
+    @abstractmethod
     def examples(self, rng: np.random.Generator) -> Sequence[Example]:
-        """Return the examples of one epoch."""
+        """Return the examples of one epoch, drawn with the generator."""
+
+    def validation(self) -> Sequence[Example]:
+        """Return the examples to validate on, if the whole text is kept for that."""
+        return self.examples(np.random.default_rng(0))
+
+    def held_out(self) -> Sequence[Example]:
+        """Return the examples of a share of the training text that is kept for validation."""
+        return ()
+
+    def held_out_text(self) -> str:
+        """Return that share as text."""
+        return ""
+
+    def count_documents(self, corpus: Corpus | RunningText | None) -> int:
+        """Count the documents of its corpus."""
+        return len(corpus.lines) if isinstance(corpus, Corpus) else 0
+
+    def prompt(self, example: Example, tokenizer: Tokenizer, length: int) -> str:
+        """Return the beginning of a held-out example as text, from which the model writes a sample."""
+        special = (tokenizer.start, tokenizer.pad, *tokenizer.stops)
+        return tokenizer.decode([int(token) for token in example.ids[:length] if token not in special])
+
+    def traits(self) -> TaskTraits:
+        """Return what the task declares, as runs store it."""
+        return TaskTraits(self.reads, self.tested, self.longest, self.padded)
+
+
+def task_class(config: TaskConfig) -> type[Task]:
+    """Return the class of a task, which declares what it reads and what is tested."""
+    entry = registry.find("task", config.name)
+    if not (isinstance(entry.build, type) and issubclass(entry.build, Task)):
+        raise ConfigError(f"task '{entry.name}' is not a subclass of attnlab.tasks.Task: derive it from Task")
+    return entry.build
 
 
 def make_task(config: TaskConfig, data: TaskData) -> Task:
     """Build a task after checking its options."""
-    entry = registry.find("task", config.name)
+    entry, build = registry.find("task", config.name), task_class(config)
     try:
-        task: Task = entry.build(data, **entry.check(config.options))
+        return build(data, **entry.check(config.options))  # type: ignore[call-arg]
     except TypeError as error:
         raise ConfigError(f"task '{entry.name}' is not built as Task(data): {error}") from None
-    return task
 
 
 def show(example: Example, tokenizer: Tokenizer) -> tuple[str, str]:
@@ -119,4 +153,4 @@ def cut_at(ids: Sequence[int], stops: tuple[int, ...]) -> list[int]:
     return list(ids[: ends[0]] if ends else ids)
 
 
-__all__ = ["MASK", "Example", "Task", "TaskData", "cut_at", "make_task", "show"]
+__all__ = ["MASK", "Example", "Task", "TaskData", "UniformExamples", "cut_at", "make_task", "show", "task_class"]

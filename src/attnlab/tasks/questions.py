@@ -6,13 +6,14 @@ import numpy as np
 
 from attnlab.errors import DataError
 from attnlab.registry import task
-from attnlab.tasks import Example, TaskData
+from attnlab.tasks import Example, Task, TaskData
 
 
 @task("questions")
-class Questions:
+class Questions(Task):
     """Every question once per epoch, with its answer."""
 
+    reads = "questions"
     reads_questions = True
 
     def __init__(self, data: TaskData) -> None:

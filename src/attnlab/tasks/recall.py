@@ -25,7 +25,7 @@ import numpy as np
 from attnlab.config import require
 from attnlab.corpora import Corpus, title_of
 from attnlab.registry import task
-from attnlab.tasks import Example, TaskData
+from attnlab.tasks import Example, Task, TaskData
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*\.?", re.UNICODE)
 _MONTHS = frozenset(calendar.month_name[1:])
@@ -95,7 +95,7 @@ class Strangers:
 
 
 @task("recall")
-class Recall:
+class Recall(Task):
     """Short views of every document that ask for spans of it, mixed with training questions and whole lines.
 
     Parameters

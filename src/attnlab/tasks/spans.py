@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnlab.registry import task
-from attnlab.tasks import Example, TaskData
+from attnlab.tasks import Example, Task, TaskData
 
 
 @task("spans")
-class Spans:
+class Spans(Task):
     """Each line once per epoch, truncated to a random length, with a random quarter of it hidden; every token is a target.
 
     The length is drawn from 4 tokens to 7/8 of the block; the hidden span is 1/8 to 3/8 of it. `□` ends the example.
@@ -23,7 +23,7 @@ class Spans:
         fill the rest of the block with `□` and count it in the loss, which the course reports did not
     """
 
-    reads_questions = False
+    preset = "mingpt"
 
     def __init__(self, data: TaskData, *, pad: bool = False) -> None:
         self.tokenizer = data.tokenizer

@@ -15,7 +15,7 @@ from attnlab.errors import DataError
 from attnlab.lm.shards import Shard, tokenized
 from attnlab.lm.tokenizers import PAD
 from attnlab.registry import task
-from attnlab.tasks import Example, TaskData
+from attnlab.tasks import Example, Task, TaskData, UniformExamples
 
 _Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -50,7 +50,7 @@ def _mixed(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[t
     return numbers ^ (numbers >> np.uint64(31))
 
 
-class Windows(Sequence[Example]):
+class Windows(UniformExamples):
     """Windows of equal length, one after another from `begin`, read when they are asked for.
 
     With `keys`, they are in pseudorandom order, and every other window inside a document begins with `□` instead of its
@@ -61,7 +61,7 @@ class Windows(Sequence[Example]):
         self, shard: Shard, pad: int, begin: int, count: int, length: int, apart: bool, keys: Sequence[int] = ()
     ) -> None:
         self.shard, self.pad, self.begin, self.number, self.apart, self.keys = shard, pad, begin, count, apart, keys
-        self.uniform = length + 1  # ids of every example: the inputs and one more target
+        self.length = length + 1  # the inputs and one more target
 
     def __len__(self) -> int:
         return self.number
@@ -83,7 +83,7 @@ class Windows(Sequence[Example]):
         if not len(wanted):
             return []
         numbers = shuffled(wanted, self.number, self.keys) if self.keys else wanted
-        rows = self.shard.read(self.begin + numbers * (self.uniform - 1), self.uniform)
+        rows = self.shard.read(self.begin + numbers * (self.length - 1), self.length)
         begins = rows == self.pad
         begins[:, 0] = False
         if self.keys:
@@ -95,7 +95,7 @@ class Windows(Sequence[Example]):
 
 
 @task("text")
-class Text:
+class Text(Task):
     """Running text in windows of a block: every token is predicted from those before it in its document.
 
     In an epoch, windows follow each other from a random place, so that every token is predicted about once, and are
@@ -111,8 +111,9 @@ class Text:
         share of the text, at its end, that is kept for validation
     """
 
-    reads_questions = False
-    reads_running_text = True
+    reads = "running text"
+    tested = "windows"
+    preset = "text"
 
     def __init__(
         self, data: TaskData, *, documents: Documents = "file", apart: bool = True, held_out: float = 0.0
@@ -167,6 +168,10 @@ class Text:
     def validation(self) -> Windows:
         """Return the windows of the whole text in order, for a text that is kept for validation."""
         return self._in_order(0)
+
+    def count_documents(self, corpus: Corpus | RunningText | None) -> int:
+        """Count the documents, as the option `documents` separates them."""
+        return self.shard.documents
 
     def _in_order(self, begin: int) -> Windows:
         """The windows from a token to the end of the text, as they are in it."""

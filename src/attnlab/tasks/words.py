@@ -6,11 +6,11 @@ import numpy as np
 
 from attnlab.config import require
 from attnlab.registry import task
-from attnlab.tasks import Example, TaskData
+from attnlab.tasks import Example, Task, TaskData
 
 
 @task("words")
-class Words:
+class Words(Task):
     """Each sentence once per epoch, `<START> w1 ... wn <STOP>`, truncated to `longest` tokens; all but the first are targets.
 
     Pieces and characters have no start symbol: their sentences begin with the first token, which is given, and end in `□`.
@@ -26,7 +26,9 @@ class Words:
         draw the sentences of an epoch with replacement, as the course reports did
     """
 
-    reads_questions = False
+    reads = "sentences"
+    tested = "sentences"
+    preset = "nano-words"
 
     def __init__(self, data: TaskData, *, longest: int = 100, padded: bool = False, replacement: bool = False) -> None:
         require(longest >= 2, f"task words: longest must be at least 2, not {longest}")
@@ -35,6 +37,7 @@ class Words:
             f"task words: padded to {longest} tokens, sentences do not fit the block of {data.block_size}:"
             f" set --task.options.longest={data.block_size}",
         )
+        self.longest, self.padded = longest, padded
         longest = min(longest, data.block_size)
         sentences = [data.tokenizer.sentence(line, longest) for line in data.lines("words")]
         fill = [data.tokenizer.pad] if padded else []

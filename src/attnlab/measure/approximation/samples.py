@@ -113,8 +113,7 @@ def run_source(
         both = f"dot or {mechanism}" if mechanism != "dot" else "dot"
         raise UserError(f"{folder} attends by {met}, which has no exact pattern: name a run of mechanism {both}")
     count = _TEXTS + _TAUGHT * teaching
-    running = run.record.settings.get("task", {}).get("name") == "text"
-    ids = (windows if running else longest)(corpus_of(run), tokenizer, model.config.block_size, count)
+    ids = (windows if run.record.running_text else longest)(corpus_of(run), tokenizer, model.config.block_size, count)
     if teaching and len(ids) <= _TEXTS:
         raise UserError(f"{folder} has read {len(ids)} texts, too few to measure and to train on: leave out --fit")
     with torch.no_grad(), capture(model, "") as seen:

@@ -41,9 +41,9 @@ class AttentionTime:
 
 def batch_of(run: Run) -> tuple[int, int]:
     """Texts and tokens per text in the batches of a run, up to a size that is measured quickly."""
-    config, reading = stages.stored_config(run), stages.reading_options(run)
+    config, task = stages.stored_config(run), run.record.task
     block = config.model.block_size
-    tokens = min(block, (reading["longest"] or block) if reading.get("padded") else _USUAL)
+    tokens = min(block, (task.longest or block) if task.padded else _USUAL)
     texts = config.train.rows_per_batch or config.train.tokens_per_batch // tokens
     return max(1, min(texts, _LARGEST // (config.model.n_embd * tokens**2))), tokens
 

@@ -118,11 +118,12 @@ def _on_text(
     plan: Plan, run: Run, model: LanguageModel, tokenizer: Tokenizer, lines: Sequence[str]
 ) -> tuple[OnText, Files, list[list[int]], int | None]:
     """Losses of sentences trained on and not, probes and samples; and sentences to be read twice, with their width."""
-    reading = stages.reading_options(run)
-    longest = min(reading.get("longest") or model.config.block_size, model.config.block_size)
+    task = run.record.task
+    reading = task.longest, task.padded
+    longest = min(task.longest or model.config.block_size, model.config.block_size)
     dev = plan.sentences
     of_dev, of_train = (
-        perplexity.sentence_losses(model, tokenizer, part, **reading) for part in (dev, some(lines, len(dev)))
+        perplexity.sentence_losses(model, tokenizer, part, *reading) for part in (dev, some(lines, len(dev)))
     )
     # Models of pieces have no start symbol.
     prompt = "" if tokenizer.start is not None else "The"
@@ -130,15 +131,15 @@ def _on_text(
     found = OnText(
         of_dev.summary(),
         of_train.summary(),
-        tuple(perplexity.probe(model, tokenizer, plan.probes, **reading)),
+        tuple(perplexity.probe(model, tokenizer, plan.probes, *reading)),
         tuple(texts[:_KEPT_SAMPLES]),
         quality([_split(text, tokenizer) for text in texts]),
         quality([_split(tokenizer.decode(tokenizer.encode(text)), tokenizer) for text in dev]),
-        tuple(perplexity.probe(model, tokenizer, plan.probes, **reading, spaces=True)) if tokenizer.words else (),
+        tuple(perplexity.probe(model, tokenizer, plan.probes, *reading, spaces=True)) if tokenizer.words else (),
     )
     few = [tokenizer.sentence(line, longest) for line in some(dev, READ_TWICE)]
     files = {"dev.csv": of_dev.to_csv(), "train.csv": of_train.to_csv()}
-    return found, files, few, longest if reading.get("padded") else None
+    return found, files, few, longest if task.padded else None
 
 
 def _read_twice(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from attnlab import corpora
-from attnlab.config import RunConfig, Settings, Stage, load_preset, merge, overlay, require_seed, shortened
+from attnlab.config import RunConfig, Settings, Stage, TaskConfig, load_preset, merge, overlay, require_seed, shortened
 from attnlab.corpora import Question
 from attnlab.errors import UserError, unknown
 from attnlab.lm import stages
@@ -35,10 +35,10 @@ from attnlab.studies.compare.variants import (
 )
 from attnlab.studies.study import Datasets, all_or_none, sums_of_files
 from attnlab.studies.workers import read_workers
+from attnlab.tasks import task_class
 
 T = TypeVar("T")
 
-_PRESETS = {"words": "nano-words", "spans": "mingpt"}  # default per task; others: small
 _PROSE_EPOCHS = 10.0  # the built-in prose is a twelfth of the corpus that nano-words is made for
 _QUICK_EPOCHS = 2.0
 _SEEDS, _QUICK_SEEDS = 5, 3
@@ -197,18 +197,18 @@ class Data:
     facts: str | None = None
     exam: str | None = None
 
-    def complete(self, task: str, quick: bool) -> Data:
+    def complete(self, task: TaskConfig, quick: bool) -> Data:
         """Fill in built-in data if none is named."""
         if quick and any(asdict(self).values()):
             raise UserError("--quick is for built-in data: with your own, use less of it, or fewer --train.epochs")
-        if task == "words":
+        if task_class(task).tested == "sentences":
             if self.facts or self.exam:
-                raise UserError("task words measures text: give --corpus and --dev, and no --facts or --exam")
+                raise UserError(f"task {task.name} measures text: give --corpus and --dev, and no --facts or --exam")
             if (self.corpus is None) != (self.dev is None):
                 raise UserError("--corpus and --dev go together: training text, and other text to measure on")
             return self if self.corpus else Data("prose:train", "prose:dev")
         if self.dev:
-            raise UserError(f"task {task} is examined with questions: give --exam instead of --dev")
+            raise UserError(f"task {task.name} is examined with questions: give --exam instead of --dev")
         world = "people:300" if quick else "people"
         return (
             self
@@ -252,15 +252,16 @@ def make_plan(
         _refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
         with usercode.trusting(trust_code):
             return _plan_of_runs(names, data, workers, **more)
-    preset = preset or _PRESETS.get(task or "", "quick" if quick else "small")
+    usual = task_class(TaskConfig(task)).preset if task else "small"
+    preset = preset or ("quick" if quick and usual == "small" else usual)
     values = overlay(load_preset(preset), {"task": {"name": task}})["task"] if task else {}
     values = merge({"task": values} if values else {}, given or {})
     variants, varied = make_variants(names, vary, preset, config, values)
     for one in variants:
         _refuse_running_text(one.settings(0))
-    task = variants[0].settings(0).task.name
-    data = data.complete(task, quick)
-    if task == "words":
+    chosen = variants[0].settings(0).task
+    data = data.complete(chosen, quick)
+    if task_class(chosen).tested == "sentences":
         refuse_other_text(varied)
     elif "probes" in more:
         raise UserError("--probe is for task words: sentences are measured there")
@@ -276,7 +277,7 @@ def make_plan(
     trials = len(variants) * tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
     threads = max(one.settings(0).train.threads or 1 for one in variants)
     workers = read_workers(workers, threads, max(len(variants) * len(numbers), trials))
-    fields = {**asdict(data), "workers": workers, "quick": quick, "title": _default_title(variants, task), **more}
+    fields = {**asdict(data), "workers": workers, "quick": quick, "title": _default_title(variants, chosen.name), **more}
     if tuned:
         fields |= {"tune": tuned, "tune_on": tune_on, "tune_seeds": tune_seeds}
         fields["part"] = "all" if tune_on else "judging"
@@ -374,8 +375,7 @@ def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: 
     variants, varied, seeds, runs = from_runs(names)
     first = Run.open(names[0])
     _refuse_running_text(stages.stored_config(first))
-    task = stages.stored_config(first).task.name
-    words, corpus = task == "words", _corpus_of(first)
+    words, corpus = first.record.task.tested == "sentences", _corpus_of(first)
     facts = first.record.facts.source if first.record.facts else None
     held_out = data.dev if words else data.exam
     if words:
@@ -390,7 +390,7 @@ def _plan_of_runs(names: Sequence[str], data: Data, workers: int | str, **more: 
         "corpus": corpus,
         "workers": read_workers(workers),
         "runs": runs,
-        "title": _default_title(variants, task),
+        "title": _default_title(variants, stages.stored_config(first).task.name),
     }
     fields |= {"dev": held_out} if words else {"facts": facts, "exam": held_out}
     return Plan(variants, varied, seeds, **fields | more)
@@ -400,7 +400,7 @@ def _corpus_of(run: Run) -> str | None:
     """The text that a run was trained on, or else the run it was fine-tuned from; None if there is none, or running text."""
     for one in lineage(run):
         if one.record.corpus:
-            return None if stages.reads_running_text(stages.stored_config(one)) else one.record.corpus.source
+            return None if one.record.running_text else one.record.corpus.source
     return None
 
 
@@ -412,7 +412,7 @@ def stages_of(variant: Variant, plan: Plan) -> tuple[Stage, ...]:
     """The training stages of a variant: fine-tuning only if questions are asked that its pretraining does not read."""
     if variant.steps:
         return variant.steps
-    reads = stages.reads_questions(variant.settings(plan.seeds[0]))
+    reads = task_class(variant.settings(plan.seeds[0]).task).reads_questions
     return ("pretrain",) if plan.words or reads else ("pretrain", "finetune")
 
 

@@ -1,20 +1,25 @@
-"""What to train on a text, guessed from its beginning: recall of documents with titles, or next tokens of running text."""
+"""Guess the task for a text from its beginning: recall of documents with titles, or next tokens of running text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnlab.config import Settings, TaskConfig, merge
 from attnlab.corpora.library import title_of
 from attnlab.corpora.running import open_text, read_blocks, record_form
 from attnlab.corpora.sources import is_built_in
 from attnlab.errors import DataError
+from attnlab.tasks import task_class
 
 _LINES = 200  # lines that are read
 _MOST = 0.8  # share of the lines from which on a property is that of the text
 _LONG = 60  # characters; lines that are broken to a width end within sentences
 _NAME = 8  # most words of a title
 _ENDS = (".", "!", "?", '"', "”", "’", ")", "…")
+_SHARE = 0.05  # of running text that is held out unless other data are given
+_SHORT = 2000  # bytes of text of which no share is held out
+_DOCUMENTS = {"file": "one document per file", "lines": "each a document", "blank": "blank lines separate documents"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,32 @@ def guess_task(source: str | Path) -> Guess:
     return Guess("text", {"documents": "file"}, "running text")
 
 
-def _share(found: map[bool]) -> float:
-    values = list(found)
+def guess_settings(source: str, given: Settings, share: bool = True) -> tuple[str, Settings, str]:
+    """Guess the preset and the task for a text, hold out a share of running text, and return a sentence that says so."""
+    guess = guess_task(source)
+    task = task_class(TaskConfig(guess.task))
+    reason, changes = f"task {guess.task}: {guess.reason}", ["--task.name"]
+    if task.reads != "running text":
+        return task.preset, given, f"{reason} (--task.name changes this)"
+    chosen = given.get("task", {}).get("options", {})
+    options = {**guess.options, **chosen}
+    if "documents" in guess.options and "documents" not in chosen:
+        documents = guess.options["documents"]
+        reason += f", {_DOCUMENTS[documents]}"
+        changes += ["--task.options.documents"] if documents == "lines" else []
+    if share and "held_out" not in chosen:
+        changes.append("--dev")
+        if open_text(source).size < _SHORT:
+            reason += "; it is short, so nothing is held out"
+        else:
+            options["held_out"] = _SHARE
+            reason += f"; the last {100 * _SHARE:.0f} % are held out"
+    reason += f" ({', '.join(changes)} change{'s' if len(changes) == 1 else ''} this)"
+    return task.preset, merge(given, {"task": {"options": options}}), reason
+
+
+def _share(flags: map[bool]) -> float:
+    values = list(flags)
     return sum(values) / len(values)
 
 
