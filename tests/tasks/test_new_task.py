@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.verbs import call
 
 from attnlab.config import TaskConfig, TaskTraits, resolve
 from attnlab.corpora import Corpus
@@ -14,7 +15,6 @@ from attnlab.lm import stages, train
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.store.runs import Run
 from attnlab.tasks import TaskData, make_task
-from tests.verbs import call
 
 BACKWARDS = '''
 """Lines read from right to left; the last line is held out."""
@@ -86,7 +86,9 @@ def test_one_file_adds_a_task(reference: str, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_task_is_a_subclass_of_task(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("class Mine:\n    def __init__(self, data): ...\n    def examples(self, rng): ...\n")
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    def __init__(self, data): ...\n    def examples(self, rng): ...\n"
+    )
     tokenizer = Tokenizer.train("char", LINES, 0)
     with pytest.raises(ConfigError, match="derive it from Task"):
         make_task(TaskConfig(f"{tmp_path / 'mine.py'}:Mine"), TaskData(tokenizer, 48, Corpus("test", LINES)))

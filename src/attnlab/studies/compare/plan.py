@@ -277,7 +277,13 @@ def make_plan(
     trials = len(variants) * tune_seeds * math.prod(len(one.values) for one in tuned) if tuned else 0
     threads = max(one.settings(0).train.threads or 1 for one in variants)
     workers = read_workers(workers, threads, max(len(variants) * len(numbers), trials))
-    fields = {**asdict(data), "workers": workers, "quick": quick, "title": _default_title(variants, chosen.name), **more}
+    fields = {
+        **asdict(data),
+        "workers": workers,
+        "quick": quick,
+        "title": _default_title(variants, chosen.name),
+        **more,
+    }
     if tuned:
         fields |= {"tune": tuned, "tune_on": tune_on, "tune_seeds": tune_seeds}
         fields["part"] = "all" if tune_on else "judging"
