@@ -53,7 +53,6 @@ VALID: dict[tuple[str, ...], str] = {
     ("compare",): "dot additive --plan --corpus lines.txt --dev lines.txt --seeds 2",
     ("export",): "runs/tuned new",
     ("import",): "abroad new",
-    ("export-attention",): "runs/tuned 'Where was Ann Lee born?' new.json",
     ("look",): "runs/tuned 'Where was Ann Lee born?' --out new",
     ("report",): "runs/tuned --out new",
     ("runs", "show"): "runs/tuned",
@@ -83,7 +82,7 @@ report @ --out new | report @ runs/plain --out new | compare @ runs/plain --exam
 evaluate @ --exam questions.tsv --out new | evaluate @ --corpus lines.txt --out new | generate @ Where --n 1 --longest 3
 ask @ 'Where was Ann Lee born?' | calibrate @ --questions questions.tsv | look @ 'Ann Lee' --out new | resume @
 finetune @ --facts questions.tsv --out new | audit @ --length 8 | mechanisms show dot --error --draws 1 --run @
-export-attention @ 'Ann Lee' new.json | import abroad new
+import abroad new
 classify --model @ --test dev.tsv --out new
 """.strip()
     .replace("\n", "|")

@@ -13,6 +13,7 @@ from exchanged import stored, tiny_model, tiny_tokenizer
 
 from attnlab.inside.look import attentions_of, circuits_of
 from attnlab.inside.taps import capture
+from attnlab.lm.model import load_model
 from attnlab.store.folders import add_files, write_folder
 from attnlab.store.runs import DataSource, Run, RunRecord
 from verbs import call
@@ -59,17 +60,14 @@ def test_the_patterns_are_the_models_own() -> None:
         assert torch.equal(layer, seen[f"blocks.{number}.attn.hook_pattern"])
 
 
-def test_the_verb_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run.create(tmp_path / "run", RunRecord())
-    stored(run.path / "model", tiny_model())
-    file = tmp_path / "attention.json"
-    assert call("export-attention", run.path, "Hank Aaron", file) == 0
-    written = json.loads(file.read_text())
-    count = len(written["tokens"])
-    assert torch.tensor(written["attention"]).shape == (2, 2, count, count)
-    capsys.readouterr()
-    assert call("export-attention", run.path, "Hank Aaron", file) == 2
-    assert "exists already" in capsys.readouterr().err
+def test_look_prints_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, model = Run.create(tmp_path / "run", RunRecord()), tiny_model()
+    stored(run.path / "model", model)
+    assert call("look", run.path, "Hank Aaron", "--json", "--out", tmp_path / "look") == 0
+    printed = json.loads(capsys.readouterr().out)
+    tokens, circuits = circuits_of(*load_model(run.model), "Hank Aaron")
+    assert printed["tokens"] == tokens
+    torch.testing.assert_close(torch.tensor(printed["attention"]), torch.stack(circuits), atol=1e-4, rtol=0)
 
 
 def test_nobody_imports_transformers_by_chance(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from attnlab.measure.audit import (
     beyond_rounding,
     influence,
     is_failure,
+    questions,
 )
 from attnlab.measure.audit.leaks import Setting, future_leak, future_leak_at_all_cuts, opposite_tokens
-from attnlab.measure.audit.questions import shared_wires
 from attnlab.measure.audit.subject import NotTested, Subject
 from attnlab.store.folders import write_folder
 from attnlab.store.runs import Run, RunRecord
@@ -164,7 +164,7 @@ def test_a_sound_module_passes_and_missing_features_are_not_tested() -> None:
     says = {check.name: check.says for check in report.checks if check.passed is None}
     assert says == {
         "cache": "not tested: keeps no cache",
-        "both_ways": "not tested: has no bidirectional form",
+        "bidirectional": "not tested: has no bidirectional form",
         "padding": "not tested: accepts no padding mask",
         "masked": "not tested: accepts no padding mask",
     }
@@ -174,7 +174,7 @@ def test_dot_passes_every_check() -> None:
     report = audit_mechanism("dot", length=7)
     assert report.verdict == "pass"
     assert all(check.passed for check in report.checks)
-    assert {check.name for check in report.checks} == {*CHECKS, "wiring"}
+    assert {check.name for check in report.checks} == {*CHECKS, "tied"}
     assert "bidirectional" in report.forms
 
 
@@ -419,7 +419,7 @@ def test_a_leak_on_the_path_with_padding_is_found() -> None:
 
 def test_a_bidirectional_form_must_see_the_future() -> None:
     report = audit_module(build(Sound), n_embd=WIDTH, length=64, causal=False)
-    assert failing(report) == {"both_ways"}
+    assert failing(report) == {"bidirectional"}
     assert report.causal_leak is None
     assert "not tested: may see the future" in {check.says for check in report.checks}
 
@@ -484,21 +484,21 @@ def make_block() -> nn.Module:
 @pytest.mark.usefixtures("few")
 def test_a_block_reused_in_all_layers_is_caught() -> None:
     report = audit_module(Stack([make_block()] * 4), n_embd=WIDTH, length=7)
-    assert failing(report) == {"wiring"}
-    assert "blocks.0, blocks.1, blocks.2, blocks.3" in report.faults["wiring"]
+    assert failing(report) == {"tied"}
+    assert "blocks.0, blocks.1, blocks.2, blocks.3" in report.faults["tied"]
     assert audit_module(Stack([make_block() for _ in range(4)]), n_embd=WIDTH, length=7).verdict == "pass"
     looped = audit_module(Stack([make_block()], loops=4), n_embd=WIDTH, length=7)
-    assert "4 times through blocks" in looped.faults["wiring"]
+    assert "4 times through blocks" in looped.faults["tied"]
 
 
 def test_shared_weights_between_layers_are_caught_and_tied_heads_are_not() -> None:
     model = Stack([make_block() for _ in range(3)])
     model.blocks[2][0].key.weight = model.blocks[0][0].key.weight  # type: ignore[index, union-attr]
-    assert "blocks.0.0.key.weight, blocks.2.0.key.weight" in shared_wires(model).says
+    assert "blocks.0.0.key.weight, blocks.2.0.key.weight" in questions.tied(model).says
     config = ModelConfig(n_layer=2, n_head=2, n_embd=16, block_size=16, vocab_size=20)
     tied = LanguageModel(config)
     tied.head.weight = tied.tokens.weight
-    assert shared_wires(tied).value == 0
+    assert questions.tied(tied).value == 0
 
 
 SHARING = """
@@ -542,8 +542,8 @@ def user_file(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("few")
 def test_classes_in_a_users_file_are_audited(user_file: Path) -> None:
-    assert "0, 1, 2" in audit_any(f"{user_file}:Same", length=7).faults["wiring"]
-    assert "0.mix, 1.mix, 2.mix" in audit_any(f"{user_file}:Part", length=7).faults["wiring"]
+    assert "0, 1, 2" in audit_any(f"{user_file}:Same", length=7).faults["tied"]
+    assert "0.mix, 1.mix, 2.mix" in audit_any(f"{user_file}:Part", length=7).faults["tied"]
     assert audit_any(f"{user_file}:Twice", length=7).verdict == "pass"  # within one layer it is the author's choice
     assert audit_any(f"{user_file}:model", length=7).verdict == "pass"
     with pytest.raises(ConfigError, match="cannot be built as Mechanism"):
@@ -615,7 +615,7 @@ def tiny_model(**given: Any) -> LanguageModel:
 def test_a_whole_model_is_audited_through_its_ids() -> None:
     report = audit_module(tiny_model(zero_init=False))
     assert report.verdict == "pass"
-    assert {check.name for check in report.checks if check.passed is None} == {"both_ways"}
+    assert {check.name for check in report.checks if check.passed is None} == {"bidirectional"}
     assert report.lengths == (1, 2, 3, 4, 5, 7, 8, 9, 12)
 
 

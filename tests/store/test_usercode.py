@@ -130,7 +130,6 @@ OPENING: dict[str, list[list[str]]] = {
     "evaluate": [["evaluate", run, "--exam", "people:60:dev", "--out", "OUT"] for run in RUNS]
     + [["evaluate", "run", "--corpus", "people:60", "--out", "OUT"]],
     "export": [["export", run, "OUT"] for run in (*RUNS, "run/model")],
-    "export-attention": [["export-attention", run, "Hank", "OUT"] for run in RUNS],
     "finetune": [["finetune", run, "--facts", "people:60:train", "--out", "OUT"] for run in RUNS],
     "generate": [["generate", run] for run in RUNS],
     "import": [["import", "exported", "OUT"]],

@@ -1,4 +1,4 @@
-"""Commands that need transformers: classify, export, import and export-attention."""
+"""Commands that need transformers: classify, export and import."""
 
 from __future__ import annotations
 
@@ -236,29 +236,3 @@ def import_(
         return
     console.print(f"{run.result['parameters']:,} parameters")
     console.print(f"run folder: {run.path}", soft_wrap=True)
-
-
-@app.command(name="export-attention", group=HUGGING_FACE)
-def export_attention(
-    folder: opt.Folder,
-    text: Annotated[str, about("Text to read; the symbols ⁇ and □ stand for themselves.")],
-    file: Annotated[Path, about("JSON file to write; must not exist.")],
-    /,
-    *,
-    question: opt.AsQuestion = False,
-    trust_code: opt.TrustCode = False,
-) -> None:
-    """Export attention weights as JSON.
-
-    Weights are listed as [layer][head][destination][source], beside the tokens.
-    bertviz and circuitsvis draw it: see docs/exchange.md. attnlab's own page is `attnlab look`.
-    """
-    from attnlab.inside.look import as_json
-    from attnlab.lm.model import load_model
-    from attnlab.store.folders import refuse_existing, write_json
-    from attnlab.store.runs import Run
-
-    refuse_existing(file)
-    model, tokenizer = load_model(Run.open(folder).model, trust_code=trust_code)
-    write_json(file, as_json(model, tokenizer, text, question=question))
-    console.print(f"written: {file}", soft_wrap=True)

@@ -55,16 +55,16 @@ def audit(
 ) -> None:
     """Test mechanisms, classes in files, presets and runs for leaks and other faults.
 
-    A column says ok, the size of the fault, or - where it was not tested:
-      leak   does the past see the future, by changed tokens, by gradients, or by a longer text?
-      cache  does reading piece by piece, with a cache, give the same outputs?
-      both   does the bidirectional form see the future?
-      pad    do hidden tokens (padding is True) change others?
-      batch  do the texts of a batch influence each other?
-      modes  do train() and eval() differ?
-      again  do two calls differ, or one whose pattern is captured?
-      sane   are all numbers finite, with all tokens hidden or with large inputs?
-      wires  do layers share weights?
+    A result is ok, the size of the fault, or - where it was not tested:
+      future         does the past see the future, by changed tokens, gradients or a longer text?
+      cache          does reading piece by piece, with a cache, give the same outputs?
+      bidirectional  does the bidirectional form see the future?
+      padding        do hidden tokens (padding is True) change others?
+      batch          do the texts of a batch influence each other?
+      modes          do train() and eval() differ?
+      repeat         do two calls differ, or one whose pattern is captured?
+      finite         are all numbers finite, with all tokens hidden or with large inputs?
+      tied           do layers share weights?
     A class must be causal, unless it is registered with @mechanism("name", causal=False).
     Every cut between past and future is tested at lengths up to 150 and at the longest; other
     lengths, around powers of two, are compared with the longest. No audit from outside finds a fault
@@ -98,7 +98,7 @@ def bench(
     batch: Annotated[opt.Whole, about("Texts per batch.")] = 1,
     n_head: Annotated[opt.Whole, about("Number of heads.")] = 8,
     n_embd: Annotated[opt.Whole, about("Width of all heads together.")] = 256,
-    causal: Annotated[bool, about("Look back only, or both ways."), Parameter(negative="--bidirectional")] = True,
+    causal: Annotated[bool, about("Causal or bidirectional."), Parameter(negative="--bidirectional")] = True,
     whole: Annotated[bool, about("Time whole modules, with their projections.")] = False,
     references: Annotated[bool, about("Also time the references."), Parameter(negative="--no-references")] = True,
     threads: Annotated[opt.Whole, about("Processor threads.")] = 1,

@@ -81,7 +81,7 @@ class View:
         ]
 
     def summary(self) -> dict[str, object]:
-        """Plain values, ready for JSON: everything but the weights."""
+        """Plain values, ready for JSON; attention is [layer][head][destination][source], an influence has one head."""
         return {
             "text": self.text,
             "tokens": list(self.tokens),
@@ -89,6 +89,7 @@ class View:
             "next": [asdict(one) for one in self.next],
             "read": [asdict(one) for one in self.read],
             "heads": [asdict(one) for one in self.heads()],
+            "attention": [_rounded(layer.shares().tolist()) for layer in self.layers],
         }
 
 
@@ -254,9 +255,3 @@ def circuits_of(
     """Return the same for circuitsvis: tokens, and per layer [heads, destination, source]."""
     tokens, layers = attentions_of(model, tokenizer, text, question=question)
     return tokens, [layer[0] for layer in layers]
-
-
-def as_json(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False) -> dict[str, object]:
-    """Return the same as plain values: tokens, and attention as [layer][head][destination][source]."""
-    tokens, layers = circuits_of(model, tokenizer, text, question=question)
-    return {"tokens": tokens, "attention": [_rounded(layer.tolist()) for layer in layers]}

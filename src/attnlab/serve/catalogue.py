@@ -27,7 +27,7 @@ from attnlab.store.folders import digest, to_json, write_bytes
 if TYPE_CHECKING:
     from attnlab.measure.audit import Report
     from attnlab.registry import Entry
-    from attnlab.report.document import Block, Document, Section, Table
+    from attnlab.report.document import Document, Section
 
 LENGTHS = (128, 256, 512, 1024, 2048)  # of the texts on which costs are measured
 _STEP_SECONDS = 2.0  # longer texts are skipped where a step would take longer
@@ -35,24 +35,6 @@ _STEP_MEMORY = 1e9  # bytes
 _CLASS_SECONDS, _CLASS_MEMORY = 60.0, 2e9  # limits of a pasted class
 _CLASS_LENGTH = 150  # tokens of the longest text of its audit
 _CLASS_TOKENS = 128  # of the text on which it is timed
-_VERDICTS = {
-    "pass": "the audit found no fault.",
-    "fail": "the audit found faults.",
-    "declared": "the audit found the defect that it declares, and no other fault.",
-    "not tested": "whether it sees the future could not be tested.",
-}
-_CHECKS = {  # by the column of the audit's table: a name, and when the check fails
-    "leak": ("future", "the past sees the future: by changed tokens, by gradients, or by a longer text"),
-    "cache": ("cache", "reading piece by piece, with a cache, gives other outputs"),
-    "both": ("bidirectional", "the bidirectional form does not see the future"),
-    "pad": ("padding", "hidden tokens change others"),
-    "batch": ("batch", "the texts of a batch influence each other"),
-    "modes": ("modes", "train() and eval() differ"),
-    "again": ("repetition", "two calls differ, or one whose pattern is captured"),
-    "sane": ("outputs", "they ignore the inputs, or are not finite with all tokens hidden or with large inputs"),
-    "wires": ("shared weights", "layers share weights"),
-}
-_RESULTS = {"ok": "ok", "-": "not tested", "error": "error"}
 _Kept = dict[str, Any]
 
 
@@ -210,27 +192,9 @@ def _summary(entry: Entry) -> _Kept:
 
 def _audit_found(report: Report, part: str = "audit", more: Sequence[Section] = ()) -> _Kept:
     from attnlab.measure.audit import document
-    from attnlab.report.document import Section
 
     shown = document([report])
-    checks = Section(shown.sections[0].title, [_as_rows(shown.sections[0].blocks[0])])
-    sections = [checks, *shown.sections[1:], *more]
-    lead = [f"{report.name}: {_VERDICTS[report.verdict]}"]
-    return {"verdict": report.verdict, "html": _markup(replace(shown, lead=lead, sections=sections), part)}
-
-
-def _as_rows(table: Block) -> Table:
-    """The table of an audit with a row for each check, in words."""
-    from attnlab.report.document import Cell, Column, Row, Table
-
-    assert isinstance(table, Table)
-    found = {column.title: cell for column, cell in zip(table.columns[1:], table.rows[0].cells, strict=True)}
-
-    def result(cell: Cell) -> Cell:
-        return replace(cell, text=_RESULTS.get(cell.text, f"fault of size {cell.text}"))
-
-    rows = [Row(Cell(name), [result(found[key]), Cell(fails)]) for key, (name, fails) in _CHECKS.items()]
-    return Table("Checks", "", [Column(title, number=False) for title in ("check", "result", "fails if")], rows)
+    return {"verdict": report.verdict, "html": _markup(replace(shown, sections=[*shown.sections, *more]), part)}
 
 
 def _cost_found(name: str) -> _Kept:

@@ -27,7 +27,7 @@ from attnlab.lm.model import LanguageModel, load_model
 from attnlab.measure.audit import questions
 from attnlab.measure.audit.leaks import LIMIT, SAME, Finding, few, influence, not_long, worst
 from attnlab.measure.audit.subject import NotTested, Size, Subject, all_forms, own_copy, randomize_zero_init
-from attnlab.report.document import Cell, Column, Document, Facts, Row, Section, Table
+from attnlab.report.document import Block, Cell, Column, Document, Facts, Row, Section, Table, Text
 from attnlab.report.words import plural
 from attnlab.store.runs import Run
 
@@ -51,7 +51,7 @@ _DOUBT = 1e-3  # anything larger cannot be rounding
 _LAYERS = 3  # built to see what they share
 _OUTPUTS = 512  # logits of a language model that are tested
 _SEVERAL = 3  # lengths of two tokens or more, without which nothing is known of the future
-_OF_TIME = frozenset({"future", "gradient", "prefix", "both_ways"})
+_OF_TIME = frozenset({"future", "gradient", "prefix", "bidirectional"})
 # Faults that a declared defect may explain: seeing what is hidden, in any form. NaN or shared layers never.
 _EXCUSED = frozenset({"future", "gradient", "prefix", "cache", "padding"})
 _NOT_TESTED = "not tested"
@@ -66,7 +66,7 @@ CHECKS: dict[str, tuple[Question, float]] = {
     "gradient": (questions.gradient, LIMIT),
     "prefix": (questions.prefix, SAME),
     "cache": (questions.cache, SAME),
-    "both_ways": (questions.both_ways, 0.5),
+    "bidirectional": (questions.bidirectional, 0.5),
     "padding": (questions.padding, LIMIT),
     "batch": (questions.batch, SAME),
     "train_eval": (questions.train_eval, SAME),
@@ -74,17 +74,29 @@ CHECKS: dict[str, tuple[Question, float]] = {
     "masked": (questions.masked, 0.0),
     "large": (questions.large, 0.0),
 }
-# Columns of the table, short enough for 80 characters, and their checks.
-_COLUMNS = {
-    "leak": ("future", "gradient", "prefix"),
-    "cache": ("cache",),
-    "both": ("both_ways",),
-    "pad": ("padding",),
-    "batch": ("batch",),
-    "modes": ("train_eval",),
-    "again": ("repeat",),
-    "sane": ("responds", "masked", "large"),
-    "wires": ("wiring",),
+# The groups of checks that a report shows, and when one of them fails.
+_GROUPS = {
+    "future": (
+        ("future", "gradient", "prefix"),
+        "the past sees the future: by changed tokens, by gradients, or by a longer text",
+    ),
+    "cache": (("cache",), "reading piece by piece, with a cache, gives other outputs"),
+    "bidirectional": (("bidirectional",), "the bidirectional form does not see the future"),
+    "padding": (("padding",), "hidden tokens change others"),
+    "batch": (("batch",), "the texts of a batch influence each other"),
+    "modes": (("train_eval",), "train() and eval() differ"),
+    "repeat": (("repeat",), "two calls differ, or one whose pattern is captured"),
+    "finite": (
+        ("responds", "masked", "large"),
+        "outputs ignore the inputs, or are not finite with all tokens hidden or with large inputs",
+    ),
+    "tied": (("tied",), "layers share weights"),
+}
+_VERDICTS = {
+    "pass": "the audit found no fault.",
+    "fail": "the audit found faults.",
+    "declared": "the audit found the defect that it declares, and no other fault.",
+    "not tested": "whether it sees the future could not be tested.",
 }
 
 
@@ -132,7 +144,7 @@ class Report:
         if self.failing:
             return "fail"
         # A causal subject is tested for leaks, a bidirectional one for seeing both ways.
-        return "not tested" if {"future", "both_ways"} <= self.untested.keys() else "pass"
+        return "not tested" if {"future", "bidirectional"} <= self.untested.keys() else "pass"
 
     @property
     def untested(self) -> dict[str, str]:
@@ -252,17 +264,17 @@ def _audit(
     name: str,
     subjects: Sequence[Subject],
     longest: int,
-    wiring: Callable[[int], Finding],
+    ties: Callable[[int], Finding],
     defect: str = "",
     notes: Sequence[str] = (),
 ) -> Report:
-    """The whole audit of the forms of one subject; `wiring` tests what its layers share, at a length that it accepts."""
+    """The whole audit of the forms of one subject; `ties` tests what its layers share, at a length that it accepts."""
     lengths, refused = _usable_lengths(subjects[0], longest)
     forms = tuple(subject.form for subject in subjects)
     if not lengths:
         failed = Check("responds", None, 0.0, False, refused[0])
         return Report(name, (failed,), defect, forms=forms, notes=tuple(notes))
-    checks = [*_run_checks(subjects, lengths), answer("wiring", 0.0, [lambda: wiring(lengths[0])])]
+    checks = [*_run_checks(subjects, lengths), answer("tied", 0.0, [lambda: ties(lengths[0])])]
     several = [tokens for tokens in lengths if tokens > 1]
     if len(several) < _SEVERAL:
         why = f"runs at {len(several)} of the lengths tried beyond one token, and {_SEVERAL} are needed"
@@ -281,11 +293,11 @@ def audit_mechanism(name: str, *, n_embd: int = 32, n_head: int = 2, length: int
     with torch.random.fork_rng(devices=[]):
         subjects, notes = all_forms(entry, size)
 
-        def wiring(_: int) -> Finding:
+        def ties(_: int) -> Finding:
             layers = nn.ModuleList(entry.make(size.of_mechanism) for _ in range(_LAYERS))
-            return questions.shared_wires(layers, between_layers=True)
+            return questions.tied(layers, between_layers=True)
 
-        return _audit(entry.name, subjects, length, wiring, entry.defect, notes)
+        return _audit(entry.name, subjects, length, ties, entry.defect, notes)
 
 
 def audit_module(
@@ -318,7 +330,7 @@ def audit_module(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if not isinstance(module, nn.Module):
-            return _audit(name, [subject(module, "as given")], length, _no_wiring)
+            return _audit(name, [subject(module, "as given")], length, _unknown_ties)
         given, awake = own_copy(module), own_copy(module)
         for one in (given, awake):
             if isinstance(one, LanguageModel):
@@ -327,10 +339,10 @@ def audit_module(
         if randomize_zero_init(awake):
             subjects.append(subject(awake, "with weights where it has zeros"))
 
-        def wiring(tokens: int) -> Finding:
-            return questions.shared_wires(given, lambda: subjects[0].run(subjects[0].draw(2, tokens)))
+        def ties(tokens: int) -> Finding:
+            return questions.tied(given, lambda: subjects[0].run(subjects[0].draw(2, tokens)))
 
-        return _audit(name, subjects, length, wiring, defect)
+        return _audit(name, subjects, length, ties, defect)
 
 
 def _narrow_head(model: LanguageModel) -> None:
@@ -340,7 +352,7 @@ def _narrow_head(model: LanguageModel) -> None:
     model.head.weight = nn.Parameter(kept)
 
 
-def _no_wiring(_: int) -> Finding:
+def _unknown_ties(_: int) -> Finding:
     raise NotTested("a plain function shows no modules")
 
 
@@ -364,24 +376,43 @@ def audit_any(
 
 
 def document(reports: Sequence[Report]) -> Document:
-    """Several audits as a report: the table, and descriptions of the faults below it."""
-    columns = [Column(title, number=False) for title in ("name", *_COLUMNS, "verdict")]
-    sections = [Section("Checks", [Table("Checks", "", columns, [_row(report) for report in reports])])]
+    """Audits as a report: the table of results, and descriptions of the faults below it."""
+    lead = [f"{report.name}: {_VERDICTS[report.verdict]}" for report in reports[:1] if len(reports) == 1]
+    checks = _check_rows(reports[0]) if len(reports) == 1 else _subject_rows(reports)
+    sections = [Section("Checks", checks)]
     explained = [facts for facts in map(_explanation, reports) if facts is not None]
     if explained:
         sections.append(Section("Findings", explained))
-    return Document("audit", "Audit", [], sections)
+    return Document("audit", "Audit", lead, sections)
 
 
-def _row(report: Report) -> Row:
-    by_name = {check.name: check for check in report.checks}
-    cells = [_cell([by_name[name] for name in names if name in by_name]) for names in _COLUMNS.values()]
-    tone: Literal["good", "warning", "bad"] = "bad" if report.verdict == "fail" else "warning"
-    verdict = Cell(report.verdict, tone="good" if report.verdict == "pass" else tone)
-    return Row(Cell(report.name), [*cells, verdict])
+def _check_rows(report: Report) -> list[Block]:
+    """One subject: a row per group of checks, with the result and when it fails."""
+    rows = []
+    for name, (_, fails) in _GROUPS.items():
+        cell = _cell(report, name)
+        words = f"fault of size {cell.text}" if cell.value is not None else {"-": _NOT_TESTED}.get(cell.text, cell.text)
+        rows.append(Row(Cell(name), [replace(cell, text=words), Cell(fails)]))
+    return [Table("Checks", "", [Column(title, number=False) for title in ("check", "result", "fails if")], rows)]
 
 
-def _cell(checks: Sequence[Check]) -> Cell:
+def _subject_rows(reports: Sequence[Report]) -> list[Block]:
+    """Several subjects: a row for each, with the groups of checks that some do not pass as columns."""
+    cells = {name: [_cell(report, name) for report in reports] for name in _GROUPS}
+    passed = [name for name, column in cells.items() if all(cell.text == "ok" for cell in column)]
+    shown = [name for name in _GROUPS if name not in passed]
+    rows = []
+    for place, report in enumerate(reports):
+        tone: Literal["good", "warning", "bad"] = "bad" if report.verdict == "fail" else "warning"
+        verdict = Cell(report.verdict, tone="good" if report.verdict == "pass" else tone)
+        rows.append(Row(Cell(report.name), [*(cells[name][place] for name in shown), verdict]))
+    table = Table("Checks", "", [Column(title, number=False) for title in ("name", *shown, "verdict")], rows)
+    return [table, *([Text([f"All pass: {', '.join(passed)}."])] if passed else [])]
+
+
+def _cell(report: Report, group: str) -> Cell:
+    """The result of a group of checks: ok, the size of the fault, error, or - if not tested."""
+    checks = [check for check in report.checks if check.name in _GROUPS[group][0]]
     failing = [check for check in checks if check.passed is False]
     if failing:
         size = max((check.value for check in failing if check.value is not None), default=None)

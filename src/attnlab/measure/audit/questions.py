@@ -174,7 +174,7 @@ def _cached_at(subject: Subject, tokens: int, pieces: Sequence[int], hidden: Ten
     )
 
 
-def both_ways(subject: Subject, lengths: Sequence[int]) -> Finding:
+def bidirectional(subject: Subject, lengths: Sequence[int]) -> Finding:
     """Does the bidirectional form see the future? The value is the share of outputs that do not."""
     if subject.causal:
         raise NotTested("has no bidirectional form")
@@ -453,7 +453,7 @@ def _called_again(module: nn.Module, run: Callable[[], object]) -> list[tuple[st
     return [(name, number) for name, number in again if not any(name.startswith(f"{above}.") for above, _ in again)]
 
 
-def shared_wires(module: nn.Module, run: Callable[[], object] | None = None, between_layers: bool = False) -> Finding:
+def tied(module: nn.Module, run: Callable[[], object] | None = None, between_layers: bool = False) -> Finding:
     """How many objects or weights are used in several places, or only in several layers, and which."""
     found = _shared(module, between_layers)
     lines = [f"the same weights serve as {_listed(names)}" for names in found]
