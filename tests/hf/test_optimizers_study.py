@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from attnlab.hf import RATES, Epoch, FineTuning, Outcome, Scored, optimizers
 from attnlab.hf.classify import Request
 from attnlab.hf.optimizers import OptimizersPlan, describe_rates, judge, make_plan, read_rates, store_training
 from attnlab.report import write_report
-from attnlab.report.comparison import epoch_charts
 from attnlab.store.folders import read_json
 from attnlab.store.records import plain, restored
+from attnlab.studies.compare.document import epoch_charts
+from attnlab.studies.compare.records import read_result
 from verbs import call, reseal
 
 NAMES, SEEDS = ("adamw", "sgd"), (0, 1)
@@ -54,37 +55,39 @@ def copy(made: Path, tmp_path: Path) -> Path:
 
 
 def test_what_is_said_is_what_the_statistics_say_of_the_stored_texts(made: Path) -> None:
-    result = read_json(made / "result.json")
+    result: Any = read_result(made)
     right = {name: [answers(made, name, seed) for seed in SEEDS] for name in NAMES}
     assert all(len(one) == 40 for rows in right.values() for one in rows)
-    (found,) = result["comparisons"]
+    (found,) = result.comparisons
     expected = stats.seeds_by_questions(right["sgd"], right["adamw"])
-    assert (found["a"], found["b"]) == ("sgd", "adamw")
-    assert (found["difference"], found["p"]) == (expected.difference, expected.both.p)
-    assert (found["low"], found["high"]) == (expected.both.low, expected.both.high)
-    assert found["words"] == stats.in_words(expected, "sgd", "adamw").replace("question", "text")
-    assert "40 texts x 2 seeds" in found["words"]
-    for line, seed in zip(found["by_seed"], SEEDS, strict=True):
+    assert (found.a, found.b) == ("sgd", "adamw")
+    assert (found.effect.value, found.effect.p) == (expected.difference, expected.both.p)
+    assert (found.effect.low, found.effect.high) == (expected.both.low, expected.both.high)
+    assert found.words == stats.in_words(expected, "sgd", "adamw", item="text")
+    assert "40 texts x 2 seeds" in found.words
+    assert "question" not in found.words
+    for line, seed in zip(found.by_seed, SEEDS, strict=True):
         one, other = right["sgd"][seed], right["adamw"][seed]
-        assert line["mcnemar"] == asdict(stats.mcnemar(one, other))
-        assert (line["a"], line["b"]) == (sum(one) / 40, sum(other) / 40)
-    for one in result["variants"]:
-        shares = [sum(row) / 40 for row in right[one["name"]]]
-        assert one["values"]["accuracy"]["each"] == shares
-        assert one["values"]["accuracy"]["mean"] == pytest.approx(sum(shares) / 2)
-        for run, row in zip(one["runs"], right[one["name"]], strict=True):
-            curve = [epoch["dev_accuracy"] for epoch in run["epochs"]]
+        assert line.mcnemar == stats.mcnemar(one, other)
+        assert (line.a, line.b) == (sum(one) / 40, sum(other) / 40)
+    for variant in result.variants:
+        shares = tuple(sum(row) / 40 for row in right[variant.name])
+        assert variant.values["accuracy"].each == shares
+        assert variant.values["accuracy"].mean == pytest.approx(sum(shares) / 2)
+        for run, row in zip(variant.runs, right[variant.name], strict=True):
+            curve = [epoch["dev_accuracy"] for epoch in run.epochs]
             assert max(curve) == pytest.approx(sum(row) / 40)
-            assert run["values"]["best_epoch"] == curve.index(max(curve)) + 1
+            assert run.values["best_epoch"] == curve.index(max(curve)) + 1
 
 
 def test_one_epoch_makes_no_curve(made: Path) -> None:
-    result = read_json(made / "result.json")
+    result: Any = read_result(made)
     assert len(epoch_charts(result)) == 3
-    for one in result["variants"]:
-        for run in one["runs"]:
-            run["epochs"] = run["epochs"][:1]
-    assert epoch_charts(result) == []
+    short = [
+        replace(variant, runs=tuple(replace(run, epochs=run.epochs[:1]) for run in variant.runs))
+        for variant in result.variants
+    ]
+    assert epoch_charts(replace(result, variants=tuple(short))) == []
 
 
 def test_same_texts_seeds_and_epochs_and_other_rates(made: Path) -> None:
@@ -185,7 +188,7 @@ def scored(seed: int, share: float, many: int = 60) -> Outcome:
     return Outcome(epochs, 2, 4.0, labels=("a", "b"), dev=dev, test=None)
 
 
-def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -> tuple[OptimizersPlan, dict[str, Any]]:
+def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -> tuple[OptimizersPlan, Any]:
     asked = Request("a-model", FineTuning(epochs=2), str(files / "train.tsv"), str(files / "dev.tsv"))
     plan = make_plan(asked, ",".join(shares), seeds)
     for place, (name, share) in enumerate(shares.items()):
@@ -193,28 +196,28 @@ def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -
             store_training(
                 tmp_path / name / f"seed-{seed}", plan.settings(name, seed), scored(100 * place + seed, share)
             )
-    return plan, plain(judge(plan, tmp_path))
+    return plan, judge(plan, tmp_path)
 
 
 def test_holm_over_all_pairs(tmp_path: Path, files: Path) -> None:
     _, result = made_up(tmp_path, files, {"adamw": 0.9, "sgd": 0.5, "muon": 0.83}, 3)
-    pairs = result["comparisons"]
-    assert [(one["a"], one["b"]) for one in pairs] == [("sgd", "adamw"), ("muon", "adamw"), ("muon", "sgd")]
-    assert [one["adjusted"] for one in pairs] == stats.holm([one["p"] for one in pairs])
-    assert [one["shown"] for one in pairs] == [True, False, True]
-    best = result["verdict"][0]
+    pairs = result.comparisons
+    assert [(one.a, one.b) for one in pairs] == [("sgd", "adamw"), ("muon", "adamw"), ("muon", "sgd")]
+    assert [one.adjusted for one in pairs] == stats.holm([one.effect.p for one in pairs])
+    assert [one.shown for one in pairs] == [True, False, True]
+    best = result.verdict[0]
     assert best.startswith("adamw comes first with ")
     assert best.endswith("shown to be better than sgd, and not shown to be better than muon.")
-    assert result["variants"][0]["values"]["seconds_per_epoch"]["mean"] == 1.5
-    assert write_report(result, tmp_path).is_file()  # a loss that is not a number leaves a gap
+    assert result.variants[0].values["seconds_per_epoch"].mean == 1.5
+    assert write_report(plain(result), tmp_path).is_file()  # a loss that is not a number leaves a gap
 
 
 def test_one_seed_has_mcnemars_test(tmp_path: Path, files: Path) -> None:
     _, result = made_up(tmp_path, files, {"adamw": 0.9, "sgd": 0.6}, 1)
     expected = stats.mcnemar(answers(tmp_path, "sgd", 0), answers(tmp_path, "adamw", 0))
-    (found,) = result["comparisons"]
-    assert (found["p"], found["low"], found["high"]) == (expected.p, expected.low, expected.high)
-    assert found["test"] == "for new texts, with this one seed"
+    effect = result.comparisons[0].effect
+    assert (effect.p, effect.low, effect.high) == (expected.p, expected.low, expected.high)
+    assert effect.scope == "new texts, with this one seed"
 
 
 def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
@@ -225,9 +228,9 @@ def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
     store_training(
         tmp_path / "sgd" / "seed-1", plan.settings("sgd", 1), replace(lost, dev=replace(lost.dev, loss=float("nan")))
     )
-    result = plain(judge(plan, tmp_path))
-    assert any(one.startswith("sgd diverged with 1 seed of 2:") for one in result["verdict"])
-    assert "loss" not in result["variants"][0]["values"]
+    result = judge(plan, tmp_path)
+    assert any(one.startswith("sgd diverged with 1 seed of 2:") for one in result.verdict)
+    assert "loss" not in result.variants[0].values
 
 
 # What is asked

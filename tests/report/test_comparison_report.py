@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from comparisons import make_comparison
+from comparisons import typed_comparison
 from reading import read
 
 from attnlab.lm.word_split import word_lengths
-from attnlab.report.comparison import document
 from attnlab.report.document import Chart
 from attnlab.report.html import as_html
-from attnlab.report.text import as_markdown
+from attnlab.report.text import as_csv, as_markdown, named_tables
 from attnlab.report.words import capital
+from attnlab.store.records import encode, restored
+from attnlab.studies.compare.document import document
+from attnlab.studies.compare.records import ComparisonResult, Effect, MeanProbe, VariantResult
 
-Result = dict[str, Any]
-OPTIONAL = ("text_quality", "theirs", "explanation", "quick", "paired")
-OPTIONAL_OF_VARIANTS = ("probes", "samples", "sample_quality", "word_by_word")
+Result = ComparisonResult
 
 
 @pytest.fixture
 def comparison() -> Result:
-    return make_comparison(steps=40)
+    return typed_comparison(steps=40)
 
 
 def charts(html: str) -> list[str]:
@@ -42,7 +47,7 @@ def test_the_page_has_every_part_in_order(comparison: Result) -> None:
         "A quick run.",
         "Means over 3 seeds",
         "pair by pair",
-        capital(comparison["comparisons"][0]["words"]),
+        capital(comparison.comparisons[0].words),
         "Training loss",
         "The quick brown fox jumps over the lazy dog . (11 tokens, 2 unknown)",
         "zero_mask wrote that the company said",
@@ -116,87 +121,70 @@ def test_curves_have_bands_and_a_closer_second_half(comparison: Result) -> None:
     assert later.series[0].x[0] >= whole.series[0].x[-1] / 2 - 1
 
 
-def test_lengths_splitting_and_the_time_of_attention_are_shown(comparison: Result) -> None:
-    comparison["lengths"] = word_lengths(["a b c", "a " * 7, "a " * 9, "a " * 120])
-    comparison["attention"] = [
-        {"name": "dot", "path": "fast", "texts": 32, "tokens": 100, "seconds": 2e-3}
-        | {"ratio": 1.0, "low": 1.0, "high": 1.0, "kept": 1000},
-        {"name": "additive", "path": "fast", "texts": 32, "tokens": 100, "seconds": 3e-3}
-        | {"ratio": 1.5, "low": 1.4, "high": 1.6, "kept": 2000},
-        {"name": "additive", "path": "reference", "texts": 32, "tokens": 100, "seconds": 12e-3}
-        | {"ratio": 6.0, "low": 5.5, "high": 6.5, "kept": 61_000_000},
-    ]
-    for one in comparison["variants"]:
-        one["spaced_probes"] = [{**probe, "unknown": 3, "loss": 8.0} for probe in one["probes"]]
-    made = document(comparison)
+def with_variants(result: Result, change: Callable[[VariantResult], VariantResult]) -> Result:
+    return replace(result, variants=tuple(map(change, result.variants)))
+
+
+def test_lengths_and_splitting_are_shown(comparison: Result) -> None:
+    def spaced(variant: VariantResult) -> VariantResult:
+        assert variant.texts is not None
+        probes: tuple[MeanProbe, ...] = tuple(replace(probe, unknown=3, loss=8.0) for probe in variant.texts.probes)
+        return replace(variant, texts=replace(variant.texts, spaced_probes=probes))
+
+    lengths = word_lengths(["a b c", "a " * 7, "a " * 9, "a " * 120])
+    made = document(with_variants(replace(comparison, lengths=lengths), spaced))
     text = as_markdown(made)
-    assert "additive written out takes 6.000 times as long as dot and keeps 61.0 MB instead of 1.0 kB" in text
-    assert "Fused, it takes 1.500 times as long." in text
     assert "split at spaces only" in text
     assert "12 words unknown" in text
-    (lengths,) = (one for one in made.blocks() if isinstance(one, Chart) and one.x.label == "words")
-    bars = list(zip(lengths.series[0].x, lengths.series[0].y, strict=True))
+    (chart,) = (one for one in made.blocks() if isinstance(one, Chart) and one.x.label == "words")
+    bars = list(zip(chart.series[0].x, chart.series[0].y, strict=True))
     assert bars[:4] == [(1, 1), (6, 1), (6, 2), (11, 2)]
     assert bars[-2:] == [(101, 1), (106, 1)]
-    assert "1 sentence of over 100 words" in lengths.title
+    assert "1 sentence of over 100 words" in chart.title
 
 
 def test_what_is_absent_is_left_out(comparison: Result) -> None:
+    def bare(variant: VariantResult) -> VariantResult:
+        runs = tuple(replace(run, metrics=()) for run in variant.runs)
+        return replace(variant, texts=None, word_by_word=None, audit=None, runs=runs)
+
     full = as_markdown(document(comparison))
-    for key in OPTIONAL:
-        del comparison[key]
-    comparison |= {"comparisons": [], "verdict": [], "order": [], "data": {}, "settings": {}}
-    for one in comparison["variants"]:
-        for key in OPTIONAL_OF_VARIANTS:
-            one.pop(key)
-        one["audit"] = None
-        for run in one["runs"]:
-            run["metrics"] = []
-    least = document(comparison)
+    empty = replace(comparison, text_quality=None, published=(), explanation=(), quick=False, paired=())
+    least = document(with_variants(replace(empty, comparisons=(), verdict=(), settings={}), bare))
     text = as_markdown(least)
     headings = ("Compared", "Training", "Probe sentences", "Samples", "Who sees the future", "What it means")
-    for title in (
-        *(f"## {one}" for one in headings),
-        "Published figures",
-        "A quick run",
-        "Order of the",
-        "Settings of",
-    ):
+    for title in (*(f"## {one}" for one in headings), "Published figures", "A quick run", "Settings of"):
         assert title in full
         assert title not in text
     assert charts(as_html(least)) == []
     assert "Means over 3 seeds" in text
 
 
-@pytest.mark.parametrize("key", [*OPTIONAL, "question", "comparisons", "verdict", "order", "settings", "jobs"])
-def test_any_optional_part_may_be_null(comparison: Result, key: str) -> None:
-    whole = as_html(document(comparison))
-    comparison[key] = None
-    page = as_html(document(comparison))
-    assert "dot" in page
-    assert len(page) < len(whole)
-
-
 def test_one_seed_has_no_intervals_and_says_so() -> None:
-    made = document(make_comparison(("dot", "additive"), seeds=1, steps=20))
+    made = document(typed_comparison(("dot", "additive"), seeds=1, steps=20))
     html = as_html(made)
     assert "One seed each" in as_markdown(made)
     assert 'type="checkbox"' not in html
     assert 'class="band' not in html
 
 
+def changed_first(result: Result, effect: Effect, **more: Any) -> Result:
+    first, *others = result.comparisons
+    return replace(result, comparisons=(replace(first, effect=effect, **more), *others))
+
+
 def test_numbers_that_are_none_are_shown_as_such(comparison: Result) -> None:
-    lost = comparison["variants"][1]
-    nothing = dict.fromkeys(("mean", "low", "high"), math.nan)
-    lost["values"]["dev_sentence_perplexity"] |= nothing | {"each": [math.nan] * 3}
-    lost["values"]["final_loss"] = None
-    lost["runs"][0]["values"]["dev_sentence_perplexity"] = math.inf
-    for row in lost["runs"][0]["metrics"][20:]:
-        row["loss"] = math.nan
-    comparison["comparisons"][0] |= {"ratio": math.nan} | dict.fromkeys(("ratio_low", "ratio_high", "p", "adjusted"))
-    made = document(comparison)
+    dot, lost, leaking = comparison.variants
+    nothing = replace(lost.values["dev_sentence_perplexity"], mean=None, low=None, high=None, each=(None,) * 3)
+    first, *others = lost.runs
+    metrics = tuple({**row, "loss": math.nan} if place >= 20 else row for place, row in enumerate(first.metrics))
+    first = replace(first, values={**first.values, "dev_sentence_perplexity": math.inf}, metrics=metrics)
+    lost = replace(lost, values={**lost.values, "dev_sentence_perplexity": nothing}, runs=(first, *others))
+    effect = replace(comparison.comparisons[0].effect, value=math.nan, low=None, high=None, p=None)
+    result = replace(comparison, variants=(dot, lost, leaking))
+    made = document(changed_first(result, effect, adjusted=None))
     html, text = as_html(made), as_markdown(made)
-    assert "| additive | NaN | " in text
+    assert "| additive | – | " in text
     assert "| additive | 0 | ∞ | " in text
     assert "| additive over dot | dev perplexity (sentences) | NaN | – | – | no |" in text
     assert not re.search(r"\bnan\b", "".join(charts(html)))
@@ -204,43 +192,52 @@ def test_numbers_that_are_none_are_shown_as_such(comparison: Result) -> None:
 
 
 def test_differences_of_shares_are_points(comparison: Result) -> None:
-    comparison["figures"][0] |= {"kind": "share", "title": "accuracy", "lower_is_better": False}
-    for one in comparison["comparisons"]:
-        for key in ("ratio", "ratio_low", "ratio_high"):
-            del one[key]
-        one |= {"difference": -0.022, "low": -0.05, "high": 0.01}
-    made = document(comparison)
+    figure, *others = comparison.figures
+    share = replace(figure, kind="share", title="accuracy", lower_is_better=False)
+    effect = replace(comparison.comparisons[0].effect, kind="difference", value=-0.022, low=-0.05, high=0.01)
+    made = document(changed_first(replace(comparison, figures=(share, *others)), effect))
     assert "| additive minus dot | accuracy | −2.2 points (−5.0 to +1.0 points) |" in as_markdown(made)
     assert "difference; above 0 the first is better (points)" in read(as_html(made)).text
 
 
-def epochs(*losses: float | None) -> list[Result]:
-    shares = [{"dev_accuracy": 0.5, "dev_loss": loss, "train_loss": loss} for loss in losses]
-    return [{"epoch": number} | one for number, one in enumerate(shares, start=1)]
+def test_intervals_are_columns_of_the_csv(comparison: Result) -> None:
+    tables = dict(named_tables(document(comparison)))
+    header, first, *_ = csv.reader(io.StringIO(as_csv(tables["results"])))
+    spread = comparison.variants[0].values["dev_sentence_perplexity"]
+    places = [header.index(f"dev perplexity (sentences){end}") for end in ("", ", low", ", high")]
+    assert [float(first[place]) for place in places] == pytest.approx([spread.mean, spread.low, spread.high])
 
 
 def test_runs_told_by_epoch_have_curves_by_epoch(comparison: Result) -> None:
-    for one in comparison["variants"]:
-        for run in one["runs"]:
-            run |= {"metrics": [], "epochs": epochs(2.0, None, 1.0)}
-    accuracy, loss, _ = (one for one in document(comparison).blocks() if isinstance(one, Chart) and one.readable)
+    def told(*losses: float | None) -> Result:
+        rows = tuple(
+            {"epoch": number, "dev_accuracy": 0.5, "dev_loss": loss, "train_loss": loss}
+            for number, loss in enumerate(losses, start=1)
+        )
+        return with_variants(
+            comparison,
+            lambda variant: replace(variant, runs=tuple(replace(run, metrics=(), epochs=rows) for run in variant.runs)),
+        )
+
+    blocks = document(told(2.0, None, 1.0)).blocks()
+    accuracy, loss, _ = (one for one in blocks if isinstance(one, Chart) and one.readable)
     assert accuracy.series[0].y == [50.0] * 3
     assert [math.isnan(value) for value in loss.series[0].y] == [False, True, False]
     assert loss.label == "Line chart of validation loss: " + "; ".join(
         f"{name} from 2.00 to 1.00" for name in ("dot", "additive", "zero_mask")
     )
-    for one in comparison["variants"]:
-        for run in one["runs"]:
-            run["epochs"] = epochs(2.0)
-    assert not any(isinstance(one, Chart) and one.readable for one in document(comparison).blocks())
+    assert not any(isinstance(one, Chart) and one.readable for one in document(told(2.0)).blocks())
 
 
 def test_a_figure_that_the_leak_does_not_reach_is_marked_and_not_called_invalid(comparison: Result) -> None:
-    def titles() -> list[str]:
-        return [one.title for one in document(comparison).blocks() if isinstance(one, Chart) and one.shape == "points"]
+    def titles(result: Result) -> list[str]:
+        return [one.title for one in document(result).blocks() if isinstance(one, Chart) and one.shape == "points"]
 
-    assert sum("invalid" in title for title in titles()) == 1
-    for one in comparison["comparisons"]:
-        one["valid"] = True
-    assert not any("invalid" in title for title in titles())
-    assert len(titles()) == 2
+    assert sum("invalid" in title for title in titles(comparison)) == 1
+    valid = replace(comparison, comparisons=tuple(replace(pair, valid=True) for pair in comparison.comparisons))
+    assert not any("invalid" in title for title in titles(valid))
+    assert len(titles(valid)) == 2
+
+
+def test_a_result_survives_being_stored(comparison: Result) -> None:
+    assert restored(ComparisonResult, json.loads(encode(comparison))) == comparison

@@ -291,14 +291,6 @@ def test_the_interval_of_a_ratio_holds_the_true_one() -> None:
     assert stats.ratio_of_means(part, whole - whole.mean() + 1e-3).high is None  # nothing to take a share of
 
 
-def test_the_spread_of_a_spread() -> None:
-    found = stats.deviation([1.0, 2.0, 3.0, 4.0])
-    assert (found.n, found.sd) == (4, pytest.approx(math.sqrt(5 / 3)))
-    assert (found.low, found.high) == (pytest.approx(0.73133, abs=1e-4), pytest.approx(4.81345, abs=1e-3))
-    with pytest.raises(UserError, match="at least two values"):
-        stats.deviation([1.0])
-
-
 def test_several_seeds_of_losses() -> None:
     rng = np.random.default_rng(10)
     base, tokens = rng.gamma(9.0, 0.6, 400), rng.integers(3, 40, 400)

@@ -60,12 +60,10 @@ def compare(
         str | None, about("Data to choose tuned settings on."), default("a third of the dev data")
     ] = None,
     tune_seeds: Annotated[opt.Whole, about("Seeds per value tried.")] = 1,
-    variance: Annotated[bool, about("Split the variance between runs by source.")] = False,
     hypothesis: Annotated[str, about("What you expect, stored before training."), default("a difference")] = "",
     quick: opt.Quick = False,
     plan: Annotated[bool, about("Train nothing: say what this comparison can find.")] = False,
     pilot: Annotated[str | None, about("With --plan: finished comparison that shows how much seeds vary.")] = None,
-    difference: Annotated[float | None, about("With --pilot: difference to find; 0.02 is two points, or 2 %.")] = None,
     trust_code: opt.TrustCode = False,
     json: opt.Json = False,
     given: opt.Settings = NONE,
@@ -81,8 +79,8 @@ def compare(
     from attnlab.studies import compare as comparing
 
     machine.require_single_process("a comparison")
-    if not plan and (difference is not None or pilot):
-        raise UserError(f"--{'pilot' if pilot else 'difference'} needs --plan: add --plan, or leave it out")
+    if pilot and not plan:
+        raise UserError("--pilot needs --plan: add --plan, or leave it out")
     made = comparing.make_plan(
         variants,
         task=task,
@@ -100,13 +98,12 @@ def compare(
         tune_seeds=tune_seeds,
         margin=margin,
         hypothesis=hypothesis,
-        variance=variance,
         trust_code=trust_code,
         command=typed_command(),
         **(dict[str, Any](probes=tuple(probe)) if probe else {}),
     )
     if plan:
-        _tell_plan(made, pilot, difference, json)
+        _show_plan(made, pilot, json)
         return
 
     result = comparing.STUDY.begin(made, out or runs.unused_path("compare"), errors if json else console)
@@ -114,27 +111,25 @@ def compare(
         show_json(result)
 
 
-def _tell_plan(made: Plan, pilot: str | None, difference: float | None, json: bool) -> None:
+def _show_plan(plan: Plan, pilot: str | None, json: bool) -> None:
     from attnlab.report.screen import as_rich
     from attnlab.store.records import plain
     from attnlab.studies import compare as comparing
 
-    comparing.check(made)
-    advice = comparing.advise(made, pilot, difference)
-    names, training = [one.name for one in made.variants], comparing.estimate(made)
+    comparing.check(plan)
+    outlooks, names = comparing.plan_from_pilot(plan, pilot), [variant.name for variant in plan.variants]
     if json:
-        known = {"variants": names, "varied": made.varied, "order": made.order(), "workers": made.workers}
-        show_json({**known, "estimate": plain(training), **plain(advice)})
+        known = {"variants": names, "varied": plan.varied, "order": plan.order(), "workers": plan.workers}
+        show_json({**known, **plain(outlooks)})
         return
-    runs = ", ".join(f"{name} {seed}" for name, seed in made.order())
+    runs = ", ".join(f"{name} {seed}" for name, seed in plan.order())
     say(
-        f"{', '.join(names)} differ in {made.varied} only",
-        f"{len(made.order())} runs, {f'{made.workers} at a time' if made.at_a_time else made.workers}: {runs}",
-        *([str(training)] if training else []),
-        *(f"- {line}" for line in advice.lines),
+        f"{', '.join(names)} differ in {plan.varied} only",
+        f"{len(plan.order())} runs, {f'{plan.workers} at a time' if plan.at_a_time else plan.workers}: {runs}",
+        *(f"- {note}" for note in outlooks.notes),
     )
-    if advice.outlooks:
-        table = advice.table()
+    if outlooks.outlooks:
+        table = outlooks.table()
         say(f"- {table.caption}")
         console.print(as_rich(table, console.width)[0])
 

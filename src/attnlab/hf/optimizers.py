@@ -23,17 +23,25 @@ from attnlab.hf.settings import RATES, FineTuning
 from attnlab.lm.progress import display, say
 from attnlab.machine import environment
 from attnlab.report import strict
-from attnlab.report.comparison import document
 from attnlab.report.words import duration, listed, percent, plural
 from attnlab.store.folders import to_json, write_folder
-from attnlab.store.records import flat, plain
+from attnlab.store.records import flat, plain, restored
 from attnlab.store.runs import Run
 from attnlab.studies.compare import Plan
-from attnlab.studies.compare.judge import Comparison, Difference, Spread, compare_all, difference, spread_of
+from attnlab.studies.compare.document import document
+from attnlab.studies.compare.judge import compare_all, difference, spread_of
 from attnlab.studies.compare.plan import seed_numbers
-from attnlab.studies.compare.records import Figure, Record, notes_on
+from attnlab.studies.compare.records import (
+    Comparison,
+    ComparisonResult,
+    Figure,
+    Record,
+    SeedRun,
+    VariantResult,
+    notes_on,
+)
 from attnlab.studies.compare.variants import Variant
-from attnlab.studies.study import Study, StudyResult
+from attnlab.studies.study import Study
 
 __all__ = ["STUDY", "OptimizersPlan", "make_plan"]
 
@@ -207,50 +215,7 @@ def _read_records(plan: OptimizersPlan, folder: Path) -> dict[str, list[Record]]
     return found
 
 
-@dataclass(frozen=True)
-class _SeedTraining:
-    """One training of an optimizer."""
-
-    seed: int
-    folder: str
-    values: dict[str, float]
-    epochs: list[dict[str, float]]
-
-
-@dataclass(frozen=True)
-class _OptimizerRuns:
-    """One optimizer with all its trainings."""
-
-    name: str
-    reference: bool
-    settings: dict[str, str | float]
-    values: dict[str, Spread]
-    runs: tuple[_SeedTraining, ...]
-    leaks: bool = False  # as in every comparison
-
-
-@dataclass(frozen=True, kw_only=True)
-class _OptimizersResult(StudyResult):
-    """The result, in the form of a comparison."""
-
-    kind: str = "comparison"
-    study: str = "optimizers"
-    question: str
-    varied: str = "optimizer, with its learning rate"
-    seeds: tuple[int, ...]
-    jobs: int = 1
-    order: list[tuple[str, int]]
-    data: dict[str, str | list[str]]
-    figures: list[Figure]
-    variants: list[_OptimizerRuns]
-    comparisons: list[Comparison]
-    paired: list[Difference]
-    rates: dict[str, dict[str, float | bool]]
-    verdict: list[str]
-    settings: dict[str, dict[str, str | int | float]]
-
-
-def judge(plan: OptimizersPlan, folder: Path) -> _OptimizersResult:
+def judge(plan: OptimizersPlan, folder: Path) -> ComparisonResult:
     """Judge the finished trainings."""
     tables = plan.tables()
     records = _read_records(plan, folder)
@@ -258,28 +223,29 @@ def judge(plan: OptimizersPlan, folder: Path) -> _OptimizersResult:
     columns = [one for one in _FIGURES if all(one.key in record.values for record in every)]
     comparison = plan.comparison()
     variants = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
-    comparisons = [_say_texts(one) for one in compare_all(comparison, records, columns[0], set())]
-    return _OptimizersResult(
+    comparisons = compare_all(comparison, records, columns[0], set(), item="text")
+    return ComparisonResult(
+        study="optimizers",
+        varied="optimizer, with its learning rate",
         title=f"{', '.join(records)}: which fine-tunes {short_name(plan.asked.model)} better?",
         question=f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
         f" {tables.dev.source}.",
         command=plan.asked.command,
         seconds=round(sum(one.values["seconds"] for one in every), 1),
         seeds=plan.seeds,
-        order=comparison.order(),
-        data=plan.asked.describe(tables),
-        figures=columns,
-        variants=variants,
-        comparisons=comparisons,
-        paired=[difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]],
-        rates={name: {"lr": rate, "given": name in plan.chosen} for name, rate in plan.rates.items()},
-        verdict=[
+        order=tuple(comparison.order()),
+        facts=plan.asked.describe(tables),
+        figures=tuple(columns),
+        variants=tuple(variants),
+        comparisons=tuple(comparisons),
+        paired=tuple(difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]),
+        verdict=(
             _verdict(variants, comparisons, len(plan.seeds)),
             describe_rates(plan.rates, plan.chosen),
             *_diverged(records),
             *notes_on(records),
             *(f"Look at the data: {one}." for one in tables.warnings),
-        ],
+        ),
         environment={**environment(), **versions()},
         settings={name: _without_seed(plan.settings(name, 0)) for name in records},
     )
@@ -291,20 +257,20 @@ def _without_seed(settings: FineTuning) -> dict[str, str | int | float]:
 
 def _describe(
     plan: OptimizersPlan, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]
-) -> _OptimizerRuns:
+) -> VariantResult:
     spread = {}
     for column in columns:
         found = spread_of([row.values[column.key] for row in rows], column.kind)
         # Epochs are a few whole numbers, shown one by one.
         spread[column.key] = replace(found, low=None, high=None) if column.kind == "epoch" else found
     origin = "given" if name in plan.chosen else "default"
-    return _OptimizerRuns(
+    return VariantResult(
         name,
         name == next(iter(plan.rates)),
         {"optimizer": name, "learning rate": plan.rates[name], "rate": origin},
         spread,
         tuple(
-            _SeedTraining(row.seed, os.path.relpath(row.folder, folder), row.values, row.run.result["epochs"])
+            SeedRun(row.seed, os.path.relpath(row.folder, folder), row.values, epochs=tuple(row.run.result["epochs"]))
             for row in rows
         ),
     )
@@ -321,13 +287,7 @@ def _diverged(records: Mapping[str, Sequence[Record]]) -> list[str]:
     ]
 
 
-def _say_texts(comparison: Comparison) -> Comparison:
-    """A comparison whose sentences say texts, which are the questions here."""
-    effect = replace(comparison.effect, test=comparison.effect.test.replace("question", "text"))
-    return replace(comparison, words=comparison.words.replace("question", "text"), effect=effect)
-
-
-def _verdict(tried: Sequence[_OptimizerRuns], comparisons: Sequence[Comparison], seeds: int) -> str:
+def _verdict(tried: Sequence[VariantResult], comparisons: Sequence[Comparison], seeds: int) -> str:
     """Which comes first, and which it is shown to be better than."""
     best = max(tried, key=lambda one: one.values["accuracy"].mean or 0.0)
     over: dict[bool, list[str]] = {True: [], False: []}
@@ -348,5 +308,5 @@ STUDY = Study(
     fingerprints=lambda plan: plan.asked.fingerprints(plan.tables()),
     train=train,
     judge=lambda plan, folder, _: judge(plan, folder),
-    document=document,
+    document=lambda result: document(restored(ComparisonResult, result)),
 )

@@ -1,6 +1,6 @@
 """Reports: a result becomes a Document, and a Document becomes a page, Markdown, JSON, tables, or lines of the terminal.
 
-    recall, reports, score, trust, why, comparison, classification, runs, look    what a Document of each kind says
+    recall, reports, score, trust, why, classification, runs, look    what a Document of each kind says
     document             the blocks that a Document is made of
     parts, words         shared builders; numbers and names in words
     html, text, screen   renderers: one HTML file; Markdown, CSV and LaTeX; the terminal
@@ -14,13 +14,14 @@ side by side have no stored result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from attnlab.errors import CheckpointError
-from attnlab.report import classification, comparison, recall, reports, runs, screen, trust, why
+from attnlab.report import classification, recall, reports, runs, screen, trust, why
 from attnlab.report.document import Document, strict
 from attnlab.report.html import as_html
 from attnlab.report.parts import Result
@@ -33,7 +34,7 @@ __all__ = ["FORMATS", "Shown", "document_of", "show_result", "strict", "upgrade"
 FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that all is there
 _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
     "classification": classification.document,
-    "comparison": comparison.document,
+    "comparison": lambda result: import_module("attnlab.studies.compare").STUDY.document(result),
     "recall": recall.document,
     "reports": reports.document,
     "runs": runs.document,

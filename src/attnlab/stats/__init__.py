@@ -6,7 +6,7 @@
     several          holm, for the p values of all reported comparisons; chosen_best, for the optimism of a choice
     confidence       auroc (known against unknown), calibration, brier_score, fit_platt, cross_fitted, risk_coverage
     abstaining       selective_rule: the lowest certified threshold; accepted_needed, least_confidence
-    planning         variance_components of a pilot; power, smallest_difference, seeds_needed, items_needed; sample_size
+    planning         sample_size (questions); variance_components of a pilot, power, smallest_difference (seeds and items)
     in words         in_words, a sentence for any of the comparisons
 
 Differences are A minus B. Every record becomes JSON with dataclasses.asdict. Tests are scipy's where it has them. This
@@ -27,14 +27,12 @@ from attnlab.stats.confidence import (
 )
 from attnlab.stats.means import (
     Crossed,
-    Deviation,
     Equivalence,
     Mean,
     Paired,
     RatioOfMeans,
     SeedsByQuestions,
     crossed,
-    deviation,
     geometric_mean,
     holm,
     mean_interval,
@@ -43,16 +41,7 @@ from attnlab.stats.means import (
     seeds_by_questions,
 )
 from attnlab.stats.perplexity import Perplexities, log_ratio_table, paired_bootstrap
-from attnlab.stats.planning import (
-    Components,
-    gain_over_half,
-    items_needed,
-    power,
-    sample_size,
-    seeds_needed,
-    smallest_difference,
-    variance_components,
-)
+from attnlab.stats.planning import Components, power, smallest_difference, variance_components
 from attnlab.stats.selective import (
     RiskCoverage,
     SelectiveRule,
@@ -62,7 +51,7 @@ from attnlab.stats.selective import (
     risk_coverage,
     selective_rule,
 )
-from attnlab.stats.shares import McNemar, TwoProportions, mcnemar, proportion_interval, two_proportions
+from attnlab.stats.shares import McNemar, TwoProportions, mcnemar, proportion_interval, sample_size, two_proportions
 from attnlab.stats.wording import in_words, p_in_words
 
 __all__ = [
@@ -73,7 +62,6 @@ __all__ = [
     "Chosen",
     "Components",
     "Crossed",
-    "Deviation",
     "Equivalence",
     "McNemar",
     "Mean",
@@ -93,13 +81,10 @@ __all__ = [
     "chosen_best",
     "cross_fitted",
     "crossed",
-    "deviation",
     "fit_platt",
-    "gain_over_half",
     "geometric_mean",
     "holm",
     "in_words",
-    "items_needed",
     "least_confidence",
     "log_ratio_table",
     "mcnemar",
@@ -114,7 +99,6 @@ __all__ = [
     "risk_coverage",
     "sample_size",
     "seeds_by_questions",
-    "seeds_needed",
     "selective_rule",
     "smallest_difference",
     "two_proportions",

@@ -60,27 +60,6 @@ def mean_interval(values: ArrayLike, alpha: float = 0.05) -> Mean:
     return Mean(len(found), mean, sd, mean - half, mean + half)
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """A standard deviation with its 95 % interval (chi-square, for normal values)."""
-
-    n: int
-    sd: float
-    low: float
-    high: float
-
-
-def deviation(values: ArrayLike) -> Deviation:
-    """The standard deviation of at least two values."""
-    from scipy.stats import chi2
-
-    found = numbers(values, "the values")
-    require(len(found) > 1, "a standard deviation needs at least two values")
-    sd, freedom = float(found.std(ddof=1)), len(found) - 1
-    low, high = (sd * math.sqrt(freedom / float(chi2.ppf(share, freedom))) for share in (0.975, 0.025))
-    return Deviation(len(found), sd, low, high)
-
-
 def geometric_mean(values: ArrayLike) -> float:
     """The mean of quantities that multiply, such as perplexities over seeds."""
     from scipy import stats

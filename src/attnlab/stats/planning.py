@@ -1,4 +1,4 @@
-"""How many questions and seeds it takes to find a difference.
+"""The smallest difference that a planned number of seeds and items would find.
 
 Power is the chance that a true difference of the given size is found, that is, that p falls below alpha. The power of
 `stats.crossed` depends on how much differences vary between seeds, between items and otherwise. Only a pilot can tell;
@@ -19,64 +19,8 @@ if TYPE_CHECKING:
 
     from attnlab.stats.checks import Numbers
 
-POWER = 0.8  # 4 of 5 comparisons find the difference
-MOST_SEEDS, MOST_ITEMS = 1000, 10**6  # beyond which no plan is made
+_POWER = 0.8  # 4 of 5 comparisons find the difference
 _DRAWS = 1024  # of the mean squares: the power is known within 0.1 %
-
-
-def _spreads(p1: float, p2: float, discordant: float | None) -> tuple[float, float]:
-    """The standard deviation per question of the difference: if the true one is 0, and if it is p1 - p2.
-
-    Without `discordant` the two models are asked different questions, equally many; with it the same ones, on a share
-    `discordant` of which they disagree.
-    """
-    for p in (p1, p2):
-        require(0 <= p <= 1, f"a share must lie in [0, 1], not {p}")
-    if discordant is None:
-        mean = (p1 + p2) / 2
-        return math.sqrt(2 * mean * (1 - mean)), math.sqrt(p1 * (1 - p1) + p2 * (1 - p2))
-    least, most = abs(p1 - p2), min(p1 + p2, 2 - p1 - p2)
-    require(
-        least - 1e-12 <= discordant <= most + 1e-12,
-        f"models that are right on {100 * p1:.4g} and {100 * p2:.4g} % disagree on {100 * least:.4g} to"
-        f" {100 * most:.4g} % of the questions, not on {100 * discordant:.4g} %",
-    )
-    return math.sqrt(discordant), math.sqrt(max(0.0, discordant - (p1 - p2) ** 2))
-
-
-def sample_size(
-    p1: float, p2: float, power: float = POWER, alpha: float = 0.05, discordant: float | None = None
-) -> int:
-    """Questions for each model, or the same ones for both where `discordant` is given, to find p1 against p2.
-
-    Unpaired: the usual formula of two proportions (Fleiss). Paired: Connor's (1987) for McNemar's test.
-    """
-    from scipy.stats import norm
-
-    check_level(power, "power")
-    check_level(alpha, "alpha")
-    require(p1 != p2, "equal shares cannot be told apart by any number of questions")
-    none, some = _spreads(p1, p2, discordant)
-    reach = float(norm.ppf(1 - alpha / 2)) * none + float(norm.ppf(power)) * some
-    return max(1, math.ceil(max(0.0, reach) ** 2 / (p1 - p2) ** 2 - 1e-9))
-
-
-def questions_to_find(p1: float, p2: float, discordant: float | None = None) -> int | None:
-    """The sample size for 80 % power, or None where there is no difference to find."""
-    return None if p1 == p2 else sample_size(p1, p2, discordant=discordant)
-
-
-def gain_over_half(questions: int, alpha: float = 0.05) -> float | None:
-    """The smallest gain over 50 % right that McNemar's test finds with 80 % power if mistakes are unrelated; None: none."""
-    from scipy.optimize import brentq
-
-    def lacking(gain: float) -> float:
-        return sample_size(0.5, 0.5 + gain, alpha=alpha, discordant=0.5) - check_count(questions, "questions")
-
-    return None if lacking(0.5) > 0 else float(brentq(lacking, 1e-5, 0.5, xtol=1e-6))
-
-
-# Seeds and items
 
 
 @dataclass(frozen=True)
@@ -120,7 +64,7 @@ def variance_components(tables: Sequence[ArrayLike]) -> Components:
     seeds, items = found[0].shape
     require(min(seeds, items) > 1, f"a pilot needs at least 2 seeds and 2 items, not {seeds} and {items}")
     of_seeds, of_items, rest = (float(squares.mean()) for squares in mean_squares(np.stack(found)))
-    most = of_seeds * (seeds - 1) / float(chi2.ppf(1 - POWER, seeds - 1))
+    most = of_seeds * (seeds - 1) / float(chi2.ppf(1 - _POWER, seeds - 1))
     parts = ((of_seeds - rest) / items, (of_items - rest) / seeds, rest, (most - rest) / items)
     return Components(*(max(0.0, part) for part in parts))
 
@@ -178,38 +122,6 @@ def smallest_difference(parts: Components, seeds: int, items: int, alpha: float 
 
     found = _power_by_difference(parts, seeds, items, alpha)
     high = math.sqrt(parts.seeds + parts.items + parts.rest)
-    while found(high) < POWER:
+    while found(high) < _POWER:
         high *= 2
-    return float(brentq(lambda difference: found(difference) - POWER, 0.0, high, xtol=1e-6 * high))
-
-
-def seeds_needed(parts: Components, items: int, difference: float, alpha: float = 0.05) -> int | None:
-    """The fewest seeds with which these items find a difference with 80 % power; None: no number up to 1,000."""
-    return _fewest(lambda seeds: power(parts, seeds, items, difference, alpha) >= POWER, MOST_SEEDS)
-
-
-def items_needed(parts: Components, seeds: int, difference: float, alpha: float = 0.05) -> int | None:
-    """The fewest items with which these seeds find a difference with 80 % power; None: no number up to a million."""
-    return _fewest(lambda items: power(parts, seeds, items, difference, alpha) >= POWER, MOST_ITEMS)
-
-
-def _fewest(enough: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number from 2 that is enough, where all larger ones are too."""
-    if not enough(most):
-        return None
-    low, high = 1, most
-    while high - low > 1:
-        middle = min((low + high) // 2, 2 * low)  # small numbers first, which are likelier
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
-
-
-def about(count: int) -> str:
-    """A count, rounded to two digits if it is large."""
-    digits = max(0, len(str(count)) - 2)
-    return f"about {round(count, -digits):,}" if count >= 100 else f"{count:,}"
-
-
-def count_of(number: int, noun: str) -> str:
-    """A count with its noun."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return float(brentq(lambda difference: found(difference) - _POWER, 0.0, high, xtol=1e-6 * high))

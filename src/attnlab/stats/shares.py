@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnlab.stats.checks import check_count, paired_answers, require
+from attnlab.stats.checks import check_count, check_level, paired_answers, require
 from attnlab.stats.means import Equivalence
-from attnlab.stats.planning import questions_to_find
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -75,7 +74,7 @@ def two_proportions(right_a: int, asked_a: int, right_b: int, asked_b: int) -> T
         p=min(1.0, p),
         test="Fisher's exact test" if exact else "chi-square",
         h=_effect_h(a, b),
-        questions_needed=questions_to_find(a, b),
+        questions_needed=_questions_to_find(a, b),
     )
 
 
@@ -126,7 +125,7 @@ def mcnemar(right_a: ArrayLike, right_b: ArrayLike, alpha: float = 0.05, margin:
     p_mid = p - (seen / 2 if only_a == only_b else seen)  # both tails include the observed count, unless they share it
     a, b = (both + only_a) / questions, (both + only_b) / questions
     low, high = paired_share_interval(only_a, only_b, questions, alpha)
-    needed = questions_to_find(a, b, disagreed / questions)
+    needed = _questions_to_find(a, b, disagreed / questions)
     counts = (questions, both, only_a, only_b, questions - both - disagreed)
     difference = (only_a - only_b) / questions
     same = None
@@ -169,3 +168,46 @@ def paired_share_interval(only_a: int, only_b: int, questions: int, alpha: float
 def _clipped(value: float) -> float:
     """Finite for the root finder: the score is infinite where the variance is 0."""
     return max(-1e6, min(1e6, value))
+
+
+# How many questions it takes
+
+
+def _spreads(p1: float, p2: float, discordant: float | None) -> tuple[float, float]:
+    """The standard deviation per question of the difference: if the true one is 0, and if it is p1 - p2.
+
+    Without `discordant` the two models are asked different questions, equally many; with it the same ones, on a share
+    `discordant` of which they disagree.
+    """
+    for p in (p1, p2):
+        require(0 <= p <= 1, f"a share must lie in [0, 1], not {p}")
+    if discordant is None:
+        mean = (p1 + p2) / 2
+        return math.sqrt(2 * mean * (1 - mean)), math.sqrt(p1 * (1 - p1) + p2 * (1 - p2))
+    least, most = abs(p1 - p2), min(p1 + p2, 2 - p1 - p2)
+    require(
+        least - 1e-12 <= discordant <= most + 1e-12,
+        f"models that are right on {100 * p1:.4g} and {100 * p2:.4g} % disagree on {100 * least:.4g} to"
+        f" {100 * most:.4g} % of the questions, not on {100 * discordant:.4g} %",
+    )
+    return math.sqrt(discordant), math.sqrt(max(0.0, discordant - (p1 - p2) ** 2))
+
+
+def sample_size(p1: float, p2: float, power: float = 0.8, alpha: float = 0.05, discordant: float | None = None) -> int:
+    """Questions for each model, or the same ones for both where `discordant` is given, to find p1 against p2.
+
+    Unpaired: the usual formula of two proportions (Fleiss). Paired: Connor's (1987) for McNemar's test.
+    """
+    from scipy.stats import norm
+
+    check_level(power, "power")
+    check_level(alpha, "alpha")
+    require(p1 != p2, "equal shares cannot be told apart by any number of questions")
+    none, some = _spreads(p1, p2, discordant)
+    reach = float(norm.ppf(1 - alpha / 2)) * none + float(norm.ppf(power)) * some
+    return max(1, math.ceil(max(0.0, reach) ** 2 / (p1 - p2) ** 2 - 1e-9))
+
+
+def _questions_to_find(p1: float, p2: float, discordant: float | None = None) -> int | None:
+    """The sample size for 80 % power, or None where there is no difference to find."""
+    return None if p1 == p2 else sample_size(p1, p2, discordant=discordant)

@@ -15,7 +15,6 @@ from functools import singledispatch
 from attnlab.stats.checks import check_level, require
 from attnlab.stats.means import Equivalence, Paired, SeedsByQuestions
 from attnlab.stats.perplexity import Perplexities
-from attnlab.stats.planning import about, count_of
 from attnlab.stats.shares import McNemar, TwoProportions
 
 _Comparison = TwoProportions | McNemar | SeedsByQuestions | Perplexities | Paired
@@ -31,6 +30,7 @@ class _Names:
     b: str = "B"
     measure: str = "value"
     lower_is_better: bool = False
+    item: str = "question"
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,18 @@ def in_words(
     alpha: float = 0.05,
     measure: str = "value",
     lower_is_better: bool = False,
+    item: str = "question",
 ) -> str:
     """The sentences that a comparison allows.
 
     `adjusted` is its p after Holm over this number of `comparisons`, times the number of `looks` at the results. `measure`
-    and `lower_is_better` describe paired values; for right answers and perplexities they are known.
+    and `lower_is_better` describe paired values; for right answers and perplexities they are known. `item` is the noun for
+    what was answered.
     """
     check_level(alpha, "alpha")
     several = comparisons > 1 or looks > 1
     require((adjusted is None) != several, "an adjusted p belongs to several comparisons or looks: give both")
-    found = _finding(result, _Names(a, b, measure, lower_is_better))
+    found = _finding(result, _Names(a, b, measure, lower_is_better, item))
     if found.p is None:
         reason = found.note or "without any spread"
         return f"no test possible: {found.figures} ({reason}); run more to generalise"
@@ -171,7 +173,7 @@ def _(result: TwoProportions, names: _Names) -> _Finding:
     if result.asked_a != result.asked_b:
         figures = f"{100 * result.a:.1f} % of {result.asked_a:,} vs {100 * result.b:.1f} % of {result.asked_b:,}"
     need = result.questions_needed
-    needed = f"{about(need)} questions each would be needed {_IF_TRUE}" if need else ""
+    needed = f"{_about(need)} {names.item}s each would be needed {_IF_TRUE}" if need else ""
     interval = _interval_of(result.low, result.high)
     return _in_points(names, figures, result.difference, interval, result.p, "unpaired", needed)
 
@@ -181,7 +183,7 @@ def _(result: McNemar, names: _Names) -> _Finding:
     figures = f"{100 * result.a:.1f} vs {100 * result.b:.1f} % of the same {result.questions:,}"
     how = f"paired (exact McNemar, {result.only_a:,} right with {names.a} only, {result.only_b:,} with {names.b} only)"
     need = result.questions_needed
-    needed = f"{about(need)} questions would be needed {_IF_TRUE}" if need else ""
+    needed = f"{_about(need)} {names.item}s would be needed {_IF_TRUE}" if need else ""
     interval = _interval_of(result.low, result.high)
     found = _in_points(names, figures, result.difference, interval, result.p, how, needed)
     return replace(found, alpha=result.alpha, same=_scaled(result.equivalence, lambda share: 100 * share))
@@ -189,9 +191,9 @@ def _(result: McNemar, names: _Names) -> _Finding:
 
 @_finding.register
 def _(result: SeedsByQuestions, names: _Names) -> _Finding:
-    counts = f"{count_of(result.questions, 'question')} x {count_of(result.seeds, 'seed')}"
+    counts = f"{_count_of(result.questions, names.item)} x {_count_of(result.seeds, 'seed')}"
     figures = f"{100 * result.a:.1f} vs {100 * result.b:.1f} % of {counts}"
-    how = "for new questions, with this one seed" if result.seeds == 1 else "for new seeds and new questions"
+    how = f"for new {names.item}s, with this one seed" if result.seeds == 1 else f"for new seeds and new {names.item}s"
     both = result.both
     found = _in_points(names, figures, result.difference, _interval_of(both.low, both.high), both.p, how)
     return replace(found, alpha=both.alpha, same=_scaled(result.equivalence, lambda share: 100 * share))
@@ -218,7 +220,7 @@ def _in_points(
 def _(result: Perplexities, names: _Names) -> _Finding:
     kind = result.statistic.replace("_", " ")
     seeds = f" x {result.seeds} seeds" if result.seeds > 1 else ""
-    figures = f"{kind} {result.a:.4g} vs {result.b:.4g} on {count_of(result.sentences, 'sentence')}{seeds}"
+    figures = f"{kind} {result.a:.4g} vs {result.b:.4g} on {_count_of(result.sentences, 'sentence')}{seeds}"
     interval, p, how = (
         _interval_of(result.ratio_low, result.ratio_high),
         result.p,
@@ -242,7 +244,7 @@ def _(result: Perplexities, names: _Names) -> _Finding:
 def _(result: Paired, names: _Names) -> _Finding:
     decimals = _decimals_for(result)
     figures = (
-        f"{names.measure} {result.a:.{decimals}f} vs {result.b:.{decimals}f} over {count_of(result.seeds, 'seed')}"
+        f"{names.measure} {result.a:.{decimals}f} vs {result.b:.{decimals}f} over {_count_of(result.seeds, 'seed')}"
     )
     how = "by the paired t test"
     if result.p_sign_flip is not None and result.p_sign_flip_least is not None:
@@ -258,3 +260,14 @@ def _decimals_for(result: Paired) -> int:
     """As many decimals as the standard deviation between seeds makes meaningful."""
     size = result.sd or abs(result.difference) or abs(result.a) or 1.0
     return max(0, min(9, 1 - math.floor(math.log10(size))))
+
+
+def _about(count: int) -> str:
+    """A count, rounded to two digits if it is large."""
+    digits = max(0, len(str(count)) - 2)
+    return f"about {round(count, -digits):,}" if count >= 100 else f"{count:,}"
+
+
+def _count_of(number: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -12,7 +12,7 @@ from attnlab.config import Settings, merge
 from attnlab.errors import UserError
 
 if TYPE_CHECKING:
-    from attnlab.studies.compare.plan import Data, Plan
+    from attnlab.studies.compare.plan import Data, Plan, Published
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,15 @@ def sound_mechanisms() -> tuple[str, ...]:
     return ("dot", *(name for name in kept if name != "dot"))
 
 
-def _published(study: _Ready, data: Data) -> tuple[dict[str, Any], ...]:
+def _published(study: _Ready, data: Data) -> tuple[Published, ...]:
     """Published figures of a study's mechanisms, if the corpus is the one they were measured on."""
     from attnlab import corpora
+    from attnlab.studies.compare.plan import Published
 
     if data.corpus is None or corpora.load_corpus(data.corpus).sha256 != NEWS:
         return ()
     names = [name for name in study.variants if name in PUBLISHED]
-    return tuple({"name": name, "values": PUBLISHED[name], "source": "course reports, one run each"} for name in names)
+    return tuple(Published(name, PUBLISHED[name], "course reports, one run each") for name in names)
 
 
 def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, **asked: Any) -> Plan:
@@ -126,6 +127,6 @@ def ready_plan(name: str, data: Data, *, given: Settings, quick: bool = False, *
         study=name,
         title=one.title,
         question=one.question,
-        theirs=_published(one, data) if not one.world and not changed else (),
+        published=_published(one, data) if not one.world and not changed else (),
         **asked,
     )

@@ -38,7 +38,6 @@ from attnlab.report.words import capital, count, interval, percent, plural, sign
 from attnlab.store.records import flat, optional
 from attnlab.store.runs import lineage, unused_path
 from attnlab.studies.compare import Plan
-from attnlab.studies.compare.estimating import announce
 from attnlab.studies.compare.jobs import train_all
 from attnlab.studies.compare.judge import Testing, compare_answers, settings_of
 from attnlab.studies.compare.plan import fingerprints, seed_numbers, try_once
@@ -500,7 +499,7 @@ def compare_all(cells: Sequence[Cell], records: Records) -> list[CellComparison]
         del pairs["wordings"]  # there are no other wordings: it is the question of views
     how = Testing(alpha=_ALPHA / len(pairs))
     tested = [compare_answers(records[a], records[b], how) for a, b in pairs.values()]
-    effects = _together([Effect(one.difference, one.low, one.high, one.p, one.test) for one in tested])
+    effects = _together([Effect(one.value or 0.0, one.low, one.high, one.p, f"for {one.scope}") for one in tested])
     return [CellComparison(asked, *pair, one) for (asked, pair), one in zip(pairs.items(), effects, strict=True)]
 
 
@@ -681,7 +680,6 @@ def _for_your_corpus(cells: _Cells, pairs: Mapping[str, CellComparison]) -> list
 
 def train(plan: Plan, folder: Path, console: Console) -> None:
     """Train and measure every run."""
-    announce(plan, folder, console)
     train_all(plan, folder, console)
 
 

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from attnlab.lm.model import LanguageModel
 from attnlab.measure import audit
-from attnlab.store.folders import read_json
 from attnlab.studies import compare as comparing
-from attnlab.studies.compare import estimating, jobs
+from attnlab.studies.compare import jobs
 from attnlab.studies.compare.job import work
+from attnlab.studies.compare.records import read_result
 
 SMALL: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 32},
@@ -48,10 +48,8 @@ def audit_once(model: LanguageModel, name: str) -> audit.Report:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Audits once, estimates of time from one step."""
+    """Audit each mechanism once."""
     monkeypatch.setattr(audit, "audit_module", audit_once)
-    monkeypatch.setattr(estimating, "_STEPS", 1)
-    monkeypatch.setattr(estimating, "_BUDGET", 0.0)
 
 
 @pytest.fixture
@@ -60,32 +58,30 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """The folder and the result of `compare dot zero_mask` with two seeds."""
     folder = tmp_path_factory.mktemp("compared") / "study"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(jobs, "try_all", train_here)
         patched.setattr(audit, "audit_module", audit_once)
-        result = comparing.compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
-    assert read_json(folder / "result.json") == result
-    return folder, result
+        comparing.compare("dot", "zero_mask", "shared_qk", seeds=2, out=folder, **WORDS)
+    return folder, read_result(folder)
 
 
 @pytest.fixture(scope="session")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder and the result of a comparison with tuned rates and sources of variance, two seeds."""
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder and the result of a comparison with tuned rates, two seeds."""
     folder = tmp_path_factory.mktemp("tuned") / "study"
     given = {**SMALL, "train": {**SMALL["train"], "epochs": 1.0}}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(jobs, "try_all", train_here)
         patched.setattr(audit, "audit_module", audit_once)
-        result = comparing.compare(
+        comparing.compare(
             *("dot", "linear"),
             **{**WORDS, "given": given},
             seeds=2,
             tune=["train.lr=0.00001,0.01"],
-            variance=True,
             margin=0.2,
             out=folder,
         )
-    return folder, result
+    return folder, read_result(folder)

@@ -45,7 +45,7 @@ def test_a_plan_trains_nothing(
     found = json.loads(capsys.readouterr().out)
     assert found["varied"] == "model.mechanism"
     assert len(found["order"]) == 9
-    assert any("only a pilot shows" in line for line in found["lines"])
+    assert any("only a pilot shows" in line for line in found["notes"])
     assert call("compare", "dot", "linear", "--plan", "--task", "words") == 0
     assert "differ in model.mechanism only" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
@@ -96,13 +96,13 @@ def test_published_figures_stand_beside_those_of_the_same_corpus_only(
     monkeypatch.setattr(ready, "NEWS", corpora.load_corpus(str(news)).sha256)
     data = Data(corpus=str(news), dev=str(other))
     plan = ready.ready_plan("masking", data, given={})
-    assert [one["values"] for one in plan.theirs] == [ready.PUBLISHED[name] for name in ("dot", "zero_mask")]
+    assert [one.values for one in plan.published] == [ready.PUBLISHED[name] for name in ("dot", "zero_mask")]
     additive = ready.ready_plan("additive-vs-dot", data, given={})
-    assert [one["name"] for one in additive.theirs] == ["dot", "additive"]
+    assert [one.name for one in additive.published] == ["dot", "additive"]
     assert additive.variants[1].settings(0).train.rows_per_batch == 32  # trained as reported
-    assert ready.ready_plan("masking", Data(corpus=str(other), dev=str(news)), given={}).theirs == ()
-    assert ready.ready_plan("masking", data, given={"train": {"lr": 1.0}}).theirs == ()
-    assert ready.ready_plan("masking", Data(), given={}).theirs == ()
+    assert ready.ready_plan("masking", Data(corpus=str(other), dev=str(news)), given={}).published == ()
+    assert ready.ready_plan("masking", data, given={"train": {"lr": 1.0}}).published == ()
+    assert ready.ready_plan("masking", Data(), given={}).published == ()
 
 
 def test_quick_means_less_of_the_built_in_data() -> None:

@@ -28,10 +28,11 @@ from attnlab.store.records import plain, restored
 from attnlab.store.runs import Run
 from attnlab.studies import compare as comparing
 from attnlab.studies.compare.job import quality
-from attnlab.studies.compare.records import read_records, some
+from attnlab.studies.compare.records import read_records, read_result, some
+from attnlab.studies.compare.tuning import stored_plan
 from verbs import reseal
 
-Compared = tuple[Path, dict[str, Any]]
+Compared = tuple[Path, Any]
 TEXT: dict[str, Any] = {"corpus": "prose:100:train", "dev": "prose:100:dev"}
 
 
@@ -41,36 +42,41 @@ def copied(compared: Compared, tmp_path: Path) -> tuple[Path, comparing.Plan]:
     return folder, restored(comparing.Plan, read_json(folder / "study.json")["plan"])
 
 
+def resumed(folder: Path, plan: comparing.Plan) -> Any:
+    comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
+    return read_result(folder)
+
+
 def test_the_leaking_one_is_found_and_its_gain_not_believed(compared: Compared) -> None:
     _, result = compared
-    assert {one["name"]: one["leaks"] for one in result["variants"]} == {
+    assert {one.name: one.leaks for one in result.variants} == {
         "dot": False,
         "zero_mask": True,
         "shared_qk": False,
     }
-    valid = {one["a"]: one["valid"] for one in result["comparisons"]}
+    valid = {one.a: one.valid for one in result.comparisons}
     assert valid == {"zero_mask": False, "shared_qk": True}
-    gain = next(one for one in result["variants"] if one["name"] == "zero_mask")["gain"]
-    assert gain["word_by_word"]["ratio"] > gain["whole"]["ratio"]
+    gain = next(one for one in result.variants if one.name == "zero_mask").gain
+    assert gain.word_by_word.value > gain.whole.value
 
 
 def test_figures_are_those_of_the_runs(compared: Compared) -> None:
     folder, result = compared
-    for variant in result["variants"]:
-        for at, run in enumerate(variant["runs"]):
-            there = Run.open(folder / variant["name"] / f"seed-{run['seed']}")
-            assert run["values"]["final_loss"] == there.result["final_loss"]
+    for variant in result.variants:
+        for at, run in enumerate(variant.runs):
+            there = Run.open(folder / variant.name / f"seed-{run.seed}")
+            assert run.values["final_loss"] == there.result["final_loss"]
             losses = SentenceLosses.from_csv(
-                (folder / "measured" / variant["name"] / f"seed-{run['seed']}" / "dev.csv").read_text()
+                (folder / "measured" / variant.name / f"seed-{run.seed}" / "dev.csv").read_text()
             )
-            assert run["values"]["dev_token_perplexity"] == pytest.approx(losses.token_perplexity)
-            assert variant["values"]["dev_token_perplexity"]["each"][at] == run["values"]["dev_token_perplexity"]
-            assert [step["loss"] for step in run["metrics"]] == [step["loss"] for step in there.metrics()]
+            assert run.values["dev_token_perplexity"] == pytest.approx(losses.token_perplexity)
+            assert variant.values["dev_token_perplexity"].each[at] == run.values["dev_token_perplexity"]
+            assert [step["loss"] for step in run.metrics] == [step["loss"] for step in there.metrics()]
             lines = corpora.load_corpus("prose:100:dev").lines
             again = perplexity.sentence_losses(*load_model(there.model), lines, longest=100)
             assert again.losses == pytest.approx(losses.losses, abs=1e-5)
-        assert variant["values"]["peak_memory"]["mean"] > 1e8
-        assert variant["values"]["flops_per_token"]["mean"] > 6 * 16 * 100  # three products with the head at least
+        assert variant.values["peak_memory"].mean > 1e8
+        assert variant.values["flops_per_token"].mean > 6 * 16 * 100  # three products with the head at least
 
 
 def test_tests_are_those_of_stats_with_holm(compared: Compared) -> None:
@@ -82,22 +88,22 @@ def test_tests_are_those_of_stats_with_holm(compared: Compared) -> None:
         for name, rows in records.items()
     }
     p_values = []
-    for one in result["comparisons"]:
-        sides = [[each.losses for each in losses[one[side]]] for side in ("a", "b")]
+    for one in result.comparisons:
+        sides = [[each.losses for each in losses[name]] for name in (one.a, one.b)]
         both = stats.paired_bootstrap(sides[0], sides[1], weights=losses["dot"][0].tokens).both
         assert both is not None
-        assert one["p"] == both.p
-        assert one["ratio_low"] == pytest.approx(math.exp(both.low or 0))
-        p_values.append(one["p"])
+        assert one.effect.p == both.p
+        assert one.effect.low == pytest.approx(math.exp(both.low or 0))
+        p_values.append(one.effect.p)
     # The leaking one is not valid, and takes no part in the correction.
-    assert [one["adjusted"] for one in result["comparisons"]] == [None, None]
+    assert [one.adjusted for one in result.comparisons] == [None, None]
 
 
 def test_the_report_is_written(compared: Compared) -> None:
     folder, result = compared
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "zero_mask" in page
-    assert result["verdict"][0].split(":")[0] in page
+    assert result.verdict[0].split(":")[0] in page
     assert (folder / "report.md").is_file()
 
 
@@ -114,9 +120,9 @@ def test_nothing_is_done_twice(compared: Compared, tmp_path: Path) -> None:
     shutil.rmtree(folder / "measured" / "dot" / "seed-1")
     shutil.rmtree(folder / "dot" / "seed-0" / "checkpoints", ignore_errors=True)
     before = (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns
-    again = comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
+    again = resumed(folder, plan)
     assert (folder / "dot" / "seed-1" / "result.json").stat().st_mtime_ns == before
-    values = [[one["values"]["dev_token_perplexity"] for one in r["variants"]] for r in (again, compared[1])]
+    values = [[one.values["dev_token_perplexity"] for one in r.variants] for r in (again, compared[1])]
     assert values[0] == values[1]
 
 
@@ -137,7 +143,7 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path, req
     thread = threading.Thread(target=stop)
     thread.start()
     with pytest.raises(Interrupted, match=f"Resume with: attnlab resume {folder}"):
-        comparing.compare("dot", "linear", seeds=1, jobs=1, out=folder, task="words", given=slow, **TEXT)
+        comparing.compare("dot", "linear", seeds=1, workers=1, out=folder, task="words", given=slow, **TEXT)
     thread.join()
     stopped = Run.open(folder / "dot" / "seed-0")
     assert not stopped.complete
@@ -145,9 +151,9 @@ def test_a_stopped_comparison_goes_on(small: dict[str, Any], tmp_path: Path, req
     # A shorter way to the end than the 400 epochs that were asked for.
     shorten(folder)
     request.getfixturevalue("in_process")
-    result = comparing.STUDY.resume(folder, read_json(folder / "study.json")["plan"], Console(quiet=True))
-    assert [one["name"] for one in result["variants"]] == ["dot", "linear"]
-    assert result["comparisons"][0]["test"] == "for new sentences, with this one seed"
+    result = resumed(folder, stored_plan(folder))
+    assert [one.name for one in result.variants] == ["dot", "linear"]
+    assert result.comparisons[0].effect.scope == "new sentences, with this one seed"
 
 
 def shorten(folder: Path) -> None:
@@ -162,10 +168,10 @@ def test_a_run_that_is_removed_is_trained_again(compared: Compared, tmp_path: Pa
     folder, plan = copied(compared, tmp_path)
     (folder / "result.json").unlink()
     shutil.rmtree(folder / "dot" / "seed-1")
-    again = comparing.STUDY.resume(folder, plain(plan), Console(quiet=True))
+    again = resumed(folder, plan)
     assert Run.open(folder / "dot" / "seed-1").complete
     # The same seed gives the same numbers.
-    assert again["comparisons"][0]["p"] == compared[1]["comparisons"][0]["p"]
+    assert again.comparisons[0].effect.p == compared[1].comparisons[0].effect.p
 
 
 def test_what_changed_since_the_beginning_is_refused(compared: Compared, tmp_path: Path) -> None:
@@ -189,12 +195,10 @@ def test_two_at_once_on_one_folder_are_refused(compared: Compared, tmp_path: Pat
 def test_finished_runs_are_compared_as_they_are(compared: Compared, tmp_path: Path) -> None:
     folder, result = compared
     names = [str(folder / name / f"seed-{seed}") for name in ("dot", "shared_qk") for seed in (0, 1)]
-    again = comparing.compare(*names, dev="prose:100:dev", out=tmp_path / "again")
-    assert [one["name"] for one in again["variants"]] == ["dot", "shared_qk"]
-    assert (
-        again["variants"][0]["values"]["dev_token_perplexity"]
-        == result["variants"][0]["values"]["dev_token_perplexity"]
-    )
+    comparing.compare(*names, dev="prose:100:dev", out=tmp_path / "again")
+    again: Any = read_result(tmp_path / "again")
+    assert [one.name for one in again.variants] == ["dot", "shared_qk"]
+    assert again.variants[0].values["dev_token_perplexity"] == result.variants[0].values["dev_token_perplexity"]
     with pytest.raises(UserError, match="no run of shared_qk with seed 1"):
         comparing.make_plan(names[:3], data=comparing.Data(dev="prose:100:dev"))
     with pytest.raises(UserError, match="are both dot with seed 0"):
@@ -241,12 +245,13 @@ def test_fine_tuned_runs_without_a_corpus_are_compared(
     tuned: Path, pair: str, corpus: str | None, tmp_path: Path
 ) -> None:
     names = [str(tuned / name) for name in pair]
-    result = comparing.compare(*names, exam="people:60:dev", out=tmp_path / "study")
-    assert result["data"]["corpus"] == corpus
-    assert [one["name"] for one in result["variants"]] == ["train.lr=0.001", "train.lr=0.002"]
-    assert [one["settings"]["train.lr"] for one in result["variants"]] == [0.001, 0.002]
-    assert result["comparisons"][0]["details"]["questions"] == len(corpora.load_questions("people:60:dev"))
-    assert result["variants"][0]["exam"]["commonest"]
+    comparing.compare(*names, exam="people:60:dev", out=tmp_path / "study")
+    result: Any = read_result(tmp_path / "study")
+    assert result.data.corpus == corpus
+    assert [one.name for one in result.variants] == ["train.lr=0.001", "train.lr=0.002"]
+    assert [one.settings["train.lr"] for one in result.variants] == [0.001, 0.002]
+    assert result.comparisons[0].effect.details.questions == len(corpora.load_questions("people:60:dev"))
+    assert result.variants[0].exam.commonest
     if corpus:  # what it was pretrained on says what to ask
         assert comparing.make_plan(names).exam == "people:60:dev"
     else:
@@ -281,14 +286,15 @@ def test_a_job_that_fails_says_why(compared: Compared, tmp_path: Path) -> None:
 def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:
     given = {"model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "vocab_size": 300}, "train": {"epochs": 2.0}}
     world = {"corpus": "people:60", "facts": "people:60:train", "exam": "people:60:dev"}
-    result = comparing.compare("dot", "linear", seeds=1, given=given, out=tmp_path / "study", **world)
-    assert result["figures"][0]["key"] == "accuracy"
-    (one,) = result["comparisons"]
+    comparing.compare("dot", "linear", seeds=1, given=given, out=tmp_path / "study", **world)
+    result: Any = read_result(tmp_path / "study")
+    assert result.figures[0].key == "accuracy"
+    (one,) = result.comparisons
     questions = len(corpora.load_questions("people:60:dev"))
-    assert one["details"]["questions"] == questions
-    assert one["by_seed"][0]["mcnemar"]["questions"] == questions
+    assert one.effect.details.questions == questions
+    assert one.by_seed[0].mcnemar.questions == questions
     right = (tmp_path / "study" / "measured" / "dot" / "seed-0" / "right.csv").read_text().split()[1:]
-    assert result["variants"][0]["values"]["accuracy"]["mean"] == pytest.approx(right.count("1") / questions)
+    assert result.variants[0].values["accuracy"].mean == pytest.approx(right.count("1") / questions)
 
 
 @pytest.mark.parametrize(("mechanism", "same"), [("dot", True), ("additive", True), ("zero_mask", False)])

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from attnlab import stats
-from attnlab.studies.compare.judge import Comparison, Gain, Judged, Ratio, Texts, audit_in_words, explain
-from attnlab.studies.compare.records import Quality, Readings
+from attnlab.studies.compare.judge import audit_in_words, explain
+from attnlab.studies.compare.records import (
+    AuditSummary,
+    Comparison,
+    Gain,
+    Quality,
+    Ratio,
+    Readings,
+    Texts,
+    VariantResult,
+)
 
 TEXT = Quality(100, 0.04, 0.12, 0.5, 25.0)
 
@@ -29,25 +39,19 @@ def variant(
     gain: Gain | None = None,
     written: bool = True,
     **audit: Any,
-) -> Judged:
-    found = {
-        "leak_by_position": [0.0, 0.25] if leaks else [0.0, 0.0],
-        "causal_leak": 0.25,
-        "defect": "it leaks",
-        "faults": {"future": "it does"},
-        **audit,
-    }
+) -> VariantResult:
+    found = AuditSummary("fail", 0.25, (0.0, 0.25) if leaks else (0.0, 0.0), "it leaks", {"future": "it does"})
     texts = Texts((), (), Quality(10, 0.1 if leaks else 0.05, 0.3, 0.5, 7.0)) if written else None
     readings = Readings(200, whole, word_by_word)
-    return Judged(name, reference, leaks, found, {}, {}, (), readings, texts, gain)
+    return VariantResult(name, reference, {}, {}, (), leaks, replace(found, **audit), readings, texts, gain)
 
 
 DOT = variant("dot", 400.0, 400.0, reference=True)
 
 
-def paragraphs(whole: Ratio, honest: Ratio, kept: tuple[float | None, float | None] = (None, None)) -> list[str]:
+def paragraphs(whole: Ratio, honest: Ratio, kept: tuple[float | None, float | None] = (None, None)) -> tuple[str, ...]:
     """What is said of a gain of which the share in the interval `kept` is left word by word."""
-    share = math.log(honest.ratio) / math.log(whole.ratio)
+    share = math.log(honest.value) / math.log(whole.value)
     gain = Gain(whole, honest, stats.RatioOfMeans(share, *kept, 0.05))
     (found,) = explain([DOT, variant("bad", 200.0, 800.0, leaks=True, gain=gain)], TEXT)
     return found.paragraphs
@@ -107,12 +111,13 @@ def test_a_gain_from_the_future_is_called_invalid() -> None:
 
 def test_a_leak_that_only_training_shows_is_explained_as_one() -> None:
     gain = Gain(ratio(0.7), ratio(1.2))
-    late = variant("late", 300.0, 500.0, leaks=True, gain=gain, leak_by_position=[0.0, 0.0], faults={})
+    late = variant("late", 300.0, 500.0, leaks=True, gain=gain, leak_by_position=(0.0, 0.0), faults={})
     assert "shows in the trained model only" in explain([DOT, late], TEXT)[0].paragraphs[0]
 
 
 def test_faults_without_positions_are_reported_as_they_are() -> None:
-    broken = variant("broken", 300.0, 300.0, leaks=True, leak_by_position=[], faults={"prefix": "raises ValueError"})
+    broken = variant("broken", 300.0, 300.0, leaks=True, leak_by_position=(), faults={"prefix": "raises ValueError"})
+    assert broken.audit is not None
     assert "raises ValueError" in audit_in_words("broken", broken.audit)
 
 

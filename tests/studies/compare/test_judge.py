@@ -18,14 +18,14 @@ from attnlab.corpora import Question, load_questions
 from attnlab.errors import UserError
 from attnlab.lm.exams import Examination
 from attnlab.lm.perplexity import SentenceLosses
-from attnlab.store.records import plain
 from attnlab.store.runs import FORMAT
 from attnlab.studies import compare as comparing
 from attnlab.studies.compare.judge import judge
+from attnlab.studies.compare.records import AuditSummary
 
 SENTENCES = 40
 QUESTIONS = len(load_questions("people:300:dev"))
-SOUND = {"verdict": "pass", "causal_leak": 0.0, "leak_by_position": [0.0] * 4, "defect": "", "faults": {}}
+SOUND = AuditSummary("pass", 0.0, (0.0,) * 4, "", {})
 QUALITY = {"tokens": 10, "unknown_share": 0.1, "punctuation_share": 0.1, "distinct_share": 0.5, "mean_length": 5.0}
 
 Answers = Callable[[int, int], bool]  # of seed and question
@@ -71,14 +71,16 @@ def words_study(folder: Path, means: dict[str, float], *, seeds: int = 3, ahead:
             again = replace(dev, losses=tuple(loss + math.log(apart) for loss in dev.losses))
             probe = {"sentence": "One .", "tokens": 2, "unknown": 0, "loss": mean + seed, "perplexity": math.exp(mean)}
             readings = {"sentences": SENTENCES, "whole": dev.token_perplexity, "word_by_word": again.token_perplexity}
-            figures = {
+            text = {
                 "dev": dev.summary(),
                 "train": losses(mean - 1, seed).summary(),
                 "probes": [probe],
                 "samples": [],
+                "sample_quality": QUALITY,
+                "text_quality": QUALITY,
             }
-            more = {"flops_per_token": 3.0, "measuring": 1.0, "sample_quality": QUALITY, "text_quality": QUALITY}
-            write(place / "measured.json", {**figures, **more, "word_by_word": readings})
+            figures = {"flops_per_token": 3.0, "measuring": 1.0, "word_by_word": readings, "text": text}
+            write(place / "measured.json", figures)
             for file, table in (("dev", dev), ("whole", dev), ("word_by_word", again)):
                 write(place / f"{file}.csv", table.to_csv().decode())
     return plan
@@ -93,7 +95,7 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> co
             each = [answer(seed, number) for number in range(QUESTIONS)]
             readings = {"sentences": 9, "whole": 5.0, "word_by_word": 5.0}
             figures = {
-                **Examination(tuple(Question("?", str(one)) for one in each), ("True",) * QUESTIONS).summary(),
+                "answers": Examination(tuple(Question("?", str(one)) for one in each), ("True",) * QUESTIONS).summary(),
                 "word_by_word": readings,
                 "flops_per_token": 3.0,
                 "measuring": 1,
@@ -104,35 +106,34 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> co
     return plan
 
 
-def judged(plan: comparing.Plan, folder: Path, **audits: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = plain(judge(plan, folder, {one.name: audits.get(one.name, SOUND) for one in plan.variants}))
-    return found
+def judged(plan: comparing.Plan, folder: Path, **audits: AuditSummary) -> Any:
+    return judge(plan, folder, {variant.name: audits.get(variant.name, SOUND) for variant in plan.variants})
 
 
 def test_the_lower_perplexity_is_the_better_one(tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9, "linear": 5.1})
     result = judged(plan, tmp_path)
-    better, worse = result["comparisons"]
-    assert better["ratio"] == pytest.approx(math.exp(-0.1), rel=0.01)
-    assert better["words"].startswith("additive better")
-    assert worse["words"].startswith("dot better")
-    assert all(one["shown"] and one["valid"] for one in result["comparisons"])
-    assert better["ratio_low"] < better["ratio"] < better["ratio_high"] < 1 < worse["ratio_low"]
-    assert all(row["difference"] == row["a"] - row["b"] < 0 for row in better["by_seed"])
-    seconds = next(one for one in result["paired"] if one["figure"] == "seconds" and one["a"] == "linear")
-    assert (seconds["difference"], seconds["ratio"]) == (20.0, 3.0)
+    better, worse = result.comparisons
+    assert better.effect.value == pytest.approx(math.exp(-0.1), rel=0.01)
+    assert better.words.startswith("additive better")
+    assert worse.words.startswith("dot better")
+    assert all(one.shown and one.valid for one in result.comparisons)
+    assert better.effect.low < better.effect.value < better.effect.high < 1 < worse.effect.low
+    assert all(row.difference == row.a - row.b < 0 for row in better.by_seed)
+    seconds = next(one for one in result.paired if one.figure == "seconds" and one.a == "linear")
+    assert (seconds.difference, seconds.ratio) == (20.0, 3.0)
 
 
 def test_figures_are_taken_from_their_place(tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
-    dot = judged(plan, tmp_path)["variants"][0]
+    dot = judged(plan, tmp_path).variants[0]
     each = [losses(5.0, seed).token_perplexity for seed in range(3)]
-    assert dot["values"]["dev_token_perplexity"]["each"] == pytest.approx(each)
-    assert dot["values"]["dev_token_perplexity"]["mean"] == pytest.approx(stats.geometric_mean(each))
+    assert dot.values["dev_token_perplexity"].each == pytest.approx(each)
+    assert dot.values["dev_token_perplexity"].mean == pytest.approx(stats.geometric_mean(each))
     trained = [losses(4.0, seed).sentence_perplexity for seed in range(3)]
-    assert dot["values"]["train_sentence_perplexity"]["each"] == pytest.approx(trained)
-    assert dot["probes"][0]["losses"] == [5.0, 6.0, 7.0]
-    assert dot["probes"][0]["perplexity"] == pytest.approx(math.exp(6.0))
+    assert dot.values["train_sentence_perplexity"].each == pytest.approx(trained)
+    assert dot.texts.probes[0].losses == (5.0, 6.0, 7.0)
+    assert dot.texts.probes[0].perplexity == pytest.approx(math.exp(6.0))
 
 
 def test_holm_can_take_a_finding_back(tmp_path: Path) -> None:
@@ -143,11 +144,11 @@ def test_holm_can_take_a_finding_back(tmp_path: Path) -> None:
 
     names = ["dot", "additive", "linear", "sliding", "gqa"]
     plan = answers_study(tmp_path, {name: some(0.3 + 0.24 * (name == "additive")) for name in names}, seeds=3)
-    alone = judged(plan, tmp_path)["comparisons"]
-    p_values = [one["p"] for one in alone]
-    assert [one["adjusted"] for one in alone] == stats.holm(p_values)
+    alone = judged(plan, tmp_path).comparisons
+    p_values = [one.effect.p for one in alone]
+    assert [one.adjusted for one in alone] == stats.holm(p_values)
     assert any(p < 0.05 <= adjusted for p, adjusted in zip(p_values, stats.holm(p_values), strict=True)), p_values
-    assert [one["shown"] for one in alone] == [one["adjusted"] < 0.05 for one in alone]
+    assert [one.shown for one in alone] == [one.adjusted < 0.05 for one in alone]
 
 
 def test_a_pair_without_spread_still_counts_as_a_comparison(tmp_path: Path) -> None:
@@ -155,10 +156,10 @@ def test_a_pair_without_spread_still_counts_as_a_comparison(tmp_path: Path) -> N
         tmp_path,
         {"dot": lambda *_: True, "linear": lambda *_: False, "performer": lambda seed, at: (seed + at) % 2 == 0},
     )
-    none, some = judged(plan, tmp_path)["comparisons"]
-    assert (none["p"], none["adjusted"]) == (None, None)
-    assert "no test possible: 0.0 vs 100.0 %" in none["words"]
-    assert some["adjusted"] == pytest.approx(min(1.0, 2 * some["p"]))
+    none, some = judged(plan, tmp_path).comparisons
+    assert (none.effect.p, none.adjusted) == (None, None)
+    assert "no test possible: 0.0 vs 100.0 %" in none.words
+    assert some.adjusted == pytest.approx(min(1.0, 2 * some.effect.p))
 
 
 def test_more_right_answers_are_better_with_one_seed_and_with_several(tmp_path: Path) -> None:
@@ -168,59 +169,59 @@ def test_more_right_answers_are_better_with_one_seed_and_with_several(tmp_path: 
     for seeds in (1, 3):
         folder = tmp_path / str(seeds)
         plan = answers_study(folder, {"dot": knows(3), "linear": knows(8)}, seeds)
-        (one,) = judged(plan, folder)["comparisons"]
-        assert one["difference"] > 0.3
-        assert one["low"] > 0
-        assert one["words"].startswith("linear better")
-        assert [row["mcnemar"]["only_b"] for row in one["by_seed"]] == [0] * seeds
-        assert ("with this one seed" in one["test"]) == (seeds == 1)
+        (one,) = judged(plan, folder).comparisons
+        assert one.effect.value > 0.3
+        assert one.effect.low > 0
+        assert one.words.startswith("linear better")
+        assert [row.mcnemar.only_b for row in one.by_seed] == [0] * seeds
+        assert ("with this one seed" in one.effect.scope) == (seeds == 1)
 
 
 def test_a_leak_that_training_made_is_found(tmp_path: Path) -> None:
     """The audit passes, and the trained model reads otherwise when nothing follows."""
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9, "linear": 4.0}, ahead=8.0)
     result = judged(plan, tmp_path)
-    assert [one["leaks"] for one in result["variants"]] == [False, False, True]
-    assert [one["valid"] for one in result["comparisons"]] == [True, False]
-    gain = result["variants"][2]["gain"]
-    assert gain["whole"]["ratio"] == pytest.approx(math.exp(-1), rel=0.01)
-    assert gain["word_by_word"]["ratio"] == pytest.approx(8 * math.exp(-1), rel=0.01)
-    assert result["verdict"][0].startswith("The gain is the leak: linear")
+    assert [one.leaks for one in result.variants] == [False, False, True]
+    assert [one.valid for one in result.comparisons] == [True, False]
+    gain = result.variants[2].gain
+    assert gain.whole.value == pytest.approx(math.exp(-1), rel=0.01)
+    assert gain.word_by_word.value == pytest.approx(8 * math.exp(-1), rel=0.01)
+    assert result.verdict[0].startswith("The gain is the leak: linear")
     # What is not valid weakens no other finding.
-    assert result["comparisons"][0]["adjusted"] is None
+    assert result.comparisons[0].adjusted is None
 
 
 @pytest.mark.parametrize("fault", ["future", "gradient", "prefix", "padding"])
 def test_an_audit_that_finds_what_must_not_be_seen_marks_a_leak(fault: str, tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
-    result = judged(plan, tmp_path, additive={**SOUND, "verdict": "fail", "faults": {fault: "it does"}})
-    assert result["variants"][1]["leaks"]
-    assert not result["comparisons"][0]["valid"]
+    result = judged(plan, tmp_path, additive=replace(SOUND, verdict="fail", faults={fault: "it does"}))
+    assert result.variants[1].leaks
+    assert not result.comparisons[0].valid
 
 
 def test_many_comparisons_that_show_nothing_share_a_sentence(tmp_path: Path) -> None:
     names = ("dot", "additive", "alibi", "linear", "performer", "sliding")
     same = {name: 5.0 + 1e-4 * place for place, name in enumerate(names)}
     plan = words_study(tmp_path, {**same, "gqa": 4.0})
-    first, second, *_ = (result := judged(plan, tmp_path))["verdict"]
+    first, second, *_ = (result := judged(plan, tmp_path)).verdict
     assert first.startswith("gqa against dot, with the settings of the preset, not tuned for each: gqa better")
     assert second.startswith("additive, alibi, linear, performer and sliding against dot, with the settings")
-    silent = [one["adjusted"] for one in result["comparisons"] if not one["shown"]]
+    silent = [one.adjusted for one in result.comparisons if not one.shown]
     least = min(silent)
     assert least < max(silent)
     assert f"no difference shown, {stats.p_in_words(least)} or more after correction." in second
-    assert not any("linear against dot" in one for one in result["verdict"])
+    assert not any("linear against dot" in one for one in result.verdict)
 
 
 def test_two_seeds_come_with_a_warning(tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9}, seeds=2)
-    assert "With two seeds" in judged(plan, tmp_path)["verdict"][-1]
+    assert "With two seeds" in judged(plan, tmp_path).verdict[-1]
 
 
 def test_runs_of_different_machines_come_with_a_warning(tmp_path: Path) -> None:
     plan = words_study(tmp_path, {"dot": 5.0, "additive": 4.9})
     write(plan.path(tmp_path, "dot", 1) / "env.json", {"torch": "3"})
-    assert "do not compare their times" in judged(plan, tmp_path)["verdict"][-1]
+    assert "do not compare their times" in judged(plan, tmp_path).verdict[-1]
 
 
 def change(path: Path, *keys: str, value: Any) -> None:
@@ -276,9 +277,9 @@ def test_time_and_tokens_of_what_came_before_count(tmp_path: Path) -> None:
             shutil.copytree(path, path.with_name(f"{path.name}-pretrain"))
             change(path / "config.json", "base", value=f"../{path.name}-pretrain")
             change(path / "config.json", "stage", value="finetune")
-    values = judged(plan, tmp_path)["variants"][0]["values"]
-    assert values["seconds"]["mean"] == 20.0
-    assert values["tokens_per_second"]["mean"] == 10.0
+    values = judged(plan, tmp_path).variants[0].values
+    assert values["seconds"].mean == 20.0
+    assert values["tokens_per_second"].mean == 10.0
     # And so do their settings.
     change(
         plan.path(tmp_path, "linear", 1).with_name("seed-1-pretrain") / "config.json",
@@ -302,4 +303,4 @@ def test_what_a_finished_run_started_from_may_have_its_own_seed(tmp_path: Path) 
     with pytest.raises(UserError, match="differ in seed"):
         judged(plan, tmp_path)
     given = replace(plan, runs={key: str(path) for key, path in paths.items()})
-    assert judged(given, tmp_path)["variants"][0]["values"]["seconds"]["mean"] == 20.0
+    assert judged(given, tmp_path).variants[0].values["seconds"].mean == 20.0

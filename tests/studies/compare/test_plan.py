@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from attnlab.store.records import plain, restored
 from attnlab.studies.compare import Data, Plan, check, make_plan
 from attnlab.studies.compare.plan import fingerprints, seen_before
 from attnlab.studies.study import refuse_changes
+from attnlab.studies.workers import read_workers
 
 
 def test_mechanisms_differ_in_the_mechanism_only() -> None:
@@ -190,3 +192,13 @@ def test_mistakes_are_found_before_training(tmp_path: Path) -> None:
         check(plan)
     with pytest.raises(ConfigError, match="task words: longest"):
         check(make_plan(["dot", "additive"], given={"task": {"options": {"longest": 1}}}, task="words"))
+
+
+def test_workers_are_a_number_or_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (read_workers("3"), read_workers(2), read_workers("ray://host:10001")) == (3, 2, "ray://host:10001")
+    for wrong in ("-1", "rays", "ray://", "3.5", "slurm://host"):
+        with pytest.raises(UserError, match="--workers must be a number .*, ray"):
+            read_workers(wrong)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"--workers ray needs ray: pip install 'attnlab\[ray\]'"):
+        read_workers("ray")

@@ -1,4 +1,4 @@
-"""Settings tuned for each, data kept apart for it, seeds added later, and where variation comes from; on real small runs."""
+"""Settings tuned for each, data kept apart for it, and seeds added later; on real small runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from attnlab.store.runs import Run
 from attnlab.studies import compare as comparing
 from attnlab.studies import resume
 from attnlab.studies.compare.plan import make_plan, trials_of, tuning_plan
-from attnlab.studies.compare.tuning import Trial, Tuning, choose
-from attnlab.studies.compare.variance import SOURCES, train_variance, variance_plan
+from attnlab.studies.compare.records import Trial, Tuning, read_result
+from attnlab.studies.compare.tuning import choose
 
-Compared = tuple[Path, dict[str, Any]]
+Compared = tuple[Path, Any]
 
 
 def plan_of(folder: Path) -> comparing.Plan:
@@ -30,16 +30,16 @@ def plan_of(folder: Path) -> comparing.Plan:
 
 def test_each_is_trained_with_the_value_that_was_best_for_it(tuned: Compared) -> None:
     folder, result = tuned
-    trials = result["tuning"]["trials"]
-    assert [(one["variant"], one["values"]["train.lr"]) for one in trials] == [
+    trials = result.tuning.trials
+    assert [(one.variant, one.values["train.lr"]) for one in trials] == [
         ("dot", 1e-5),
         ("linear", 1e-5),
         ("dot", 0.01),
         ("linear", 0.01),
     ]
     for name in ("dot", "linear"):
-        best = min((one for one in trials if one["variant"] == name), key=lambda one: one["figure"])
-        assert result["tuning"]["chosen"][name] == best["values"] == {"train.lr": 0.01}
+        best = min((one for one in trials if one.variant == name), key=lambda one: one.figure)
+        assert result.tuning.chosen[name] == best.values == {"train.lr": 0.01}
         for seed in (0, 1):
             assert Run.open(folder / name / f"seed-{seed}").record.settings["train"]["lr"] == 0.01
 
@@ -52,28 +52,25 @@ def test_the_choice_and_the_verdict_share_neither_sentences_nor_seeds(tuned: Com
     assert not set(choosing.sentences) & set(plan.sentences)
     assert sorted([*choosing.sentences, *plan.sentences]) == sorted(plan.data.corpus(str(plan.dev)).lines)
     assert not set(choosing.seeds) & set(plan.seeds)
-    assert result["tuning"]["items"] == len(choosing.sentences)
-    assert result["data"]["dev_sentences"] == len(plan.sentences)
+    assert result.tuning.items == len(choosing.sentences)
+    assert result.data.dev_sentences == len(plan.sentences)
 
 
 def test_the_verdict_says_what_was_tuned_and_the_report_shows_it(tuned: Compared, compared: Compared) -> None:
     folder, result = tuned
-    (verdict,) = (one for one in result["verdict"] if one.startswith("linear against dot"))
-    count = result["tuning"]["items"]
+    (verdict,) = (one for one in result.verdict if one.startswith("linear against dot"))
+    count = result.tuning.items
     assert f"each with its best train.lr of 2 tried, chosen on {count} other sentences: " in verdict
     assert "quivalen" in verdict
     page = (folder / "report.md").read_text(encoding="utf-8")
     for words in (
         "## Tuning",
         "chosen |",
-        "## Variation between runs",
         "| Registration",
         "Equivalent within 20",
     ):
         assert words in page
-    assert {one["settings"] for one in compared[1]["comparisons"]} == {
-        "with the settings of the preset, not tuned for each"
-    }
+    assert {one.settings for one in compared[1].comparisons} == {"with the settings of the preset, not tuned for each"}
 
 
 def test_documents_are_not_torn_apart(tmp_path: Path) -> None:
@@ -112,7 +109,7 @@ def test_a_value_at_which_training_diverges_is_never_chosen(tuned: Compared) -> 
     failed = {(names[2], trying.seeds[0]): "the loss is nan at step 7"}
     found = choose(plan, trying, folder / "tuning", failed)
     assert found.chosen == {"dot": {"train.lr": 1e-5}, "linear": {"train.lr": 0.01}}
-    assert found.trials[2] == Trial("dot", {"train.lr": 0.01}, None, [], "the loss is nan at step 7")
+    assert found.trials[2] == Trial("dot", {"train.lr": 0.01}, None, (), "the loss is nan at step 7")
     with pytest.raises(AttnlabError, match=r"every trial of dot diverged \(no\): try lower values"):
         choose(plan, trying, folder / "tuning", {(names[at], trying.seeds[0]): "no" for at in (0, 2)})
 
@@ -121,7 +118,7 @@ def test_a_best_value_at_the_edge_is_said() -> None:
     settings = (comparing.plan.Tuned("train.lr", (0.1, 0.001, 0.01)),)
     found = Tuning(settings, "accuracy", 9, (1000,), (), {"dot": {"train.lr": 0.1}, "linear": {"train.lr": 0.01}})
     assert found.at_edge == {"dot": ["train.lr"]}
-    tied = replace(found, trials=tuple(Trial("dot", {"train.lr": rate}, 0.5, [0.5]) for rate in (0.1, 0.01)))
+    tied = replace(found, trials=tuple(Trial("dot", {"train.lr": rate}, 0.5, (0.5,)) for rate in (0.1, 0.01)))
     assert (tied.tied, found.tied) == (["dot"], [])
 
 
@@ -133,7 +130,6 @@ def test_a_best_value_at_the_edge_is_said() -> None:
         ({"tune": ["train.lr=1,2", "train.lr=3,4"]}, "names a setting twice"),
         ({"tune": ["tokenizer.kind=bpe,char"]}, "changes the data"),
         ({"tune": ["train.order_seed=1,2"]}, "changes the data"),
-        ({"variance": True, "seeds": 1}, "--variance needs at least two seeds"),
         ({"tune": ["model.mechanism=dot,linear"]}, "is what is compared"),
         ({"tune_on": "prose:dev"}, "--tune-on and --tune-seeds need --tune"),
         ({"tune": ["train.lr=1,2"], "tune_seeds": 0}, "--tune-seeds must be a number from 1"),
@@ -157,29 +153,30 @@ def test_seeds_added_later_are_counted_as_a_look(compared: Compared, tmp_path: P
     folder = tmp_path / "copy"
     shutil.copytree(compared[0], folder)
     before = compared[1]
-    assert before["registration"]["looks"] == 1
+    assert before.registration.looks == 1
     with pytest.raises(UserError, match="has seeds 0, 1: name more, such as --seeds 5"):
         comparing.add_seeds(folder, 2)
     comparing.add_seeds(folder, 3)
     resume(folder, Console(quiet=True))
-    result = read_json(folder / "result.json")
-    assert result["seeds"] == [0, 1, 2]
-    assert result["command"] == f"{before['command']}; attnlab resume FOLDER --seeds 0,1,2"
-    assert result["registration"] | {"seeds": [0, 1], "looks": 2, "seeds_added": [2]} == result["registration"]
-    (note,) = (one for one in result["verdict"] if one.startswith("Seeds 2 were added after a result was known"))
+    result: Any = read_result(folder)
+    assert result.seeds == (0, 1, 2)
+    assert result.command == f"{before.command}; attnlab resume FOLDER --seeds 0,1,2"
+    fixed = result.registration
+    assert (fixed.seeds, fixed.looks, fixed.seeds_added) == ((0, 1), 2, (2,))
+    (note,) = (one for one in result.verdict if one.startswith("Seeds 2 were added after a result was known"))
     assert "this is look 2. Every p is multiplied by the number of looks." in note
     assert "up to 7.5 %" in note
-    for one in result["comparisons"]:
-        if one["valid"]:
-            assert one["adjusted"] == pytest.approx(min(1.0, 2 * one["p"]))
-            assert one["level"] == pytest.approx(0.975)
-            assert "after correction for 2 looks" in one["words"]
+    for one in result.comparisons:
+        if one.valid:
+            assert one.adjusted == pytest.approx(min(1.0, 2 * one.effect.p))
+            assert one.level == pytest.approx(0.975)
+            assert "after correction for 2 looks" in one.words
 
 
 def test_seeds_are_not_added_to_other_studies_of_several_models(compared: Compared, tmp_path: Path) -> None:
     folder = tmp_path / "why"
     shutil.copytree(compared[0], folder)
-    add_files(folder, {"result.json": to_json({**compared[1], "kind": "why"})})
+    add_files(folder, {"result.json": to_json({**read_json(folder / "result.json"), "kind": "why"})})
     with pytest.raises(UserError, match="seeds can be added to comparisons only"):
         comparing.add_seeds(folder, 5)
 
@@ -188,28 +185,6 @@ def test_seeds_are_added_to_comparisons_only(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         main(["resume", str(tmp_path), "--seeds", "5"])
     assert "seeds can be added to comparisons only" in capsys.readouterr().err
-
-
-def test_one_source_of_variation_changes_at_a_time(tuned: Compared) -> None:
-    folder, result = tuned
-    assert [one["variant"] for one in result["variance"]] == ["dot", "linear"]
-    for one in result["variance"]:
-        assert list(one["spread"]) == list(SOURCES)
-        assert all(spread["n"] == 2 and spread["sd"] > 0 for spread in one["spread"].values())
-    runs = {path.parent.name: Run.open(path) for path in (folder / "variance").glob("*/seed-0")}
-    assert len(runs) == 12
-    for source, changes in zip(SOURCES, ("seed", "order", "data"), strict=True):
-        pair = [runs[f"dot,_{source.replace(' ', '_')}_{number}"] for number in (0, 1)]
-        seen = [
-            {
-                "seed": run.record.settings["seed"],
-                "order": run.record.settings["train"]["order_seed"],
-                "data": run.record.corpus.sha256 if run.record.corpus else "",
-            }
-            for run in pair
-        ]
-        assert [key for key in seen[0] if seen[0][key] != seen[1][key]] == [changes]
-        assert all(run.record.settings["train"]["lr"] == 0.01 for run in pair)  # as tuned
 
 
 def test_the_verdict_is_not_taken_from_what_chose(tmp_path: Path) -> None:
@@ -228,22 +203,3 @@ def test_the_seed_of_the_order_reaches_every_stage() -> None:
         settings = varied.settings(0, stage)  # type: ignore[arg-type]
         assert (settings.seed, settings.train.order_seed) == (3, 7)
     assert varied.settings(0, "finetune").train.lr != 0.5
-
-
-def test_sources_of_variance_keep_their_runs_when_seeds_are_added(tuned: Compared) -> None:
-    plan = plan_of(tuned[0])
-    longer = replace(plan, seeds=(*plan.seeds, 2, 3), looks=(plan.seeds,))
-    assert [one.name for one in variance_plan(longer).variants] == [one.name for one in variance_plan(plan).variants]
-
-
-@pytest.mark.usefixtures("in_process")
-def test_what_is_missing_is_trained_in_a_moved_folder(tuned: Compared, tmp_path: Path) -> None:
-    folder, missing = tmp_path / "moved", "dot,_training_data_1"
-    shutil.copytree(tuned[0], folder)
-    for place in (folder / "variance" / missing, folder / "variance" / "measured" / missing):
-        shutil.rmtree(place)
-    train_variance(plan_of(folder), folder, Console(quiet=True))
-    run = Run.open(folder / "variance" / missing / "seed-0")
-    assert run.complete
-    assert run.record.corpus is not None
-    assert (run.path / run.record.corpus.source).resolve() == (folder / "variance" / "part-1.txt").resolve()

@@ -2,12 +2,11 @@
 
     plan      variants that differ in one thing, seeds, data (variants)
     tuning    settings that are tuned for every variant by itself
-    planning  what a planned comparison would find, from a finished one
+    planning  what a planned comparison would find, from a finished one (the pilot)
     jobs      the runs, several at a time, each trained and measured in its own process (job)
-    estimating  how long all of this will take
-    variance  where the variation between runs comes from
     records   finished runs with their figures; those that do not belong together are refused
     judge     intervals, tests, Holm's correction, and verdicts in words
+    document  the report
 
 Every variant is audited first.
 """
@@ -25,20 +24,20 @@ from attnlab.errors import UserError
 from attnlab.lm.model import load_model
 from attnlab.lm.progress import say
 from attnlab.measure import audit
-from attnlab.report.comparison import document
-from attnlab.store.folders import add_files, is_written, locked, read_json, to_json, unlist
+from attnlab.report.document import strict
+from attnlab.store.folders import add_files, is_written, locked, read_json, reporting_damage, to_json, unlist
 from attnlab.store.records import plain, restored
 from attnlab.store.runs import Run, unused_path
 from attnlab.studies.compare import jobs
-from attnlab.studies.compare.estimating import announce, estimate
+from attnlab.studies.compare.document import document
 from attnlab.studies.compare.judge import judge
 from attnlab.studies.compare.plan import Data, Plan, check, fingerprints, make_plan, seed_numbers, small_model
-from attnlab.studies.compare.planning import advise
+from attnlab.studies.compare.planning import plan_from_pilot
+from attnlab.studies.compare.records import AuditSummary, ComparisonResult
 from attnlab.studies.compare.tuning import tune, with_choice
-from attnlab.studies.compare.variance import train_variance
 from attnlab.studies.study import Result, Study
 
-__all__ = ["STUDY", "Data", "Plan", "add_seeds", "advise", "check", "compare", "estimate", "make_plan"]
+__all__ = ["STUDY", "Data", "Plan", "add_seeds", "check", "compare", "make_plan", "plan_from_pilot"]
 
 _AUDITS = "audits.json"
 
@@ -58,12 +57,9 @@ def compare(*variants: str, out: Path | str | None = None, console: Console | No
 def _train(plan: Plan, folder: Path, console: Console) -> None:
     if not is_written(folder / _AUDITS):
         _audit_all(plan, folder, console)
-    announce(plan, folder, console)
     if plan.tune:
         tune(plan, folder, console)
     jobs.train_all(with_choice(plan, folder), folder, console)
-    if plan.variance:
-        train_variance(plan, folder, console)
 
 
 def add_seeds(folder: Path, seeds: int | Sequence[int]) -> None:
@@ -91,20 +87,27 @@ def add_seeds(folder: Path, seeds: int | Sequence[int]) -> None:
 
 def _audit_all(plan: Plan, folder: Path, console: Console) -> None:
     """Audit every variant's model, before training."""
-    found = {}
+    audits = {}
     for variant in plan.variants:
         if plan.runs:
             model = load_model(Run.open(plan.path(folder, variant.name, plan.seeds[0])).model)[0]
         else:
             model = small_model(variant, plan.seeds[0])
         report = audit.audit_module(model, name=variant.name)
-        found[variant.name] = report.to_dict()
+        audits[variant.name] = AuditSummary(
+            report.verdict, report.causal_leak, tuple(report.leak_by_position), report.defect, report.faults
+        )
         words = f"wrong as declared: {report.defect}" if report.verdict == "declared" else report.verdict
         reasons = {"fail": report.faults.values(), "not tested": [report.untested.get("future", "")]}
         for reason in reasons.get(report.verdict, ()):
             words += f"; {reason}"
         say(console, f"audit of {variant.name}: {words}")
-    add_files(folder, {_AUDITS: to_json(found)})
+    add_files(folder, {_AUDITS: to_json(strict(plain(audits)))})
+
+
+def _read_audits(folder: Path) -> dict[str, AuditSummary]:
+    with reporting_damage(folder / _AUDITS):
+        return {name: restored(AuditSummary, audit) for name, audit in read_json(folder / _AUDITS).items()}
 
 
 STUDY = Study(
@@ -113,7 +116,7 @@ STUDY = Study(
     check=check,
     fingerprints=fingerprints,
     train=_train,
-    judge=lambda plan, folder, _: judge(plan, folder, read_json(folder / _AUDITS)),
-    document=document,
+    judge=lambda plan, folder, _: judge(plan, folder, _read_audits(folder)),
+    document=lambda result: document(restored(ComparisonResult, result)),
     sources=("corpus", "dev", "facts", "exam", "tune_on"),
 )

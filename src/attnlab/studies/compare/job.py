@@ -61,7 +61,7 @@ def _train(plan: Plan, folder: Path, name: str, seed: int) -> Run:
         return Run.open(path)
     variant = plan.find(name)
     steps = stages_of(variant, plan)
-    sources = variant.corpus or plan.corpus, variant.facts or plan.facts
+    sources = variant.corpus or plan.corpus, plan.facts
     run: Run | None = None
     for stage in steps:
         # The run that is measured has the plain name, however many stages precede it.
@@ -128,7 +128,7 @@ def _on_text(
     # Models of pieces have no start symbol.
     prompt = "" if tokenizer.start is not None else "The"
     texts = sample(model, tokenizer, prompt, _SAMPLES, temperature=1.0, limit=longest)
-    found = OnText(
+    measured = OnText(
         of_dev.summary(),
         of_train.summary(),
         tuple(perplexity.probe(model, tokenizer, plan.probes, *reading)),
@@ -139,7 +139,7 @@ def _on_text(
     )
     few = [tokenizer.sentence(line, longest) for line in some(dev, READ_TWICE)]
     files = {"dev.csv": of_dev.to_csv(), "train.csv": of_train.to_csv()}
-    return found, files, few, longest if task.padded else None
+    return measured, files, few, longest if task.padded else None
 
 
 def _read_twice(

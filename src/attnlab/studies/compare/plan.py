@@ -45,7 +45,7 @@ _SEEDS, _QUICK_SEEDS = 5, 3
 _MOST_SEEDS = 1000
 _FEW_WORDS = 97  # vocabulary of a model that is only tried out
 # Fields of a plan that make_plan passes on.
-_MORE = ("probes", "all_pairs", "study", "title", "question", "command", "theirs", "margin", "hypothesis", "variance")
+_MORE = ("probes", "all_pairs", "study", "title", "question", "command", "published", "margin", "hypothesis")
 _CHOOSING = 3  # one in so many sentences or questions is for choosing tuned settings
 _FEW_DOCUMENTS = 20  # with fewer, sentences are taken one by one
 _TUNING_SEED = 1000  # the first seed of tuning: not one of those that are judged
@@ -60,6 +60,15 @@ class Tuned:
 
 
 @dataclass(frozen=True)
+class Published:
+    """Published figures of one variant, with their source."""
+
+    name: str
+    values: dict[str, float]
+    source: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """A comparison with everything needed to repeat it. The first variant is the reference."""
 
@@ -71,14 +80,14 @@ class Plan:
     facts: str | None = None
     exam: str | None = None
     probes: tuple[str, ...] = PROBES
-    workers: int | str = field(default=1, metadata={"was": "jobs"})  # runs at a time, or a cluster: read_workers
+    workers: int | str = 1  # runs at a time, or a cluster: read_workers
     all_pairs: bool = False
     study: str = "compare"
     title: str = ""
     question: str = ""
     command: str = "attnlab compare"
     quick: bool = False
-    theirs: tuple[dict[str, Any], ...] = ()  # published figures of the same experiment
+    published: tuple[Published, ...] = ()  # figures of the same experiment
     runs: dict[str, str] = field(default_factory=dict)  # finished runs to compare as they are, by variant/seed
     started: str = ""  # date
     hypothesis: str = ""  # in the user's words
@@ -88,7 +97,6 @@ class Plan:
     tune_seeds: int = 1
     tune_on: str | None = None  # data for choosing; None: a part of dev or exam
     part: Literal["all", "choosing", "judging"] = "all"  # of dev or exam
-    variance: bool = False  # whether to split the variance between runs
 
     @cached_property
     def data(self) -> Datasets:
@@ -237,18 +245,15 @@ def make_plan(
 ) -> Plan:
     """Make the plan of a comparison; `more` are further fields of the plan, such as probes or title."""
     data, more = data or Data(), {"started": date.today().isoformat(), **more}
-    workers = more.pop("jobs", workers)  # the old name
     for name in more:
         if name not in (*_MORE, "started"):
             raise UserError(unknown("argument", name, (*_MORE, *inspect.signature(make_plan).parameters)))
     margin = more.get("margin")
-    if more.get("variance") and len(seed_numbers(seeds)) < 2:
-        raise UserError("--variance needs at least two seeds: use --seeds 5")
     if margin is not None and not 0 < margin < 1:
         raise UserError(f"--margin is a share between 0 and 1, such as 0.01 for one per cent, not {margin:g}")
     if any(map(is_run, names)):
         asked: dict[str, object] = {"task": task, "vary": vary, "preset": preset, "config": config, "seeds": seeds}
-        asked |= {"quick": quick, "tune": tune, "variance": more.get("variance")}
+        asked |= {"quick": quick, "tune": tune}
         _refuse_for_runs([*(name for name, value in asked.items() if value), *(given or {})])
         with usercode.trusting(trust_code):
             return _plan_of_runs(names, data, workers, **more)
@@ -339,7 +344,6 @@ def tuning_plan(plan: Plan) -> Plan:
         tune=(),
         tune_on=None,
         study="tuning",
-        variance=False,
     )
 
 

@@ -1,25 +1,31 @@
-"""Finished runs with their figures. Runs that do not belong together are refused."""
+"""Records of a comparison: what is measured of a run, finished runs with their figures, and the result.
+
+Runs that do not belong together are refused. No tests and no sentences here: these are the judge's.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from attnlab import stats
+from attnlab.config import Settings
 from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.exams import Score
 from attnlab.lm.perplexity import Probe, SentenceLosses
 from attnlab.store.folders import read_bytes, read_json, reporting_damage
-from attnlab.store.records import flat, restored
+from attnlab.store.records import restored
 from attnlab.store.runs import Run, lineage
-from attnlab.studies.compare.plan import Plan
+from attnlab.studies.compare.plan import Plan, Published, Tuned
 from attnlab.studies.compare.variants import run_differences
+from attnlab.studies.study import StudyResult
 
 T = TypeVar("T")
 READ_TWICE = 200  # texts that are also read word by word
@@ -37,7 +43,6 @@ class Figure:
     kind: Kind
     lower_is_better: bool
     note: str
-    unit: str = ""
 
 
 _TOKEN = "exp(mean loss per token)"
@@ -142,8 +147,8 @@ class Measured:
     flops_per_token: float
     measuring: float  # seconds
     flops_length: int | None = None
-    text: OnText | None = flat(None)
-    answers: Score | None = flat(None)
+    text: OnText | None = None
+    answers: Score | None = None
 
     def values(self) -> dict[str, float]:
         """The figures found here, by key."""
@@ -154,6 +159,321 @@ class Measured:
             for part, summary in (("dev", self.text.dev), ("train", self.text.train)):
                 found |= {f"{part}_{name}": summary[name] for name in ("token_perplexity", "sentence_perplexity")}
         return found
+
+
+# The result
+
+
+@dataclass(frozen=True)
+class AuditSummary:
+    """What the audit of a variant found; `causal_leak` is None where it could not be tested."""
+
+    verdict: str
+    causal_leak: float | None
+    leak_by_position: tuple[float, ...]
+    defect: str
+    faults: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the seeds: its mean with a 95 % interval, and the value of each seed."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+    low: float | None
+    high: float | None
+    note: str
+    each: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A tested ratio of token perplexities, or difference of shares of right answers, with its interval.
+
+    `scope` is what the test generalises to. One of the last three holds all numbers of the test.
+    """
+
+    kind: Literal["ratio", "difference"]
+    value: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    scope: str
+    perplexities: stats.Perplexities | None = None
+    mcnemar: stats.McNemar | None = None
+    answers: stats.SeedsByQuestions | None = None
+
+    @property
+    def details(self) -> stats.Perplexities | stats.McNemar | stats.SeedsByQuestions:
+        """All numbers of the test."""
+        details = self.perplexities or self.mcnemar or self.answers
+        assert details is not None
+        return details
+
+
+@dataclass(frozen=True)
+class SeedPair:
+    """The figure of both sides with one seed; for answers, with McNemar's test."""
+
+    seed: int
+    a: float | None
+    b: float | None
+    difference: float | None
+    mcnemar: stats.McNemar | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One tested pair."""
+
+    a: str
+    b: str
+    figure: str
+    words: str
+    effect: Effect
+    adjusted: float | None = None  # p after Holm's correction
+    shown: bool = False
+    valid: bool = True  # False if one of the two sees the future
+    by_seed: tuple[SeedPair, ...] = ()
+    level: float = 0.95  # of the interval, so that those of all comparisons hold together
+    equivalence: stats.Equivalence | None = None  # of the difference, or of the logarithm of the ratio
+    settings: str = ""  # whether settings were tuned, in half a sentence
+
+    @property
+    def heading(self) -> str:
+        """Which two are compared, with which settings."""
+        return f"{self.a} against {self.b}" + (f", {self.settings}" if self.settings else "")
+
+    @property
+    def sentence(self) -> str:
+        """The comparison as a sentence."""
+        sentence = f"{self.heading}: {self.words}."
+        return sentence if self.valid else f"{sentence} This is invalid, since one of the two sees the future."
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A minus B of a further figure, paired by seed: described, not tested."""
+
+    a: str
+    b: str
+    figure: str
+    difference: float
+    low: float | None
+    high: float | None
+    ratio: float | None
+
+
+@dataclass(frozen=True)
+class MeanProbe(Probe):
+    """A probe sentence: the mean over the seeds, and the loss of each seed."""
+
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A variant's probes (means over seeds) and samples (of the first seed)."""
+
+    probes: tuple[MeanProbe, ...]
+    samples: tuple[str, ...]
+    sample_quality: Quality
+    spaced_probes: tuple[MeanProbe, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of perplexities with its 95 % interval."""
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float | None
+
+    def __str__(self) -> str:
+        """The ratio in words."""
+        interval = "" if self.low is None else f" ({self.low:.3g} to {self.high:.3g})"
+        return f"{self.value:.3g} times{interval}"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The perplexity of a leaking variant over that of the reference: read whole, and word by word.
+
+    `kept` is the share of the gain, in logarithms, that is left word by word.
+    """
+
+    whole: Ratio
+    word_by_word: Ratio
+    kept: stats.RatioOfMeans | None = None
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """A run with its figures, and its training curve by step or by epoch."""
+
+    seed: int
+    folder: str
+    values: dict[str, float]
+    metrics: tuple[dict[str, float | None], ...] = ()
+    epochs: tuple[dict[str, float | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """One variant with all its runs."""
+
+    name: str
+    reference: bool
+    settings: dict[str, Any]  # those that are compared
+    values: dict[str, Spread]
+    runs: tuple[SeedRun, ...]
+    leaks: bool = False
+    audit: AuditSummary | None = None
+    word_by_word: Readings | None = None
+    texts: Texts | None = None
+    gain: Gain | None = None
+    exam: Score | None = None  # of the first seed
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """The names and sizes of the data; `clusters` are documents or people that items share, None: each is alone."""
+
+    corpus: str | None
+    dev: str | None
+    facts: str | None
+    exam: str | None
+    sentences: int
+    dev_sentences: int | None
+    questions: int | None
+    clusters: int | None
+    seen_before: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the leak of a variant is worth; the last paragraph is the verdict."""
+
+    title: str
+    paragraphs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What was fixed beforehand, and what was changed after a result was known."""
+
+    started: str
+    hypothesis: str
+    figure: str
+    pairs: tuple[tuple[str, str], ...]
+    alpha: float
+    margin: float | None
+    seeds: tuple[int, ...]  # of the first result
+    looks: int
+    seeds_added: tuple[int, ...]
+    checksums: dict[str, str]
+    before_training: bool = True  # False: finished runs were compared
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One variant with one combination of values: its figure, the mean over the seeds; None if a run diverged."""
+
+    variant: str
+    values: dict[str, Any]
+    figure: float | None
+    each: tuple[float, ...]
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All trials, and the values chosen for every variant."""
+
+    settings: tuple[Tuned, ...]
+    figure: str
+    items: int  # sentences or questions that the choice was made on
+    seeds: tuple[int, ...]
+    trials: tuple[Trial, ...]
+    chosen: dict[str, dict[str, Any]]
+
+    @property
+    def tied(self) -> list[str]:
+        """The variants for which several combinations are equally good, so that the first was taken."""
+        tied = []
+        for name, values in self.chosen.items():
+            trials = [trial for trial in self.trials if trial.variant == name]
+            best = next((trial.figure for trial in trials if trial.values == values), None)
+            tied += [name] if [trial.figure for trial in trials].count(best) > 1 else []
+        return tied
+
+    @property
+    def at_edge(self) -> dict[str, list[str]]:
+        """By variant: the settings whose best value is the smallest or largest of the numbers tried."""
+        numeric = {
+            tuned.setting: sorted(tuned.values)
+            for tuned in self.settings
+            if all(isinstance(value, int | float) for value in tuned.values)
+        }
+        edges = {
+            name: [key for key, tried in numeric.items() if values[key] in (tried[0], tried[-1])]
+            for name, values in self.chosen.items()
+        }
+        return {name: keys for name, keys in edges.items() if keys}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonResult(StudyResult):
+    """The result of a comparison; the first variant is the reference, and the first figure is tested."""
+
+    kind: str = "comparison"
+    question: str
+    varied: str
+    seeds: tuple[int, ...]
+    order: tuple[tuple[str, int], ...]
+    workers: int = 1  # runs at a time; 0: on a cluster
+    figures: tuple[Figure, ...]
+    variants: tuple[VariantResult, ...]
+    comparisons: tuple[Comparison, ...]
+    paired: tuple[Difference, ...]
+    verdict: tuple[str, ...]
+    settings: dict[str, Settings]  # by variant
+    task: str = ""
+    preset: str = ""
+    data: DataSummary | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # on data of another kind
+    registration: Registration | None = None
+    tuning: Tuning | None = None
+    explanation: tuple[Explanation, ...] = ()
+    published: tuple[Published, ...] = ()
+    text_quality: Quality | None = None
+    lengths: tuple[dict[str, int], ...] = ()  # a histogram of the words per sentence
+    quick: bool = False
+
+    @property
+    def leaking(self) -> list[str]:
+        """The names of the variants that see the future."""
+        return [variant.name for variant in self.variants if variant.leaks]
+
+    def figure(self, key: str) -> Figure:
+        """The figure of this key."""
+        return next(figure for figure in self.figures if figure.key == key)
+
+
+def read_result(folder: Path) -> ComparisonResult | None:
+    """The result of a finished comparison; None if the folder holds the result of another study."""
+    path = folder / "result.json"
+    stored = read_json(path)
+    if stored.get("kind") != "comparison":
+        return None
+    with reporting_damage(path):
+        return restored(ComparisonResult, stored)
+
+
+# Finished runs
 
 
 @dataclass(frozen=True)

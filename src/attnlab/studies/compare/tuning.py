@@ -7,7 +7,7 @@ trained like the runs of a comparison, in the folder `tuning`, with other seeds 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,61 +16,14 @@ from rich.console import Console
 from attnlab import stats
 from attnlab.errors import AttnlabError
 from attnlab.lm.progress import say
-from attnlab.store.folders import add_files, is_written, read_json, to_json, write_folder
+from attnlab.store.folders import add_files, is_written, read_json, reporting_damage, to_json, write_folder
 from attnlab.store.records import plain, restored
 from attnlab.studies.compare import jobs
-from attnlab.studies.compare.plan import Plan, Tuned, fingerprints, trials_of, tuning_plan
-from attnlab.studies.compare.records import figures, read_measured
+from attnlab.studies.compare.plan import Plan, fingerprints, trials_of, tuning_plan
+from attnlab.studies.compare.records import Trial, Tuning, figures, read_measured
 from attnlab.studies.study import refuse_changes
 
 FOLDER, FILE = "tuning", "tuning.json"
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One variant with one combination of values: its figure, the mean over the seeds; None if a run diverged."""
-
-    variant: str
-    values: dict[str, Any]
-    figure: float | None
-    each: list[float]
-    failure: str = ""
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """All trials, and the values chosen for every variant."""
-
-    settings: tuple[Tuned, ...]
-    figure: str
-    items: int  # sentences or questions that the choice was made on
-    seeds: tuple[int, ...]
-    trials: tuple[Trial, ...]
-    chosen: dict[str, dict[str, Any]]
-
-    @property
-    def tied(self) -> list[str]:
-        """The variants for which several combinations are equally good, so that the first was taken."""
-        found = []
-        for name, values in self.chosen.items():
-            figures = [one.figure for one in self.trials if one.variant == name]
-            best = next((one.figure for one in self.trials if one.variant == name and one.values == values), None)
-            found += [name] if figures.count(best) > 1 else []
-        return found
-
-    @property
-    def at_edge(self) -> dict[str, list[str]]:
-        """By variant: the settings whose best value is the smallest or largest of the numbers tried."""
-        numeric = {
-            one.setting: sorted(one.values)
-            for one in self.settings
-            if all(isinstance(value, int | float) for value in one.values)
-        }
-        found = {
-            name: [key for key, tried in numeric.items() if values[key] in (tried[0], tried[-1])]
-            for name, values in self.chosen.items()
-        }
-        return {name: keys for name, keys in found.items() if keys}
 
 
 def tune(plan: Plan, folder: Path, console: Console) -> None:
@@ -82,16 +35,16 @@ def tune(plan: Plan, folder: Path, console: Console) -> None:
         stored = {"study": trying.study, "plan": plain(trying), "fingerprints": fingerprints(trying)}
         write_folder(place, "trials", {"study.json": to_json(stored)})
     refuse_changes(read_json(place / "study.json")["fingerprints"], fingerprints(trying))
-    names = ", ".join(one.setting for one in plan.tune)
+    names = ", ".join(tuned.setting for tuned in plan.tune)
     say(console, f"tuning {names}: {len(trying.order())} runs")
     failed = jobs.try_all(trying, place, console)
     # A value at which training diverges is a bad value; anything else is no fault of the value.
     jobs.refuse_failed([job for job in failed if not job.diverged], trying, folder)
     failures = {(job.name, job.seed): job.task.failure() for job in failed}
-    found = choose(plan, trying, place, failures)
-    for name, values in found.chosen.items():
+    tuning = choose(plan, trying, place, failures)
+    for name, values in tuning.chosen.items():
         say(console, f"tuned {name}: " + ", ".join(f"{key}={value}" for key, value in values.items()))
-    add_files(folder, {FILE: to_json(plain(found))})
+    add_files(folder, {FILE: to_json(plain(tuning))})
 
 
 def choose(plan: Plan, trying: Plan, folder: Path, failures: Mapping[tuple[str, int], str]) -> Tuning:
@@ -101,14 +54,14 @@ def choose(plan: Plan, trying: Plan, folder: Path, failures: Mapping[tuple[str, 
     for variant, values, trial in trials_of(plan):
         failed = next((failures[trial.name, seed] for seed in trying.seeds if (trial.name, seed) in failures), "")
         measured = [] if failed else [read_measured(trying, folder, trial.name, seed) for seed in trying.seeds]
-        each = [one.values()[column.key] for one in measured]
+        each = tuple(run.values()[column.key] for run in measured)
         mean = None
         if each:
             mean = stats.geometric_mean(each) if column.kind == "perplexity" else sum(each) / len(each)
         trials.append(Trial(variant.name, values, mean, each, failed))
     chosen = {
-        one.name: _best([trial for trial in trials if trial.variant == one.name], column.lower_is_better)
-        for one in plan.variants
+        variant.name: _best([trial for trial in trials if trial.variant == variant.name], column.lower_is_better)
+        for variant in plan.variants
     }
     items = len(trying.sentences if plan.words else trying.questions)
     return Tuning(plan.tune, column.key, items, trying.seeds, tuple(trials), chosen)
@@ -117,7 +70,9 @@ def choose(plan: Plan, trying: Plan, folder: Path, failures: Mapping[tuple[str, 
 def _best(trials: Sequence[Trial], lower: bool) -> dict[str, Any]:
     """The values of the best trial; the first of equal ones."""
     done = [
-        (-one.figure if lower else one.figure, -place) for place, one in enumerate(trials) if one.figure is not None
+        (-trial.figure if lower else trial.figure, -place)
+        for place, trial in enumerate(trials)
+        if trial.figure is not None
     ]
     if not done:
         raise AttnlabError(f"every trial of {trials[0].variant} diverged ({trials[0].failure}): try lower values")
@@ -130,20 +85,17 @@ def choice_of(folder: Path) -> Tuning | None:
 
 
 def stored_plan(folder: Path) -> Plan:
-    """The plan stored in a folder, with the values chosen by tuning, and with data of its own found in the folder."""
-
-    def found(name: str | None) -> str | None:
-        inside = folder / name if name else None
-        return str(inside.resolve()) if inside and inside.is_file() else name
-
-    plan = with_choice(restored(Plan, read_json(folder / "study.json")["plan"]), folder)
-    own = (replace(one, corpus=found(one.corpus), facts=found(one.facts)) for one in plan.variants)
-    return replace(plan, variants=tuple(own))
+    """The plan stored in a folder, with the values chosen by tuning."""
+    path = folder / "study.json"
+    with reporting_damage(path):
+        plan = restored(Plan, read_json(path)["plan"])
+    return with_choice(plan, folder)
 
 
 def with_choice(plan: Plan, folder: Path) -> Plan:
     """The plan with the values chosen for every variant."""
-    found = choice_of(folder) if plan.tune else None
-    if found is None:
+    tuning = choice_of(folder) if plan.tune else None
+    if tuning is None:
         return plan
-    return replace(plan, variants=tuple(one.with_settings(one.name, found.chosen[one.name]) for one in plan.variants))
+    chosen = (variant.with_settings(variant.name, tuning.chosen[variant.name]) for variant in plan.variants)
+    return replace(plan, variants=tuple(chosen))

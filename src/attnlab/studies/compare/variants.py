@@ -32,7 +32,7 @@ _OPTIONS = "model.options"
 _NOT_VARIED = frozenset({"preset", "seed"})  # settings that may differ within a variant
 _OTHER_TEXT = ("tokenizer.", "model.vocab_size", "task.")  # settings that change what is predicted
 _OF_ALL_STAGES = ("threads", "order_seed")  # settings of training that are not those of pretraining alone
-_TAKEN = ("measured", "logs", "tuning", "variance")  # folders of a comparison that are not variants
+_TAKEN = ("measured", "logs", "tuning")  # folders of a comparison that are not variants
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Variant:
     given: Settings = field(default_factory=dict)
     corpus: str | None = None  # its own training text, if variants have different ones
     steps: tuple[Stage, ...] = ()  # its training stages, if they do not follow from its task
-    facts: str | None = None  # its own training questions
 
     def settings(self, seed: int, stage: Stage = "pretrain") -> RunConfig:
         """The settings of one run; training and task settings given by the user apply to pretraining only.

@@ -1,0 +1,641 @@
+"""The report of a comparison: tables, charts and texts of its variants, and the tests in words.
+
+A variant that leaks is marked in every table and chart, because its numbers are invalid. The sentences come from the judge
+that knows the numbers; here they are only put in their places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from attnlab import stats
+from attnlab.report.document import (
+    Axis,
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Facts,
+    Mark,
+    Notice,
+    Row,
+    Section,
+    Series,
+    Table,
+    Text,
+    section,
+)
+from attnlab.report.lengths import lengths_chart
+from attnlab.report.parts import (
+    QUICK,
+    cell,
+    columns,
+    commonest_table,
+    folded,
+    joint_losses,
+    lines,
+    named_facts,
+    report_of,
+    reproduce,
+    side_by_side,
+    text_column,
+)
+from attnlab.report.words import (
+    NOTHING,
+    capital,
+    count,
+    figure,
+    listed,
+    percent,
+    plain,
+    plural,
+    signed,
+    span,
+    times,
+)
+from attnlab.studies.compare.plan import Tuned
+from attnlab.studies.compare.records import (
+    Comparison,
+    ComparisonResult,
+    Difference,
+    Figure,
+    MeanProbe,
+    Registration,
+    Spread,
+    Tuning,
+    VariantResult,
+)
+
+_LEAKS = "leaks"
+_QUALITY = ("perplexity", "loss", "share", "epoch")  # kinds of figures that measure quality; the others measure cost
+_PROBES_PER_TABLE = 5
+_SPLIT_AT_SPACES = (
+    "; words split at spaces only, so that a comma or a full stop makes another word of the one before it ({} unknown):"
+    " the course reports do not say how they split"
+)
+
+
+def document(result: ComparisonResult) -> Document:
+    """The whole report."""
+    notes = [(figure.title, figure.note) for figure in result.figures if figure.note]
+    explained = [Text(part.paragraphs, title=part.title) for part in result.explanation]
+    return report_of(
+        result.study,
+        vars(result),
+        [*([result.question] if result.question else []), *result.verdict],
+        [
+            *section(
+                "Results",
+                _summary_table(result),
+                _answers_table(result),
+                folded("What the figures mean", Facts("What the figures mean", notes)),
+            ),
+            *_compared_section(result),
+            *_tuning_section(result),
+            *section("Training", *_loss_charts(result)),
+            *_texts_sections(result),
+            *section("Who sees the future", _leak_chart(result), _word_by_word_table(result), _audit_table(result)),
+            *section("What it means", *explained),
+            *section("Published figures beside ours", _published_table(result)),
+            *section("By seed", _seeds_table(result), _differences_table(result)),
+            *section("Time and memory", _costs_table(result)),
+            *section("Sentence lengths", lengths_chart(result.lengths) if result.lengths else None),
+            _reproduce(result),
+        ],
+        _notices(result),
+        "the compared runs took",
+    )
+
+
+def _notices(result: ComparisonResult) -> list[Notice]:
+    leaks, quick = result.leaking, [QUICK] if result.quick else []
+    verb = "leaks" if len(leaks) == 1 else "leak"
+    words = "its outputs depend on later tokens. Perplexities and losses marked “leaks” are invalid."
+    return [*([Notice(f"{', '.join(leaks)} {verb}:", words, "leaks")] if leaks else []), *quick]
+
+
+# The variants
+
+
+def _column(of: Figure) -> Column:
+    return Column(of.title, True, of.note, not of.lower_is_better, of.short, minor=of.key.startswith("train_"))
+
+
+def _mark(variant: VariantResult) -> str:
+    return _LEAKS if variant.leaks else ""
+
+
+def _row(name: str, cells: Sequence[Cell], mark: str = "") -> Row:
+    return Row(Cell(name), cells, mark, "leaks" if mark else "")
+
+
+def _titled(variant: VariantResult) -> str:
+    return f"{variant.name} ({_LEAKS})" if variant.leaks else variant.name
+
+
+def _variants_table(
+    title: str,
+    caption: str,
+    titles: Sequence[str | Column],
+    variants: Sequence[VariantResult],
+    cells: Callable[[VariantResult], Sequence[Cell]],
+    *,
+    brief: bool = False,
+) -> Table:
+    rows = [_row(variant.name, cells(variant), _mark(variant)) for variant in variants]
+    return Table(title, caption, columns("Variant", *titles), rows, brief=brief)
+
+
+def _mean_cell(spread: Spread | None, kind: str) -> Cell:
+    """A mean with its interval, and the value of every seed behind it."""
+    if spread is None:
+        return Cell(NOTHING)
+    each = [figure(value, kind) for value in spread.each]
+    return Cell(
+        figure(spread.mean, kind),
+        spread.mean,
+        span(spread.low, spread.high, kind),
+        ", ".join(each) if len(set(each)) > 1 else "",
+        low=spread.low,
+        high=spread.high,
+    )
+
+
+def _summary_table(result: ComparisonResult) -> Table:
+    """The quality of each variant, and its time."""
+    shown = [figure for figure in result.figures if figure.kind in (*_QUALITY, "seconds")]
+    caption = (
+        f"Means over {plural(len(result.seeds), 'seed')}, with the 95 % interval for other seeds below, of each variant alone."
+        " Pairs share seeds and texts, so their differences are known more precisely."
+    )
+    if len(result.seeds) < 2:
+        caption = "One seed each: how much another seed would change these numbers is not known."
+
+    def cells(variant: VariantResult) -> list[Cell]:
+        return [_mean_cell(variant.values.get(figure.key), figure.kind) for figure in shown]
+
+    return _variants_table("Results", caption, list(map(_column, shown)), result.variants, cells, brief=True)
+
+
+def _costs_table(result: ComparisonResult) -> Table | None:
+    shown = [figure for figure in result.figures if figure.kind not in _QUALITY]
+    first = result.variants[0]
+
+    def cost(variant: VariantResult, of: Figure) -> Cell:
+        own, reference = variant.values[of.key].mean, first.values[of.key].mean
+        ratio = own / reference if variant is not first and own is not None and reference else None
+        return Cell(figure(own, of.kind), own, "" if ratio is None else f"{times(ratio)} ×")
+
+    caption = f"Below each value, its ratio to that of {first.name}."
+    titles = list(map(_column, shown))
+    return _variants_table(
+        "Time and memory", caption, titles, result.variants, lambda variant: [cost(variant, of) for of in shown]
+    )
+
+
+def _seeds_table(result: ComparisonResult) -> Table:
+    """Every run; counts are the same for all seeds and left out."""
+    shown = [figure for figure in result.figures if figure.kind != "count"]
+    rows = [
+        _row(
+            variant.name,
+            [Cell(str(run.seed), run.seed), *(cell(run.values.get(of.key), of.kind) for of in shown)],
+            _mark(variant),
+        )
+        for variant in result.variants
+        for run in variant.runs
+    ]
+    titles = [Column(of.short or of.title, note=of.title) for of in shown]
+    return Table("Runs", "Every run by itself.", columns("Variant", "Seed", *titles), rows)
+
+
+def _published_table(result: ComparisonResult) -> Table | None:
+    variants = {variant.name: variant for variant in result.variants}
+    rows = []
+    for source in result.published:
+        variant = variants[source.name]
+        for key, value in source.values.items():
+            of, own = result.figure(key), variant.values.get(key)
+            ratio = own.mean / value if own and own.mean is not None and value else None
+            cells = [Cell(of.title), cell(value, of.kind), _mean_cell(own, of.kind)]
+            rows.append(_row(source.name, [*cells, cell(ratio, "ratio"), Cell(source.source)], _mark(variant)))
+    titles = (text_column("Figure"), "Published", "Ours", "Ours over published", text_column("Source"))
+    caption = "Published figures beside ours."
+    return Table("Published figures", caption, columns("Variant", *titles), rows) if rows else None
+
+
+def _varied_table(result: ComparisonResult) -> Table:
+    names = list(dict.fromkeys(name for variant in result.variants for name in variant.settings))
+    caption = f"Varied: {result.varied}; seeds {', '.join(map(str, result.seeds))}."
+
+    def cells(variant: VariantResult) -> list[Cell]:
+        return [Cell(plain(variant.settings.get(name))) for name in names]
+
+    return _variants_table("What was varied", caption, [*map(text_column, names)], result.variants, cells)
+
+
+# Pairs
+
+
+def _pair_mark(pair: Comparison | Difference, leaks: Sequence[str]) -> str:
+    """The words beside a pair of which one leaks, or both."""
+    named = [name for name in (pair.a, pair.b) if name in leaks]
+    return f"{' and '.join(named)} {_LEAKS if len(named) < 2 else 'leak'}" if named else ""
+
+
+def _difference_cell(value: float | None, low: float | None, high: float | None, kind: str) -> Cell:
+    return Cell(signed(value, kind), value, span(low, high, kind, sign=True), low=low, high=high)
+
+
+def _effect_cell(pair: Comparison, kind: str) -> Cell:
+    effect = pair.effect
+    if effect.kind == "difference":
+        return _difference_cell(effect.value, effect.low, effect.high, kind)
+    known = effect.low is not None and effect.high is not None
+    interval = f"{times(effect.low)} to {times(effect.high)}" if known else ""
+    return Cell(times(effect.value), effect.value, interval, low=effect.low, high=effect.high)
+
+
+def _pair_title(pair: Comparison, a: str, b: str) -> str:
+    return f"{a} over {b}" if pair.effect.kind == "ratio" else f"{a} minus {b}"
+
+
+def _level(pairs: Sequence[Comparison]) -> str:
+    """The level of the intervals of pairs, such as 98.3 %."""
+    return f"{100 * min(pair.level for pair in pairs):.3g} %"
+
+
+def _equivalence_cell(test: stats.Equivalence | None) -> Cell:
+    if test is None:
+        return Cell(NOTHING)
+    return Cell("yes" if test.shown else "not shown", test.p, f"p = {test.p:.2g}")
+
+
+def _margin_in_words(margin: float, tested: Figure) -> str:
+    """The margin of equivalence: in points of right answers, or as a share of the perplexity."""
+    return f"{100 * margin:g} {'points' if tested.kind == 'share' else '%'}"
+
+
+def _tests_table(result: ComparisonResult) -> Table:
+    pairs = result.comparisons
+    corrected = any(pair.adjusted is not None for pair in pairs)
+    margin = result.registration.margin if result.registration else None
+    rows = []
+    for pair in pairs:
+        of = result.figure(pair.figure)
+        shown = ("yes" if pair.shown else "no") + ("" if pair.valid else ", invalid")
+        cells = [Cell(of.title), _effect_cell(pair, of.kind), cell(pair.effect.p, "p")]
+        cells += [cell(pair.adjusted, "p")] if corrected else []
+        cells += [Cell(shown), *([_equivalence_cell(pair.equivalence)] if margin else [])]
+        rows.append(_row(_pair_title(pair, pair.a, pair.b), cells, _pair_mark(pair, result.leaking)))
+    titles = columns(
+        "Compared",
+        text_column("Figure"),
+        Column("Ratio or difference", note=f"with its {_level(pairs)} interval"),
+        "p",
+        *([Column("p after Holm", note="corrected for the number of comparisons")] if corrected else []),
+        text_column("Difference shown"),
+        *([text_column(f"Equivalent within {_margin_in_words(margin, result.figures[0])}")] if margin else []),
+    )
+    scopes = dict.fromkeys(pair.effect.scope for pair in pairs)
+    return Table("Comparisons", f"Tests generalise to {listed(scopes)}.", titles, rows)
+
+
+def _tests_by_seed_table(result: ComparisonResult) -> Table | None:
+    """The compared figures by seed, where there are several seeds."""
+    rows = []
+    for pair in result.comparisons if len(result.seeds) > 1 else ():
+        of = result.figure(pair.figure)
+        for line in pair.by_seed:
+            cells = [Cell(of.title), Cell(str(line.seed), line.seed), cell(line.a, of.kind), cell(line.b, of.kind)]
+            cells.append(Cell(signed(line.difference, of.kind), line.difference))
+            rows.append(_row(f"{pair.a} minus {pair.b}", cells, _pair_mark(pair, result.leaking)))
+    titles = columns("Compared", text_column("Figure"), "Seed", "First", "Second", "First minus second")
+    return Table("Comparisons by seed", "What was compared, by seed.", titles, rows) if rows else None
+
+
+def _differences_table(result: ComparisonResult) -> Table | None:
+    """The differences of all other figures, without tests."""
+    rows = []
+    for pair in result.paired:
+        of = result.figure(pair.figure)
+        difference = _difference_cell(pair.difference, pair.low, pair.high, of.kind)
+        cells = [Cell(of.title), difference, cell(pair.ratio, "ratio")]
+        rows.append(_row(f"{pair.a} minus {pair.b}", cells, _pair_mark(pair, result.leaking)))
+    caption = "All other figures, by seed: described, not tested, and not corrected."
+    titles = columns("Compared", text_column("Figure"), "Difference", "Ratio")
+    return Table("Differences by seed", caption, titles, rows) if rows else None
+
+
+def _pair_charts(result: ComparisonResult) -> list[Chart]:
+    """The comparisons as points with intervals: one chart per figure, and one for pairs with a variant that leaks.
+
+    A leak is large: on the same axis, the differences between honest variants would be invisible.
+    """
+    leaks, names = set(result.leaking), {variant.name: _titled(variant) for variant in result.variants}
+    groups: dict[tuple[bool, str], list[Comparison]] = {}
+    for pair in result.comparisons:
+        marked = not pair.valid or bool({pair.a, pair.b} & leaks)
+        groups.setdefault((marked, pair.figure), []).append(pair)
+    return [
+        _pair_chart(result.figure(key), pairs, names, marked)
+        for (marked, key), pairs in sorted(groups.items(), key=lambda group: group[0][0])
+    ]
+
+
+def _pair_chart(of: Figure, pairs: Sequence[Comparison], names: dict[str, str], marked: bool) -> Chart:
+    ratios = pairs[0].effect.kind == "ratio"
+    factor = 100.0 if of.kind == "share" and not ratios else 1.0
+
+    def point(pair: Comparison) -> Mark:
+        effect = pair.effect
+        value, low, high = (None if end is None else factor * end for end in (effect.value, effect.low, effect.high))
+        text = times(value) if ratios else signed(effect.value, of.kind).removesuffix(" points")
+        title = _pair_title(pair, names[pair.a], names[pair.b])
+        return Mark(title, math.nan if value is None else value, text, low, high, not pair.shown, marked)
+
+    points = [point(pair) for pair in pairs]
+    better = "below" if of.lower_is_better else "above"
+    words = f"{'ratio' if ratios else 'difference'}; {better} {1 if ratios else 0} the first is better"
+    title = f"{capital(of.title)}, pair by pair, with {_level(pairs)} intervals"
+    if marked:  # a leak does not reach every figure
+        valid = all(pair.valid for pair in pairs)
+        title += "; with a variant that sees the future" if valid else "; invalid, since a variant sees the future"
+    label = f"{title}. " + "; ".join(f"{mark.name}: {mark.text}" for mark in points)
+    axis = Axis(words, "points" if factor > 1 else "")
+    return Chart("points", title, label, axis, marks=points, origin=1.0 if ratios else 0.0)
+
+
+def _compared_section(result: ComparisonResult) -> list[Section]:
+    if not result.comparisons:
+        return []
+    together = " Those of all pairs hold together with 95 %." if len(result.comparisons) > 1 else ""
+    legend = (
+        "A filled point: a difference is shown. A hollow one: none is shown. The whiskers are"
+        f" {_level(result.comparisons)} intervals.{together}"
+    )
+    sentences = [
+        Text([capital(pair.words)], title=pair.heading, mark=_pair_mark(pair, result.leaking))
+        for pair in result.comparisons
+    ]
+    by_seed = _tests_by_seed_table(result)
+    blocks: list[Block] = [*_pair_charts(result), Text([legend], "quiet"), *sentences, _tests_table(result)]
+    return section("Compared", *blocks, folded("By seed", by_seed) if by_seed else None)
+
+
+# Tuning
+
+
+def _tuning_section(result: ComparisonResult) -> list[Section]:
+    """The trials of tuning: a curve per setting and a table."""
+    if result.tuning is None:
+        return []
+    tested = result.figures[0]
+    charts = [_tuning_curve(result.tuning, tuned, tested) for tuned in result.tuning.settings]
+    return section("Tuning", *charts, _trials_table(result.tuning, tested))
+
+
+def _tuning_curve(tuning: Tuning, tuned: Tuned, tested: Figure) -> Chart | None:
+    """The best figure at every value of a setting, one line per variant; None where values are not numbers."""
+    name, values = tuned.setting, tuned.values
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return None
+    logs = min(values) > 0
+    factor, best = (100.0, max) if tested.kind == "share" else (1.0, min)
+    series = []
+    for variant in tuning.chosen:
+        points = []
+        for value in sorted(values):
+            reached = [
+                factor * trial.figure
+                for trial in tuning.trials
+                if trial.variant == variant and trial.values[name] == value and trial.figure is not None
+            ]
+            points.append((math.log10(value) if logs else value, best(reached) if reached else math.nan))
+        dots = tuple(point for point in points if math.isfinite(point[1]))
+        series.append(Series(variant, [x for x, _ in points], [y for _, y in points], dots=dots))
+    title = f"{tested.title} by {name}"
+    axes = Axis(f"log10 of {name}" if logs else name), Axis(tested.title, "%" if tested.kind == "share" else "")
+    return lines(capital(title), series, *axes, title)
+
+
+def _trials_table(tuning: Tuning, tested: Figure) -> Table:
+    names = [tuned.setting for tuned in tuning.settings]
+    rows = []
+    for trial in tuning.trials:
+        values = [Cell(plain(trial.values[name]), trial.values[name]) for name in names]
+        reached = Cell(f"diverged: {trial.failure}") if trial.figure is None else cell(trial.figure, tested.kind)
+        chosen = Cell("chosen" if tuning.chosen[trial.variant] == trial.values else "")
+        rows.append(_row(trial.variant, [*values, reached, chosen]))
+    caption = (
+        f"The same trials for every variant, {plural(len(tuning.seeds), 'seed')} each, measured on {count(tuning.items)} items"
+        " that the verdict is not taken from."
+    )
+    return Table("Trials", caption, columns("Variant", *names, Column(tested.title), text_column("Chosen")), rows)
+
+
+# Texts
+
+
+def _probe_cell(probe: MeanProbe) -> Cell:
+    each = "loss " + ", ".join(figure(loss, "loss") for loss in probe.losses) if len(probe.losses) > 1 else ""
+    under = f"loss {figure(probe.loss, 'loss')}"
+    return Cell(figure(probe.perplexity, "perplexity"), probe.perplexity, under, each)
+
+
+def _probes_tables(
+    variants: Sequence[VariantResult], probes: Sequence[Sequence[MeanProbe]], how: str = ""
+) -> list[Table]:
+    """The loss and perplexity of the probe sentences of each variant, a few sentences per table."""
+    caption = f"Perplexity of each sentence, and its loss in nats per token below{how}."
+    by_name = {variant.name: row for variant, row in zip(variants, probes, strict=True)}
+    tables = []
+    for begin in range(0, len(probes[0]), _PROBES_PER_TABLE):
+        places = range(begin, min(begin + _PROBES_PER_TABLE, len(probes[0])))
+        titles = [f"Sentence {place + 1}" for place in places]
+
+        def cells(variant: VariantResult, places: range = places) -> list[Cell]:
+            return [_probe_cell(by_name[variant.name][place]) for place in places]
+
+        tables.append(_variants_table("Probe sentences", caption, titles, variants, cells))
+    return tables
+
+
+def _probe_line(probe: MeanProbe) -> str:
+    unknown = f", {count(probe.unknown)} unknown" if probe.unknown else ""
+    return f"{probe.sentence} ({plural(probe.tokens, 'token')}{unknown})"
+
+
+def _quality_table(result: ComparisonResult) -> Table:
+    qualities = [(one.name, one.texts.sample_quality, _mark(one)) for one in result.variants if one.texts]
+    if result.text_quality:
+        qualities.append(("the text itself", result.text_quality, ""))
+    rows = []
+    for name, quality, mark in qualities:
+        shares = (quality.unknown_share, quality.punctuation_share, quality.distinct_share)
+        cells = [cell(quality.tokens, "count"), *(cell(share, "share") for share in shares)]
+        rows.append(_row(name, [*cells, cell(quality.mean_length, "perplexity")], mark))
+    titles = columns("Written by", "Tokens", "Unknown words", "Punctuation", "Different words", "Mean length")
+    return Table("Samples", "What the samples are made of, in shares of their tokens.", titles, rows)
+
+
+def _answers_table(result: ComparisonResult) -> Table | None:
+    """The most common answers of every variant, if questions were asked."""
+    rows = [{"name": variant.name, **asdict(variant.exam)} for variant in result.variants if variant.exam]
+    return commonest_table(rows, "the first seed of each")
+
+
+def _texts_sections(result: ComparisonResult) -> list[Section]:
+    written = [(variant, variant.texts) for variant in result.variants if variant.texts]
+    if not written:
+        return []
+    variants, first = [variant for variant, _ in written], written[0][1]
+    tables = _probes_tables(variants, [texts.probes for _, texts in written])
+    if first.spaced_probes:
+        unknown = plural(sum(probe.unknown for probe in first.spaced_probes), "word")
+        spaced = [texts.spaced_probes for _, texts in written]
+        tables += _probes_tables(variants, spaced, _SPLIT_AT_SPACES.format(unknown))
+    samples = [Text(texts.samples, "samples", variant.name, _mark(variant)) for variant, texts in written]
+    return [
+        Section("Probe sentences", [Text([_probe_line(probe) for probe in first.probes], "numbered"), *tables]),
+        Section("Samples", [side_by_side(samples), _quality_table(result)]),
+    ]
+
+
+# Leaks
+
+
+def _audit_table(result: ComparisonResult) -> Table | None:
+    def cells(variant: VariantResult) -> list[Cell]:
+        audit = variant.audit
+        assert audit is not None
+        leak = audit.causal_leak
+        size = NOTHING
+        if leak is not None:
+            size = percent(leak) if leak >= 5e-4 else f"{leak:.1e}" if leak else "0"
+        words = [f"declared: {audit.defect}"] if audit.defect else []
+        words += [f"{name}: {fault}" for name, fault in audit.faults.items()]
+        return [Cell(audit.verdict), Cell(size, leak), Cell("; ".join(words) or "no fault found")]
+
+    audited = [variant for variant in result.variants if variant.audit]
+    largest = Column("Largest leak", note="share of an output that later tokens move")
+    titles = (text_column("Audit"), largest, text_column("In words"))
+    caption = "What the audit of every variant found."
+    return _variants_table("Audit", caption, titles, audited, cells) if audited else None
+
+
+def _word_by_word_table(result: ComparisonResult) -> Table | None:
+    def cells(variant: VariantResult) -> list[Cell]:
+        both = variant.word_by_word
+        assert both is not None
+        values = [cell(value, "perplexity") for value in (both.whole, both.word_by_word)]
+        return [cell(both.sentences, "count"), *values, cell(both.word_by_word / both.whole, "ratio")]
+
+    read = [variant for variant in result.variants if variant.word_by_word]
+    caption = (
+        "Token perplexity of the same sentences, read whole and each word from its prefix alone:"
+        " they differ only if a model sees the future."
+    )
+    titles = ("Sentences", "Read whole", "Word by word", "Ratio")
+    return _variants_table("Word by word", caption, titles, read, cells) if read else None
+
+
+def _leak_chart(result: ComparisonResult) -> Chart | None:
+    """How much of every position's output comes from later tokens, for the variants that leak."""
+    series = [
+        Series(_titled(variant), list(range(1, len(places) + 1)), [100 * leak for leak in places], marked=True)
+        for variant in result.variants
+        if variant.leaks and variant.audit and (places := variant.audit.leak_by_position)
+    ]
+    if not series:
+        return None
+    worst = "; ".join(f"{line.name}: up to {max(line.y):.1f} %" for line in series)
+    label = f"Line chart of the leak by position. {worst}"
+    x, y = Axis("position in the text"), Axis("moved by later tokens", "% of the output", low=0.0)
+    return Chart("lines", "The leak by position", label, x, y, series, height=260)
+
+
+# Training
+
+
+def _loss_charts(result: ComparisonResult) -> list[Chart]:
+    """The loss curves of all variants over their seeds; for runs recorded by epoch, accuracy and losses by epoch."""
+    curves = [(_titled(variant), [run.metrics for run in variant.runs], variant.leaks) for variant in result.variants]
+    return joint_losses(curves) or epoch_charts(result)
+
+
+def _epoch_curve(variant: VariantResult, key: str, factor: float) -> Series:
+    """The mean over seeds of a figure by epoch, in a band from the lowest to the highest; gaps where a value is missing."""
+    rows = [
+        [math.nan if (value := epoch[key]) is None else factor * value for epoch in same]
+        for same in zip(*(run.epochs for run in variant.runs), strict=True)
+    ]
+    means = [sum(row) / len(row) for row in rows]
+    band = rows if len(variant.runs) > 1 else []
+    return Series(
+        variant.name,
+        [epoch["epoch"] or 0.0 for epoch in variant.runs[0].epochs],
+        means,
+        [mean if math.isnan(mean) else min(row) for mean, row in zip(means, band, strict=False)],
+        [mean if math.isnan(mean) else max(row) for mean, row in zip(means, band, strict=False)],
+    )
+
+
+def epoch_charts(result: ComparisonResult) -> list[Chart]:
+    """Validation accuracy, validation loss and training loss by epoch; none where there is at most one epoch."""
+    trained = [variant for variant in result.variants if all(len(run.epochs) > 1 for run in variant.runs)]
+    over = ", mean and range of the seeds" if any(len(variant.runs) > 1 for variant in trained) else ""
+    kinds = (
+        ("dev_accuracy", "Validation accuracy", Axis("right labels", "%"), 100.0),
+        ("dev_loss", "Validation loss", Axis("loss", "nats per text"), 1.0),
+        ("train_loss", "Training loss", Axis("loss", "nats per text"), 1.0),
+    )
+    return [
+        lines(
+            f"{title}{over}",
+            [_epoch_curve(variant, key, factor) for variant in trained],
+            Axis("epoch"),
+            axis,
+            title.lower(),
+        )
+        for key, title, axis, factor in kinds
+        if trained
+    ]
+
+
+# What it rests on
+
+
+def _registration_facts(fixed: Registration, result: ComparisonResult) -> Facts:
+    """What was fixed beforehand, and what was added after a result was known."""
+    tuned = [f"{one.setting} in {plain(one.values)}" for one in (result.tuning.settings if result.tuning else ())]
+    margin = NOTHING if fixed.margin is None else _margin_in_words(fixed.margin, result.figures[0])
+    facts = [
+        ("Started", fixed.started or NOTHING),
+        ("Registered", "before training" if fixed.before_training else "after the runs were trained"),
+        ("Hypothesis", fixed.hypothesis),
+        ("Tested figure", fixed.figure),
+        ("Pairs", "; ".join(f"{a} against {b}" for a, b in fixed.pairs)),
+        ("Error probability", f"{percent(fixed.alpha)} over all pairs, for differences and for equivalence each"),
+        ("Margin of equivalence", margin),
+        ("Tuned", "; ".join(tuned) or "nothing"),
+        ("Seeds", ", ".join(map(str, fixed.seeds))),
+        ("Seeds added later", ", ".join(map(str, fixed.seeds_added)) or "none"),
+        ("Looks at the result", str(fixed.looks)),
+        *((f"Checksum of {name}", checksum[:16]) for name, checksum in fixed.checksums.items()),
+    ]
+    return Facts("Registration", facts)
+
+
+def _reproduce(result: ComparisonResult) -> Section:
+    known = {"task": result.task or None, "preset": result.preset or None}
+    known |= asdict(result.data) if result.data else result.facts
+    data = Facts("Data", named_facts({name: value for name, value in known.items() if value is not None}))
+    together = f" ({result.workers} at a time)" if result.workers else ""
+    order = ", ".join(f"{name} {seed}" for name, seed in result.order)
+    more: list[Block] = [_registration_facts(result.registration, result)] if result.registration else []
+    more += [_varied_table(result), folded(f"Order of the runs{together}", Text([order], "quiet"))]
+    return reproduce(vars(result), data, result.settings, more)
