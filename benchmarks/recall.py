@@ -100,14 +100,17 @@ def main() -> None:
     work, seconds = theirs(sources, measured)
 
     run = stages.pretrain(config, str(data / "wiki.txt"), facts, folder / "run")
-    found = evaluate.examine(*load_model(run.model), corpora.load_questions(exam)).summary()
+    found = evaluate.examine(*load_model(run.model), corpora.load_questions(exam)).score()
+    assert found.accuracy is not None
+    assert found.low is not None
+    assert found.high is not None
     our_seconds, our_work = run.result["seconds"], epochs * flops_of_epoch(config, sources)
     print(
         f"ours: {run.result['tokens']:,} tokens, {run.result['parameters']:,} parameters,"
-        f" {100 * found['accuracy']:.1f} % ({100 * found['low']:.1f} to {100 * found['high']:.1f}) of {found['questions']}"
+        f" {100 * found.accuracy:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}) of {found.questions}"
         f" held-out questions"
     )
-    if found["accuracy"] < REACHED:
+    if found.accuracy < REACHED:
         sys.exit(f"recall: that is below {100 * REACHED:.0f} %: give more --epochs than {epochs}")
     print(f"{'':22s}{'TFLOP':>12s}{'minutes':>10s}\nreports (extrapolated){work / 1e12:12,.1f}{seconds / 60:10,.1f}")
     print(f"{'ours':22s}{our_work / 1e12:12,.1f}{our_seconds / 60:10,.1f}")

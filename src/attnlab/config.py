@@ -437,7 +437,7 @@ def code_named_in(stored: Any) -> list[str]:
     found += [
         one for key in ("mechanism", "name") for one in usercode.split_names(str(stored.get(key))) if ".py:" in one
     ]
-    file = stored.get("file")
+    file = stored.get("config") or stored.get("file")
     return found + (code_named_in(read_toml(Path(file))) if isinstance(file, str) and usercode.is_file(file) else [])
 
 

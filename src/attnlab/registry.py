@@ -1,21 +1,24 @@
-"""Registry of mechanisms and tasks: they register themselves and are discovered without being imported by name.
+"""Registry of mechanisms, tasks and studies: they register themselves and are discovered without being imported by name.
 
 A registered class is its own schema: the keyword-only parameters of its constructor are its options, and its docstring is its
-card. Files in `attnlab.mechanisms` and `attnlab.tasks` are discovered, installed plugins too (entry points of the group
-`attnlab.plugins`), and `my_file.py:MyClass` names a class in a user's own file.
+card. Files in `attnlab.mechanisms`, `attnlab.tasks` and `attnlab.studies` are discovered, installed plugins too (entry points
+of the group `attnlab.plugins`), and `my_file.py:MyClass` names a class in a user's own file.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
 import inspect
-import pkgutil
 import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
@@ -24,7 +27,8 @@ from attnlab.errors import USER_MODULE, ConfigError, unknown
 from attnlab.store import usercode
 from attnlab.terminal import line_of_user
 
-Kind = Literal["mechanism", "task"]
+Kind = Literal["mechanism", "task", "study"]
+_PACKAGES: dict[Kind, str] = {"mechanism": "mechanisms", "task": "tasks", "study": "studies"}
 # How the weights of a mechanism relate to dot-product attention with the same queries and keys: equal; restricted to fewer
 # pairs; a low-rank or feature-map estimate; or unrelated.
 _Weights = Literal["own", "exact", "sparse", "low rank", "kernel"]
@@ -215,13 +219,43 @@ def task(name: str) -> Callable[[C], C]:
     return _register("task", name)
 
 
+def study(name: str) -> Callable[[C], C]:
+    """Register a study; see attnlab.studies.study."""
+    return _register("study", name)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A class of the package that is registered when its module is imported."""
+
+    module: str
+    summary: str  # the first paragraph of its docstring
+    keywords: tuple[str, ...]  # arguments of its decorator that are set
+
+
+@cache
+def listings(kind: Kind) -> dict[str, Listing]:
+    """List the package's own classes of a kind by name, read from their sources without importing them."""
+    package, listed = f"attnlab.{_PACKAGES[kind]}", {}
+    root = Path(str(resources.files("attnlab"))) / _PACKAGES[kind]
+    for path in sorted(root.rglob("*.py")):
+        module = ".".join([package, *path.relative_to(root).with_suffix("").parts])
+        classes = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ClassDef)]
+        for node in classes:
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == kind:
+                    summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
+                    name = ast.literal_eval(call.args[0])
+                    listed[name] = Listing(module, _unwrapped(summary), tuple(word.arg or "" for word in call.keywords))
+    return listed
+
+
 def discover(kind: Kind) -> None:
     """Import the package's own files and the installed plugins, once."""
     if kind in _discovered:
         return
-    package = importlib.import_module(f"attnlab.{kind}s")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+    for listing in listings(kind).values():
+        importlib.import_module(listing.module)
     for plugin in importlib.metadata.entry_points(group="attnlab.plugins"):
         plugin.load()
     _discovered.add(kind)
@@ -265,7 +299,17 @@ def find(kind: Kind, name: str) -> Entry:
     """Find the entry of a name or `path.py:Class`."""
     if usercode.is_code(name):
         return load_file(name, kind)
-    discover(kind)
+    if name in listings(kind):
+        importlib.import_module(listings(kind)[name].module)
+    else:
+        discover(kind)
     if (kind, name) not in _entries:
         raise ConfigError(unknown(kind, name, names(kind)))
     return _entries[kind, name]
+
+
+def file_of(cls: type) -> Path | None:
+    """Return the user's file that a class was loaded from; None for a class of the package or of a plugin."""
+    if not cls.__module__.startswith(USER_MODULE):
+        return None
+    return Path(str(sys.modules[cls.__module__].__file__)).resolve()

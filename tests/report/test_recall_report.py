@@ -6,11 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from made_up import make_recall, make_row
-from reading import read
-
-from attnlab.report.document import Answers, Chart, Heads, Piece
-from attnlab.report.html import as_html, first_head, thousandths
 from attnlab.report.recall import (
     ELSEWHERE,
     EMPTY,
@@ -26,6 +21,11 @@ from attnlab.report.recall import (
     tally,
     verdict,
 )
+from made_up import make_recall, make_row
+from reading import read
+
+from attnlab.report.document import Answers, Chart, Heads, Piece
+from attnlab.report.html import as_html, first_head, thousandths
 from attnlab.report.text import as_markdown
 
 Result = dict[str, Any]

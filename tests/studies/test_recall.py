@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attnlab.report.recall import UNCALIBRATED
 from rich.console import Console
 
 from attnlab import studies
@@ -19,7 +20,6 @@ from attnlab.errors import AttnlabWarning, CheckpointError, DataError, Interrupt
 from attnlab.lm import stages, train
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.reader import Reader
-from attnlab.report.recall import UNCALIBRATED
 from attnlab.report.words import short_answer
 from attnlab.store.folders import write_json, write_manifest
 from attnlab.store.records import plain

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attnlab.report.reports import document
 from rich.console import Console
 
 from attnlab import studies
 from attnlab.corpora import as_table, load_questions
 from attnlab.errors import UserError
-from attnlab.report.reports import document
 from attnlab.report.text import as_markdown
 from attnlab.store.runs import Run
 from attnlab.studies.reports import STUDY, Plan, check

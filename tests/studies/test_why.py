@@ -25,7 +25,7 @@ from attnlab.studies import why
 from attnlab.studies.compare import Plan
 from attnlab.studies.compare.job import work
 from attnlab.studies.compare.records import Record
-from attnlab.studies.study import refuse_changes
+from attnlab.studies.legacy import refuse_changes
 from attnlab.studies.why import (
     MARGIN,
     PAIRS,

@@ -3,7 +3,7 @@
 One module per group of commands; `options` declares what they share.
 """
 
-from attnlab.cli import compare, course, data, examine, huggingface, measure, serve, train  # noqa: F401  (they register commands)
+from attnlab.cli import compare, course, data, examine, huggingface, measure, serve, studies, train  # noqa: F401  (they register commands)
 from attnlab.cli.common import DESIGN, app, main
 from attnlab.design.commands import design
 

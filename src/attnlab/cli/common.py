@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import math
 import os
 import re
@@ -74,8 +73,10 @@ def say(*lines: str | Text) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Print JSON."""
-    sys.stdout.write(printable_json(json_module.dumps(value, ensure_ascii=False, indent=1)) + "\n")
+    """Print a record, or plain values, as JSON."""
+    from attnlab.store.records import encode
+
+    sys.stdout.write(printable_json(encode(value).decode()))
 
 
 def output_folder(out: Path | None, stem: str, activity: str) -> Path:
@@ -111,9 +112,11 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still shows the rest
     try:
+        from attnlab.cli.studies import with_study
+
         given = sys.argv[1:] if arguments is None else arguments
         refuse_unreadable(given)
-        app(respell(given), exit_on_error=False, print_error=False, result_action="return_value")
+        app(with_study(respell(given)), exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         _fail(_in_plain_words(error), 2)
     except AttnlabError as error:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App
 
-from attnlab.cli import options as opt
 from attnlab.cli.common import COMPARE, app, console, errors, say, show_json
-from attnlab.cli.options import NONE, SETTINGS_HINT, about, collect, default, read_seeds, typed_command
 from attnlab.errors import UserError
+from attnlab.studies import options as opt
+from attnlab.studies.options import NONE, SETTINGS_HINT, about, collect, default, read_seeds, typed_command
 
 if TYPE_CHECKING:
     from attnlab.store.listing import Entry
@@ -254,7 +254,8 @@ def report(
     json: Annotated[opt.Json, about("Print result.json and write nothing.")] = False,
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
-    from attnlab.report import FORMATS, strict, upgrade, write_report
+    from attnlab import studies
+    from attnlab.report import FORMATS, document_of, strict, upgrade, write_document
     from attnlab.report.runs import side_by_side
     from attnlab.store.folders import read_json, refuse_existing, reporting_damage
     from attnlab.store.runs import unused_path
@@ -262,18 +263,21 @@ def report(
     if not runs:
         raise UserError("name a study or some runs, as `attnlab runs` lists them")
     entries = _chosen(runs)
-    whole = len(entries) == 1 and entries[0].kind in _REPORTED and entries[0].state == "complete"
-    result = read_json(entries[0].path / "result.json") if whole else side_by_side(entries, runs)
-    if whole and not any(isinstance(value, list | dict) for value in result.values()):
-        raise UserError(f"{entries[0].path}/result.json holds no result: it is damaged, or of another version")
+    first = entries[0]
+    whole = len(entries) == 1 and first.kind in _REPORTED and first.state == "complete"
     if json:
-        show_json(strict(result))
+        show_json(strict(read_json(first.path / "result.json") if whole else side_by_side(entries, runs)))
         return
     if out is not None:
         refuse_existing(out)
-    folder = out or (entries[0].path if whole else unused_path("report"))
-    with reporting_damage(entries[0].path / "result.json"):
-        path = write_report(upgrade(result), folder, FORMATS if format == "all" else (format,))
+    folder = out or (first.path if whole else unused_path("report"))
+    if whole and first.kind == "study":
+        document = studies.document_of(first.path)
+    else:
+        with reporting_damage(first.path / "result.json"):
+            result = read_json(first.path / "result.json") if whole else side_by_side(entries, runs)
+            document = document_of(upgrade(result))
+    path = write_document(document, folder, FORMATS if format == "all" else (format,))
     say(f"report: {path}")
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from cyclopts import App
 
-from attnlab.cli import options as opt
 from attnlab.cli.common import DESIGN, app, console, errors, say, show_json
-from attnlab.cli.options import about
+from attnlab.studies import options as opt
+from attnlab.studies.options import about
 
 
 @app.command(group=DESIGN)

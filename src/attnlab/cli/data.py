@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App
 from rich.text import Text
 
-from attnlab.cli import options as opt
 from attnlab.cli.common import DATA, app, say, show_json
-from attnlab.cli.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 from attnlab.config import Stage, TaskConfig, merge, resolve
 from attnlab.errors import UserError
+from attnlab.studies import options as opt
+from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 
 if TYPE_CHECKING:
     from attnlab.lm.preview import WordCounts

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attnlab.cli import options as opt
 from attnlab.cli.common import MEASURE, app, console, output_folder, say, show_json
-from attnlab.cli.options import about, at_least_one, default
 from attnlab.errors import UserError
+from attnlab.studies import options as opt
+from attnlab.studies.options import about, at_least_one, default
 
 if TYPE_CHECKING:
     from attnlab.inside.look import View
@@ -51,7 +51,8 @@ def evaluate(
     from attnlab.lm import evaluate
     from attnlab.lm.devices import choose_device
     from attnlab.lm.model import load_model
-    from attnlab.store.folders import to_json, write_folder
+    from attnlab.store.folders import write_folder
+    from attnlab.store.records import encode
     from attnlab.store.runs import Run
 
     if exam is None and Run.open(folder).record.running_text:
@@ -60,8 +61,8 @@ def evaluate(
     target = output_folder(out, "evaluate", "an examination")
     model, tokenizer = load_model(folder, trust_code=trust_code, device=choose_device(device))
     examination = evaluate.examine(model, tokenizer, corpora.load_questions(exam))
-    summary = {"run": str(folder), "exam": exam, **examination.summary()}
-    write_folder(target, "evaluation", {"predictions.txt": examination.lines(), "result.json": to_json(summary)})
+    summary = {"run": str(folder), "exam": exam, **vars(examination.score())}
+    write_folder(target, "evaluation", {"predictions.txt": examination.lines(), "result.json": encode(summary)})
     if json:
         show_json({**summary, "out": str(target)})
         return

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from attnlab.cli import options as opt
 from attnlab.cli.common import HUGGING_FACE, app, console, errors, output_folder, say, show_json
-from attnlab.cli.options import about, default, read_seeds, settings_class, typed_command
 from attnlab.errors import UserError
 from attnlab.hf.settings import BAG_OF_WORDS, FineTuning, from_given
+from attnlab.studies import options as opt
+from attnlab.studies.options import about, default, read_seeds, settings_class, typed_command
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from attnlab.hf.classify import Request
-    from attnlab.studies.study import Result
+    from attnlab.studies.legacy import Result
 
 _TRAINING = Group("Training")
 _GivenTuning: Any = settings_class(FineTuning)

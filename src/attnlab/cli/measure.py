@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from attnlab.cli import options as opt
 from attnlab.cli.common import DESIGN, MEASURE, app, console, errors, say, show_json
-from attnlab.cli.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 from attnlab.config import resolve
 from attnlab.errors import UserError
+from attnlab.studies import options as opt
+from attnlab.studies.options import NONE, SETTINGS_HINT, about, at_least_one, collect, default
 from attnlab.terminal import printable
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from attnlab.cli import options as opt
 from attnlab.cli.common import HELP, app, say
-from attnlab.cli.options import about
 from attnlab.errors import UserError
+from attnlab.studies import options as opt
+from attnlab.studies.options import about
 
 
 @app.command(group=HELP)

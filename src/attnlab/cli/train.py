@@ -4,262 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from cyclopts import App, Parameter
 from rich.table import Table
 
-from attnlab.cli import options as opt
 from attnlab.cli.common import TRAIN, app, console, say, show_json
-from attnlab.cli.options import (
+from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names, resolve
+from attnlab.errors import UserError
+from attnlab.machine import is_main_process
+from attnlab.studies import options as opt
+from attnlab.studies.options import (
     NONE,
     SETTINGS_HINT,
     about,
     at_least_one,
     collect,
     default,
-    read_numbers,
     read_seeds,
-    typed_command,
 )
-from attnlab.config import RunConfig, Stage, flatten, load_preset, preset_names, resolve
-from attnlab.errors import UserError
-from attnlab.machine import is_main_process
-from attnlab.studies.ready import READY
 
 if TYPE_CHECKING:
     from attnlab.store.runs import Run
-    from attnlab.studies import recall as recall_study
-    from attnlab.studies import trust as trust_study
-
-_Plan = TypeVar("_Plan", "recall_study.Plan", "trust_study.Plan")
-
-_run_app = App(
-    name="run",
-    help="""Run a whole study and write its report; without a name, recall.
-
-The options below are those of recall. Settings given as options are those of pretraining; a file
-given by --config may hold tables [finetune.train] and [scratch.train] for the other trainings.""",
-    group=TRAIN,
-    help_epilogue=SETTINGS_HINT,
-)
-app.command(_run_app)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class _OneModel:
-    """Options of the studies of one model."""
-
-    quick: opt.Quick = False
-    out: Annotated[opt.Out | None, default("runs/STUDY-N")] = None
-    preset: Annotated[opt.Preset | None, default("small, or recall for files")] = None
-    config: opt.Config | None = None
-    mechanism: opt.Mechanism | None = None
-    seed: opt.Seed | None = None
-    given: opt.Settings = NONE
-
-    def complete(self, plan: _Plan, usual: str) -> _Plan:
-        """A plan with these options, and the usual preset unless one is given."""
-        return replace(
-            plan,
-            preset=self.preset or ("quick" if self.quick else usual),
-            file=str(self.config) if self.config else None,
-            given=collect(self.given, self.mechanism, self.seed),
-            quick=self.quick,
-            command=typed_command(),
-        )
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class _SeveralModels:
-    """Options of the studies of several models and seeds."""
-
-    quick: opt.Quick = False
-    out: Annotated[opt.Out | None, default("runs/STUDY-N")] = None
-    preset: Annotated[opt.Preset | None, default("that of the study")] = None
-    config: opt.Config | None = None
-    seeds: Annotated[opt.Seeds | None, default("as planned")] = None
-    workers: opt.Workers = "0"
-    given: opt.Settings = NONE
-
-    def options(self, mechanism: str | None = None) -> dict[str, Any]:
-        """The arguments that plans take beside their data."""
-        return {
-            "preset": self.preset,
-            "config": self.config,
-            "seeds": read_seeds(self.seeds),
-            "workers": self.workers,
-            "given": collect(self.given, mechanism),
-            "quick": self.quick,
-            "command": typed_command(),
-        }
-
 
 _PEOPLE = default("people")
-_ONE, _SEVERAL = _OneModel(), _SeveralModels()
-
-
-@_run_app.default
-def recall(
-    *,
-    corpus: opt.Corpus | None = None,
-    facts: opt.Facts | None = None,
-    exam: opt.Exam | None = None,
-    track: Annotated[str, about("Track: pure (the model alone) or assisted (by a reader).")] = "pure",
-    held_out: Annotated[opt.Whole, about("Training questions kept for calibration.")] = 0,
-    model: _OneModel = _ONE,
-) -> None:
-    """Test what a small model remembers of what it read.
-
-    Without files, it reads and is asked about the built-in people. Settings given as options are those
-    of pretraining. A file given by --config may hold tables [finetune.train] and [scratch.train] for
-    the other trainings. The built-in people have questions for calibration. With files, --held-out N
-    keeps N training questions for it, which the model is then not trained on.
-    """
-    from attnlab.studies.recall import STUDY, Plan
-    from attnlab.studies.study import all_or_none
-
-    if files := all_or_none(corpus, facts, exam):
-        plan = Plan(*files, held_out=held_out)
-    else:
-        world = "people:300" if model.quick else "people"
-        plan = Plan(corpus=world, facts=f"{world}:train", exam=f"{world}:test", held_out=held_out)
-        plan = replace(plan, calibration=f"{world}:calibration")
-    plan = model.complete(replace(plan, track=track), "small" if corpus is None else "recall")
-    STUDY.begin(plan, _target("recall", model.out), console)
-
-
-_run_app.command(recall)
-
-
-@_run_app.command
-def reports(
-    *,
-    corpus: opt.Corpus | None = None,
-    facts: opt.Facts | None = None,
-    exam: opt.Exam | None = None,
-    epochs: Annotated[str, about("Epochs of pretraining, compressed from 650."), default("10,20,40")] = "",
-    quick: opt.Quick = False,
-    out: Annotated[opt.Out | None, default("runs/reports-N")] = None,
-    seed: opt.Seed | None = None,
-    given: opt.Settings = NONE,
-) -> None:
-    """Repeat the recall experiments of the course reports.
-
-    A model fine-tuned alone, one pretrained first, and one with a bottleneck (presets mingpt and
-    mingpt-perceiver). --epochs 650 is the full length: 21 hours on two cores.
-    """
-    from attnlab.studies.reports import STUDY, Plan
-    from attnlab.studies.study import all_or_none
-
-    world = "people:300" if quick else "people"
-    files = all_or_none(corpus, facts, exam) or (world, f"{world}:train", f"{world}:test")
-    plan = Plan(
-        corpus=files[0],
-        facts=files[1],
-        exam=files[2],
-        epochs=tuple(read_numbers(epochs or ("2,4" if quick else "10,20,40"), "epochs") or ()),
-        given=collect(given, None, seed),
-        quick=quick,
-        command=typed_command(),
-    )
-    STUDY.begin(plan, _target("reports", out), console)
-
-
-@_run_app.command
-def trust(
-    *,
-    corpus: opt.Corpus | None = None,
-    facts: opt.Facts | None = None,
-    exam: opt.Exam | None = None,
-    max_risk: opt.MaxRisk = 0.1,
-    model: _OneModel = _ONE,
-) -> None:
-    """Test whether a model knows what it does not know.
-
-    Some documents are withheld from it, and it is asked about invented names.
-    Without --exam, two fifths of the questions in --facts are set aside to calibrate and to test.
-    """
-    from attnlab.studies.trust import STUDY, Plan
-
-    if (corpus is None) != (facts is None) or (corpus is None and exam is not None):
-        raise UserError("--corpus and --facts go together: give both, or none for the built-in people")
-    if corpus is not None and facts is not None:
-        plan = Plan(corpus=corpus, facts=facts, calibration=None, known=exam, spare=None)
-    else:
-        world = "people:600" if model.quick else "people"
-        plan = Plan(corpus=world, facts=f"{world}:train", calibration=f"{world}:calibration", known=f"{world}:test")
-        plan = replace(plan, spare=f"{world}:dev", withheld=60 if model.quick else 200)
-    plan = model.complete(replace(plan, max_risk=max_risk), "recall")
-    STUDY.begin(plan, _target("trust", model.out), console)
-
-
-@_run_app.command
-def why(
-    *,
-    corpus: Annotated[opt.Corpus | None, about("Built-in people, such as people:300.")] = None,
-    forms: Annotated[str | None, about("Numbers of sentence forms per person."), default("1,2,4,8")] = None,
-    exposures: Annotated[str | None, about("Numbers of times that each person is read."), default("8,24,48")] = None,
-    mechanism: opt.Mechanism | None = None,
-    models: _SeveralModels = _SEVERAL,
-) -> None:
-    """Test why reading helps: accuracy by number of exposures and sentence forms."""
-    from attnlab.studies import why
-
-    plan = why.make_plan(
-        world=corpus,
-        forms=read_numbers(forms, "forms"),
-        exposures=read_numbers(exposures, "exposures"),
-        **models.options(mechanism),
-    )
-    why.STUDY.begin(plan, _target("why", models.out), console)
-
-
-def _add_comparison(name: str, text: str) -> None:
-    """Register a ready comparison on sentences."""
-
-    def compare_on_sentences(
-        *, corpus: opt.Corpus | None = None, dev: opt.Dev | None = None, models: _SeveralModels = _SEVERAL
-    ) -> None:
-        _compare(name, (corpus, dev, None, None), models)
-
-    _run_app.command(compare_on_sentences, name=name, help=text)
-
-
-for _name, _ready in READY.items():
-    if not _ready.world:
-        _add_comparison(_name, _ready.help)
-
-
-@_run_app.command(name="efficient", help=READY["efficient"].help)
-def _efficient(
-    *,
-    corpus: opt.Corpus | None = None,
-    facts: opt.Facts | None = None,
-    exam: opt.Exam | None = None,
-    models: _SeveralModels = _SEVERAL,
-) -> None:
-    _compare("efficient", (corpus, None, facts, exam), models)
-
-
-def _target(study: str, out: Path | None) -> Path:
-    from attnlab import machine
-    from attnlab.store import runs
-
-    machine.require_single_process("a study")
-    return out or runs.unused_path(study)
-
-
-def _compare(study: str, data: tuple[str | None, ...], models: _SeveralModels) -> None:
-    from attnlab.studies import compare
-    from attnlab.studies.ready import ready_plan
-
-    folder = _target(study, models.out)
-    compare.STUDY.begin(ready_plan(study, compare.Data(*data), **models.options()), folder, console)
 
 
 @app.command(group=TRAIN, help_epilogue=SETTINGS_HINT)

@@ -136,8 +136,8 @@ class Predictions:
         from attnlab.lm.exams import Examination
 
         score = Examination.read(self.exam, answers.path(answer)).score()
-        assert score.right is not None
-        outcome = self.levels.outcome(self.name, {"accuracy": score.right.accuracy}, {"accuracy": score.sentence()})
+        assert score.accuracy is not None
+        outcome = self.levels.outcome(self.name, {"accuracy": score.accuracy}, {"accuracy": score.sentence()})
         commonest = f"mostly {score.commonest_prediction}" if score.commonest_share > 0.5 else "accuracy"
         message = f"{outcome.message}; {score.commonest_words()}"
         return replace(outcome, message=message, value="" if outcome.passed else commonest)

@@ -27,7 +27,7 @@ from attnlab.report import Shown, classification, strict, write_report
 from attnlab.stats import proportion_interval
 from attnlab.store.folders import folders_above, os_errors, refuse_existing, to_json, write_bytes, write_manifest
 from attnlab.store.records import flat, plain
-from attnlab.studies.study import Result
+from attnlab.studies.legacy import Result
 
 _MISTAKES = 20  # reported, the most confident first
 

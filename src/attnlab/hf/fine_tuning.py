@@ -40,7 +40,7 @@ from attnlab.hf.settings import BAG_OF_WORDS, RATES, FineTuning
 from attnlab.lm.optim import Muon, OptimizerPair
 from attnlab.lm.stages import Show
 from attnlab.lm.train import Step
-from attnlab.studies.study import Result
+from attnlab.studies.legacy import Result
 
 _MOMENTUM = 0.9  # of SGD
 _MEANINGS = {

@@ -41,7 +41,7 @@ from attnlab.studies.compare.records import (
     notes_on,
 )
 from attnlab.studies.compare.variants import Variant
-from attnlab.studies.study import Study
+from attnlab.studies.legacy import Study
 
 __all__ = ["STUDY", "OptimizersPlan", "make_plan"]
 

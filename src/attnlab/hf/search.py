@@ -33,7 +33,7 @@ from attnlab.report.words import duration, interval, percent, plural
 from attnlab.stats import Chosen, chosen_best, proportion_interval
 from attnlab.store.folders import add_files, is_written, read_json, reporting_damage, to_json, write_folder, write_json
 from attnlab.store.records import flat, plain, restored
-from attnlab.studies.study import Result, Study, StudyResult
+from attnlab.studies.legacy import Result, Study, StudyResult
 from attnlab.studies.workers import PAUSE, Attempts, Command, opened, read_workers, started_by, stop_all
 from attnlab.terminal import unexpected
 

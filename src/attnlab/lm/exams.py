@@ -7,29 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from attnlab import stats
 from attnlab.corpora import Question, load_questions, read_predictions
 from attnlab.errors import DataError, UserError, cut, refuse_twice
-from attnlab.store.records import flat, plain
 
 _ALPHA = 0.05
 _COMMONEST = 5  # predictions that every examination names, with their shares
 _LONGEST = 30  # characters of a prediction in a sentence; an untrained model may write very long ones
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Correct answers with the 95 % interval of their share."""
-
-    correct: int
-    accuracy: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -40,32 +29,48 @@ class Common:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Score:
-    """An examination in numbers; `right` is None if the exam has no answers."""
+    """An examination in numbers; there is no accuracy if the exam has no answers."""
 
     questions: int
     commonest_prediction: str
     commonest_share: float
     distinct_predictions: int
-    commonest: tuple[Common, ...] = ()  # the five most common; results of older versions have none
-    right: Accuracy | None = flat(None)
+    commonest: tuple[Common, ...]  # the most common ones
+    correct: int | None = None
+    accuracy: float | None = None
+    low: float | None = None  # 95 % interval of the accuracy
+    high: float | None = None
 
     def sentence(self) -> str:
         """The line that the course's script prints, followed by the interval."""
-        if self.right is None:
+        if self.accuracy is None or self.low is None or self.high is None:
             return f"Predicted: {self.questions} answers (the exam has no answers to compare with)"
         return (
-            f"Correct: {self.right.correct} out of {self.questions}: {100 * self.right.accuracy:.1f}%"
-            f" (95 % interval {100 * self.right.low:.1f} to {100 * self.right.high:.1f} %)"
+            f"Correct: {self.correct} out of {self.questions}: {100 * self.accuracy:.1f}%"
+            f" (95 % interval {100 * self.low:.1f} to {100 * self.high:.1f} %)"
         )
 
     def commonest_words(self) -> str:
         """The most common predictions in a line."""
         named = ", ".join(
-            f"{cut(one.prediction, _LONGEST) or '(nothing)'} {100 * one.share:.1f} %" for one in self.commonest
+            f"{cut(common.prediction, _LONGEST) or '(nothing)'} {100 * common.share:.1f} %" for common in self.commonest
         )
         return f"most common answers: {named} ({self.distinct_predictions:,} distinct)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored(Score):
+    """A model, a file of predictions or a constant answer, with its score."""
+
+    name: str
+    kind: Literal["model", "baseline"]
+    note: str = ""
+    seconds: float | None = None  # of training
+
+
+_S = TypeVar("_S", bound=Scored)
 
 
 @dataclass(frozen=True)
@@ -110,17 +115,23 @@ class Examination:
     def score(self) -> Score:
         """Count correct answers and the most common predictions."""
         total, counts = len(self.predictions), Counter(self.predictions)
-        commonest = tuple(Common(said, times / total) for said, times in counts.most_common(_COMMONEST))
-        right = None
-        if self.answered:
-            correct = sum(self.right)
-            right = Accuracy(correct, correct / total, *stats.proportion_interval(correct, total))
-        return Score(total, commonest[0].prediction, commonest[0].share, len(counts), commonest, right)
+        commonest = tuple(Common(prediction, times / total) for prediction, times in counts.most_common(_COMMONEST))
+        score = Score(
+            questions=total,
+            commonest_prediction=commonest[0].prediction,
+            commonest_share=commonest[0].share,
+            distinct_predictions=len(counts),
+            commonest=commonest,
+        )
+        if not self.answered:
+            return score
+        correct = sum(self.right)
+        low, high = stats.proportion_interval(correct, total)
+        return replace(score, correct=correct, accuracy=correct / total, low=low, high=high)
 
-    def summary(self) -> dict[str, Any]:
-        """Return the score as plain values, ready for JSON."""
-        found: dict[str, Any] = plain(self.score())
-        return found
+    def scored(self, row: type[_S], /, **fields: Any) -> _S:
+        """Return the score as a row of a table: a record with the fields of a score and some more."""
+        return row(**vars(self.score()), **fields)
 
     def sentence(self) -> str:
         """The line that the course's script prints, followed by the interval."""
@@ -141,23 +152,13 @@ def majority(train: Sequence[Question], exam: Sequence[Question]) -> Examination
 # Several examinations on the same questions
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The predictions of a file, or a constant answer, in numbers."""
-
-    name: str
-    kind: Literal["model", "baseline"]  # a constant answer is a baseline
-    score: Score = flat()
-
-
-@dataclass(frozen=True)
-class Pair:
+@dataclass(frozen=True, kw_only=True)
+class Pair(stats.McNemar):
     """Two examinations tested on the same questions; `adjusted` is p after Holm's correction."""
 
     first: str
     second: str
     words: str
-    test: stats.McNemar = flat()
     adjusted: float | None = None
 
     @property
@@ -180,10 +181,10 @@ class Scores:
         several = len(self.rows) > 1
         scores = [
             line
-            for one in self.rows
-            for line in (f"{one.name}: " * several + one.score.sentence(), "  " * several + one.score.commonest_words())
+            for row in self.rows
+            for line in (f"{row.name}: " * several + row.sentence(), "  " * several + row.commonest_words())
         ]
-        return [*scores, *(one.sentence for one in self.pairs)]
+        return [*scores, *(pair.sentence for pair in self.pairs)]
 
 
 def pair_up(examinations: Mapping[str, Examination], all_pairs: bool = False) -> tuple[Pair, ...]:
@@ -194,7 +195,13 @@ def pair_up(examinations: Mapping[str, Examination], all_pairs: bool = False) ->
     tests = [stats.mcnemar(right[a], right[b], _ALPHA / len(pairs)) for a, b in pairs]
     adjusted = stats.holm([test.p for test in tests]) if len(pairs) > 1 else [None] * len(pairs)
     return tuple(
-        Pair(a, b, stats.in_words(test, a, b, adjusted=p, comparisons=len(pairs)), test, p)
+        Pair(
+            **vars(test),
+            first=a,
+            second=b,
+            words=stats.in_words(test, a, b, adjusted=p, comparisons=len(pairs)),
+            adjusted=p,
+        )
         for (a, b), test, p in zip(pairs, tests, adjusted, strict=True)
     )
 
@@ -208,12 +215,12 @@ def score(exam: str | Path, *predictions: str | Path, always: Sequence[str] = ()
     if not names:
         raise UserError("nothing to score: name a file of predictions, or --always ANSWER")
     refuse_twice(names)
-    found = [
+    examinations = [
         *(Examination.read(questions, path) for path in predictions),
         *(constant(answer, questions) for answer in always),
     ]
     rows = tuple(
-        Scored(name, "model" if place < len(predictions) else "baseline", one.score())
-        for place, (name, one) in enumerate(zip(names, found, strict=True))
+        examination.scored(Scored, name=name, kind="model" if place < len(predictions) else "baseline")
+        for place, (name, examination) in enumerate(zip(names, examinations, strict=True))
     )
-    return Scores(str(exam), len(questions), rows, pair_up(dict(zip(names, found, strict=True)), all_pairs))
+    return Scores(str(exam), len(questions), rows, pair_up(dict(zip(names, examinations, strict=True)), all_pairs))

@@ -21,10 +21,10 @@ from typing import Any
 from rich.console import Console
 
 from attnlab.errors import CheckpointError
-from attnlab.report import classification, recall, reports, runs, screen, trust, why
+from attnlab.report import classification, runs, screen, trust, why
 from attnlab.report.document import Document, strict
 from attnlab.report.html import as_html
-from attnlab.report.parts import Result
+from attnlab.report.legacy_parts import Result
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables
 from attnlab.store.folders import write_bytes, write_folder
 from attnlab.store.records import encode
@@ -35,8 +35,6 @@ FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that 
 _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
     "classification": classification.document,
     "comparison": lambda result: import_module("attnlab.studies.compare").STUDY.document(result),
-    "recall": recall.document,
-    "reports": reports.document,
     "runs": runs.document,
     "search": classification.search_document,
     "trust": trust.document,
@@ -50,7 +48,6 @@ _OLDER = {
     "groups": "trust",
     "differs": "runs",
     "cells": "why",
-    "rows": "recall",
 }
 
 

@@ -24,7 +24,7 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.parts import (
+from attnlab.report.legacy_parts import (
     Result,
     accuracy_cell,
     accuracy_mark,

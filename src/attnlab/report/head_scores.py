@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from attnlab.pictures import picture_bytes
 from attnlab.report.charts import shorten
 from attnlab.report.document import Cell, Code, Column, Document, HeatMap, Notice, Row, Section, Table, Text
-from attnlab.report.parts import folded, text_column
+from attnlab.report.legacy_parts import folded, text_column
 from attnlab.report.words import NOTHING, capital, plural
 
 SCORES = {  # names of scores: titles, and what they measure

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from attnlab.report.parts import Result
+from attnlab.report.legacy_parts import Result
 from attnlab.report.words import count, percent, plural
 
 MOST_PIECES, MOST_PADDING = 24, 3  # of the text that is shown

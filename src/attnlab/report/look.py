@@ -28,7 +28,7 @@ from attnlab.report.document import (
     Tokens,
     section,
 )
-from attnlab.report.parts import cell, columns, folded, strongest, text_column
+from attnlab.report.legacy_parts import cell, columns, folded, strongest, text_column
 from attnlab.report.words import NOTHING, percent, plural, visible
 
 _LARGEST, _SMALLEST = 24.0, 13.0  # pixels of a cell, so that names neither drift apart nor overlap

@@ -1,12 +1,16 @@
-"""Cells, charts and sections that several reports share. Plain data in, blocks out."""
+"""Cells, charts and sections that several reports share. Records in, blocks out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Any, Protocol, TypeVar
 
+from attnlab.config import Settings
+from attnlab.lm.exams import Score, Scored
+from attnlab.machine import environment
 from attnlab.report.document import (
     Axis,
     Block,
@@ -30,14 +34,13 @@ from attnlab.report.words import (
     duration,
     figure,
     flat,
-    interval,
     magnitude,
     percent,
     plain,
     short_answer,
+    span,
 )
 
-Result = Mapping[str, Any]  # a result or a part of one, as result.json holds it
 _Item = TypeVar("_Item")
 
 QUICK = Notice(
@@ -48,12 +51,50 @@ MOST_POINTS = 400  # per series, so that a page stays small
 _LATTER = 0.5  # share of the training after which curves are drawn again, closer
 
 
+@dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """What all results have in common: the content of result.json."""
+
+    kind: str  # the name of the study
+    title: str
+    command: str
+    finished: str = field(default_factory=lambda: date.today().isoformat())
+    seconds: float
+    environment: dict[str, Any] = field(default_factory=environment)
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """The training loss by step; None where it was not finite."""
+
+    steps: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)  # read since the start
+    losses: list[float | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A training run as reports show it."""
+
+    folder: str
+    stage: str
+    settings: Settings
+    steps: int
+    epochs: float
+    tokens: int
+    tokens_per_second: float
+    seconds: float
+    final_loss: float | None
+    parameters: int
+    curve: LossCurve
+
+
 # The frame of a report
 
 
 def report_of(
     kind: str,
-    result: Result,
+    result: StudyResult,
     lead: Sequence[str],
     sections: Sequence[Section],
     notices: Sequence[Notice] = (),
@@ -61,10 +102,10 @@ def report_of(
     footer: str = "The raw numbers are in result.json.",
 ) -> Document:
     """The Document of a finished result: title, command, date, duration and processor come from the result."""
-    processor = (result.get("environment") or {}).get("processor")
+    processor = result.environment.get("processor")
     machine = f" on {processor}" if processor else ""
-    about = f"Finished {result['finished']}; {took} {duration(result['seconds'])}{machine}."
-    return Document(kind, result["title"], lead, sections, notices, about, result["command"], footer)
+    about = f"Finished {result.finished}; {took} {duration(result.seconds)}{machine}."
+    return Document(kind, result.title, lead, sections, notices, about, result.command, footer)
 
 
 def side_by_side(blocks: Sequence[Block]) -> Group:
@@ -78,25 +119,20 @@ def folded(title: str, *blocks: Block) -> Group:
 
 
 def reproduce(
-    result: Result, facts: Facts, settings: Mapping[str, Result] | None = None, more: Sequence[Block] = ()
+    result: StudyResult, facts: Facts, settings: Mapping[str, Settings] | None = None, more: Sequence[Block] = ()
 ) -> Section:
     """How to reproduce a result: the command, the data, the machine, and settings by the name of their run."""
-    machine = Facts("Machine", plain_facts(result.get("environment") or {}))
+    machine = Facts("Machine", plain_facts(result.environment))
     hidden = [
         folded(f"Settings of {name}", Facts("Settings", list(flat(values))))
         for name, values in (settings or {}).items()
     ]
-    return Section("Reproduce", [Code(result["command"]), side_by_side([facts, machine]), *more, *hidden])
+    return Section("Reproduce", [Code(result.command), side_by_side([facts, machine]), *more, *hidden])
 
 
-def plain_facts(values: Result) -> list[tuple[str, str]]:
+def plain_facts(values: Settings) -> list[tuple[str, str]]:
     """Names and values as they are."""
     return [(name, plain(value)) for name, value in values.items()]
-
-
-def named_facts(values: Result) -> list[tuple[str, str]]:
-    """Keys as words, with their values."""
-    return [(name.replace("_", " ").capitalize(), plain(value)) for name, value in values.items()]
 
 
 # Tables
@@ -117,84 +153,137 @@ def cell(value: float | None, kind: str) -> Cell:
     return Cell(figure(value, kind), value)
 
 
-def accuracy_cell(one: Result, each: str = "") -> Cell:
+class Measured(Protocol):
+    """An accuracy with its interval; None where the exam has no answers."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers."""
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of its interval."""
+
+    @property
+    def high(self) -> float | None:
+        """The upper end of its interval."""
+
+
+def accuracy_cell(score: Measured, each: str = "") -> Cell:
     """An accuracy with its interval below, and the values of single seeds behind it."""
-    low, high = one["low"], one["high"]
-    return Cell(percent(one["accuracy"]), one["accuracy"], interval(low, high), each, low=low, high=high)
+    under = span(score.low, score.high, "share")
+    return Cell(figure(score.accuracy, "share"), score.accuracy, under, each, low=score.low, high=score.high)
 
 
-def interval_cell(one: Result) -> Cell:
+def interval_cell(score: Measured) -> Cell:
     """The interval of an accuracy, in a cell of its own."""
-    return Cell(interval(one["low"], one["high"]), low=one["low"], high=one["high"])
+    return Cell(span(score.low, score.high, "share") or NOTHING, low=score.low, high=score.high)
 
 
-def out_of(part: int, whole: int) -> Cell:
+def out_of(part: int | None, whole: int) -> Cell:
     """A count out of another."""
-    return Cell(f"{count(part)} of {count(whole)}", part)
+    return Cell(f"{NOTHING if part is None else count(part)} of {count(whole)}", part)
 
 
-def accuracy_mark(name: str, one: Result, faint: bool = False) -> Mark:
+def accuracy_mark(name: str, score: Measured, faint: bool = False) -> Mark:
     """An accuracy in per cent, with its interval, as a bar or a point."""
-    low, high = 100 * one["low"], 100 * one["high"]
-    return Mark(name, 100 * one["accuracy"], percent(one["accuracy"]), low, high, faint)
+    assert score.accuracy is not None
+    low, high = (None if end is None else 100 * end for end in (score.low, score.high))
+    return Mark(name, 100 * score.accuracy, percent(score.accuracy), low, high, faint)
 
 
-def commonest(row: Result) -> list[tuple[str, float]]:
-    """The most common predictions of an examination, short, with their shares; older results hold only the first."""
-    said = [(one["prediction"], one["share"]) for one in row.get("commonest") or ()]
-    said = said or [(row["commonest_prediction"], row["commonest_share"])]
-    return [(short_answer(answer) or "(nothing)", share) for answer, share in said]
+def _commonest(score: Score) -> list[tuple[str, float]]:
+    """The most common predictions of an examination, short, with their shares."""
+    return [(short_answer(common.prediction) or "(nothing)", common.share) for common in score.commonest]
 
 
-def commonest_words(row: Result) -> str:
+def commonest_words(score: Score) -> str:
     """The two most common predictions in half a sentence."""
-    return " and ".join(f"{answer} ({percent(share)})" for answer, share in commonest(row)[:2])
+    return " and ".join(f"{answer} ({percent(share)})" for answer, share in _commonest(score)[:2])
 
 
-def commonest_cell(row: Result) -> Cell:
+def _commonest_cell(score: Score) -> Cell:
     """The most common prediction of an examination, with the second below."""
-    texts = [f"{answer}, {100 * share:.0f} %" for answer, share in commonest(row)]
-    return Cell(texts[0], row["commonest_share"], texts[1] if len(texts) > 1 else "")
+    texts = [f"{answer}, {100 * share:.0f} %" for answer, share in _commonest(score)]
+    return Cell(texts[0], score.commonest_share, texts[1] if len(texts) > 1 else "")
 
 
-def commonest_table(rows: Sequence[Result], of: str = "each model") -> Table | None:
-    """The most common predictions of several examinations, a line each; None if no result holds them."""
-    known = [row for row in rows if row.get("commonest")]
-    most = max((len(commonest(row)) for row in known), default=0)
+def commonest_table(rows: Sequence[Scored], of: str = "each model") -> Table:
+    """The most common predictions of several examinations, one per line."""
+    most = max(len(row.commonest) for row in rows)
     lines = []
-    for row in known:
-        cells = [Cell(f"{answer}, {percent(share)}", share) for answer, share in commonest(row)]
+    for row in rows:
+        cells = [Cell(f"{answer}, {percent(share)}", share) for answer, share in _commonest(row)]
         cells += [Cell(NOTHING)] * (most - len(cells))
-        lines.append(Row(Cell(row["name"]), [*cells, cell(row["distinct_predictions"], "count")]))
+        lines.append(Row(Cell(row.name), [*cells, cell(row.distinct_predictions, "count")]))
     caption = f"The most common answers of {of}, right or wrong, and how many different ones there are."
     titles = [text_column(f"{place}.") for place in range(1, most + 1)]
-    return Table("Most common answers", caption, columns("Model", *titles, "Distinct"), lines) if known else None
+    return Table("Most common answers", caption, columns("Model", *titles, "Distinct"), lines)
 
 
-def training_blocks(runs: Mapping[str, Result]) -> list[Block]:
+def results_table(rows: Sequence[Scored], first: str = "Model") -> Table:
+    """Accuracies, or only predictions if the exam has no answers; with the time of training where that is known."""
+    scored = any(row.accuracy is not None for row in rows)
+    timed = any(row.seconds is not None for row in rows)
+
+    def cells(row: Scored) -> list[Cell]:
+        usual = [_commonest_cell(row), *([cell(row.seconds, "seconds")] if timed else [])]
+        if not scored:
+            return [cell(row.questions, "count"), *usual]
+        return [cell(row.accuracy, "share"), interval_cell(row), out_of(row.correct, row.questions), *usual]
+
+    titles = ("Accuracy", "95 % interval", "Correct") if scored else ("Predictions",)
+    scores = [Column(title, minor=title == "Correct") for title in titles]
+    shown = columns(first, *scores, text_column("Most common answers"), *(["Training"] if timed else []))
+    caption = "Predictions only: the exam has no answers to compare with."
+    if scored:
+        caption = (
+            "Answers must match exactly. The 95 % interval (Wilson) shows how precisely an exam of this size measures the"
+            " accuracy."
+        )
+    lines = [
+        Row(Cell(row.name, None, row.note), cells(row), tone="baseline" if row.kind == "baseline" else "")
+        for row in rows
+    ]
+    return Table("Results", caption, shown, lines, brief=True)
+
+
+def accuracy_chart(rows: Sequence[Scored]) -> Chart | None:
+    """Right answers as bars; None if the exam has no answers."""
+    scored = [row for row in rows if row.accuracy is not None]
+    if not scored:
+        return None
+    marks = [accuracy_mark(row.name, row, row.kind == "baseline") for row in scored]
+    label = "Bar chart of right answers. " + "; ".join(
+        f"{row.name}: {figure(row.accuracy, 'share')} (95 % interval {span(row.low, row.high, 'share')})"
+        for row in scored
+    )
+    return Chart("bars", "Right answers, with 95 % intervals", label, Axis("right answers", "%"), marks=marks)
+
+
+def training_blocks(runs: Mapping[str, TrainedRun]) -> list[Block]:
     """The loss curves of training runs, and a table of them in numbers."""
     rows = []
     for name, run in runs.items():
-        one = run["result"]
         cells = [
-            cell(one["steps"], "count"),
-            cell(one["epochs"], ""),
-            cell(one["tokens"], "count"),
-            cell(one["tokens_per_second"], "count"),
-            cell(one["seconds"], "seconds"),
-            Cell(f"{one['final_loss']:.3f}", one["final_loss"]),
-            cell(one["parameters"], "count"),
+            cell(run.steps, "count"),
+            cell(run.epochs, ""),
+            cell(run.tokens, "count"),
+            cell(run.tokens_per_second, "count"),
+            cell(run.seconds, "seconds"),
+            cell(run.final_loss, "loss"),
+            cell(run.parameters, "count"),
         ]
         rows.append(Row(Cell(name), cells))
     titles = ("Steps", "Epochs", "Tokens", "Tokens per second", "Time", "Final loss", "Parameters")
     caption = "The final loss is the mean over the last twentieth of the steps."
-    charts = [_loss_chart(name, run["metrics"]) for name, run in runs.items() if run["metrics"]]
+    charts = [_loss_chart(name, run.curve) for name, run in runs.items() if run.curve.steps]
     return [*charts, Table("Training runs", caption, columns("Run", *titles), rows)] if runs else []
 
 
-def settings_of(runs: Mapping[str, Result]) -> dict[str, Result]:
+def settings_of(runs: Mapping[str, TrainedRun]) -> dict[str, Settings]:
     """The settings of training runs by name."""
-    return {name: run["settings"] for name, run in runs.items()}
+    return {name: run.settings for name, run in runs.items()}
 
 
 # Curves
@@ -232,18 +321,21 @@ def thin(items: Sequence[_Item], most: int = MOST_POINTS) -> list[_Item]:
     return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
-def _smoothed(
-    metrics: Iterable[Result], size: float, over: str = "tokens"
-) -> tuple[list[float], list[float], list[float]]:
+def _smoothed(curve: LossCurve, size: float, by_step: bool = False) -> tuple[list[float], list[float], list[float]]:
     """Tokens read (or steps), losses and smoothed losses of the steps whose loss is finite."""
-    rows = [row for row in metrics if isinstance(row.get("loss"), int | float) and math.isfinite(row["loss"])]
-    losses = [row["loss"] for row in rows]
-    return [row[over] / size for row in rows], losses, smooth(losses, max(5, len(rows) // 40))
+    places = curve.steps if by_step else curve.tokens
+    known = [
+        (place / size, loss)
+        for place, loss in zip(places, curve.losses, strict=True)
+        if loss is not None and math.isfinite(loss)
+    ]
+    losses = [loss for _, loss in known]
+    return [place for place, _ in known], losses, smooth(losses, max(5, len(known) // 40))
 
 
-def loss_curve(metrics: Sequence[Result]) -> tuple[Series, str]:
+def loss_curve(curve: LossCurve) -> tuple[Series, str]:
     """The loss over the tokens read, and the unit in which the tokens are counted."""
-    tokens, losses, means = _smoothed(metrics, 1.0)
+    tokens, losses, means = _smoothed(curve, 1.0)
     size, unit = magnitude(tokens[-1] if tokens else 0)
     line = thin([(x / size, y) for x, y in zip(tokens, means, strict=True)])
     dots = thin([(x / size, y) for x, y in zip(tokens, losses, strict=True)])
@@ -251,15 +343,15 @@ def loss_curve(metrics: Sequence[Result]) -> tuple[Series, str]:
     return series, f"{unit}tokens read"
 
 
-def _loss_chart(name: str, metrics: Sequence[Result]) -> Chart:
-    series, tokens = loss_curve(metrics)
+def _loss_chart(name: str, curve: LossCurve) -> Chart:
+    series, tokens = loss_curve(curve)
     ends = f"from {series.y[0]:.2f} to {series.y[-1]:.2f} " if series.y else ""
     label = f"Line chart of the training loss of {name}: {ends}nats per token, over {tokens}"
     return Chart("lines", name, label, Axis(tokens), Axis("loss", "nats per token", low=0.0), [series])
 
 
 def joint_curve(
-    name: str, runs: Iterable[Sequence[Result]], size: float = 1.0, marked: bool = False, over: str = "tokens"
+    name: str, curves: Iterable[LossCurve], size: float = 1.0, marked: bool = False, by_step: bool = False
 ) -> Series:
     """The mean of several runs' smoothed losses over the tokens read, in a band from the lowest to the highest.
 
@@ -268,14 +360,14 @@ def joint_curve(
     """
     import numpy as np  # here, because `attnlab runs` starts without it
 
-    curves = [(tokens, means) for tokens, _, means in (_smoothed(rows, size, over) for rows in runs) if tokens]
-    if not curves:
+    known = [(places, means) for places, _, means in (_smoothed(curve, size, by_step) for curve in curves) if places]
+    if not known:
         return Series(name, [], [], marked=marked)
-    reach = min(tokens[-1] for tokens, _ in curves)
-    grid = thin([*(x for x in curves[0][0] if x < reach), reach])
-    at = np.array([np.interp(grid, tokens, losses) for tokens, losses in curves])
-    low, high = (at.min(axis=0).tolist(), at.max(axis=0).tolist()) if len(curves) > 1 else ([], [])
-    return Series(name, grid, at.mean(axis=0).tolist(), low, high, marked=marked)
+    reach = min(places[-1] for places, _ in known)
+    grid = thin([*(x for x in known[0][0] if x < reach), reach])
+    losses = np.array([np.interp(grid, places, means) for places, means in known])
+    low, high = (losses.min(axis=0).tolist(), losses.max(axis=0).tolist()) if len(known) > 1 else ([], [])
+    return Series(name, grid, losses.mean(axis=0).tolist(), low, high, marked=marked)
 
 
 def _latter_part(series: Series, begin: float) -> Series:
@@ -285,33 +377,24 @@ def _latter_part(series: Series, begin: float) -> Series:
     )
 
 
-def joint_losses(runs: Sequence[tuple[str, Sequence[Sequence[Result]], bool]], band: bool = True) -> list[Chart]:
-    """Loss curves by name over their seeds, marked or not: the whole training, and its second half closer."""
-    last = [metrics[-1]["tokens"] for _, seeds, _ in runs for metrics in seeds if metrics]
+def joint_losses(runs: Sequence[tuple[str, Sequence[LossCurve], bool]], band: bool = True) -> list[Chart]:
+    """Loss curves by name over their seeds, marked or not: the whole training, its second half closer, and by step."""
+    last = [curve.tokens[-1] for _, curves, _ in runs for curve in curves if curve.tokens]
     size, unit = magnitude(max(last, default=0))
-    series = [joint_curve(name, metrics, size, marked) for name, metrics, marked in runs]
-    series = [one for one in series if one.y]
+    series = [joint_curve(name, curves, size, marked) for name, curves, marked in runs]
+    series = [line for line in series if line.y]
     if not series:
         return []
     x, y = Axis(f"{unit}tokens read"), Axis("loss", "nats per token")
-    over = ", mean and range of the seeds" if band and any(one.low for one in series) else ""
-    drawn = [lines(f"Training loss{over}", series, x, y, "the training loss")]
-    later = [_latter_part(one, _LATTER * max(one.x[-1] for one in series)) for one in series]
-    if all(len(one.x) > 2 for one in later):
-        drawn.append(lines("The second half, closer", later, x, y, "the training loss in the second half"))
-    steps = [
-        joint_curve(name, metrics, 1.0, marked, over="step")
-        for name, metrics, marked in runs
-        if all(map(_has_steps, metrics))
-    ]
-    if len(steps) == len(runs):
-        steps = [one for one in steps if one.y]
-        drawn.append(lines(f"Training loss by step{over}", steps, Axis("step"), y, "the training loss by step"))
-    return drawn
-
-
-def _has_steps(metrics: Sequence[Result]) -> bool:
-    return all("step" in row for row in metrics)
+    over = ", mean and range of the seeds" if band and any(line.low for line in series) else ""
+    charts = [lines(f"Training loss{over}", series, x, y, "the training loss")]
+    later = [_latter_part(line, _LATTER * max(line.x[-1] for line in series)) for line in series]
+    if all(len(line.x) > 2 for line in later):
+        charts.append(lines("The second half, closer", later, x, y, "the training loss in the second half"))
+    steps = [joint_curve(name, curves, 1.0, marked, by_step=True) for name, curves, marked in runs]
+    shown = [line for line in steps if line.y]
+    charts.append(lines(f"Training loss by step{over}", shown, Axis("step"), y, "the training loss by step"))
+    return charts
 
 
 # Attention heads

@@ -37,7 +37,7 @@ from attnlab.report.document import (
     section,
 )
 from attnlab.report.document import Text as Paragraphs
-from attnlab.report.parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
+from attnlab.report.legacy_parts import Result, cell, columns, folded, joint_losses, plain_facts, text_column
 from attnlab.report.words import NOTHING, count, duration, flat, interval, percent, plain, plural, sized
 from attnlab.store.folders import read_json, refuse_existing, reporting_damage, write_folder
 from attnlab.store.listing import Details, Entry, as_number, as_table, share_done

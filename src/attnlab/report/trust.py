@@ -25,7 +25,7 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.parts import (
+from attnlab.report.legacy_parts import (
     QUICK,
     Result,
     cell,

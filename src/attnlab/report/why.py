@@ -19,7 +19,7 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.parts import (
+from attnlab.report.legacy_parts import (
     Result,
     accuracy_cell,
     accuracy_mark,

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from attnlab import studies
 from attnlab.errors import AttnlabError, AttnlabWarning, UserError
 from attnlab.measure import bench
 from attnlab.report import document_of, upgrade
@@ -105,7 +106,9 @@ def _of_entry(entry: Entry) -> tuple[Document, str]:
 
 def _reported(entry: Entry) -> Document | None:
     path = entry.path
-    if entry.kind in ("study", "classifier") and entry.state == "complete":
+    if entry.kind == "study" and entry.state == "complete":
+        return studies.document_of(path)
+    if entry.kind == "classifier" and entry.state == "complete":
         return document_of(upgrade(read_json(path / "result.json")))
     if entry.kind in ("study", "run"):
         return document_of(side_by_side([entry], [str(path)]))

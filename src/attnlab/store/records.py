@@ -51,7 +51,7 @@ def _encodable(value: Any) -> Any:
 def decode(kind: type[T], content: bytes, source: Path) -> T:
     """Read a record from JSON; an error names the file and the field."""
     try:
-        return msgspec.json.decode(content, type=kind)
+        return msgspec.json.decode(content, type=kind, dec_hook=_restored_value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(
             f"{source} is damaged, or of another version ({error}): restore it from a copy, or make it again"
@@ -61,6 +61,13 @@ def decode(kind: type[T], content: bytes, source: Path) -> T:
 def read(kind: type[T], path: Path) -> T:
     """Read a record from a file of a folder that attnlab wrote, checked against the folder's manifest."""
     return decode(kind, read_bytes(path), path)
+
+
+def _restored_value(kind: type, value: Any) -> Any:
+    """Restore a value that JSON does not know: a path."""
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(f"{kind.__name__} is not read from JSON")
 
 
 def convert(kind: type[T], values: Any) -> T:

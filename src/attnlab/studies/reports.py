@@ -8,9 +8,10 @@ several times, so that accuracy against epochs shows the trend.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, Any, Self, get_args
 
 from rich.console import Console
 
@@ -18,15 +19,32 @@ from attnlab.config import RunConfig, Stage
 from attnlab.errors import UserError
 from attnlab.lm import stages
 from attnlab.lm.evaluate import examine
-from attnlab.lm.exams import Score, constant, majority
+from attnlab.lm.exams import Scored, constant, majority
 from attnlab.lm.model import load_model
-from attnlab.lm.progress import display
-from attnlab.report.reports import document, verdict
-from attnlab.store.records import flat, plain
+from attnlab.report.document import Axis, Cell, Chart, Document, Series, Table, section
+from attnlab.report.document import Row as TableRow
+from attnlab.report.parts import (
+    QUICK,
+    StudyResult,
+    TrainedRun,
+    accuracy_cell,
+    accuracy_chart,
+    cell,
+    columns,
+    commonest_table,
+    commonest_words,
+    lines,
+    report_of,
+    reproduce,
+    results_table,
+    settings_of,
+    training_blocks,
+)
+from attnlab.report.words import NOTHING, capital, figure, span
 from attnlab.store.runs import Run
-from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, run_stage
+from attnlab.studies import options as opt
+from attnlab.studies.study import DataSummary, Training, asked_before, data_facts, read_run, study
 
-_SOURCES = ("corpus", "facts", "exam")  # fields of the plan that name data
 _ALONE, _PLAIN, _PERCEIVER = "fine-tuned alone", "pretrained", "pretrained, perceiver"
 _PRESETS = {_PLAIN: "mingpt", _PERCEIVER: "mingpt-perceiver"}
 _CONSTANT = "London"  # the constant answer of the reports
@@ -37,18 +55,45 @@ _REPORTED = {_ALONE: (0.006, 0.012, 0.020), _PLAIN: (0.188, 0.210, 0.230), _PERC
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Training):
-    """The experiments with everything needed to repeat them."""
+class Row(Scored):
+    """A model or a constant answer: epochs of pretraining, its score, and the accuracies of the reports."""
 
-    corpus: str = "people"
-    facts: str = "people:train"
-    exam: str = "people:test"
-    epochs: tuple[int, ...] = (10, 20, 40)  # of pretraining, each with the whole schedule
-    command: str = "attnlab run reports"
-    quick: bool = False
+    model: str = ""
+    epochs: int = 0
+    reported: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportsResult(StudyResult):
+    """The result of the study."""
+
+    quick: bool
+    data: DataSummary
+    as_reported: bool  # whether the corpus is that of the reports
+    rows: list[Row]
+    runs: dict[str, TrainedRun]
+    verdict: list[str]
+
+
+@study("reports")
+class Reports(Training[ReportsResult]):
+    """Repeat the recall experiments of the course reports.
+
+    A model fine-tuned alone, one pretrained first, and one with a bottleneck (presets mingpt and
+    mingpt-perceiver). --epochs 650 is the full length: 21 hours on two cores.
+    """
+
+    preset: opt.Hidden[str] = "mingpt"  # of the first two models
+    epochs: Annotated[
+        opt.Numbers, opt.about("Epochs of pretraining, compressed from 650."), opt.default("10,20,40")
+    ] = ()
+
+    def completed(self) -> Self:
+        """Fill in the built-in people and the usual numbers of epochs."""
+        return replace(super().completed(), epochs=self.epochs or ((2, 4) if self.quick else (10, 20, 40)))
 
     def stage(self, model: str, stage: Stage, epochs: int = _FULL) -> RunConfig:
-        """The settings of a stage of a model; pretraining has the reports' schedule compressed into its epochs."""
+        """Return the settings of a stage; pretraining has the reports' schedule compressed into its epochs."""
         settings = replace(self, preset=_PRESETS.get(model, "mingpt")).settings(stage)
         if stage != "pretrain":
             return settings
@@ -59,131 +104,161 @@ class Plan(Training):
         )
         return replace(settings, train=shorter)
 
+    def check(self) -> None:
+        """Find errors before training: settings of every stage, data, an exam without answers."""
+        if min(self.epochs) < 1 or len(set(self.epochs)) < len(self.epochs):
+            raise UserError(f"--epochs takes different numbers of at least 1, such as 10,20,40, not {self.epochs}")
+        if self.given.get("train", {}).keys() & {"epochs", "steps"}:
+            raise UserError(
+                "`run reports` sets the length of pretraining itself: use --epochs, such as --epochs 10,20,40"
+            )
+        if any(item.answer is None for item in self.data.questions(self.exam)):
+            raise UserError(
+                f"{self.exam} has no answers to compare with: name an exam with QUESTION<TAB>ANSWER per line"
+            )
+        sources = self.data.sources(self.corpus, self.facts)
+        for model in _PRESETS:
+            tokenizer = stages.learn_tokenizer(self.stage(model, "pretrain"), sources)
+            for stage in get_args(Stage):
+                stages.check_settings(self.stage(model, stage), sources, tokenizer)
 
-def check(plan: Plan) -> None:
-    """Find errors before training: settings of every stage, data, an exam without answers."""
-    if not plan.epochs or min(plan.epochs) < 1 or len(set(plan.epochs)) < len(plan.epochs):
-        raise UserError(f"--epochs takes different numbers of at least 1, such as 10,20,40, not {plan.epochs}")
-    if "epochs" in plan.given.get("train", {}) or "steps" in plan.given.get("train", {}):
-        raise UserError("`run reports` sets the length of pretraining itself: use --epochs, such as --epochs 10,20,40")
-    if any(item.answer is None for item in plan.data.questions(plan.exam)):
-        raise UserError(f"{plan.exam} has no answers to compare with: name an exam with QUESTION<TAB>ANSWER per line")
-    sources = plan.data.sources(plan.corpus, plan.facts)
-    for model in _PRESETS:
-        tokenizer = stages.learn_tokenizer(plan.stage(model, "pretrain"), sources)
-        for stage in get_args(Stage):
-            stages.check_settings(plan.stage(model, stage), sources, tokenizer)
+    def train(self, folder: Path, console: Console) -> None:
+        """Start or resume all models: the shortest first."""
 
+        def train(name: str, settings: RunConfig, stage: Stage, base: Run | None = None) -> Run:
+            return self.train_stage(folder / name, settings, stage, (self.corpus, self.facts), console, base)
 
-def train(plan: Plan, folder: Path, console: Console) -> None:
-    """Start or resume all models: the shortest first."""
+        train("no-pretraining", self.stage(_ALONE, "scratch"), "scratch")
+        for epochs in sorted(self.epochs):
+            for model, preset in _PRESETS.items():
+                base = train(f"{preset}-{epochs}-pretrain", self.stage(model, "pretrain", epochs), "pretrain")
+                train(f"{preset}-{epochs}-finetune", self.stage(model, "finetune"), "finetune", base)
 
-    def trained(name: str, settings: RunConfig, stage: Stage, base: Run | None = None) -> Run:
-        with display(name, console) as show:
-            return run_stage(plan.data, settings, stage, (plan.corpus, plan.facts), folder / name, show, base)
+    def judge(self, folder: Path, console: Console) -> ReportsResult:
+        """Examine every model and the constant answers."""
+        began = time.perf_counter()
+        facts, exam = self.data.questions(self.facts), self.data.questions(self.exam)
+        runs: dict[str, TrainedRun] = {}
 
-    trained("no-pretraining", plan.stage(_ALONE, "scratch"), "scratch")
-    for epochs in sorted(plan.epochs):
+        def row(model: str, note: str, *names: str, **more: Any) -> Row:
+            opened = [Run.open(folder / name) for name in names]
+            runs.update({name: read_run(run) for name, run in zip(names, opened, strict=True)})
+            seconds = sum(runs[name].seconds for name in names)
+            fields = {"name": model, "reported": _REPORTED[model], **more}
+            examination = examine(*load_model(opened[-1].model), exam)
+            return examination.scored(Row, kind="model", model=model, note=note, seconds=seconds, **fields)
+
+        rows = [row(_ALONE, "75 epochs of the training questions", "no-pretraining")]
         for model, preset in _PRESETS.items():
-            base = trained(f"{preset}-{epochs}-pretrain", plan.stage(model, "pretrain", epochs), "pretrain")
-            trained(f"{preset}-{epochs}-finetune", plan.stage(model, "finetune"), "finetune", base)
+            for epochs in sorted(self.epochs):
+                names = [f"{preset}-{epochs}-{stage}" for stage in ("pretrain", "finetune")]
+                note, name = "then 10 epochs of the training questions", f"{model}, {epochs} epochs"
+                rows.append(row(model, note, *names, epochs=epochs, name=name))
+        rows += [
+            constant(_CONSTANT, exam).scored(
+                Row, name=f"always {_CONSTANT}", kind="baseline", reported=_REPORTED[_CONSTANT]
+            ),
+            majority(facts, exam).scored(
+                Row, name="majority answer", kind="baseline", note="always the most common training answer"
+            ),
+        ]
+        as_reported = self.data.corpus(self.corpus).sha256 == _CORPUS
+        return ReportsResult(
+            kind=self.name,
+            title="The recall experiments of the course reports",
+            command=self.command,
+            quick=self.quick,
+            data=self.data_summary(facts),
+            as_reported=as_reported,
+            rows=rows,
+            runs=runs,
+            verdict=_verdict(rows, as_reported),
+            seconds=round(sum(run.seconds for run in runs.values()) + time.perf_counter() - began, 1),
+        )
+
+    def document(self, result: ReportsResult) -> Document:
+        """Return the whole report."""
+        rows, runs = result.rows, result.runs
+        return report_of(
+            self.name,
+            result,
+            result.verdict,
+            [
+                *section(
+                    "Results", accuracy_chart(rows), _epochs_chart(rows), results_table(rows), commonest_table(rows)
+                ),
+                *section("Beside the reports", _reported_table(rows)),
+                *section("Training", *training_blocks(runs)),
+                reproduce(result, data_facts(result.data), settings_of(runs)),
+            ],
+            [*([QUICK] if result.quick else []), *asked_before(result.data)],
+        )
 
 
-# Results
+# The report
 
 
-@dataclass(frozen=True)
-class Row:
-    """A model or a constant answer: epochs of pretraining, seconds of training, the score, and those of the reports."""
-
-    name: str
-    model: str
-    note: str
-    score: Score = flat()
-    kind: str = "model"
-    epochs: int = 0
-    seconds: float | None = None
-    reported: tuple[float, ...] = ()
+def _shares(values: Sequence[float]) -> str:
+    """Reported shares in one phrase."""
+    return f"{', '.join(f'{100 * value:.1f}' for value in values)} %"
 
 
-@dataclass(frozen=True)
-class _WorldSummary:
-    corpus: str
-    documents: int
-    characters: int
-    training_questions: int
-    exam: str
-    exam_questions: int
-    asked_before: int
-    as_reported: bool  # whether the corpus is that of the reports
-    quick: bool
+def _curves(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of every pretrained model by epochs."""
+    curves: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.epochs:
+            curves.setdefault(row.model, []).append(row)
+    return curves
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ReportsResult(StudyResult):
-    kind: str = "reports"
-    study: str = "reports"
-    title: str = "The recall experiments of the course reports"
-    full: int = _FULL
-    world: _WorldSummary
-    rows: list[Row]
-    runs: dict[str, TrainedRun] = field(default_factory=dict)
-    verdict: list[str] = field(default_factory=list)
+def _verdict(rows: Sequence[Row], as_reported: bool) -> list[str]:
+    """What came out, beside what the reports found."""
+    people = "Their exam had other names" if as_reported else "They had other people, so the figures do not compare"
+    sentences = []
+    for row in [*rows[:1], *(points[-1] for points in _curves(rows).values())]:
+        after = f" after {_FULL} epochs" if row.epochs not in (0, _FULL) else ""
+        sentences.append(
+            f"{capital(row.name)}: {figure(row.accuracy, 'share')} of {row.questions:,}"
+            f" ({span(row.low, row.high, 'share')}); the reports{after}: {_shares(row.reported)}."
+            f" Its most common answers: {commonest_words(row)}."
+        )
+    return [*sentences, f"One run each: the intervals are for new questions, not for new seeds. {people}."]
 
 
-def judge(plan: Plan, folder: Path, _console: Console) -> _ReportsResult:
-    """Examine every model and the constant answers."""
-    began = time.perf_counter()
-    corpus, facts, exam = plan.data.corpus(plan.corpus), *map(plan.data.questions, (plan.facts, plan.exam))
-    runs: dict[str, Run] = {}
+def _epochs_chart(rows: Sequence[Row]) -> Chart:
+    """Accuracy against epochs; every curve starts at the model without pretraining."""
+    series = []
+    for name, points in _curves(rows).items():
+        shown = [rows[0], *points]
+        x = [float(row.epochs) for row in shown]
+        y, low, high = ([100 * (getattr(row, key) or 0.0) for row in shown] for key in ("accuracy", "low", "high"))
+        series.append(Series(name, x, y, low, high, dots=tuple(zip(x, y, strict=True))))
+    return lines(
+        "Right answers against epochs of pretraining, with 95 % intervals",
+        series,
+        Axis("epochs of pretraining, each with the whole schedule", low=0.0),
+        Axis("right answers", "%", low=0.0),
+        "right answers in per cent against epochs",
+    )
 
-    def row(model: str, note: str, *names: str, epochs: int = 0) -> Row:
-        mine = [Run.open(folder / name) for name in names]
-        runs.update(zip(names, mine, strict=True))
-        score = examine(*load_model(mine[-1].model), exam).score()
-        name = f"{model}, {epochs} epochs" if epochs else model
-        seconds = sum(one.result["seconds"] for one in mine)
-        return Row(name, model, note, score, "model", epochs, seconds, _REPORTED[model])
 
-    rows = [row(_ALONE, "75 epochs of the training questions", "no-pretraining")]
-    for model, preset in _PRESETS.items():
-        for epochs in sorted(plan.epochs):
-            names = [f"{preset}-{epochs}-{stage}" for stage in ("pretrain", "finetune")]
-            rows.append(row(model, "then 10 epochs of the training questions", *names, epochs=epochs))
-    always = constant(_CONSTANT, exam).score()
-    rows += [
-        Row(f"always {_CONSTANT}", _CONSTANT, "", always, "baseline", reported=_REPORTED[_CONSTANT]),
-        Row("majority answer", "", "always the most common training answer", majority(facts, exam).score(), "baseline"),
+def _reported_table(rows: Sequence[Row]) -> Table:
+    """Our accuracies beside those of the reports."""
+    shown = [
+        TableRow(
+            Cell(row.name),
+            [
+                accuracy_cell(row),
+                Cell(_shares(row.reported), max(row.reported)) if row.reported else Cell(NOTHING, ""),
+                cell(row.epochs, "count"),
+                cell(_FULL if row.epochs else 0, "count"),
+                cell(row.seconds, "seconds"),
+            ],
+            tone="baseline" if row.kind == "baseline" else "",
+        )
+        for row in rows
     ]
-    world = _WorldSummary(
-        corpus=Path(plan.corpus).name,
-        documents=len(corpus.lines),
-        characters=sum(len(line) + 1 for line in corpus.lines),
-        training_questions=len(facts),
-        exam=Path(plan.exam).name,
-        exam_questions=len(exam),
-        asked_before=len({item.question for item in facts} & {item.question for item in exam}),
-        as_reported=corpus.sha256 == _CORPUS,
-        quick=plan.quick,
-    )
-    training = sum(one.result["seconds"] for one in runs.values())
-    result = _ReportsResult(
-        command=plan.command,
-        world=world,
-        rows=rows,
-        runs={name: TrainedRun.read(one) for name, one in runs.items()},
-        seconds=round(training + time.perf_counter() - began, 1),
-    )
-    return replace(result, verdict=verdict(plain(rows), world.as_reported, _FULL))
-
-
-STUDY = Study(
-    plan=Plan,
-    name=lambda _: "reports",
-    check=check,
-    fingerprints=lambda plan: plan.data.checksums({key: getattr(plan, key) for key in _SOURCES}),
-    train=train,
-    judge=judge,
-    document=document,
-    sources=_SOURCES,
-)
+    titles = ("Right answers", "In the reports", "Epochs of pretraining", "In the reports", "Training")
+    caption = "The reports: one run each, of 500 names. Fewer epochs have the same schedule, compressed."
+    return Table("Beside the reports", caption, columns("Model", *titles), shown)

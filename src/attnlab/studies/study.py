@@ -1,133 +1,230 @@
-"""What all studies share: a typed plan, a check before training, a folder that can be resumed, a result.
+"""What all studies share: a plan, a check before training, a folder that can be resumed, a typed result, a report.
 
-A study is a folder with study.json (its name, its plan, checksums of what it reads) and, when it is complete, result.json
-and the report. Starting, locking, resuming and refusing changed data are implemented here, once for all studies.
+A study is a class. Its fields are its plan: the options of its command, and the content of study.json. Its methods are
+called in this order: `completed`, `check`, `train`, `judge`, `document`. Starting, locking, resuming and refusing changed
+data are implemented here, once for all studies:
+
+    @study("lengths")
+    class Lengths(Study[LengthsResult]):
+        '''Test how accuracy depends on the length of a name.'''
+
+        corpus: Corpus = "people"
+
+        def train(self, folder, console): ...
+        def judge(self, folder, console) -> LengthsResult: ...
+        def document(self, result): ...
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, dataclass_transform, get_type_hints
 
+import msgspec
 from rich.console import Console
 
-from attnlab import corpora
+from attnlab import corpora, registry
 from attnlab.config import RunConfig, Settings, Stage, absolute_given, code_named_in, resolve
 from attnlab.corpora import Corpus, Question
-from attnlab.errors import Interrupted, UserError
+from attnlab.errors import ConfigError, Interrupted, UserError
 from attnlab.lm import stages
 from attnlab.lm.progress import display
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.machine import environment
-from attnlab.report import Shown, screen, strict, write_document
-from attnlab.report.document import Document
-from attnlab.store.folders import (
-    add_files,
-    digest,
-    is_written,
-    locked,
-    read_json,
-    refuse_existing,
-    reporting_damage,
-    to_json,
-    write_folder,
-)
-from attnlab.store.records import plain, restored
+from attnlab.report import screen, write_document
+from attnlab.report.document import Document, Facts, Notice
+from attnlab.report.parts import LossCurve, StudyResult, TrainedRun
+from attnlab.report.words import count, plural
+from attnlab.store import records
+from attnlab.store.folders import add_files, digest, is_written, locked, refuse_existing, write_folder
 from attnlab.store.runs import Run
+from attnlab.studies import options as opt
 from attnlab.tasks import task_class
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+_STUDY, _RESULT = "study.json", "result.json"
 
-    P = TypeVar("P", bound=DataclassInstance)
-else:
-    P = TypeVar("P")
 
-Result = dict[str, Any]  # the content of result.json; `kind` names the report
+R = TypeVar("R", bound=StudyResult)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def study(name: str, *, own_command: bool = False) -> Any:
+    """Register a class as a study and make it a frozen dataclass.
+
+    It becomes `attnlab run NAME`, unless a command of its own starts it.
+    """
+
+    def decorate(cls: Any) -> Any:
+        registered = registry.study(name)(dataclass(frozen=True, kw_only=True)(cls))
+        registered.name, registered.own_command = name, own_command
+        # Types of inherited fields are names of the module that declares them, where the parser of commands does not look.
+        registered.__init__.__annotations__ = get_type_hints(cls, include_extras=True)
+        return registered
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class StoredStudy:
+    """The content of study.json."""
+
+    study: str  # its name, or the path of a user's file with the name of the class
+    plan: msgspec.Raw
+    fingerprints: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[R]):
+    """A finished study with its result; notebooks show it as its report."""
+
+    study: Study[R]
+    result: R
+
+    @property
+    def document(self) -> Document:
+        """The report."""
+        return self.study.document(self.result)
+
+    def _repr_html_(self) -> str:
+        return self.document._repr_html_()
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyResult:
-    """What the results of all studies have in common."""
+class Study(Generic[R]):
+    """A whole experiment; its fields are its plan."""
 
-    kind: str
-    study: str
-    title: str
-    command: str
-    finished: str = field(default_factory=lambda: date.today().isoformat())
-    seconds: float
-    environment: dict[str, Any] = field(default_factory=environment)
+    quick: opt.Quick = False
+    command: opt.Hidden[str] = ""  # as it was typed
 
+    name: ClassVar[str]
+    own_command: ClassVar[bool]
+    sources: ClassVar[tuple[str, ...]] = ()  # fields that name data
 
-@dataclass(frozen=True, kw_only=True)
-class Study(Generic[P]):
-    """One kind of study: its plan, and what is done with it, in this order."""
+    def completed(self) -> Self:
+        """Return the plan with the defaults that depend on other options."""
+        return self
 
-    plan: type[P]  # a frozen dataclass, stored in study.json
-    name: Callable[[P], str]
-    check: Callable[[P], None]  # raises on errors in settings and data
-    fingerprints: Callable[[P], dict[str, str]]  # checksums of what could change before a resume
-    train: Callable[[P, Path, Console], None]  # starts or resumes what is not trained yet
-    judge: Callable[[P, Path, Console], StudyResult]  # measures and judges what is trained
-    document: Callable[[Result], Document]  # the report of a result
-    sources: tuple[str, ...] = ()  # fields of the plan that name data
-    files: Callable[[P], dict[str, bytes]] = lambda _plan: {}  # stored beside study.json
-    example: Callable[[Result], str] = lambda _result: ""  # a question to ask the model of the study
+    def check(self) -> None:
+        """Raise an error for settings or data that cannot be used, before anything is trained."""
 
-    def begin(self, plan: P, folder: Path, console: Console) -> Result:
-        """Start a study in a new folder; errors are found before the folder is created."""
+    @abstractmethod
+    def train(self, folder: Path, console: Console) -> None:
+        """Start or resume what is not trained yet."""
+
+    @abstractmethod
+    def judge(self, folder: Path, console: Console) -> R:
+        """Measure and judge what is trained."""
+
+    @abstractmethod
+    def document(self, result: R) -> Document:
+        """Return the report of a result."""
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return checksums of the data and files that must not change before a resume."""
+        return self.data.checksums({key: getattr(self, key) for key in self.sources})
+
+    def files(self) -> dict[str, bytes]:
+        """Return files to store beside study.json."""
+        return {}
+
+    def example(self, result: R) -> str:
+        """Return a question to ask the model of the study, if there is one."""
+        return ""
+
+    @cached_property
+    def data(self) -> Datasets:
+        """What the study has read."""
+        return Datasets()
+
+    # Starting and resuming
+
+    def begin(self, folder: Path, console: Console) -> Outcome[R]:
+        """Start the study in a new folder; errors are found before the folder is created."""
         refuse_existing(folder)
-        plan = _with_absolute_paths(plan, self.sources)
-        self.check(plan)
-        stored = {"study": self.name(plan), "plan": plain(plan), "fingerprints": self.fingerprints(plan)}
-        write_folder(folder, "study", {"study.json": to_json(stored), **self.files(plan)})
-        return self._run(folder, plan, console)
+        plan = self.completed().with_absolute_paths()
+        plan.check()
+        stored = StoredStudy(_reference(type(self)), msgspec.Raw(records.encode(plan)), plan._all_fingerprints())
+        write_folder(folder, "study", {_STUDY: records.encode(stored), **plan.files()})
+        return plan.resume(folder, console)
 
-    def resume(self, folder: Path, stored: Mapping[str, Any], console: Console) -> Result:
-        """Resume a study from the plan stored in its folder."""
-        with reporting_damage(folder / "study.json"):
-            plan = restored(self.plan, stored)
-        return self._run(folder, plan, console)
-
-    def _run(self, folder: Path, plan: P, console: Console) -> Result:
+    def resume(self, folder: Path, console: Console) -> Outcome[R]:
         """Do what is not done yet and show the result; when stopped, say how to resume."""
         try:
             with locked(folder):
-                result = self._result(folder, plan, console)
+                outcome = Outcome(self, self._result(folder, console))
         except (Interrupted, KeyboardInterrupt):
             command = f"attnlab resume {shlex.quote(str(folder))}"
             raise Interrupted(f"stopped; everything is saved. Resume with: {command}") from None
-        screen.show(self.document(result), console)
+        screen.show(outcome.document, console)
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-        if question := self.example(result):
+        if question := self.example(outcome.result):
             console.print(f"ask it: attnlab ask {shlex.quote(str(folder))} {shlex.quote(question)}", soft_wrap=True)
-        return Shown(result)
+        return outcome
 
-    def _result(self, folder: Path, plan: P, console: Console) -> Result:
-        if is_written(folder / "result.json"):
-            return read_json(folder / "result.json")
-        refuse_changes(read_json(folder / "study.json").get("fingerprints", {}), self.fingerprints(plan))
-        self.train(plan, folder, console)
-        result: Result = strict(plain(self.judge(plan, folder, console)))
-        write_document(self.document(result), folder)
-        add_files(folder, {"result.json": to_json(result)})
-        return result
+    def read_result(self, folder: Path) -> R:
+        """Read the result of a finished study."""
+        kind = get_type_hints(type(self).judge)["return"]
+        return records.read(kind, folder / _RESULT)
+
+    def read_document(self, folder: Path) -> Document:
+        """Return the report of a finished study."""
+        return self.document(self.read_result(folder))
+
+    def _result(self, folder: Path, console: Console) -> R:
+        """The stored result; a study without one is trained and judged first."""
+        if not is_written(folder / _RESULT):
+            stored = records.read(StoredStudy, folder / _STUDY)
+            _refuse_changes(stored.fingerprints, self._all_fingerprints())
+            self.train(folder, console)
+            result = self.judge(folder, console)
+            write_document(self.document(result), folder)
+            add_files(folder, {_RESULT: records.encode(result)})
+        return self.read_result(folder)
+
+    def with_absolute_paths(self) -> Self:
+        """Return the plan with paths that are valid in any folder."""
+        named: dict[str, Any] = {key: stages.absolute(name) for key in self.sources if (name := getattr(self, key))}
+        return replace(self, **named)
+
+    def _all_fingerprints(self) -> dict[str, str]:
+        """The checksums of the study, and of the file that its class is in, if a user wrote it."""
+        reference = _reference(type(self))
+        files = [Path(reference.rpartition(":")[0])] if ".py:" in reference else []
+        return self.fingerprints() | checksums_of_files(files)
 
 
-def _with_absolute_paths(plan: P, sources: tuple[str, ...]) -> P:
-    """Make the paths of a plan valid in any folder: data, settings file, and code named in settings."""
-    named: dict[str, Any] = {key: stages.absolute(name) for key in sources if (name := getattr(plan, key))}
-    if isinstance(plan, Training):
-        named |= {"file": str(Path(plan.file).resolve()) if plan.file else None, "given": absolute_given(plan.given)}
-    return replace(plan, **named)
+def _reference(cls: type[Study[Any]]) -> str:
+    """The name of a study, or the path of the user's file with the name of the class."""
+    path = registry.file_of(cls)
+    return f"{path}:{cls.__name__}" if path else cls.name
 
 
-def refuse_changes(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+def find(name: str) -> type[Study[Any]]:
+    """Return the study of this name, or the class `path.py:Name` of a user's file."""
+    cls = registry.find("study", name).build
+    if not (isinstance(cls, type) and issubclass(cls, Study) and hasattr(cls, "name")):
+        raise ConfigError(f"{name} is not a study: make it a class of Study with the decorator @study(NAME)")
+    return cls
+
+
+def load(folder: Path) -> Study[Any]:
+    """Read the plan of a study folder; the caller sees to it that code named in it may run."""
+    stored = records.read(StoredStudy, folder / _STUDY)
+    return records.decode(find(stored.study), bytes(stored.plan), folder / _STUDY)
+
+
+def code_of(folder: Path) -> list[str]:
+    """List the classes in users' files that a stored study names."""
+    stored = records.read(StoredStudy, folder / _STUDY)
+    named = code_named_in(records.decode(dict, bytes(stored.plan), folder / _STUDY))
+    return [*named, *([stored.study] if ".py:" in stored.study else [])]
+
+
+def _refuse_changes(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Refuse to resume a study whose data, settings or code have changed since it began."""
     changed = [name for name in before if now.get(name) != before[name]]
     if changed:
@@ -137,16 +234,18 @@ def refuse_changes(before: Mapping[str, str], now: Mapping[str, str]) -> None:
         )
 
 
-def sums_of_files(settings: str | None, given: Settings) -> dict[str, str]:
-    """Checksums of the user's files that settings depend on: the settings file, and code that is named."""
-    named = code_named_in({"file": settings, "given": given})
-    found = {}
-    for path in [*([Path(settings)] if settings else []), *(Path(one.rpartition(":")[0]).resolve() for one in named)]:
+def checksums_of_files(paths: list[Path]) -> dict[str, str]:
+    """Return the checksums of users' files by path."""
+    sums = {}
+    for path in paths:
         try:
-            found[str(path)] = digest(path.read_bytes())
+            sums[str(path)] = digest(path.read_bytes())
         except OSError as error:
             raise UserError(f"{path} cannot be read ({error.strerror}), and the study needs it: restore it") from None
-    return found
+    return sums
+
+
+# Data
 
 
 class Datasets:
@@ -157,94 +256,156 @@ class Datasets:
         self.questions = cache(corpora.load_questions)
         self._tokenizers: dict[Any, Tokenizer] = {}
 
-    def checksums(self, named: Mapping[str, str | None]) -> dict[str, str]:
-        """Checksums of named data by use: `corpus` and `dev` are texts, all others are questions."""
+    def checksums(self, names: Mapping[str, str | None]) -> dict[str, str]:
+        """Return the checksums of named data by use: `corpus` and `dev` are texts, all others are questions."""
         return {
             use: self.corpus(name).sha256 if use in ("corpus", "dev") else stages.checksum(self.questions(name))
-            for use, name in named.items()
+            for use, name in names.items()
             if name
         }
 
     def sources(self, corpus: str | None, facts: str | None) -> stages.Sources:
-        """The training data of a stage, by name."""
+        """Return the training data of a stage, by name."""
         text = self.corpus(corpus) if corpus is not None else None
-        return self.made(text, self.questions(facts) if facts is not None else (), facts)
+        return self.in_memory(text, self.questions(facts) if facts is not None else (), facts)
 
-    def made(self, corpus: Corpus | None, facts: tuple[Question, ...], source: str | None = None) -> stages.Sources:
-        """Training data in memory."""
+    def in_memory(
+        self, corpus: Corpus | None, facts: tuple[Question, ...], source: str | None = None
+    ) -> stages.Sources:
+        """Return training data that is in memory."""
         return stages.Sources(corpus, facts, source, tokenizers=self._tokenizers)
 
 
-def all_or_none(corpus: str | None, facts: str | None, exam: str | None) -> tuple[str, str, str] | None:
-    """The data that a user names; naming a part of it is an error."""
-    if corpus is not None and facts is not None and exam is not None:
-        return corpus, facts, exam
-    if corpus is None and facts is None and exam is None:
-        return None
-    raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
+@dataclass(frozen=True)
+class DataSummary:
+    """The data of a study in numbers."""
+
+    corpus: str
+    documents: int
+    characters: int
+    training_questions: int
+    exam: str
+    exam_questions: int
+    asked_before: int  # exam questions that are training questions too
 
 
 # Studies that train models
 
 
-def run_stage(
-    data: Datasets,
-    settings: RunConfig,
-    stage: Stage,
-    sources: tuple[str | None, str | None],
-    path: Path,
-    show: stages.Show = stages.QUIET,
-    base: Run | None = None,
-) -> Run:
-    """Start or resume one stage with a corpus and facts by name; a complete one is left unchanged."""
-    if path.exists():
-        return stages.resume(Run.open(path), show)
-    corpus, facts = sources
-    asks = stage != "pretrain" or task_class(settings.task).reads_questions
-    return stages.begin(settings, stage, data.sources(corpus, facts if asks else None), base, path, show)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """How the models of a study are trained."""
+class Training(Study[R]):
+    """A study that trains models on a corpus and questions, and examines them."""
 
-    preset: str = "small"
-    file: str | None = None
-    given: Settings = field(default_factory=dict)
+    corpus: Annotated[opt.Corpus, opt.default("people")] = ""
+    facts: Annotated[opt.Facts, opt.default("people:train")] = ""
+    exam: Annotated[opt.Exam, opt.default("people:test")] = ""
+    preset: Annotated[opt.Preset, opt.default("small, or recall for files")] = ""
+    config: opt.Config | None = None
+    given: opt.Hidden[Settings] = field(default_factory=dict)  # settings given as options
 
-    @cached_property
-    def data(self) -> Datasets:
-        """What the study has read."""
-        return Datasets()
+    sources: ClassVar[tuple[str, ...]] = ("corpus", "facts", "exam")
+    people: ClassVar[tuple[str, str]] = ("people", "people:300")  # the usual data, and those of a quick run
+
+    def completed(self) -> Self:
+        """Fill in the built-in people where no files are named, and the usual preset."""
+        named = [bool(self.corpus), bool(self.facts), bool(self.exam)]
+        if any(named) and not all(named):
+            raise UserError("--corpus, --facts and --exam go together: give all three, or none for the built-in people")
+        preset = self.preset or ("quick" if self.quick else "recall" if self.corpus else "small")
+        if self.corpus:
+            return replace(self, preset=preset)
+        world = self.people[self.quick]
+        return replace(self, preset=preset, corpus=world, facts=f"{world}:train", exam=f"{world}:test")
+
+    def with_absolute_paths(self) -> Self:
+        """Return the plan with absolute paths of data, settings file and code."""
+        plan = super().with_absolute_paths()
+        file = self.config.resolve() if self.config else None
+        return replace(plan, config=file, given=absolute_given(self.given))
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return checksums of the data, the settings file and the code that settings name."""
+        named = code_named_in({"file": str(self.config) if self.config else None, "given": self.given})
+        files = [self.config] if self.config else []
+        return super().fingerprints() | checksums_of_files(
+            [*files, *(Path(name.rpartition(":")[0]).resolve() for name in named)]
+        )
 
     def settings(self, stage: Stage) -> RunConfig:
-        """The settings of a stage; training and task settings given by the user apply to pretraining only."""
-        given = (
-            self.given if stage == "pretrain" else {k: v for k, v in self.given.items() if k not in ("train", "task")}
+        """Return the settings of a stage; training and task settings given by the user apply to pretraining only."""
+        given = {key: value for key, value in self.given.items() if stage == "pretrain" or key not in ("train", "task")}
+        return resolve(self.preset, stage, self.config, given)
+
+    def train_stage(
+        self,
+        path: Path,
+        settings: RunConfig,
+        stage: Stage,
+        sources: tuple[str | None, str | None],
+        console: Console,
+        base: Run | None = None,
+    ) -> Run:
+        """Start or resume one stage with a corpus and facts by name, with a progress bar; a complete one is left unchanged."""
+        with display(path.name, console) as show:
+            if path.exists():
+                return stages.resume(Run.open(path), show)
+            corpus, facts = sources
+            asks = stage != "pretrain" or task_class(settings.task).reads_questions
+            return stages.begin(settings, stage, self.data.sources(corpus, facts if asks else None), base, path, show)
+
+    def data_summary(self, facts: tuple[Question, ...]) -> DataSummary:
+        """Describe the data, with the questions that were trained on."""
+        corpus, exam = self.data.corpus(self.corpus), self.data.questions(self.exam)
+        return DataSummary(
+            corpus=Path(self.corpus).name,
+            documents=len(corpus.lines),
+            characters=sum(len(line) + 1 for line in corpus.lines),
+            training_questions=len(facts),
+            exam=Path(self.exam).name,
+            exam_questions=len(exam),
+            asked_before=len({item.question for item in facts} & {item.question for item in exam}),
         )
-        return resolve(self.preset, stage, Path(self.file) if self.file else None, given)
 
 
-def train_stage(
-    plan: Training, path: Path, stage: Stage, corpus: str, facts: str, console: Console, base: Run | None = None
-) -> Run:
-    """Train one stage of a study, with a progress bar."""
-    with display(path.name, console) as show:
-        return run_stage(plan.data, plan.settings(stage), stage, (corpus, facts), path, show, base)
+def read_run(run: Run) -> TrainedRun:
+    """Read a complete run as reports show it."""
+    record, result, metrics = run.record, run.result, run.metrics()
+    return TrainedRun(
+        folder=run.path.name,
+        stage=record.stage,
+        settings=record.settings,
+        steps=result["steps"],
+        epochs=result["epochs"],
+        tokens=result["tokens"],
+        tokens_per_second=result["tokens_per_second"],
+        seconds=result["seconds"],
+        final_loss=result["final_loss"],
+        parameters=result["parameters"],
+        curve=LossCurve(*([row[key] for row in metrics] for key in ("step", "tokens", "loss"))),
+    )
 
 
-@dataclass(frozen=True)
-class TrainedRun:
-    """A run as the report shows it."""
+# What reports of such studies share
 
-    folder: str
-    stage: str
-    settings: Settings
-    result: dict[str, Any]
-    metrics: list[dict[str, Any]]
 
-    @classmethod
-    def read(cls, run: Run) -> TrainedRun:
-        """Read a complete run."""
-        record = run.record
-        return cls(run.path.name, record.stage, record.settings, run.result, run.metrics())
+def data_facts(data: DataSummary, *more: tuple[str, str]) -> Facts:
+    """Corpus, questions and exam in numbers."""
+    pairs = [
+        ("Corpus", data.corpus),
+        ("Documents", count(data.documents)),
+        ("Characters", count(data.characters)),
+        ("Training questions", count(data.training_questions)),
+        *more,
+        ("Exam", data.exam),
+        ("Exam questions", count(data.exam_questions)),
+        ("Exam questions asked in training", count(data.asked_before)),
+    ]
+    return Facts("Data", pairs)
+
+
+def asked_before(data: DataSummary) -> list[Notice]:
+    """A warning if exam questions were also training questions."""
+    if not data.asked_before:
+        return []
+    words = f"{count(data.asked_before)} of them asked in training; their answers may be known by heart."
+    return [Notice(f"{plural(data.exam_questions, 'exam question')}:", words)]

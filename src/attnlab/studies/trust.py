@@ -29,7 +29,7 @@ from attnlab.report.trust import document, outcome
 from attnlab.store.folders import verify
 from attnlab.store.records import flat, plain
 from attnlab.store.runs import Run
-from attnlab.studies.study import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
+from attnlab.studies.legacy import Study, StudyResult, TrainedRun, Training, sums_of_files, train_stage
 from attnlab.studies.trust_world import Pools, World, make_world
 from attnlab.trust import VERDICTS, Oracle
 from attnlab.trust.verdict import UNSEEN

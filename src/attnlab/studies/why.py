@@ -43,7 +43,7 @@ from attnlab.studies.compare.judge import Testing, compare_answers, settings_of
 from attnlab.studies.compare.plan import fingerprints, seed_numbers, try_once
 from attnlab.studies.compare.records import Record, Records, notes_on, read_records, whole_result
 from attnlab.studies.compare.variants import Variant
-from attnlab.studies.study import Result, Study, StudyResult
+from attnlab.studies.legacy import Result, Study, StudyResult
 from attnlab.studies.workers import read_workers
 
 __all__ = ["STUDY", "check", "make_plan", "measure"]

@@ -11,7 +11,7 @@ from attnlab.errors import ConfigError, UserError
 from attnlab.store.records import plain, restored
 from attnlab.studies.compare import Data, Plan, check, make_plan
 from attnlab.studies.compare.plan import fingerprints, seen_before
-from attnlab.studies.study import refuse_changes
+from attnlab.studies.legacy import refuse_changes
 from attnlab.studies.workers import read_workers
 
 

@@ -35,7 +35,7 @@ from attnlab.studies.compare.plan import Data, Plan, check, fingerprints, make_p
 from attnlab.studies.compare.planning import plan_from_pilot
 from attnlab.studies.compare.records import AuditSummary, ComparisonResult
 from attnlab.studies.compare.tuning import tune, with_choice
-from attnlab.studies.study import Result, Study
+from attnlab.studies.legacy import Result, Study
 
 __all__ = ["STUDY", "Data", "Plan", "add_seeds", "check", "compare", "make_plan", "plan_from_pilot"]
 

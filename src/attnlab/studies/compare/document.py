@@ -28,8 +28,7 @@ from attnlab.report.document import (
     Text,
     section,
 )
-from attnlab.report.lengths import lengths_chart
-from attnlab.report.parts import (
+from attnlab.report.legacy_parts import (
     QUICK,
     cell,
     columns,
@@ -43,6 +42,7 @@ from attnlab.report.parts import (
     side_by_side,
     text_column,
 )
+from attnlab.report.lengths import lengths_chart
 from attnlab.report.words import (
     NOTHING,
     capital,

@@ -30,7 +30,7 @@ from attnlab.store.runs import Run
 from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
 from attnlab.studies.compare.records import READ_TWICE, Measured, OnText, Quality, Readings, some
 from attnlab.studies.compare.tuning import stored_plan
-from attnlab.studies.study import refuse_changes, run_stage
+from attnlab.studies.legacy import refuse_changes, run_stage
 from attnlab.studies.workers import started_by
 from attnlab.terminal import unexpected
 

@@ -33,7 +33,7 @@ from attnlab.studies.compare.variants import (
     read_values,
     refuse_other_text,
 )
-from attnlab.studies.study import Datasets, all_or_none, sums_of_files
+from attnlab.studies.legacy import Datasets, all_or_none, sums_of_files
 from attnlab.studies.workers import read_workers
 from attnlab.tasks import task_class
 

@@ -25,7 +25,7 @@ from attnlab.store.records import restored
 from attnlab.store.runs import Run, lineage
 from attnlab.studies.compare.plan import Plan, Published, Tuned
 from attnlab.studies.compare.variants import run_differences
-from attnlab.studies.study import StudyResult
+from attnlab.studies.legacy import StudyResult
 
 T = TypeVar("T")
 READ_TWICE = 200  # texts that are also read word by word
@@ -153,8 +153,8 @@ class Measured:
     def values(self) -> dict[str, float]:
         """The figures found here, by key."""
         found = {"flops_per_token": self.flops_per_token}
-        if self.answers and self.answers.right:
-            found["accuracy"] = self.answers.right.accuracy
+        if self.answers and self.answers.accuracy is not None:
+            found["accuracy"] = self.answers.accuracy
         if self.text:
             for part, summary in (("dev", self.text.dev), ("train", self.text.train)):
                 found |= {f"{part}_{name}": summary[name] for name in ("token_perplexity", "sentence_perplexity")}

@@ -21,7 +21,7 @@ from attnlab.store.records import plain, restored
 from attnlab.studies.compare import jobs
 from attnlab.studies.compare.plan import Plan, fingerprints, trials_of, tuning_plan
 from attnlab.studies.compare.records import Trial, Tuning, figures, read_measured
-from attnlab.studies.study import refuse_changes
+from attnlab.studies.legacy import refuse_changes
 
 FOLDER, FILE = "tuning", "tuning.json"
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, each declared once with its help; and settings as options."""
+"""Options that several commands and studies share, each declared once with its help; and settings as options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import field, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
 
 from cyclopts import Parameter
 
@@ -43,6 +43,8 @@ def _refuse_seed(_kind: object, value: Any) -> None:
         require_seed(value)
 
 
+_T = TypeVar("_T")
+Hidden = Annotated[_T, Parameter(parse=False)]  # part of a plan, not an option
 Whole = Annotated[int, Parameter(converter=_whole)]
 
 Folder = Annotated[Path, about("Run folder.")]
@@ -57,7 +59,7 @@ Preset = Annotated[str, about("Preset that the settings start from.")]
 Config = Annotated[Path, about("TOML file that overrides the preset.")]
 Mechanism = Annotated[str, about("Attention mechanism; short for --model.mechanism.")]
 Seed = Annotated[Whole, Parameter(validator=_refuse_seed), about("Seed of all random choices.")]
-Seeds = Annotated[str, about("Runs of each, or their seeds, such as 3,4,5.")]
+Seeds = Annotated[str, about("Number of seeds, or a list such as 3,4,5.")]
 Workers = Annotated[str, about("Runs at a time, ray, ray://HOST:PORT or slurm."), default("one per core")]
 Device = Annotated[str, about("Device: cpu, cuda, cuda:1, mps, xpu, or auto.")]
 Processes = Annotated[Whole, about("Number of local processes that train the model.")]
@@ -137,9 +139,20 @@ def read_seeds(text: str | None) -> int | list[int] | None:
 def read_numbers(text: str | None, name: str) -> list[int] | None:
     """Parse whole numbers joined by commas."""
     try:
-        return [int(one) for one in text.split(",")] if text is not None else None
+        return [int(number) for number in text.split(",")] if text is not None else None
     except ValueError:
         raise UserError(f"--{name} takes numbers such as 1,2,4, not '{text}'") from None
+
+
+def _numbers(_kind: object, tokens: Sequence[Any]) -> tuple[int, ...]:
+    """Whole numbers joined by commas, in one argument."""
+    try:
+        return tuple(int(number) for number in tokens[0].value.split(","))
+    except ValueError:
+        raise ValueError(f"it takes numbers such as 1,2,4, not '{tokens[0].value}'") from None
+
+
+Numbers = Annotated[tuple[int, ...], Parameter(converter=_numbers, n_tokens=1)]
 
 
 def at_least_one(name: str, value: int) -> None:

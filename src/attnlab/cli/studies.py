@@ -1,0 +1,266 @@
+"""`attnlab run`: every study is a command whose options are the fields of its class.
+
+Studies are listed without being imported, because they need torch. The command of a study is made when it is asked for, as
+the attribute of this module that has its name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from attnlab import registry
+from attnlab.cli.common import TRAIN, app, console
+from attnlab.store.usercode import is_code
+from attnlab.studies import options as opt
+from attnlab.studies.options import (
+    NONE,
+    SETTINGS_HINT,
+    about,
+    collect,
+    default,
+    read_numbers,
+    read_seeds,
+    typed_command,
+)
+from attnlab.studies.ready import READY
+
+if TYPE_CHECKING:
+    from attnlab.studies.study import Study
+
+_USUAL = "recall"  # the study of `attnlab run`
+
+run_app = App(
+    name="run",
+    help=f"""Run a whole study and write its report; without a name, {_USUAL}.
+
+`attnlab run NAME --help` shows the options of a study. A study of your own: attnlab run FILE.py:CLASS.""",
+    group=TRAIN,
+    help_epilogue=SETTINGS_HINT,
+)
+app.command(run_app)
+
+
+def with_study(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the name of the usual study where none is given; a study in a user's file gets a command."""
+    if list(arguments[:1]) != ["run"]:
+        return list(arguments)
+    rest = list(arguments[1:])
+    if not rest or (rest[0].startswith("-") and rest[0] not in ("--help", "-h")):
+        return ["run", _USUAL, *rest]
+    if is_code(rest[0]) and rest[0] not in run_app:
+        run_app.command(command_of(_find(rest[0])), name=rest[0])
+    return ["run", *rest]
+
+
+def _find(name: str) -> type[Study[Any]]:
+    from attnlab.studies.study import find
+
+    return find(name)
+
+
+def command_of(cls: type[Study[Any]]) -> Callable[..., None]:
+    """Make the command of a study: its fields are options, and so are settings, if it trains models."""
+    trains = "given" in {field.name for field in fields(cls)}
+    stem = cls.name
+
+    def run(
+        *,
+        plan: Study[Any],
+        out: Path | None = None,
+        mechanism: str | None = None,
+        seed: int | None = None,
+        given: Any = NONE,
+    ) -> None:
+        from attnlab.machine import require_single_process
+        from attnlab.store.runs import unused_path
+
+        require_single_process("a study")
+        plan = replace(plan, command=typed_command())
+        if trains:
+            plan = replace(plan, given=collect(given, mechanism, seed))  # type: ignore[call-arg]
+        plan.begin(out or unused_path(stem), console)
+
+    options: dict[str, tuple[Any, Any]] = {
+        "plan": (Annotated[cls, Parameter(name="*")], cls()),
+        "out": (Annotated[opt.Out | None, default(f"runs/{stem}-N")], None),
+    }
+    if trains:
+        options["mechanism"] = opt.Mechanism | None, None
+        options["seed"] = opt.Seed | None, None
+        options["given"] = opt.Settings, NONE
+    run.__annotations__ = {name: kind for name, (kind, _) in options.items()}
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual, annotation=kind)
+            for name, (kind, usual) in options.items()
+        ]
+    )
+    run.__doc__ = cls.__doc__
+    return run
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    if name not in registry.listings("study"):
+        raise AttributeError(name)
+    return command_of(_find(name))
+
+
+for _name, _listing in registry.listings("study").items():
+    if "own_command" not in _listing.keywords:
+        run_app.command(f"{__name__}:{_name}", name=_name, help=_listing.summary)
+
+
+# Studies that are not classes yet
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class _OneModel:
+    """Options of the studies of one model."""
+
+    quick: opt.Quick = False
+    out: Annotated[opt.Out | None, default("runs/STUDY-N")] = None
+    preset: Annotated[opt.Preset | None, default("small, or recall for files")] = None
+    config: opt.Config | None = None
+    mechanism: opt.Mechanism | None = None
+    seed: opt.Seed | None = None
+    given: opt.Settings = NONE
+
+    def complete(self, plan: Any, usual: str) -> Any:
+        """A plan with these options, and the usual preset unless one is given."""
+        return replace(
+            plan,
+            preset=self.preset or ("quick" if self.quick else usual),
+            file=str(self.config) if self.config else None,
+            given=collect(self.given, self.mechanism, self.seed),
+            quick=self.quick,
+            command=typed_command(),
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class _SeveralModels:
+    """Options of the studies of several models and seeds."""
+
+    quick: opt.Quick = False
+    out: Annotated[opt.Out | None, default("runs/STUDY-N")] = None
+    preset: Annotated[opt.Preset | None, default("that of the study")] = None
+    config: opt.Config | None = None
+    seeds: Annotated[opt.Seeds | None, default("as planned")] = None
+    workers: opt.Workers = "0"
+    given: opt.Settings = NONE
+
+    def options(self, mechanism: str | None = None) -> dict[str, Any]:
+        """The arguments that plans take beside their data."""
+        return {
+            "preset": self.preset,
+            "config": self.config,
+            "seeds": read_seeds(self.seeds),
+            "workers": self.workers,
+            "given": collect(self.given, mechanism),
+            "quick": self.quick,
+            "command": typed_command(),
+        }
+
+
+_ONE, _SEVERAL = _OneModel(), _SeveralModels()
+
+
+@run_app.command
+def trust(
+    *,
+    corpus: opt.Corpus | None = None,
+    facts: opt.Facts | None = None,
+    exam: opt.Exam | None = None,
+    max_risk: opt.MaxRisk = 0.1,
+    model: _OneModel = _ONE,
+) -> None:
+    """Test whether a model knows what it does not know.
+
+    Some documents are withheld from it, and it is asked about invented names.
+    Without --exam, two fifths of the questions in --facts are set aside to calibrate and to test.
+    """
+    from attnlab.errors import UserError
+    from attnlab.studies.trust import STUDY, Plan
+
+    if (corpus is None) != (facts is None) or (corpus is None and exam is not None):
+        raise UserError("--corpus and --facts go together: give both, or none for the built-in people")
+    if corpus is not None and facts is not None:
+        plan = Plan(corpus=corpus, facts=facts, calibration=None, known=exam, spare=None)
+    else:
+        world = "people:600" if model.quick else "people"
+        plan = Plan(corpus=world, facts=f"{world}:train", calibration=f"{world}:calibration", known=f"{world}:test")
+        plan = replace(plan, spare=f"{world}:dev", withheld=60 if model.quick else 200)
+    plan = model.complete(replace(plan, max_risk=max_risk), "recall")
+    STUDY.begin(plan, _target("trust", model.out), console)
+
+
+@run_app.command
+def why(
+    *,
+    corpus: Annotated[opt.Corpus | None, about("Built-in people, such as people:300.")] = None,
+    forms: Annotated[str | None, about("Numbers of sentence forms per person."), default("1,2,4,8")] = None,
+    exposures: Annotated[str | None, about("Numbers of times that each person is read."), default("8,24,48")] = None,
+    mechanism: opt.Mechanism | None = None,
+    models: _SeveralModels = _SEVERAL,
+) -> None:
+    """Test why reading helps: accuracy by number of exposures and sentence forms."""
+    from attnlab.studies import why
+
+    plan = why.make_plan(
+        world=corpus,
+        forms=read_numbers(forms, "forms"),
+        exposures=read_numbers(exposures, "exposures"),
+        **models.options(mechanism),
+    )
+    why.STUDY.begin(plan, _target("why", models.out), console)
+
+
+def _add_comparison(name: str, text: str) -> None:
+    """Register a ready comparison on sentences."""
+
+    def compare_on_sentences(
+        *, corpus: opt.Corpus | None = None, dev: opt.Dev | None = None, models: _SeveralModels = _SEVERAL
+    ) -> None:
+        _compare(name, (corpus, dev, None, None), models)
+
+    run_app.command(compare_on_sentences, name=name, help=text)
+
+
+for _name, _ready in READY.items():
+    if not _ready.world:
+        _add_comparison(_name, _ready.help)
+
+
+@run_app.command(name="efficient", help=READY["efficient"].help)
+def _efficient(
+    *,
+    corpus: opt.Corpus | None = None,
+    facts: opt.Facts | None = None,
+    exam: opt.Exam | None = None,
+    models: _SeveralModels = _SEVERAL,
+) -> None:
+    _compare("efficient", (corpus, None, facts, exam), models)
+
+
+def _target(study: str, out: Path | None) -> Path:
+    from attnlab import machine
+    from attnlab.store import runs
+
+    machine.require_single_process("a study")
+    return out or runs.unused_path(study)
+
+
+def _compare(study: str, data: tuple[str | None, ...], models: _SeveralModels) -> None:
+    from attnlab.studies import compare
+    from attnlab.studies.ready import ready_plan
+
+    folder = _target(study, models.out)
+    compare.STUDY.begin(ready_plan(study, compare.Data(*data), **models.options()), folder, console)
