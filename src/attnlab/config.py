@@ -182,7 +182,6 @@ class TrainConfig:
         "float32", "float64, float32, or mixed with float32: bf16, fp16", "--precision"
     )
     compile: bool = setting(False, "compile the model with torch.compile", "--compile")
-    shard: bool = setting(False, "shard the weights over the processes (FSDP2), for models that do not fit")
     accumulate: int = setting(1, "parts of a batch that are computed one after the other, to save memory")
     ema: float = setting(0.0, "decay of the average of the weights, such as 0.999, which becomes the model; 0: none")
     validate_every: int = setting(0, "steps between validations; 0: after epochs, as often as costs less than 2 %")

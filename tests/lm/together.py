@@ -18,7 +18,7 @@ from attnlab import registry
 from attnlab.config import resolve
 from attnlab.lm import optim
 from attnlab.lm.model import LanguageModel
-from attnlab.lm.processes import Ranks, full, process_group, shares_of
+from attnlab.lm.processes import Ranks, process_group
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.lm.train import Trainer
 from attnlab.tasks import Example
@@ -28,7 +28,6 @@ VOCABULARY = 50
 # Fewer rows than processes, odd numbers, and rows of which one process has all the long or packed ones.
 ROWS = (5, 6, 1, 4, 3)
 LENGTHS = ((12, 5), (6, 6), (12, 12))
-# Two processes cannot share the vocabulary evenly, so that their parts differ in size.
 SETTINGS = {
     "n_head": 2,
     "n_embd": 24,
@@ -71,7 +70,7 @@ def train(
     options: dict[str, Any] | None = None,
     **settings: Any,
 ) -> State:
-    """Train; return losses and norms of the gradients, and the full state of model and optimizers by name."""
+    """Train; return losses and norms of the gradients, and the state of model and optimizers by name."""
     torch.manual_seed(0)
     rotary = registry.find("mechanism", mechanism).accepts("rotary") and not bottleneck
     model = {
@@ -89,35 +88,29 @@ def train(
     trainer = Trainer(cast(Any, None), LanguageModel(config.model).to(dtype), tokenizer, cast(Any, None), config, ranks)
     if start:
         weights = {name[6:]: one for name, one in start.items() if name.startswith("model/")}
-        trainer.model.load_state_dict(shares_of(weights, trainer.model.state_dict()))
+        trainer.model.load_state_dict(weights)
         states = {name[6:]: one.clone() for name, one in start.items() if name.startswith("optim/")}
         optim.load_state(trainer.optimizers, states)
     losses = []
     for step in steps:
         loss, norm = trainer.train_step(batch(step, packed=not bottleneck), rate=1.0)
         losses.append([*ranks.total(loss), norm])
-    states = {f"optim/{name}": one for name, one in optim.state_tensors(trainer.optimizers).items()}
-    weights = {f"model/{name}": one for name, one in full(trainer.model.state_dict()).items()}
+    states = {f"optim/{name}": one.clone() for name, one in optim.state_tensors(trainer.optimizers).items()}
+    weights = {f"model/{name}": one.clone() for name, one in trainer.model.state_dict().items()}
     return {"losses": torch.tensor(losses, dtype=torch.float64), **weights, **states}
 
 
 def every_way(ranks: Ranks) -> dict[str, State]:
     """Train in every way of several processes."""
     done = {
-        "copied-float64": train(ranks, range(STEPS)),
-        "copied-parts": train(ranks, accumulate=3),
-        "copied-adamw": train(ranks, preset="mingpt"),
-        "sharded-parts": train(ranks, shard=True, accumulate=3),
-        "sharded-adamw": train(ranks, shard=True, preset="mingpt"),
-        "copied-saved": train(ranks, range(SAVED)),
-        "sharded-saved": train(ranks, range(SAVED), shard=True),
-        "sharded-perceiver": train(ranks, shard=True, mechanism="perceiver"),
-        "sharded-latents": train(ranks, shard=True, bottleneck=2),
+        "float64": train(ranks, range(STEPS)),
+        "parts": train(ranks, accumulate=3),
+        "adamw": train(ranks, preset="mingpt"),
+        "saved": train(ranks, range(SAVED)),
+        "latents": train(ranks, bottleneck=2),
     }
-    rest = range(SAVED, SOME)
-    done["sharded-resumed"] = train(ranks, rest, done["copied-saved"], shard=True)
-    done["copied-resumed"] = train(ranks, rest, done["sharded-saved"])
-    return done | {f"copied-{name}": train(ranks, mechanism=name) for name in MECHANISMS}
+    done["resumed"] = train(ranks, range(SAVED, SOME), done["saved"])
+    return done | {name: train(ranks, mechanism=name) for name in MECHANISMS}
 
 
 def long_ones(ranks: Ranks) -> dict[str, State]:

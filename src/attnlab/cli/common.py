@@ -19,7 +19,7 @@ from rich.text import Text
 
 from attnlab import __version__
 from attnlab.config import LARGEST, TrainConfig
-from attnlab.errors import AttnlabError, AttnlabWarning, PeerLost, UserError, cut, unknown
+from attnlab.errors import AttnlabError, AttnlabWarning, UserError, cut, unknown
 from attnlab.machine import is_main_process
 from attnlab.terminal import Terminal, printable, printable_json, unexpected
 
@@ -203,8 +203,12 @@ def _options(command: App) -> set[str]:
 
 
 def _fail(message: str, code: int) -> None:
-    """Print one line on standard error and exit; of several processes the first prints, or the launcher sees to it."""
-    if code != PeerLost.exit_code if "ATTNLAB_LAUNCHED" in os.environ else is_main_process():
-        line = printable(cut(message, _LONGEST)).replace("\n", "\\n")
+    """Print one line on standard error and exit; of several processes the first prints, or the one that started them."""
+    line = printable(cut(message, _LONGEST)).replace("\n", "\\n")
+    if "ATTNLAB_FAILURE" in os.environ:
+        from attnlab.lm.processes import record_failure
+
+        record_failure(code, line)
+    elif is_main_process():
         sys.stderr.write(f"attnlab: {line}\n")
     sys.exit(code)

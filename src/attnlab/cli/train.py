@@ -92,12 +92,16 @@ def _held_out(settings: RunConfig, dev: str | None) -> tuple[RunConfig, str | No
 def _in_processes(count: int, out: Path | None = None, stem: str = "") -> None:
     """Run this command again in several processes, and end with their exit code; return if it is one of them."""
     at_least_one("processes", count)
-    if count == 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    is_one_of_several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if count == 1 and not is_one_of_several:
         return
-    from attnlab.lm.launcher import launch
+    from attnlab.lm.processes import join_launch, launch
     from attnlab.machine import cores
     from attnlab.store.runs import unused_path
 
+    if is_one_of_several:
+        join_launch()
+        return
     if count > cores():
         sys.stderr.write(f"note: {count} processes on {cores()} cores will be slower than {cores()}\n")
     # All processes, and those that are started again, write the same folder.

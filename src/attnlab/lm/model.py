@@ -222,8 +222,7 @@ def _attend_through_latents(
     y = latents[start // share : end // share].expand(len(x), -1, -1)
     y = first(y, None, caches[0], across=(x, reads))
     for block, cache in zip(middle, caches[1:-1], strict=True):
-        # A sharded block is called by all processes, since others may have longer texts.
-        y = block(y, None, cache) if y.shape[1] or hasattr(block, "unshard") else y
+        y = block(y, None, cache) if y.shape[1] else y
     return last(x, None, caches[-1], wanted=wanted, across=(y, (ends <= place[start + 1 :, None])[None, None]))
 
 
@@ -386,13 +385,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from None
 
 
-def model_files(
-    model: LanguageModel, tokenizer: Tokenizer, weights: dict[str, Tensor] | None = None
-) -> dict[str, bytes]:
-    """Return the files of a model folder by name; `weights` are given if those of the model are sharded."""
+def model_files(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Return the files of a model folder by name."""
     config = {"format": FORMAT, "model": model.config.__dict__}
     return {
-        "model.safetensors": to_bytes(weights or dict(model.state_dict())),
+        "model.safetensors": to_bytes(dict(model.state_dict())),
         "config.json": json.dumps(config, indent=1).encode(),
         "tokenizer.json": tokenizer.backend.to_str(pretty=True).encode(),
         **usercode.code_files(model.config.mechanism),

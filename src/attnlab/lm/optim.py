@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnlab.config import TrainConfig
 from attnlab.errors import CheckpointError
 from attnlab.lm.model import LanguageModel
-from attnlab.lm.processes import ALONE, Ranks, full, full_tensor, share_of, spread
+from attnlab.lm.processes import ALONE, Ranks, spread
 
 # The quintic of Keller Jordan's Muon: steep at zero, so that five iterations bring singular values close to one.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -80,12 +80,11 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     shapes.setdefault(parameter.shape, []).append(parameter)
             for (rows, columns), parameters in shapes.items():
-                averages = [full_tensor(self._momentum(p, group["momentum"])) for p in parameters]
+                averages = [self._momentum(p, group["momentum"]) for p in parameters]
                 updates = spread(orthogonalize, averages, self.ranks)
                 rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
                 for parameter, update in zip(parameters, updates, strict=True):
-                    own = share_of(update, parameter)
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(own, alpha=-rate)
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
 
     def _momentum(self, parameter: Tensor, momentum: float) -> Tensor:
         state = self.state[parameter]
@@ -183,7 +182,7 @@ def _entries(optimizers: Mapping[str, torch.optim.Optimizer]) -> Iterator[tuple[
 
 
 def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the state of the optimizers as named full tensors on the CPU; all processes must call it.
+    """Return the state of the optimizers as named tensors.
 
     Parameters that were never used have zeros, the state in which their optimizer begins.
     """
@@ -195,11 +194,11 @@ def state_tensors(optimizers: dict[str, torch.optim.Optimizer]) -> dict[str, Ten
             found[f"{name}/{index}/{key}"] = entry[key]
         else:
             found[f"{name}/{index}/{key}"] = torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
-    return full(found)
+    return found
 
 
 def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
-    """Load named full tensors into the optimizers; wrong shapes and non-finite values are errors."""
+    """Load named tensors into the optimizers; wrong shapes and non-finite values are errors."""
     expected = {f"{name}/{index}/{key}": parameter for name, index, key, parameter in _entries(optimizers)}
     states: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in optimizers}
     for name in sorted(expected.keys() | tensors.keys()):
@@ -213,7 +212,6 @@ def load_state(optimizers: dict[str, torch.optim.Optimizer], tensors: dict[str, 
         if not torch.isfinite(value).all():
             raise CheckpointError(f"the optimizer's state '{name}' holds NaN or infinity: use an older checkpoint")
         optimizer, index, key = name.split("/")
-        own = value if key == "step" else share_of(value, expected[name])
-        states[optimizer].setdefault(int(index), {})[key] = own
+        states[optimizer].setdefault(int(index), {})[key] = value
     for name, one in optimizers.items():
         one.load_state_dict({**one.state_dict(), "state": states[name]})

@@ -1,37 +1,37 @@
-"""Several processes that train one model: their group, and a model that is copied to each or sharded over all.
+"""Several processes that train one model: their start with torchrun, their group, and a model that is copied to each.
 
-A copied model is the usual one: every process holds all weights and the gradients are averaged. A sharded model is for
-models that do not fit: every process holds a part of each weight, gathered when it is used. Checkpoints hold full
-tensors in either case, so that any number of processes of either kind can resume them.
+Every process holds all weights, and the gradients are averaged. A process that is killed leads to a restart of all from
+the last checkpoint; an error that a restart cannot mend is recorded in a file and ends the training at once.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import os
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeGuard, cast
-from weakref import WeakKeyDictionary
+from pathlib import Path
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from attnlab.errors import PeerLost
-from attnlab.lm.model import Block
+from attnlab.errors import Interrupted, PeerLost
+from attnlab.machine import end_with_parent
 
-if TYPE_CHECKING:  # importing them takes a second, and few runs are sharded
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
-
+RESTARTS = 3
+_SAVING_SECONDS = 60  # for the processes to save their state when asked to stop
 _BACKENDS = {"cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
-# Whether parameters of a sharded block have received a gradient in this step, by name.
-_used: WeakKeyDictionary[nn.Module, dict[str, bool]] = WeakKeyDictionary()
+PROGRAM = ("-P", "-m", "attnlab")
+FAILURE = "ATTNLAB_FAILURE"  # the variable that names the file for an error that a restart cannot mend
+_STOPPED = "stopped"  # the file for the message of a process that was asked to stop: by the user, or before a restart
 
 
 @dataclass(frozen=True)
@@ -96,95 +96,22 @@ def restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def distribute(module: nn.Module, ranks: Ranks, shard: bool = False) -> nn.Module:
-    """Copy a module to all processes, or shard it over them; sharding replaces the parameters: optimizers come after.
+def distribute(module: nn.Module, ranks: Ranks) -> nn.Module:
+    """Copy a module to all processes.
 
     As in one process, parameters that a batch does not use have no gradient, and optimizers skip them.
     """
     if ranks.world == 1:
         return module
-    if shard:
-        return _shard(module, ranks)
     # Which parameters a mechanism uses may depend on the length of its rows; most use all.
     return DistributedDataParallel(module, find_unused_parameters=True)
-
-
-def _shard(module: nn.Module, ranks: Ranks) -> nn.Module:
-    """Shard every block, and then the rest: weights are gathered once per call of a block, however it is computed."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh(next(module.parameters()).device.type, (ranks.world,))
-    # The residual stream is added to out of place, so that this advice does not apply.
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    for block in [one for one in module.modules() if isinstance(one, Block)]:
-        fully_shard(block, mesh=mesh)
-        block.register_forward_pre_hook(_note_use)
-    root = fully_shard(module, mesh=mesh)
-    root.set_reduce_scatter_unused_params(True)  # all processes must reduce the same parameters
-    return module
-
-
-def _note_use(block: nn.Module, _given: object) -> None:
-    """Have every gathered parameter of a block note when it receives a gradient."""
-    used = _used.setdefault(block, {})
-    for name, parameter in block.named_parameters():
-        if name not in used:
-            used[name] = False
-            parameter.register_post_accumulate_grad_hook(lambda _, name=name: used.update({name: True}))
-
-
-def _drop_unused(module: nn.Module, ranks: Ranks) -> None:
-    """Remove the gradients of parameters that no process has used."""
-    blocks = [one for one in module.modules() if isinstance(one, Block)]
-    names = [(block, name) for block in blocks for name in _used[block]]
-    processes = ranks.total(*(_used[block][name] for block, name in names))
-    for (block, name), count in zip(names, processes, strict=True):
-        _used[block][name] = False
-        if not count:
-            block.get_parameter(name).grad = None
-
-
-def _is_share(tensor: Tensor) -> TypeGuard[DTensor]:
-    return hasattr(tensor, "full_tensor")
 
 
 @contextmanager
 def no_sync(module: nn.Module, last: bool) -> Iterator[None]:
     """Leave gradients of a part of a batch unsynchronised, unless it is the last part."""
-    sharded = hasattr(module, "set_requires_gradient_sync")
-    if sharded:
-        cast("FSDPModule", module).set_requires_gradient_sync(last)
     with module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext():
         yield
-    if sharded and last:
-        _drop_unused(module, Ranks(distributed.get_rank(), distributed.get_world_size()))
-
-
-def full(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return full copies of tensors on the CPU; all processes must call it."""
-    return {
-        name: full_tensor(tensor).detach().to("cpu", copy=not _is_share(tensor)) for name, tensor in tensors.items()
-    }
-
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """Gather a sharded tensor; all processes must call it."""
-    return tensor.full_tensor() if _is_share(tensor) else tensor
-
-
-def share_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """Shard a full tensor, which all processes hold, as another one is sharded."""
-    if not _is_share(like):
-        return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
-def shares_of(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Shard full tensors as those of the same names are, for loading; names and shapes are not checked."""
-    return {name: share_of(one, like[name]) if name in like else one for name, one in tensors.items()}
 
 
 def spread(function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor], ranks: Ranks) -> Tensor:
@@ -203,3 +130,87 @@ def spread(function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor], rank
     gathered = stack.new_empty(ranks.world * each, *stack.shape[1:])
     distributed.all_gather_single(gathered, results)
     return gathered[: len(stack)]
+
+
+# Starting them
+
+
+def launch(processes: int, arguments: Sequence[str]) -> int:
+    """Run `python -m attnlab ARGUMENTS` in several processes with torchrun; return the exit code of the command.
+
+    A restart uses the same arguments: name the run folder in them. Call it last: it silences the logs of this process.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.disable()  # torchrun's own words about what ended; ours follow
+    # Without torch's advice not to look for unused parameters, which some mechanisms have.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # without it, restarts may hang
+    stops = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    with tempfile.TemporaryDirectory(prefix="attnlab-torchrun-") as folder:
+        record = Path(folder) / "failure"
+        os.environ[FAILURE] = str(record)
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="127.0.0.1",
+            max_restarts=RESTARTS,
+            shutdown_timeout=_SAVING_SECONDS,
+            signals_to_handle=",".join(number.name for number in stops),
+            # The first process prints.
+            logs_specs=DefaultLogsSpecs(folder, dict.fromkeys(range(1, processes), Std.ALL)),
+        )
+        code, line = 0, ""
+        try:
+            elastic_launch(config, sys.executable)(*PROGRAM, *arguments)
+        except SignalException:
+            code, line = Interrupted.exit_code, "stopped; continue an unfinished run with: attnlab resume FOLDER"
+            record = record if record.exists() else record.with_name(_STOPPED)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            code = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
+            how = "inter-process communication failed"
+            if failure.exitcode < 0:
+                how = f"process {rank} of {processes} was killed by {failure.signal_name()}"
+            line = f"{how}, also after {RESTARTS} restarts: attnlab resume FOLDER"
+        if record.exists():
+            number, _, line = record.read_text(encoding="utf-8").partition("\n")
+            code = int(number)
+        if line:
+            sys.stderr.write(f"attnlab: {line}\n")
+        return code
+
+
+def join_launch() -> None:
+    """What a process that `launch` started does first: end with its parent, and with an error that was recorded."""
+    if FAILURE not in os.environ:
+        return
+    end_with_parent(signal.SIGTERM)
+    if Path(os.environ[FAILURE]).exists():
+        sys.exit(0)
+    if restarted() and os.environ["RANK"] == "0":
+        number = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        sys.stderr.write(
+            "note: a process was killed or inter-process communication failed;"
+            f" all are started again ({number} of {RESTARTS} times)\n"
+        )
+
+
+def record_failure(code: int, line: str) -> None:
+    """Leave an error for the process that has started this one, which prints the first that is left.
+
+    torchrun starts all processes again whatever the error was: they then find it, and end.
+    """
+    if code == PeerLost.exit_code:
+        return
+    failure = Path(os.environ[FAILURE])
+    record = failure.with_name(_STOPPED) if code == Interrupted.exit_code else failure
+    draft = failure.with_name(f"draft-{os.getpid()}")
+    draft.write_text(f"{code}\n{line}", encoding="utf-8")
+    with suppress(FileExistsError):  # another process was first
+        os.link(draft, record)

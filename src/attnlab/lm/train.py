@@ -37,7 +37,7 @@ from attnlab.lm import optim
 from attnlab.lm.devices import autocast
 from attnlab.lm.evaluate import answer_all, examine, sample
 from attnlab.lm.model import LanguageModel, load_weights, model_files, read_tensors, to_bytes
-from attnlab.lm.processes import Ranks, distribute, full, full_tensor, no_sync, shares_of
+from attnlab.lm.processes import Ranks, distribute, no_sync
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.lm.trackers import tracking
 from attnlab.machine import cores, memory_held, release_freed_memory
@@ -248,7 +248,7 @@ class Average:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange the average and the weights, in place: sharded weights are gathered from the memory they began with."""
+        """Exchange the average and the weights, in place."""
         for name, weight in self.weights.items():
             kept = weight.detach().clone()
             weight.copy_(self.tensors[name])
@@ -258,8 +258,7 @@ class Average:
         """Restore the average of a checkpoint."""
         if tensors.keys() != self.tensors.keys():
             raise CheckpointError("the averaged weights of the checkpoint do not fit the model: train it again")
-        placed = shares_of(tensors, self.weights)
-        self.tensors = {name: placed[name].to(weight.device) for name, weight in self.weights.items()}
+        self.tensors = {name: tensors[name].to(weight.device) for name, weight in self.weights.items()}
 
 
 class Trainer:
@@ -279,7 +278,7 @@ class Trainer:
         self.config, self.settings = config, config.train
         self.device = next(model.parameters()).device
         self.loss = SummedLoss(model)
-        self.module = distribute(self.loss, ranks, self.settings.shard)
+        self.module = distribute(self.loss, ranks)
         self.forward: Callable[..., Tensor] = self.module  # the compiled module if asked for
         self.optimizers = optim.make_optimizers(model, self.settings, ranks)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
@@ -299,11 +298,11 @@ class Trainer:
 
     def checkpoint(self) -> None:
         """Save everything needed for an exact resume."""
-        files = self._model_files()
+        files = model_files(self.model, self.tokenizer)
         files["optimizer.safetensors"] = to_bytes(optim.state_tensors(self.optimizers))
         files["rng.safetensors"] = to_bytes(self._generator_states())
         if self.average:
-            files["average.safetensors"] = to_bytes(full(self.average.tensors))
+            files["average.safetensors"] = to_bytes(self.average.tensors)
         if self.ranks.first:
             counters = {key: getattr(self, key) for key in (*self._COUNTERS, *self._VALIDATION)}
             state = {"format": FORMAT, **counters, "metrics": asdict(self.run.metrics_mark())}
@@ -324,10 +323,6 @@ class Trainer:
         "best_loss",
         "stale",
     )  # missing in older checkpoints
-
-    def _model_files(self) -> dict[str, bytes]:
-        """The files of a model folder; all processes must call it."""
-        return model_files(self.model, self.tokenizer, full(self.model.state_dict()))
 
     def _generator_states(self) -> dict[str, Tensor]:
         """The states of torch's generators by process, and by device if that has one of its own."""
@@ -380,8 +375,7 @@ class Trainer:
             setattr(self, key, state[key])
         for key in self._VALIDATION:
             setattr(self, key, state.get(key, getattr(self, key)))
-        weights = read_tensors(folder / "model.safetensors")
-        load_weights(self.model, shares_of(weights, self.model.state_dict()), folder)
+        load_weights(self.model, read_tensors(folder / "model.safetensors"), folder)
         optim.load_state(self.optimizers, read_tensors(folder / "optimizer.safetensors"))
         if self.average:
             self.average.load(read_tensors(folder / "average.safetensors"))
@@ -473,7 +467,7 @@ class Trainer:
             text = self._sample(self.dev) if every and (final or self.validations % every == 0) else None
             if self.best_loss is None or loss < self.best_loss:
                 self.best_loss, self.best_step, self.stale = loss, self.step, 0
-                files = self._model_files()
+                files = model_files(self.model, self.tokenizer)
                 if self.ranks.first:
                     write_folder(self.run.path / "best", "model", files, replace=True)
             else:
@@ -486,12 +480,8 @@ class Trainer:
         lengths = [len(one.ids) for one in dev.examples]
         batches = make_batches(lengths, self.settings.tokens_per_batch, np.random.default_rng(0))
         total = 0.0
-        for first in range(0, len(batches), self.ranks.world):
-            at = first + self.ranks.rank
-            # With sharded weights, all processes must compute the same number of batches.
-            batch = [dev.examples[index] for index in batches[min(at, len(batches) - 1)]]
-            loss = self._loss(self.loss, batch)
-            total += float(loss) if at < len(batches) else 0.0
+        for batch in batches[self.ranks.rank :: self.ranks.world]:
+            total += float(self._loss(self.loss, [dev.examples[index] for index in batch]))
         targets = sum(
             example.end - example.start for batch in batches for example in map(dev.examples.__getitem__, batch)
         )
@@ -499,7 +489,7 @@ class Trainer:
 
     def _dev_accuracy(self, dev: DevSet) -> float | None:
         """The share of held-out questions that are answered exactly; None if there are none."""
-        if not dev.questions or self.settings.shard:
+        if not dev.questions:
             return None
         mine = dev.questions[self.ranks.rank :: self.ranks.world]
         right = sum(examine(self.model, self.tokenizer, mine).right) if mine else 0
@@ -507,8 +497,8 @@ class Trainer:
 
     def _sample(self, dev: DevSet) -> str | None:
         """What the model writes: the answer to a held-out question, or text."""
-        if self.settings.shard or not self.ranks.first:
-            return None  # sharded weights are there only while all processes compute
+        if not self.ranks.first:
+            return None
         if dev.questions:
             asked = dev.questions[self.validations % len(dev.questions)]
             return f"{asked.question} {answer_all(self.model, self.tokenizer, [asked.question])[0]}"
@@ -544,7 +534,7 @@ class Trainer:
             total += float(loss.item())
         for optimizer in self.optimizers.values():
             self.scaler.unscale_(optimizer)
-        norm = float(full_tensor(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip or math.inf)))
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip or math.inf))
         if math.isfinite(norm) or not self.scaler.is_enabled():
             optim.set_rates(self.optimizers, rate)
             for optimizer in self.optimizers.values():
@@ -591,7 +581,7 @@ class Trainer:
         failure = ""
         self.model.train()
         try:
-            with torch.random.fork_rng(), no_sync(self.module, last=self.settings.shard):
+            with torch.random.fork_rng(), no_sync(self.module, last=False):
                 with autocast(self.device, self.settings.precision):
                     loss = compiled(ids, ids)
                 loss.backward()
@@ -653,7 +643,7 @@ class Trainer:
     def _finish(self, stopped_early: bool) -> None:
         """Write the model and the result (first process only)."""
         with self._averaged():
-            files = self._model_files()
+            files = model_files(self.model, self.tokenizer)
         if self.ranks.first:
             rows = self.run.metrics()
             recent = [row["loss"] for row in rows[-max(1, len(rows) // 20) :]]
