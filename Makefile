@@ -31,7 +31,7 @@ test-slow: setup
 faults: setup
 	$(TEST_ENV) $(BIN)/python tests/faults/faults.py
 
-# Comparisons on a Ray cluster of this machine and through submitit, with workers that are killed: docs/scale.md.
+# Comparisons on a Ray cluster of this machine, with workers that are killed: docs/scale.md.
 cluster: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m cluster tests/cluster tests/hf/test_search_study.py
 

@@ -11,7 +11,7 @@ import pytest
 
 import attnlab
 from attnlab import __version__, machine
-from attnlab.lm import launcher
+from attnlab.lm import processes
 from attnlab.store.listing import kind_of
 from verbs import call
 
@@ -256,7 +256,7 @@ def test_several_processes_are_refused_where_one_must_do(
 def test_more_processes_than_cores_are_noted(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "launch", lambda *_: 0)
+    monkeypatch.setattr(processes, "launch", lambda *_: 0)
     monkeypatch.setattr(machine, "cores", lambda: 2)
     assert call("pretrain", "--processes", "2") == 0
     assert capsys.readouterr().err == ""

@@ -1,7 +1,4 @@
-"""Comparisons on a Ray cluster and through submitit, with workers that are killed: the results are those of an undisturbed one.
-
-Slurm itself is not here: submitit's local executor stands in for it.
-"""
+"""Comparisons on a Ray cluster with workers that are killed: the results are those of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from attnlab.studies import compare as comparing
 from attnlab.studies import remote
 from attnlab.studies.workers import Attempts, Command
 
-pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]  # warnings of ray and submitit
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]  # warnings of ray
 
 ASKED: dict[str, Any] = {
     "corpus": "prose:100:train",
@@ -67,8 +64,8 @@ def job_of(folder: Path, name: str) -> tuple[int, int] | None:
             words = path.read_bytes().decode().split("\0")[:-1]
         except OSError:
             continue
-        if words[-4:-1] == [str(folder), name, "0"]:
-            return int(path.parent.name), int(words[-1])
+        if words[-3:] == [str(folder), name, "0"]:
+            return int(path.parent.name), int((path.parent / "stat").read_text().rsplit(")", 1)[1].split()[1])
     return None
 
 
@@ -158,32 +155,12 @@ def test_what_ray_cannot_start_is_an_error_at_once(cluster: str, tmp_path: Path)
         assert "the study must be on a file system that all machines share" in task.failure()
 
 
-def test_jobs_of_submitit_are_killed_and_preempted(
-    undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One is killed, the other is told that its time is up, which submitit does by SIGUSR2: it saves and is queued again."""
-    monkeypatch.setattr(remote, "SLURM", "local")
-    result, said = compared(
-        tmp_path / "study",
-        "slurm",
-        dot=lambda _, worker: os.kill(worker, signal.SIGKILL),
-        linear=lambda _, worker: os.kill(worker, signal.SIGUSR2),
-    )
-    assert "dot, seed 0: its job " in said
-    assert said.count("it is started again") == 1
-    assert "linear, seed 0 done" in said
-    assert losses(tmp_path / "study") == losses(undisturbed[0])
-    assert figures(result) == figures(undisturbed[1])
-
-
-@pytest.mark.parametrize("workers", ["ray", "slurm"])
-def test_ctrl_c_stops_and_saves(workers: str, undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_ctrl_c_stops_and_saves(undisturbed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """`ray` without a cluster starts one; the comparison is then finished on this machine."""
     folder = tmp_path / "study"
     code = (
-        "from attnlab.studies import remote, compare as comparing; from attnlab.errors import Interrupted\n"
-        "remote.SLURM = 'local'\n"
-        f"try: comparing.compare(*{NAMES!r}, workers={workers!r}, out={str(folder)!r}, **{ASKED!r})\n"
+        "from attnlab.studies import compare as comparing; from attnlab.errors import Interrupted\n"
+        f"try: comparing.compare(*{NAMES!r}, workers='ray', out={str(folder)!r}, **{ASKED!r})\n"
         "except Interrupted as error: print(error)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

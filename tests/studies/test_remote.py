@@ -1,10 +1,10 @@
-"""Workers on other machines without any: what is asked of Ray and of sbatch, and processes that do not stop when asked to."""
+"""Workers on other machines without any: what is asked of Ray, and processes that do not stop when asked to."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,9 @@ import pytest
 
 from attnlab.errors import UserError
 from attnlab.studies import remote
-from attnlab.studies.remote import Attendant
+from attnlab.studies.remote import JobRunner
 from attnlab.studies.workers import Command
+from attnlab.supervisor import Child
 
 
 @pytest.fixture
@@ -43,44 +44,36 @@ def test_what_no_machine_of_ray_has_is_refused(command: Command, machines: Any, 
         remote._Ray(cluster(*machines)).start(asked)
 
 
-def test_a_process_that_does_not_stop_when_asked_is_killed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('ready'); time.sleep(60)"
+def main(arguments: list[str]) -> int:
+    """The command of the next test, which does not stop when it is asked to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Path(arguments[0]).touch()
+    time.sleep(60)
+    return 0
+
+
+def test_a_process_that_does_not_stop_when_asked_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))))
+    monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setattr(remote, "_SAVING", 0.1)
-    with subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        attendant = Attendant(command)
-        attendant._process = process
-        attendant._end()
-    assert process.returncode == -9
+    pids, is_working = list[int](), tmp_path / "working"
 
+    def wait(child: Child, seconds: float = float("inf")) -> int:
+        """Be interrupted once the command works."""
+        pids.append(child.pid)
+        while seconds == float("inf") and not is_working.exists():
+            time.sleep(0.02)
+        if seconds == float("inf"):
+            raise KeyboardInterrupt
+        return waiting(child, seconds)
 
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Programs with the names of Slurm's, which write down how they are called."""
-    pytest.importorskip("submitit")
-    for name, does in (
-        ("sbatch", 'cat "$1"; echo Submitted batch job 12'),
-        ("srun", ""),
-        ("sacct", ""),
-        ("scancel", ""),
-    ):
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/called\n{does}\n')
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    return tmp_path / "called"
-
-
-def test_slurm_sets_the_time_limit_and_a_job_that_does_not_end_is_killed(slurm: Path, command: Command) -> None:
-    with remote.slurm(slurm.parent) as workers:
-        task = workers.start(command)
-    text = (slurm.parent / "logs" / "submitit" / "12_submission.sh").read_text()
-    assert "#SBATCH --cpus-per-task=2\n" in text
-    assert "--time" not in text
-    task.kill()
-    assert "scancel --full --signal=KILL 12\n" in slurm.read_text()
+    waiting = JobRunner.wait
+    monkeypatch.setattr(JobRunner, "wait", staticmethod(wait))
+    with pytest.raises(KeyboardInterrupt):
+        JobRunner(Command("test_remote", (str(is_working),), tmp_path / "log.txt"))()
+    assert len(pids) == 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
 
 
 class _Failed(Exception):
@@ -93,7 +86,7 @@ def test_a_task_that_fails_on_its_worker_is_not_tried_again(command: Command) ->
     def get(_: Any) -> int:
         raise _Failed
 
-    absent = Attendant(Command("any", (), command.log.parent / "absent" / "logs" / "log.txt"))
+    absent = JobRunner(Command("any", (), command.log.parent / "absent" / "logs" / "log.txt"))
     with pytest.raises(FileNotFoundError, match="must be on a file system that all machines share .* has no .*absent"):
         absent()
     errors = SimpleNamespace(TaskCancelledError=KeyError, RayTaskError=_Failed, RayError=Exception)

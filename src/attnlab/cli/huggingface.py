@@ -54,7 +54,7 @@ def classify(
     ] = None,
     minutes: Annotated[float | None, about("With --search: start no new trial after so many minutes.")] = None,
     workers: Annotated[
-        opt.Workers | None, about("With --search: trials at a time, ray, ray://HOST:PORT or slurm."), default("1")
+        opt.Workers | None, about("With --search, parallel trials: a number, or ray."), default("1")
     ] = None,
     json: opt.Json = False,
     given: Annotated[_GivenTuning, Parameter(name="*", group=_TRAINING)] = _NO_TUNING,

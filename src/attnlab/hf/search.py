@@ -9,7 +9,6 @@ with the same seed; only that model is kept, and only it is measured on the test
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,8 +33,16 @@ from attnlab.stats import Chosen, chosen_best, proportion_interval
 from attnlab.store.folders import add_files, is_written, read_json, reporting_damage, to_json, write_folder, write_json
 from attnlab.store.records import flat, plain, restored
 from attnlab.studies.legacy import Result, Study, StudyResult
-from attnlab.studies.workers import PAUSE, Attempts, Command, opened, read_workers, started_by, stop_all
-from attnlab.terminal import unexpected
+from attnlab.studies.workers import (
+    PAUSE,
+    Attempts,
+    Command,
+    exit_code_of,
+    lock_when_free,
+    opened,
+    read_workers,
+    stop_all,
+)
 
 __all__ = ["STUDY", "SearchPlan", "make_plan"]
 
@@ -227,7 +234,7 @@ def _together(plan: SearchPlan, folder: Path, trials: Sequence[Trial], console: 
     logs, running = folder.resolve() / "logs", dict[int, Attempts]()
     logs.mkdir(exist_ok=True)
     threads = max(1, cores() // plan.at_a_time)
-    with opened(plan.workers, folder) as workers:
+    with opened(plan.workers) as workers:
         say(console, f"{plan.at_a_time} trials at a time on {workers.place}")
         try:
             while running or not plan.is_spent(trials):
@@ -252,27 +259,20 @@ def _together(plan: SearchPlan, folder: Path, trials: Sequence[Trial], console: 
 
 
 def main(arguments: list[str]) -> int:
-    """One trial in its own process: FOLDER NUMBER THREADS PARENT; errors are reported in one line."""
+    """One trial in its own process: FOLDER NUMBER THREADS; errors are reported in one line."""
     import torch
 
-    folder, number, threads, parent = Path(arguments[0]), *map(int, arguments[1:])
-    try:
-        with started_by(parent, folder / "logs", f"{number:04d}.lock"):
+    folder, number, threads = Path(arguments[0]), *map(int, arguments[1:])
+
+    def work() -> None:
+        with lock_when_free(folder / "logs", f"{number:04d}.lock"):
             torch.set_num_threads(threads)
             plan = restored(SearchPlan, read_json(folder.parent / "study.json")["plan"])
             tables = replace(plan.asked.tables, test=None)
             one = _one_trial(plan, tables, _read_trials(folder), number, Console(quiet=True))
             write_json(folder / "logs" / f"{number:04d}.json", strict(plain(one)))
-    except AttnlabError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return Interrupted.exit_code
-    except Exception as error:
-        line, code = unexpected(error)
-        sys.stderr.write(f"{line}\n")
-        return code
-    return 0
+
+    return exit_code_of(work)
 
 
 def estimate(plan: SearchPlan, first: float) -> str:
@@ -500,7 +500,3 @@ STUDY = Study(
     judge=judge,
     document=search_document,
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

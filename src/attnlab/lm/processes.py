@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from attnlab.machine import end_with_parent
 
 RESTARTS = 3
 _SAVING_SECONDS = 60  # for the processes to save their state when asked to stop
+_RECORDING_SECONDS = 2.0
 _BACKENDS = {"cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
 PROGRAM = ("-P", "-m", "attnlab")
 FAILURE = "ATTNLAB_FAILURE"  # the variable that names the file for an error that a restart cannot mend
@@ -206,9 +208,13 @@ def record_failure(code: int, line: str) -> None:
 
     torchrun starts all processes again whatever the error was: they then find it, and end.
     """
-    if code == PeerLost.exit_code:
-        return
     failure = Path(os.environ[FAILURE])
+    if code == PeerLost.exit_code:
+        # torchrun ends all processes when the first does: the one that knows the reason has time to leave it.
+        until = time.monotonic() + _RECORDING_SECONDS
+        while not failure.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        return
     record = failure.with_name(_STOPPED) if code == Interrupted.exit_code else failure
     draft = failure.with_name(f"draft-{os.getpid()}")
     draft.write_text(f"{code}\n{line}", encoding="utf-8")

@@ -1,17 +1,18 @@
-"""Where the runs of a study are worked on: processes of this machine, a Ray cluster or Slurm (remote).
+"""Where the runs of a study are worked on: processes of this machine, or a Ray cluster (remote).
 
-Each is a command in a process of its own, wherever it runs. It writes to the folder of the study, and what it prints to a log.
+Each is a command in a child process, wherever it runs. It writes to the folder of the study, and what it prints to a log.
 """
 
 from __future__ import annotations
 
+import getpass
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +20,21 @@ from typing import Protocol
 
 from rich.console import Console
 
-from attnlab.errors import Interrupted, UserError
+from attnlab.errors import AttnlabError, Interrupted, UserError
 from attnlab.lm.progress import say
-from attnlab.machine import cores, end_with_parent
+from attnlab.machine import cores
 from attnlab.store.folders import locked
+from attnlab.supervisor import Child
+from attnlab.terminal import unexpected
 
 PAUSE = 0.2  # seconds between polls of the processes
 PATIENCE = 60.0  # seconds that a process has to save its state when asked to stop
 MANY = 1_000_000  # more than any study starts
-_EXTRAS = {"ray": "ray", "slurm": "submitit"}  # the extras of attnlab and their packages
 
 
 @dataclass(frozen=True)
 class Command:
-    """`python -m MODULE ARGUMENTS PARENT`; `threads` is the number of cores that it needs, `gpu` whether it needs a GPU."""
+    """`main(ARGUMENTS)` of a module; `threads` is the number of cores that it needs, `gpu` whether it needs a GPU."""
 
     module: str
     arguments: tuple[str, ...]
@@ -40,14 +42,11 @@ class Command:
     threads: int = 1
     gpu: bool = False
 
-    def launch(self) -> subprocess.Popen[bytes]:
-        """Start it here, as a process that is told who waits for it."""
-        line = [sys.executable, "-P", "-m", self.module, *self.arguments, str(os.getpid())]
-        with self.log.open("ab") as stream:
-            # A new session: Ctrl-C in the terminal reaches the study only, which then asks its processes to stop.
-            return subprocess.Popen(
-                line, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, start_new_session=True
-            )
+    def start(self) -> Child:
+        """Start it here; if this process ends, it is asked to save its state."""
+        shared = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"  # the default of torch.compile
+        cache = {"TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(shared))}
+        return Child(self.module, *self.arguments, output=self.log, orphan_signal=signal.SIGINT, environment=cache)
 
 
 class Task(Protocol):
@@ -84,26 +83,29 @@ class Workers(Protocol):
         """Start a command, or queue it."""
 
 
-class _Process:
-    """A command in a process of this machine."""
+class _LocalTask:
+    """A command in a child process of this one."""
 
     reason = ""
 
     def __init__(self, command: Command) -> None:
-        self._process = command.launch()
+        self._child = command.start()
 
     def poll(self) -> int | None:
-        return self._process.poll()
+        code = self._child.poll()
+        if code is not None:
+            self._child.end()
+        return code
 
     def stop(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+        self._child.interrupt()
 
     def kill(self) -> None:
-        self._process.kill()
+        self._child.end()
 
 
 @dataclass(frozen=True)
-class _Here:
+class _Local:
     """Processes of this machine."""
 
     at_a_time: int
@@ -112,20 +114,19 @@ class _Here:
 
     def start(self, command: Command) -> Task:
         """Start a command."""
-        return _Process(command)
+        return _LocalTask(command)
 
 
 def read_workers(asked: int | str, threads: int = 1, runs: int | None = None) -> int | str:
-    """A number of runs at a time, or the name of a cluster; 0 asks for as many runs as there are cores for."""
+    """A number of runs at a time, or the address of a Ray cluster; 0 asks for as many runs as there are cores for."""
     wrong = UserError(
-        f"--workers must be a number of at least 1 (0: one per core), ray, ray://HOST:PORT or slurm, not {asked}"
+        f"--workers must be a number of at least 1 (0: one per core), ray or ray://HOST:PORT, not {asked}"
     )
     if isinstance(asked, str) and not asked.lstrip("-").isdigit():
-        name = asked.partition("://")[0]
-        if asked not in _EXTRAS and not (name == "ray" and len(asked) > len("ray://")):
+        if asked != "ray" and not (asked.startswith("ray://") and len(asked) > len("ray://")):
             raise wrong
-        if importlib.util.find_spec(_EXTRAS[name]) is None:
-            raise UserError(f"--workers {asked} needs {_EXTRAS[name]}: pip install 'attnlab[{name}]'")
+        if importlib.util.find_spec("ray") is None:
+            raise UserError(f"--workers {asked} needs ray: pip install 'attnlab[ray]'")
         return asked
     if (number := int(asked)) < 0:
         raise wrong
@@ -134,19 +135,19 @@ def read_workers(asked: int | str, threads: int = 1, runs: int | None = None) ->
 
 
 @contextmanager
-def opened(workers: int | str, folder: Path) -> Iterator[Workers]:
+def opened(workers: int | str) -> Iterator[Workers]:
     """The workers of a study, as `read_workers` names them; a cluster is left when the study ends."""
     if isinstance(workers, int):
-        yield _Here(workers)
+        yield _Local(workers)
         return
-    from attnlab.studies import remote
+    from attnlab.studies.remote import ray_cluster
 
-    with remote.slurm(folder) if workers == "slurm" else remote.ray_cluster(workers) as cluster:
+    with ray_cluster(workers) as cluster:
         yield cluster
 
 
 class Attempts:
-    """A command that is started again, and this is said, if its worker is lost."""
+    """A command that is started again, with a message, if its worker is lost."""
 
     def __init__(self, workers: Workers, command: Command, label: str, console: Console) -> None:
         self.command = command
@@ -189,29 +190,23 @@ class Attempts:
 
 def stop_all(tasks: Sequence[Attempts]) -> None:
     """Ask tasks to save their state and end, and wait for them; end those that take too long."""
-    for one in tasks:
-        one.stop()
+    for task in tasks:
+        task.stop()
     until = time.monotonic() + PATIENCE
-    for one in tasks:
-        while not one.ended():
+    for task in tasks:
+        while not task.ended():
             if time.monotonic() > until:
-                one.kill()
+                task.kill()
                 break
             time.sleep(PAUSE / 10)
 
 
-@contextmanager
-def started_by(parent: int, folder: Path, name: str) -> Iterator[None]:
-    """What a command does first: stop when asked or when its parent ends, and lock `name` in a folder.
+# In the process of a command
 
-    A process whose worker was lost may still be saving its state: it is waited for.
-    """
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # sent by the parent, even if it ignores Ctrl-C itself
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # Ray's workers block them
-    end_with_parent(signal.SIGINT)
-    if os.getppid() != parent:
-        raise Interrupted("the process that started this one has ended")
+
+@contextmanager
+def lock_when_free(folder: Path, name: str) -> Iterator[None]:
+    """Lock `name` in a folder. A process whose worker was lost may still hold it to save its state: it is waited for."""
     until = time.monotonic() + PATIENCE
     with ExitStack() as held:
         while True:
@@ -223,3 +218,19 @@ def started_by(parent: int, folder: Path, name: str) -> Iterator[None]:
                     raise
                 time.sleep(PAUSE)
         yield
+
+
+def exit_code_of(work: Callable[[], None]) -> int:
+    """Do the work of a command; return its exit code, with an error in one line of its log."""
+    try:
+        work()
+    except AttnlabError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return Interrupted.exit_code
+    except Exception as error:
+        line, code = unexpected(error)
+        sys.stderr.write(f"{line}\n")
+        return code
+    return 0

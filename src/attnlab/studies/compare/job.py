@@ -1,21 +1,17 @@
 """One run of a comparison in its own process, so that its peak memory is its own: trained or resumed, then measured.
 
-    python -m attnlab.studies.compare.job FOLDER VARIANT SEED PARENT
-
 Figures go to measured.json, and what the tests need per sentence or question to CSV files next to it.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from attnlab.errors import AttnlabError
 from attnlab.lm import perplexity, stages
 from attnlab.lm.evaluate import encode_question, examine, sample
 from attnlab.lm.exams import Score
@@ -31,8 +27,7 @@ from attnlab.studies.compare.plan import Plan, fingerprints, stages_of
 from attnlab.studies.compare.records import READ_TWICE, Measured, OnText, Quality, Readings, some
 from attnlab.studies.compare.tuning import stored_plan
 from attnlab.studies.legacy import refuse_changes, run_stage
-from attnlab.studies.workers import started_by
-from attnlab.terminal import unexpected
+from attnlab.studies.workers import exit_code_of, lock_when_free
 
 _SAMPLES, _KEPT_SAMPLES = 20, 6  # texts that each model writes, with the same seeds; and those that are kept
 _DISTINCT = 400  # words in which distinct ones are counted: the share falls with the number of words
@@ -172,22 +167,11 @@ def quality(texts: Sequence[Sequence[str]]) -> Quality:
 
 
 def main(arguments: list[str]) -> int:
-    """Do one job; errors are reported in one line."""
-    folder, name, seed, parent = Path(arguments[0]), arguments[1], int(arguments[2]), int(arguments[3])
-    try:
-        with started_by(parent, folder / "logs", f"{stored_plan(folder).find(name).folder}-seed-{seed}.lock"):
+    """Do one job: FOLDER VARIANT SEED; errors are reported in one line."""
+    folder, name, seed = Path(arguments[0]), arguments[1], int(arguments[2])
+
+    def work_alone() -> None:
+        with lock_when_free(folder / "logs", f"{stored_plan(folder).find(name).folder}-seed-{seed}.lock"):
             work(folder, name, seed)
-    except AttnlabError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:
-        line, code = unexpected(error)
-        sys.stderr.write(f"{line}\n")
-        return code
-    return 0
 
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return exit_code_of(work_alone)

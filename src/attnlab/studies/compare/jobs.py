@@ -106,7 +106,7 @@ def try_all(plan: Plan, folder: Path, console: Console) -> list[_Job]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
     hidden = not console.is_terminal
     with (
-        opened(plan.workers, folder) as workers,
+        opened(plan.workers) as workers,
         Progress(*columns, console=console, refresh_per_second=4, disable=hidden) as bars,
     ):
         many = f"{plan.workers} run at a time" if plan.at_a_time else f"the others run on {workers.place}"
