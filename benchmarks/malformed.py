@@ -448,7 +448,7 @@ def stop_training() -> None:
         raise SystemExit(0)
 
     train.Trainer._batches = two  # type: ignore[method-assign]
-    workers.Command.launch = begin  # type: ignore[method-assign]
+    workers.Command.start = begin  # type: ignore[method-assign]
     if "transformers" in sys.modules:
         sys.modules["transformers"].Trainer.train = begin
 
