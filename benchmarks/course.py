@@ -373,11 +373,11 @@ def recall_rows(kept: Store, data: Path) -> Iterator[Row]:
 def reported_recall(result: Result) -> Iterator[Row]:
     """B2, B3, B5, B6 and B8."""
     codes = {"fine-tuned alone": "B2", "pretrained": "B5", "pretrained, perceiver": "B6", "London": "B3"}
-    command, full, asked = result["command"], result["full"], result["world"]["training_questions"]
+    command, full, asked = result["command"], result["full"], result["data"]["training_questions"]
     rows = [row for row in result["rows"] if row["model"] in codes]
     for row in rows:
         cut = row["epochs"] not in (0, full)
-        same = result["world"]["as_reported"]
+        same = result["as_reported"]
         said = f"{row['model']}, {full} epochs" if cut else row["name"]
         said += f": {', '.join(f'{100 * one:.1f}' for one in row['reported'])} %"
         found = share(row)
@@ -661,7 +661,7 @@ def uncut_seconds(result: Result) -> float | None:
         for name, run in result["runs"].items():
             if run["stage"] == "scratch" or f"-{longest}-" in name:
                 scale = result["full"] / longest if run["stage"] == "pretrain" else 1  # nothing else is cut
-                whole += run["result"]["seconds"] * scale
+                whole += run["seconds"] * scale
         return whole
     if "train" in result.get("data", {}):
         return result["seconds"] * 6_920 / result["data"]["train"]["texts"]

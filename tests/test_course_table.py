@@ -16,7 +16,7 @@ from attnlab import registry
 from attnlab.corpora import as_table, load_questions
 from attnlab.measure import approximation
 from attnlab.store.folders import write_folder
-from attnlab.studies.reports import STUDY, Plan
+from attnlab.studies.reports import Reports
 
 ROOT = Path(__file__).parents[1]
 NOWHERE = Path("nowhere")
@@ -128,16 +128,16 @@ def test_a_study_of_recall_becomes_rows(course: Any, tmp_path: Path) -> None:
     exam = tmp_path / "exam.tsv"
     exam.write_text("".join(line + "\n" for line in as_table(load_questions("people:60:test")[:3])))
     model = {"model": {"n_layer": 2, "n_embd": 16, "n_head": 2}}
-    plan = Plan(corpus="people:60", facts="people:60:train", exam=str(exam), epochs=(2,), given=model)
-    result = STUDY.begin(plan, tmp_path / "reports", Console(quiet=True))
+    plan = Reports(corpus="people:60", facts="people:60:train", exam=str(exam), epochs=(2,), given=model)
+    result = plan.begin(tmp_path / "reports", Console(quiet=True)).result
     kept = course.found_in(tmp_path)
     rows = list(course.rows_of(kept, "reports"))
     assert [row.code for row in rows] == ["B2", "B5", "B6", "B3", "B2", "B8"]
     assert {row.verdict for row in rows[:4]} == {"not comparable"}
     assert rows[1].said == "pretrained, 650 epochs: 18.8, 21.0, 23.0 %"
     assert rows[1].found.startswith("2 epochs: ")
-    assert rows[0].command == result["command"]
-    seconds = {name: run["result"]["seconds"] for name, run in result["runs"].items()}
+    assert rows[0].command == result.command
+    seconds = {name: run.seconds for name, run in result.runs.items()}
     scaled = sum(325 * one if name.endswith("-pretrain") else one for name, one in seconds.items())
     assert kept["reports"].whole == pytest.approx(scaled), "only pretraining was cut, from 650 epochs to 2"
 

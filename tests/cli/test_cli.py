@@ -146,7 +146,7 @@ def test_finetune_evaluate_and_ask(trained: Path, here: Path, capsys: pytest.Cap
     assert call("evaluate", "tuned", "--exam", "blind.tsv", "--out", "blind", "--json") == 0
     out = json.loads(capsys.readouterr().out)
     assert out["questions"] == 2
-    assert "accuracy" not in out
+    assert out["accuracy"] is None
     assert call("ask", "tuned", "Where was Hank Aaron born?", "--top", "3", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     answers = shown["answers"]

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from attnlab.cli import app
 from attnlab.cli.common import respell
+from attnlab.cli.studies import with_study
 from verbs import call
 
 
@@ -59,7 +60,7 @@ def test_options_are_spelled_with_hyphens_and_described(names: tuple[str, ...]) 
 
 
 def parsed(*arguments: str) -> tuple[str, dict[str, Any]]:
-    function, bound, _ = app.parse_args(respell(arguments), exit_on_error=False, print_error=False)
+    function, bound, _ = app.parse_args(with_study(respell(arguments)), exit_on_error=False, print_error=False)
     return function.__name__, dict(bound.arguments)
 
 
@@ -67,9 +68,9 @@ FILES = ("--corpus", "c.txt", "--facts", "f.tsv", "--exam", "e.tsv")
 
 
 def test_run_without_a_name_is_recall() -> None:
-    assert parsed("run") == ("recall", {})
+    assert parsed("run") == parsed("run", "recall")
     assert parsed("run", "--quick") == parsed("run", "recall", "--quick")
-    assert parsed("run", "--quick")[1]["model"].quick
+    assert parsed("run", "--quick")[1]["plan"].quick
     assert parsed("run", *FILES) == parsed("run", "recall", *FILES)
 
 

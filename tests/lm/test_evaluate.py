@@ -26,7 +26,7 @@ def knowing(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, To
 
 def test_what_was_learned_is_answered_exactly(knowing: tuple[LanguageModel, Tokenizer]) -> None:
     examination = evaluate.examine(*knowing, corpora.load_questions(FACTS))
-    assert examination.summary()["accuracy"] >= 0.9
+    assert examination.score().accuracy >= 0.9
 
 
 @pytest.mark.parametrize("preset", ["small", "mingpt"])
@@ -93,8 +93,8 @@ def test_too_long_a_question_is_named_with_its_number(knowing: tuple[LanguageMod
 
 
 def test_scratch_training_does_not_know_the_unseen(knowing: tuple[LanguageModel, Tokenizer]) -> None:
-    seen = evaluate.examine(*knowing, corpora.load_questions(FACTS)).summary()["accuracy"]
-    unseen = evaluate.examine(*knowing, corpora.load_questions("people:60:test")).summary()["accuracy"]
+    seen = evaluate.examine(*knowing, corpora.load_questions(FACTS)).score().accuracy
+    unseen = evaluate.examine(*knowing, corpora.load_questions("people:60:test")).score().accuracy
     assert unseen < seen - 0.3
 
 

@@ -11,7 +11,11 @@ from comparisons import make_comparison
 from attnlab import stats
 from attnlab.corpora import Question
 from attnlab.report.look import Guess, HeadNumbers, LayerMaps, Looked, Reading
-from attnlab.store.records import plain
+from attnlab.store.records import convert, plain
+from attnlab.studies.recall import RecallResult, Row, outcome
+from attnlab.studies.reports import ReportsResult
+from attnlab.studies.reports import Row as ReportedRow
+from attnlab.studies.study import DataSummary
 from attnlab.studies.trust import Asked, curve, describe_group, separation
 
 Result = dict[str, Any]
@@ -50,6 +54,8 @@ def make_row(name: str, kind: str, correct: int | None, seconds: float | None = 
     questions = more.pop("questions", 750)
     row = {"name": name, "kind": kind, "questions": questions, "seconds": seconds, "note": f"what {name} means"}
     row |= {"commonest_prediction": "Chicago", "commonest_share": 0.031} | SPOKEN.get(name, {}) | more
+    row = {"distinct_predictions": 7} | row
+    row.setdefault("commonest", [{"prediction": row["commonest_prediction"], "share": row["commonest_share"]}])
     if correct is not None:
         low, high = interval(correct, questions)
         row |= {"correct": correct, "accuracy": correct / questions, "low": low, "high": high}
@@ -118,41 +124,65 @@ def make_answers() -> dict[str, list[Result]]:
     return picked
 
 
-def make_recall(steps: int = 200) -> Result:
+def make_trained(name: str, steps: int, first: float, last: float, rng: random.Random) -> Result:
+    """A training run as studies store it."""
+    run = make_run(name, steps, first, last, rng)
+    metrics = run.pop("metrics")
+    curve = {
+        key: [row[name] for row in metrics]
+        for key, name in (("steps", "step"), ("tokens", "tokens"), ("losses", "loss"))
+    }
+    return {**run.pop("result"), **run, "curve": curve}
+
+
+DATA = {
+    "corpus": "people",
+    "documents": 3000,
+    "characters": 420_000,
+    "training_questions": 1800,
+    "exam": "people:test",
+    "exam_questions": 750,
+    "asked_before": 0,
+}
+
+
+def make_recall(steps: int = 200) -> RecallResult:
     rng = random.Random(7)
-    return {
+    rows = make_rows()
+    made = {
         "kind": "recall",
-        "study": "recall",
+        "track": "pure",
+        "quick": False,
+        "written_questions": 0,
+        "held_out": 0,
+        "verdict": [outcome(convert(list[Row], rows), convert(DataSummary, DATA))],
         "title": "What does a small model remember?",
         "command": "attnlab run --model.n_layer 3",
         "seconds": 412.3,
         "finished": "2026-11-15",
-        "world": {
-            "corpus": "people",
-            "documents": 3000,
-            "characters": 420_000,
-            "training_questions": 1800,
-            "exam": "people:test",
-            "exam_questions": 750,
-            "quick": False,
-        },
-        "rows": make_rows(),
+        "data": DATA,
+        "rows": rows,
         "runs": {
-            "pretrain": make_run("pretrain", steps, 7.6, 0.41, rng),
-            "finetune": make_run("finetune", max(1, steps // 8), 1.1, 0.12, rng),
-            "no-pretraining": make_run("no-pretraining", max(1, steps // 8), 7.5, 2.9, rng),
+            "pretrain": make_trained("pretrain", steps, 7.6, 0.41, rng),
+            "finetune": make_trained("finetune", max(1, steps // 8), 1.1, 0.12, rng),
+            "no-pretraining": make_trained("no-pretraining", max(1, steps // 8), 7.5, 2.9, rng),
         },
-        "answers": make_answers(),
+        "answers": {**make_answers(), "example": "Where was Hank Aaron born?"},
         "attention": make_attention(rng),
         "calibration": make_calibration(),
         "environment": MACHINE,
     }
+    return convert(RecallResult, made)
 
 
 def make_calibration() -> Result:
-    rule = {"max_risk": 0.1, "words": "Of answers with a confidence of 0.93 or more at most 10 % are wrong."}
+    rule = stats.selective_rule([0.99 - n / 1000 for n in range(100)], [True] * 100, 0.1)
+    words = "Of answers with a confidence of 0.93 or more at most 10 % are wrong."
     return {
         "questions": 200,
+        "strangers": None,
+        "repeated": 0,
+        "correct": 162,
         "accuracy": 0.81,
         "low": 0.75,
         "high": 0.86,
@@ -160,8 +190,8 @@ def make_calibration() -> Result:
         "ece_before": 0.092,
         "ece_after": 0.031,
         "ece_if_calibrated": 0.028,
-        "auroc": {"value": 0.871, "low": 0.82, "high": 0.91},
-        "rules": [rule],
+        "auroc": {"known": 162, "unknown": 38, "value": 0.871, "low": 0.82, "high": 0.91, "method": "DeLong"},
+        "rules": [{**plain(rule), "words": words}],
     }
 
 
@@ -212,16 +242,28 @@ def make_trust(max_risk: float = 0.1, met: bool = True) -> Result:
 # The course reports
 
 
-def make_reports() -> Result:
+def make_reports() -> ReportsResult:
     rows = [
         make_row("fine-tuned alone", "model", 6, 90.0, model="alone", epochs=0, reported=[0.006, 0.02]),
         make_row("pretrained, 10 epochs", "model", 30, 900.0, model="pretrained", epochs=10, reported=[0.188, 0.23]),
         make_row("pretrained, 40 epochs", "model", 90, 3600.0, model="pretrained", epochs=40, reported=[0.188, 0.23]),
         make_row("always London", "baseline", 38, None, model="London", epochs=0, reported=[0.05]),
     ]
-    kept = {key: make_recall()[key] for key in ("command", "seconds", "finished", "world", "runs", "environment")}
-    shown = {"kind": "reports", "study": "reports", "title": "The recall experiments of the course reports"}
-    return {**kept, **shown, "full": 650, "rows": rows, "verdict": ["Pretrained, 40 epochs: 12.0 % of 750."]}
+    recall = make_recall()
+    return ReportsResult(
+        kind="reports",
+        title="The recall experiments of the course reports",
+        command=recall.command,
+        seconds=recall.seconds,
+        finished=recall.finished,
+        environment=MACHINE,
+        quick=False,
+        data=recall.data,
+        as_reported=False,
+        rows=convert(list[ReportedRow], rows),
+        runs=recall.runs,
+        verdict=["Pretrained, 40 epochs: 12.0 % of 750."],
+    )
 
 
 # Why
@@ -425,9 +467,7 @@ def make_view(tokens: list[str] = TOKENS) -> Looked:
 
 
 RESULTS = {
-    "recall": make_recall,
     "comparison": make_comparison,
-    "reports": make_reports,
     "trust": make_trust,
     "why": make_why,
     "classification": make_classification,

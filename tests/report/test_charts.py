@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from attnlab.report.charts import LEVELS, WIDTH, Shading, draw_chart, draw_heat_map, heat_cells, looks, scale, width_of
 from attnlab.report.document import Axis, Chart, HeatMap, Mark, Series
-from attnlab.report.parts import MOST_POINTS, joint_curve, loss_curve, smooth, thin
+from attnlab.report.parts import MOST_POINTS, LossCurve, joint_curve, loss_curve, smooth, thin
 
 NAN, INFINITE = math.nan, math.inf
 X, Y = Axis("tokens"), Axis("loss", "nats")
@@ -239,24 +239,25 @@ def test_thinning_keeps_both_ends() -> None:
 
 
 def test_a_loss_curve_counts_tokens_in_a_short_unit() -> None:
-    rows = [{"loss": 5.0 if step < 2999 else NAN, "tokens": 1000 * step} for step in range(3000)]
-    series, unit = loss_curve(rows)
+    steps = list(range(3000))
+    series, unit = loss_curve(LossCurve(steps, [1000 * step for step in steps], [5.0] * 2999 + [NAN]))
     assert unit == "million tokens read"
     assert series.x[-1] == pytest.approx(2.998)
     assert len(series.y) == len(series.dots) == MOST_POINTS
-    assert loss_curve([])[0].y == []
+    assert loss_curve(LossCurve())[0].y == []
 
 
 def test_a_joint_curve_is_the_mean_of_runs_whose_steps_lie_apart() -> None:
-    one = [{"tokens": 10.0 * step, "loss": 4.0} for step in range(1, 101)]
-    other = [{"tokens": 10.0 * step + 3, "loss": 6.0 if step < 90 else NAN} for step in range(1, 101)]
-    curve = joint_curve("both", [one, other])
+    steps = list(range(1, 101))
+    first = LossCurve(steps, [10 * step for step in steps], [4.0] * 100)
+    second = LossCurve(steps, [10 * step + 3 for step in steps], [6.0 if step < 90 else NAN for step in steps])
+    curve = joint_curve("both", [first, second])
     assert curve.x[-1] == 893
     assert set(curve.y) == {5.0}
     assert set(curve.low) == {4.0}
     assert set(curve.high) == {6.0}
-    assert joint_curve("one", [one, []]).low == []
-    assert joint_curve("none", [[], [{"tokens": 1, "loss": None}]]).y == []
+    assert joint_curve("one", [first, LossCurve()]).low == []
+    assert joint_curve("none", [LossCurve(), LossCurve([1], [1], [None])]).y == []
 
 
 def test_wide_letters_get_the_room_they_take() -> None:

@@ -21,22 +21,26 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from comparisons import make_comparison
-from made_up import RESULTS, make_attention, make_recall, make_trust, make_view
+from made_up import RESULTS, make_attention, make_recall, make_reports, make_trust, make_view
 from reading import Reader, read
 from rich.console import Console
 
 import attnlab.report
-from attnlab.errors import CheckpointError, StorageError
-from attnlab.report import FORMATS, Shown, document_of, look, screen, upgrade, write_report
+from attnlab.errors import StorageError
+from attnlab.report import FORMATS, document_of, look, screen, write_document
 from attnlab.report.document import Block, Cell, Chart, Document, Group, Table
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
-from attnlab.store.records import encode
+from attnlab.store.records import convert, encode
+from attnlab.studies.recall import Attention, Recall
+from attnlab.studies.reports import Reports
 
 NASTY = """<script>alert(1)</script><img src=x onerror=alert(1)>|`*_[x](y)"'&%$#{}~^\\\x00\ud800"""
 STEERING = {"shape", "style", "layout", "tone", "role"}  # fields that only our own words may stand in
 CASES: dict[str, Callable[[], Document]] = {
     **{name: lambda make=make: document_of(make()) for name, make in RESULTS.items()},  # type: ignore[misc]
+    "recall": lambda: Recall().document(make_recall()),
+    "reports": lambda: Reports().document(make_reports()),
     "look": lambda: look.document(make_view()),
     "one seed": lambda: document_of(make_comparison(("dot", "additive"), seeds=1, steps=20)),
     "nothing certified": lambda: document_of(make_trust(met=False)),
@@ -289,13 +293,13 @@ def test_minor_columns_are_left_out_first() -> None:
 
 
 def test_the_files_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result, folder = make_recall(20), tmp_path / "new" / "study"
-    assert write_report(result, folder) == folder / "report.html"
-    write_report(result, folder)  # again: a report can be made anew
+    result, folder = document("recall"), tmp_path / "new" / "study"
+    assert write_document(result, folder) == folder / "report.html"
+    write_document(result, folder)  # again: a report can be made anew
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "report.html", "report.md"]
     written: list[str] = []
     monkeypatch.setattr(attnlab.report, "write_bytes", lambda path, content: written.append(path.name))
-    assert write_report(result, folder, FORMATS) == folder / "report.html"
+    assert write_document(result, folder, FORMATS) == folder / "report.html"
     tables = ["report-results.csv", "report-most-common-answers.csv", "report-training-runs.csv"]
     assert written == [
         "report.md",
@@ -304,8 +308,8 @@ def test_the_files_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "report.tex",
         "report.html",
     ]  # the page says that all is there
-    assert write_report(result, folder, ("latex",)) == folder / "report.tex"
-    assert write_report(result, folder, ("csv",)) == folder
+    assert write_document(result, folder, ("latex",)) == folder / "report.tex"
+    assert write_document(result, folder, ("csv",)) == folder
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,31 +320,20 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(StorageError):
-        write_report(make_recall(20), tmp_path)
+        write_document(document("recall"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     assert (tmp_path / "report.html").read_text() == "old"
 
 
 def test_large_results_make_pages_that_can_be_sent(tmp_path: Path) -> None:
-    recall = make_recall(6000)
-    recall["attention"] = make_attention(random.Random(3), tokens=[f" word{place}" for place in range(25)])
-    assert len(as_html(document_of(recall))) < 1_000_000
+    attention = make_attention(random.Random(3), tokens=[f" word{place}" for place in range(25)])
+    recall = replace(make_recall(6000), attention=convert(Attention, attention))
+    assert len(as_html(Recall().document(recall))) < 1_000_000
     names = ("dot", "additive", "zero_mask", *(f"variant-{number}" for number in range(12)))
     assert len(as_html(document_of(make_comparison(names, steps=600)))) < 2_500_000
 
 
-def test_results_of_older_versions_say_nothing_of_their_kind() -> None:
-    for name in RESULTS.keys() - {"reports"}:  # which always said it
-        result = RESULTS[name]()
-        assert result.pop("kind") == name
-        assert document_of(upgrade(result)) == document(name)
-    with pytest.raises(CheckpointError, match="kind 'recalled' has no report here"):
-        document_of({**make_recall(20), "kind": "recalled"})
-    with pytest.raises(CheckpointError, match="kind '' has no report here"):
-        document_of(upgrade({"seconds": 1}))
-
-
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_row_has_the_tone_of_a_leak_only_if_it_is_marked(name: str) -> None:
     rows = [row for table in document(name).tables() for row in table.rows]
     assert not [row for row in rows if row.tone == "leaks" and not row.mark]
@@ -365,8 +358,8 @@ def test_numbers_that_json_does_not_know_are_null() -> None:
     assert [one["value"] for one in stored["sections"][0]["blocks"][0]["rows"][0]["cells"]] == [None, None]
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_notebook_shows_the_page_in_a_frame(name: str) -> None:
-    shown = Shown(RESULTS[name]())._repr_html_()
+    shown = document(name)._repr_html_()
     assert shown.count("<") == 2  # the frame: the page within is escaped
     assert unescape(shown.split('srcdoc="')[1].split('"')[0]) == as_html(document(name))

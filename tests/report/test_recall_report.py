@@ -3,51 +3,57 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import replace
 
 import pytest
-from attnlab.report.recall import (
-    ELSEWHERE,
-    EMPTY,
-    NO_SOURCE,
-    OVERLAP,
-    SAME_LINE,
-    answer_row,
-    compare,
-    cut,
-    document,
-    outcome,
-    shown,
-    tally,
-    verdict,
-)
-from made_up import make_recall, make_row
+from made_up import DATA, make_recall, make_row
 from reading import read
 
-from attnlab.report.document import Answers, Chart, Heads, Piece
+from attnlab.report.document import Answers, Chart, Document, Heads, Piece
 from attnlab.report.html import as_html, first_head, thousandths
 from attnlab.report.text import as_markdown
+from attnlab.store.records import convert
+from attnlab.studies.recall import (
+    Attention,
+    Recall,
+    RecallResult,
+    Row,
+    ShownAnswer,
+    ShownAnswers,
+    answer_row,
+    cut,
+    fault,
+    order,
+    outcome,
+)
+from attnlab.studies.study import DataSummary
 
-Result = dict[str, Any]
-WORLD = {"corpus": "people", "exam": "people:test"}
+WORLD = convert(DataSummary, DATA)
+SAME_LINE, OVERLAP = "another phrase of the same line", "overlaps the right answer"
+ELSEWHERE, EMPTY, NO_SOURCE = "not in this line", "no answer was given", "no line of the corpus was found for it"
+
+
+def document(result: RecallResult) -> Document:
+    return Recall().document(result)
 
 
 @pytest.fixture
-def result() -> Result:
+def result() -> RecallResult:
     return make_recall(20)
 
 
 # The sentence at the top
 
 
-def trio(main: int | None, control: int | None, majority: int | None) -> list[dict[str, Any]]:
-    return [
+def trio(main: int | None, control: int | None, majority: int | None) -> list[Row]:
+    rows = [
         make_row("pretrained + fine-tuned", "model", main),
         make_row("pretrained only", "model", main),
         make_row("no pretraining", "model", control),
         make_row("open book", "baseline", majority),
         make_row("majority answer", "baseline", majority, commonest_prediction="Los Angeles"),
     ]
+    return convert(list[Row], rows)
 
 
 def test_a_clear_win() -> None:
@@ -90,24 +96,21 @@ def test_an_exam_without_answers() -> None:
     assert "correctly" not in sentence
 
 
-def test_other_names_and_data_are_taken_as_they_are() -> None:
-    rows = [make_row("dot", "model", 600), make_row("linear", "model", 300), make_row("chance", "baseline", 300)]
-    assert outcome(rows, {"corpus": "mine.txt", "exam": "mine.tsv"}) == (
-        "“dot” correctly answers 80.0 % of 750 questions; “linear” 40.0 %, which this exam cannot tell from “chance” (40.0 %)."
+def test_other_data_are_taken_as_they_are() -> None:
+    data = replace(WORLD, corpus="mine.txt", exam="mine.tsv")
+    assert outcome(trio(612, 22, 17), data).startswith(
+        "The pretrained model correctly answers 81.6 % of 750 questions;"
     )
 
 
-def test_a_model_alone_and_no_model_at_all() -> None:
-    alone = [make_row("dot", "model", 1, questions=1)]
-    assert outcome(alone, {}) == "“dot” correctly answers 100.0 % of 1 question."
-    assert outcome([*alone, make_row("chance", "baseline", 0)], {}).endswith("clearly more than “chance” (0.0 %).")
-    assert outcome([], {}) == "No model was examined."
+def row(low: float, high: float) -> Row:
+    return replace(trio(1, 1, 1)[0], low=low, high=high)
 
 
 def test_intervals_that_touch_do_not_count_as_apart() -> None:
-    assert compare({"low": 0.5, "high": 0.6}, {"low": 0.4, "high": 0.5}) == 0
-    assert compare({"low": 0.51, "high": 0.6}, {"low": 0.4, "high": 0.5}) == 1
-    assert compare({"low": 0.4, "high": 0.49}, {"low": 0.5, "high": 0.6}) == -1
+    assert order(row(0.5, 0.6), row(0.4, 0.5)) == 0
+    assert order(row(0.51, 0.6), row(0.4, 0.5)) == 1
+    assert order(row(0.4, 0.49), row(0.5, 0.6)) == -1
 
 
 # Answers
@@ -128,8 +131,8 @@ LINE = "Ann Lee was born in New York and died in York, not in Yorkshire ."
     ],
 )
 def test_the_way_in_which_an_answer_is_wrong(prediction: str, way: str) -> None:
-    assert verdict(LINE, "New York", prediction) == way
-    assert verdict(None, "New York", prediction) == (NO_SOURCE if prediction else EMPTY)
+    assert fault(LINE, "New York", prediction) == way
+    assert fault(None, "New York", prediction) == (NO_SOURCE if prediction else EMPTY)
 
 
 def test_a_line_is_cut_at_answer_and_prediction_and_stays_whole() -> None:
@@ -139,14 +142,14 @@ def test_a_line_is_cut_at_answer_and_prediction_and_stays_whole() -> None:
     assert list(cut(LINE, "a.c(", "")) == [Piece(LINE)]
 
 
-def test_a_right_answer_has_no_verdict_and_one_mark() -> None:
-    item = {"question": "?", "answer": "New York", "prediction": "New York", "source": LINE}
-    right = shown(item, right=True)
-    assert right.verdict == ""
-    assert [piece.role for piece in right.source if piece.role] == ["answer"]
-    wrong = [shown({**item, "prediction": text}, right=False) for text in ("York", "York", "Boston")]
-    assert tally(wrong) == f"Of the wrong answers shown: 2 {SAME_LINE}, 1 {ELSEWHERE}."
-    assert tally([]) == ""
+def test_a_right_answer_has_no_verdict_and_one_mark(result: RecallResult) -> None:
+    item = ShownAnswer("?", "New York", "New York", LINE)
+    wrong = [replace(item, prediction=text) for text in ("York", "York", "Boston")]
+    made = document(replace(result, answers=ShownAnswers([item], wrong, "?")))
+    right, _ = (block for block in made.blocks() if isinstance(block, Answers))
+    assert right.items[0].verdict == ""
+    assert [piece.role for piece in right.items[0].source if piece.role] == ["answer"]
+    assert f"Of the wrong answers shown: 2 {SAME_LINE}, 1 {ELSEWHERE}." in as_markdown(made)
 
 
 # Attention
@@ -155,9 +158,9 @@ def test_a_right_answer_has_no_verdict_and_one_mark() -> None:
 def test_the_head_shown_first_looks_at_a_word_of_the_question() -> None:
     resting = [[1, 0, 0, 0], [1, 0, 0, 0], [0.9, 0.1, 0, 0], [1, 0, 0, 0]]
     looking = [[1, 0, 0, 0], [1, 0, 0, 0], [0.2, 0.7, 0.1, 0], [1, 0, 0, 0]]
-    result = make_recall(20)
-    result["attention"] |= {"tokens": ["Who", " Ann", "⁇", " x"], "patterns": [[resting] * 2, [resting, looking]]}
-    (block,) = (one for one in document(result).blocks() if isinstance(one, Heads))
+    attention = Attention("?", "x", ["Who", " Ann", "⁇", " x"], [[resting] * 2, [resting, looking]])
+    shown = document(replace(make_recall(20), attention=attention))
+    (block,) = (block for block in shown.blocks() if isinstance(block, Heads))
     head = first_head(block)
     assert (block.row, head.name) == (2, "layer 2, head 2")
     assert head.sentence == "Where the answer is chosen (row ⁇), it looks most at ·Ann (70.0 %)."
@@ -165,7 +168,7 @@ def test_the_head_shown_first_looks_at_a_word_of_the_question() -> None:
     assert thousandths(looking)[2] == [200, 700, 100]
 
 
-def test_every_head_can_be_chosen_without_the_script(result: Result) -> None:
+def test_every_head_can_be_chosen_without_the_script(result: RecallResult) -> None:
     html = as_html(document(result))
     page = read(html)
     picks = [item for item in page.all("input") if item.get("type") == "radio"]
@@ -177,23 +180,24 @@ def test_every_head_can_be_chosen_without_the_script(result: Result) -> None:
     assert all(f"#{name}:checked ~ .panels" in html for name in names)
 
 
-@pytest.mark.parametrize("attention", [None, {"question": "q", "answer": "a", "tokens": [], "patterns": []}])
-def test_a_mechanism_without_patterns_has_no_attention_part(result: Result, attention: Result | None) -> None:
+@pytest.mark.parametrize("attention", [None, Attention("q", "a", [], [])])
+def test_a_mechanism_without_patterns_has_no_attention_part(result: RecallResult, attention: Attention | None) -> None:
     assert "Attention of one answer" in as_markdown(document(result))
-    result["attention"] = attention
-    page = read(as_html(document(result)))
+    page = read(as_html(document(replace(result, attention=attention))))
     assert "Attention of one answer" not in page.text
     assert len(page.all("script")) == 1
 
 
-def test_a_layer_without_weights_over_tokens_is_left_out_and_named(result: Result) -> None:
-    result["attention"]["patterns"][0] = []
+def test_a_layer_without_weights_over_tokens_is_left_out_and_named(result: RecallResult) -> None:
+    assert result.attention
+    result.attention.patterns[0] = []
     assert "Layer 1 left out: no weights of tokens on tokens there." in as_markdown(document(result))
 
 
-def test_rows_that_do_not_sum_to_one_are_not_said_to(result: Result) -> None:
+def test_rows_that_do_not_sum_to_one_are_not_said_to(result: RecallResult) -> None:
     assert "a row sums to 100 %" in as_markdown(document(result))
-    result["attention"]["patterns"][1][2][3][0] += 0.2
+    assert result.attention
+    result.attention.patterns[1][2][3][0] += 0.2
     assert "a row sums to 100 %" not in as_markdown(document(result))
 
 
@@ -223,18 +227,16 @@ def test_the_page_says(words: str) -> None:
     assert words in read(as_html(document(make_recall(20)))).text
 
 
-def test_the_markdown_has_the_answers(result: Result) -> None:
+def test_the_markdown_has_the_answers(result: RecallResult) -> None:
     text = as_markdown(document(result))
     assert "| Where was Hank Aaron born? | Atlanta | Mobile | another phrase of the same line |" in text
     assert "\n    attnlab run --model.n_layer 3\n" in text
 
 
-def test_an_exam_without_answers_shows_predictions_only(result: Result) -> None:
-    for row in result["rows"]:
-        for key in ("correct", "accuracy", "low", "high"):
-            del row[key]
-    result["answers"] = {"right": [], "wrong": []}
-    made = document(result)
+def test_an_exam_without_answers_shows_predictions_only(result: RecallResult) -> None:
+    rows = [replace(row, correct=None, accuracy=None, low=None, high=None) for row in result.rows]
+    empty = ShownAnswers([], [], "?")
+    made = document(replace(result, rows=rows, answers=empty, verdict=[outcome(rows, WORLD)]))
     page, text = read(as_html(made)).text, as_markdown(made)
     assert "nothing is scored" in made.lead[0]
     assert "pretrained only what pretrained only means 750 Chicago, 3 % 5 min 00 s" in page
@@ -245,17 +247,8 @@ def test_an_exam_without_answers_shows_predictions_only(result: Result) -> None:
     )
 
 
-def test_quick_runs_and_questions_asked_in_training_are_named(result: Result) -> None:
+def test_quick_runs_and_questions_asked_in_training_are_named(result: RecallResult) -> None:
     assert document(result).notices == []
-    result["world"] |= {"quick": True, "asked_before": 36}
-    quick, asked = document(result).notices
+    quick, asked = document(replace(result, quick=True, data=replace(WORLD, asked_before=36))).notices
     assert quick.title == "A quick run."
     assert re.match("36 of them asked in training", asked.text)
-
-
-def test_the_least_result_is_enough(result: Result) -> None:
-    result |= {"rows": [], "runs": {}, "answers": {"right": [], "wrong": []}, "attention": None, "environment": {}}
-    del result["world"]["quick"], result["calibration"]
-    assert document(result).lead == ["No model was examined."]
-    read(as_html(document(result)))
-    as_markdown(document(result))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -9,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from attnlab.report.recall import UNCALIBRATED
 from rich.console import Console
 
 from attnlab import studies
@@ -21,11 +20,12 @@ from attnlab.lm import stages, train
 from attnlab.lm.tokenizers import Tokenizer
 from attnlab.reader import Reader
 from attnlab.report.words import short_answer
-from attnlab.store.folders import write_json, write_manifest
-from attnlab.store.records import plain
+from attnlab.store.folders import write_manifest
+from attnlab.store.records import decode, encode, read
 from attnlab.store.runs import Run
 from attnlab.studies import recall
-from attnlab.studies.recall import split_facts
+from attnlab.studies.recall import UNCALIBRATED, Recall, RecallResult, ShownAnswers, split_facts
+from attnlab.studies.study import StoredStudy, find
 from attnlab.trust.training_data import TrainingData
 from verbs import call
 
@@ -33,7 +33,13 @@ GIVEN: dict[str, Any] = {
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 300},
     "train": {"epochs": 2.0, "tokens_per_batch": 1024, "checkpoint_every": 2},
 }
-PLAN = recall.Plan("people:60", "people:60:train", "people:60:test", preset="quick", given=GIVEN, quick=True)
+
+
+def plan_of(world: str, **fields: Any) -> Recall:
+    return Recall(corpus=world, facts=f"{world}:train", exam=f"{world}:test", quick=True, **fields)
+
+
+PLAN = plan_of("people:60", preset="quick", given=GIVEN)
 
 
 @pytest.fixture
@@ -43,59 +49,59 @@ def console() -> Any:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RecallResult]:
     """The folder and the result of the study."""
     folder = tmp_path_factory.mktemp("recall") / "study"
-    return folder, recall.STUDY.begin(PLAN, folder, Console(quiet=True))
+    return folder, PLAN.begin(folder, Console(quiet=True)).result
 
 
-Whole = tuple[Path, dict[str, Any]]
+Whole = tuple[Path, RecallResult]
 
 
-def examined(whole: Whole, folder: Path, exam: Path | str) -> tuple[dict[str, Any], str]:
+def examined(whole: Whole, folder: Path, exam: Path | str) -> tuple[RecallResult, str]:
     """The result of the same models with another exam, and what is shown."""
     shutil.copytree(whole[0], folder)
     for name in ("result.json", "predictions.txt", "manifest.json"):
         (folder / name).unlink()
     console = Console(file=io.StringIO(), width=100)
     plan = replace(PLAN, exam=str(exam))
-    stored = {"study": "recall", "plan": plain(plan), "fingerprints": recall.STUDY.fingerprints(plan)}
-    write_json(folder / "study.json", stored)
+    stored = StoredStudy("recall", msgspec.Raw(encode(plan)), plan.fingerprints())
+    (folder / "study.json").write_bytes(encode(stored))
     write_manifest(folder, "study")
-    return studies.resume(folder, console), console.file.getvalue()  # type: ignore[attr-defined]
+    return studies.resume(folder, console).result, console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_whole_story(whole: Whole, console: Console) -> None:
     folder, result = whole
     exam = load_questions("people:60:test")
-    assert json.loads((folder / "result.json").read_text())["rows"] == result["rows"]
+    assert read(RecallResult, folder / "result.json") == result
     assert len((folder / "predictions.txt").read_text().split("\n")) == len(exam) + 1
-    assert [row["name"] for row in result["rows"]] == [row.name for row in recall.ROWS]
-    for row in result["rows"]:
-        assert row["questions"] == len(exam)
-        assert 0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1
-    majority = next(row for row in result["rows"] if row["name"] == "majority answer")
-    assert majority["commonest_share"] == 1
-    attention = result["attention"]
-    assert len(attention["patterns"][0]) == 2
-    assert len(attention["patterns"][0][0]) == len(attention["tokens"])
-    shown = len(result["answers"]["right"]) + len(result["answers"]["wrong"])
-    assert shown >= min(len(exam), recall.SHOWN)
+    assert [row.name for row in result.rows] == [row.name for row in recall._ROWS]
+    for row in result.rows:
+        assert row.questions == len(exam)
+        assert 0 <= row.low <= row.accuracy <= row.high <= 1  # type: ignore[operator]
+    majority = next(row for row in result.rows if row.name == "majority answer")
+    assert majority.commonest_share == 1
+    attention = result.attention
+    assert attention
+    assert len(attention.patterns[0]) == 2
+    assert len(attention.patterns[0][0]) == len(attention.tokens)
+    shown = len(result.answers.right) + len(result.answers.wrong)
+    assert shown >= min(len(exam), recall._SHOWN)
     page = (folder / "report.html").read_text()
     assert "pretrained + fine-tuned" in page
     assert "quick run" in page.lower()
     with pytest.raises(OutputExists):
-        recall.STUDY.begin(PLAN, folder, console)
+        PLAN.begin(folder, console)
     before = (folder / "report.html").read_bytes()
-    assert studies.resume(folder, console) == json.loads((folder / "result.json").read_text())
+    assert studies.resume(folder, console).result == result
     assert (folder / "report.html").read_bytes() == before
     manifest = (folder / "manifest.json").read_bytes()
     (folder / "manifest.json").unlink()
     with pytest.warns(AttnlabWarning, match=r"study has no manifest\.json"):
         studies.resume(folder, console)
     (folder / "manifest.json").write_bytes(manifest)
-    trained = sum(one["result"]["seconds"] for one in result["runs"].values())
-    assert result["seconds"] >= trained
+    assert result.seconds >= sum(run.seconds for run in result.runs.values())
     assert Run.open(folder).path == folder / "finetune"
 
 
@@ -107,15 +113,9 @@ def test_judging_needs_the_folder_only(
 
     monkeypatch.setattr(train.Trainer, "fit", fit)
     folder = shutil.copytree(whole[0], tmp_path / "study")
-    again = plain(recall.STUDY.judge(PLAN, folder, console))
-    assert {**again, "seconds": 0} == {**whole[1], "seconds": 0}
-    assert recall.STUDY.document(again).title == whole[1]["title"]
-
-
-def test_a_result_without_a_verdict_has_the_same_report(whole: Whole) -> None:
-    older = {key: value for key, value in whole[1].items() if key != "verdict"}
-    assert recall.STUDY.document(older) == recall.STUDY.document(whole[1])
-    assert whole[1]["verdict"] == [*recall.STUDY.document(older).lead]
+    again = PLAN.judge(folder, console)
+    assert decode(RecallResult, encode(replace(again, seconds=0)), folder) == replace(whole[1], seconds=0)
+    assert PLAN.document(again).title == whole[1].title
 
 
 def test_a_study_that_was_killed_goes_on_to_the_same_result(
@@ -134,23 +134,22 @@ def test_a_study_that_was_killed_goes_on_to_the_same_result(
     with monkeypatch.context() as patched:
         patched.setattr(train.Trainer, "checkpoint", kill_after_saving)
         with pytest.raises(Kill):
-            recall.STUDY.begin(PLAN, tmp_path / "killed", console)
+            PLAN.begin(tmp_path / "killed", console)
     assert Run.open(tmp_path / "killed/no-pretraining").complete
     assert not Run.open(tmp_path / "killed/pretrain").complete
-    again = studies.resume(tmp_path / "killed", console)
-    for left, right in zip(whole[1]["rows"], again["rows"], strict=True):
-        assert {**left, "seconds": 0} == {**right, "seconds": 0}
-    losses = [[row["loss"] for row in one["runs"]["pretrain"]["metrics"]] for one in (whole[1], again)]
-    assert losses[0] == losses[1]
+    again = studies.resume(tmp_path / "killed", console).result
+    for left, right in zip(whole[1].rows, again.rows, strict=True):
+        assert replace(left, seconds=0) == replace(right, seconds=0)
+    assert whole[1].runs["pretrain"].curve == again.runs["pretrain"].curve
 
 
 def test_an_exam_without_answers_gives_predictions_only(whole: Whole, tmp_path: Path) -> None:
     blind = tmp_path / "blind.tsv"
     blind.write_text("Where was Hank Aaron born?\n")
     result, _ = examined(whole, tmp_path / "study", blind)
-    assert "accuracy" not in result["rows"][0]
+    assert result.rows[0].accuracy is None
     assert (tmp_path / "study/predictions.txt").read_text().count("\n") == 1
-    assert result["answers"] == {"right": [], "wrong": [], "example": "Where was Hank Aaron born?"}
+    assert result.answers == ShownAnswers([], [], "Where was Hank Aaron born?")
 
 
 def test_a_stop_during_the_examination_says_how_to_go_on(
@@ -162,13 +161,13 @@ def test_a_stop_during_the_examination_says_how_to_go_on(
     with monkeypatch.context() as patched:
         patched.setattr(recall, "examine_all", interrupt)
         with pytest.raises(Interrupted, match=f"attnlab resume {tmp_path / 'study'}"):
-            recall.STUDY.begin(PLAN, tmp_path / "study", console)
-    assert studies.resume(tmp_path / "study", console)["rows"]
+            PLAN.begin(tmp_path / "study", console)
+    assert studies.resume(tmp_path / "study", console).result.rows
 
 
 def test_questions_asked_in_training_are_not_called_new(whole: Whole, tmp_path: Path) -> None:
     result, shown = examined(whole, tmp_path / "study", "people:60:train")
-    assert result["world"]["asked_before"] == 36
+    assert result.data.asked_before == 36
     assert "36 of them asked in training" in shown
 
 
@@ -184,16 +183,16 @@ def test_mistakes_are_found_before_a_folder_is_made(tmp_path: Path, console: Con
     with pytest.raises(DataError, match="has no answer"):
         blind = tmp_path / "blind.tsv"
         blind.write_text("Where was Hank Aaron born?\n")
-        recall.STUDY.begin(recall.Plan("people:60", str(blind), "people:60:test"), tmp_path / "study", console)
+        replace(PLAN, facts=str(blind)).begin(tmp_path / "study", console)
     with pytest.raises(DataError):
-        recall.STUDY.begin(recall.Plan("people:60", "absent.tsv", "people:60:test"), tmp_path / "study", console)
+        replace(PLAN, facts="absent.tsv").begin(tmp_path / "study", console)
     with pytest.raises(UserError, match="did you mean recall"):
-        studies.find("recal")
+        find("recal")
     assert not (tmp_path / "study").exists()
 
 
 def test_stages_get_their_own_settings() -> None:
-    plan = recall.Plan(preset="small", given={"model": {"n_layer": 1}, "train": {"epochs": 7.0}, "seed": 3})
+    plan = Recall(preset="small", given={"model": {"n_layer": 1}, "train": {"epochs": 7.0}, "seed": 3})
     assert plan.settings("pretrain").train.epochs == 7
     assert plan.settings("finetune").train.epochs != 7
     assert {plan.settings(stage).model.n_layer for stage in ("pretrain", "finetune", "scratch")} == {1}
@@ -205,25 +204,26 @@ def test_stages_get_their_own_settings() -> None:
 @pytest.mark.slow
 def test_the_quick_world_is_remembered(tmp_path: Path, console: Console) -> None:
     """Pretraining is worth it: far above the same model without, which is near the majority answer."""
-    plan = recall.Plan("people:300", "people:300:train", "people:300:test", preset="quick", quick=True)
-    rows = {row["name"]: row for row in recall.STUDY.begin(plan, tmp_path / "study", console)["rows"]}
-    assert rows[recall.MAIN]["low"] > rows["no pretraining"]["high"]
-    assert rows[recall.MAIN]["accuracy"] > 0.5
-    assert abs(rows["no pretraining"]["accuracy"] - rows["majority answer"]["accuracy"]) < 0.1
+    plan = plan_of("people:300", preset="quick")
+    rows = {row.name: row for row in plan.begin(tmp_path / "study", console).result.rows}
+    main, control, majority = (rows[name] for name in (recall._MAIN, "no pretraining", "majority answer"))
+    assert recall.order(main, control) == 1
+    assert main.accuracy > 0.5
+    assert abs(control.accuracy - majority.accuracy) < 0.1
 
 
 def test_questions_kept_back_are_not_trained_on_and_calibrate(tmp_path: Path, console: Console) -> None:
     plan = replace(PLAN, held_out=10)
     folder = tmp_path / "study"
-    result = recall.STUDY.begin(plan, folder, console)
+    result = plan.begin(folder, console).result
     train, kept = (load_questions(folder / "questions" / name) for name in ("train.tsv", "held-out.tsv"))
     assert len(kept) == 10
     assert {*train, *kept} == {*load_questions("people:60:train")}
     for name in ("pretrain", "finetune", "no-pretraining"):
         assert Run.open(folder / name).record.facts.source == str(folder / "questions" / "train.tsv")
-    assert result["calibration"]["questions"] == 10
-    assert (result["world"]["training_questions"], result["world"]["held_out"]) == (len(train), 10)
-    assert result["rows"][0]["note"].endswith("the training questions, without 10 kept for calibration")
+    assert result.calibration.questions == 10
+    assert (result.data.training_questions, result.held_out) == (len(train), 10)
+    assert result.rows[0].note.endswith("the training questions, without 10 kept for calibration")
     page = (folder / "report.md").read_text()
     assert f"This cost 10 questions that the model was not trained on, beside the {len(train)} that it was." in page
     assert UNCALIBRATED not in page
@@ -234,29 +234,29 @@ def test_questions_kept_back_are_not_trained_on_and_calibrate(tmp_path: Path, co
 
 def reads_first_and_says_so(folder: Path) -> None:
     """Check what the assisted track has written."""
-    result = json.loads((folder / "result.json").read_text())
-    assert result["track"] == "assisted"
+    result = read(RecallResult, folder / "result.json")
+    assert result.track == "assisted"
     asked, taught = (load_questions(folder / "questions" / name) for name in ("train.tsv", "taught.tsv"))
     assert taught[: len(asked)] == asked
     names = {item.question for item in load_questions("people:60:test")}
     assert len(taught) > len(asked) + len(names) / 2
-    sources = {name: Run.open(folder / name).record.facts.source for name in result["runs"]}
+    sources = {name: Run.open(folder / name).record.facts.source for name in result.runs}
     assert sources["pretrain"].endswith("taught.tsv")
     assert sources["no-pretraining"].endswith("train.tsv")  # else it would be told what the corpus says
-    assert [row["name"] for row in result["rows"]] == [*(row.name for row in recall.ROWS), recall.READER]
+    assert [row.name for row in result.rows] == [*(row.name for row in recall._ROWS), recall._READER]
     known = {item.answer for item in taught}
     assert set((folder / "predictions.txt").read_text().split("\n")[:-1]) <= known
-    assert result["calibration"] is None
+    assert result.calibration is None
     assert "assisted" in (folder / "report.html").read_text()
 
 
 def test_unknown_tracks_and_too_many_kept_back_are_named(tmp_path: Path, console: Console) -> None:
     with pytest.raises(UserError, match="did you mean assisted"):
-        recall.STUDY.begin(replace(PLAN, track="asisted"), tmp_path / "study", console)
+        replace(PLAN, track="asisted").begin(tmp_path / "study", console)
     with pytest.raises(UserError, match="keep back 0 to 18 of the 36"):
-        recall.STUDY.begin(replace(PLAN, held_out=30), tmp_path / "study", console)
+        replace(PLAN, held_out=30).begin(tmp_path / "study", console)
     with pytest.raises(UserError, match="for the pure track"):
-        recall.STUDY.begin(replace(PLAN, track="assisted", held_out=3), tmp_path / "study", console)
+        replace(PLAN, track="assisted", held_out=3).begin(tmp_path / "study", console)
     assert not (tmp_path / "study").exists()
 
 
@@ -273,8 +273,8 @@ def test_nobody_is_kept_back_who_is_asked_about_again() -> None:
 
 def test_too_few_to_calibrate_with_cost_a_note_only(tmp_path: Path) -> None:
     with (tmp_path / "screen").open("w") as screen:
-        result = recall.STUDY.begin(replace(PLAN, held_out=2), tmp_path / "study", Console(file=screen, width=200))
-    assert result["calibration"] is None
+        result = replace(PLAN, held_out=2).begin(tmp_path / "study", Console(file=screen, width=200)).result
+    assert result.calibration is None
     assert "not calibrated" in (tmp_path / "screen").read_text()
     assert (tmp_path / "study" / "predictions.txt").is_file()
 
@@ -294,7 +294,7 @@ def test_a_study_is_resumed_only_as_it_was_begun(
     with monkeypatch.context() as patched:
         patched.setattr(train.Trainer, "fit", kill)
         with pytest.raises(Kill):
-            recall.STUDY.begin(replace(PLAN, exam=str(exam)), tmp_path / "study", console)
+            replace(PLAN, exam=str(exam)).begin(tmp_path / "study", console)
     stored = tmp_path / "study/study.json"
     text = stored.read_text()
     stored.write_text(text.replace("people:60:train", "people:60:calibration"))
@@ -309,21 +309,21 @@ def test_a_study_is_resumed_only_as_it_was_begun(
 SMALL = {"model": {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 64}, "train": {"epochs": 0.05}}
 
 
-def small_plan(preset: str) -> recall.Plan:
+def small_plan(preset: str) -> Recall:
     given = merge(SMALL, {"model": {"bottleneck": 32}}) if preset == "mingpt-perceiver" else SMALL
     return replace(PLAN, corpus="people:20", facts="people:20:train", exam="people:20:test", preset=preset, given=given)
 
 
 @pytest.mark.parametrize("preset", ["small", "mingpt-perceiver"])
 def test_presets_run_through_the_study(preset: str, tmp_path: Path, console: Console) -> None:
-    result = recall.STUDY.begin(small_plan(preset), tmp_path / "study", console)
+    result = small_plan(preset).begin(tmp_path / "study", console).result
     assert (tmp_path / "study" / "report.html").is_file()
-    assert (result["attention"] is None) == (preset == "mingpt-perceiver")  # its layers weigh latents, not tokens
+    assert (result.attention is None) == (preset == "mingpt-perceiver")  # its layers weigh latents, not tokens
 
 
 def test_a_preset_of_words_is_refused_before_training(tmp_path: Path, console: Console) -> None:
     with pytest.raises(UserError, match=r"^[^\n]+$"):
-        recall.STUDY.begin(small_plan("nano-words"), tmp_path / "study", console)
+        small_plan("nano-words").begin(tmp_path / "study", console)
     assert not (tmp_path / "study").exists()
 
 

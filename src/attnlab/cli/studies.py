@@ -16,6 +16,7 @@ from cyclopts import App, Parameter
 
 from attnlab import registry
 from attnlab.cli.common import TRAIN, app, console
+from attnlab.errors import UserError, unknown
 from attnlab.store.usercode import is_code
 from attnlab.studies import options as opt
 from attnlab.studies.options import (
@@ -39,7 +40,8 @@ run_app = App(
     name="run",
     help=f"""Run a whole study and write its report; without a name, {_USUAL}.
 
-`attnlab run NAME --help` shows the options of a study. A study of your own: attnlab run FILE.py:CLASS.""",
+`attnlab run NAME --help` shows the options of a study.
+A study of your own is run with attnlab run FILE.py:CLASS.""",
     group=TRAIN,
     help_epilogue=SETTINGS_HINT,
 )
@@ -55,6 +57,8 @@ def with_study(arguments: Sequence[str]) -> list[str]:
         return ["run", _USUAL, *rest]
     if is_code(rest[0]) and rest[0] not in run_app:
         run_app.command(command_of(_find(rest[0])), name=rest[0])
+    elif rest[0] not in run_app:
+        raise UserError(unknown("study", rest[0], [name for name in run_app if not name.startswith("-")]))
     return ["run", *rest]
 
 
@@ -71,7 +75,7 @@ def command_of(cls: type[Study[Any]]) -> Callable[..., None]:
 
     def run(
         *,
-        plan: Study[Any],
+        plan: Study[Any] | None = None,
         out: Path | None = None,
         mechanism: str | None = None,
         seed: int | None = None,
@@ -81,7 +85,7 @@ def command_of(cls: type[Study[Any]]) -> Callable[..., None]:
         from attnlab.store.runs import unused_path
 
         require_single_process("a study")
-        plan = replace(plan, command=typed_command())
+        plan = replace(plan or cls(), command=typed_command())
         if trains:
             plan = replace(plan, given=collect(given, mechanism, seed))  # type: ignore[call-arg]
         plan.begin(out or unused_path(stem), console)
@@ -187,7 +191,6 @@ def trust(
     Some documents are withheld from it, and it is asked about invented names.
     Without --exam, two fifths of the questions in --facts are set aside to calibrate and to test.
     """
-    from attnlab.errors import UserError
     from attnlab.studies.trust import STUDY, Plan
 
     if (corpus is None) != (facts is None) or (corpus is None and exam is not None):

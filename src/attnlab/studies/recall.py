@@ -295,7 +295,7 @@ class Recall(Training[RecallResult]):
         """
         if self.track == "assisted":
             return None
-        if lessons.held_out is None:
+        if not lessons.held_out:
             console.print(UNCALIBRATED)
             return None
         data = TrainingData(run, self.data.corpus(self.corpus), self.data.questions(lessons.asked))
@@ -345,7 +345,7 @@ class _Lessons:
 
     asked: str  # training questions without those held out
     taught: str  # what the model is trained on: the same, and in the assisted track those written by the reader
-    held_out: str | None  # for calibration, never trained on
+    held_out: str  # for calibration, never trained on; empty if there are none
 
 
 def split_facts(

@@ -68,6 +68,7 @@ class ReportsResult(StudyResult):
     """The result of the study."""
 
     quick: bool
+    full: int = _FULL  # epochs of pretraining in the reports
     data: DataSummary
     as_reported: bool  # whether the corpus is that of the reports
     rows: list[Row]
@@ -156,7 +157,7 @@ class Reports(Training[ReportsResult]):
                 rows.append(row(model, note, *names, epochs=epochs, name=name))
         rows += [
             constant(_CONSTANT, exam).scored(
-                Row, name=f"always {_CONSTANT}", kind="baseline", reported=_REPORTED[_CONSTANT]
+                Row, name=f"always {_CONSTANT}", kind="baseline", model=_CONSTANT, reported=_REPORTED[_CONSTANT]
             ),
             majority(facts, exam).scored(
                 Row, name="majority answer", kind="baseline", note="always the most common training answer"

@@ -296,9 +296,9 @@ class DataSummary:
 class Training(Study[R]):
     """A study that trains models on a corpus and questions, and examines them."""
 
-    corpus: Annotated[opt.Corpus, opt.default("people")] = ""
-    facts: Annotated[opt.Facts, opt.default("people:train")] = ""
-    exam: Annotated[opt.Exam, opt.default("people:test")] = ""
+    corpus: opt.Corpus = ""
+    facts: opt.Facts = ""
+    exam: opt.Exam = ""
     preset: Annotated[opt.Preset, opt.default("small, or recall for files")] = ""
     config: opt.Config | None = None
     given: opt.Hidden[Settings] = field(default_factory=dict)  # settings given as options

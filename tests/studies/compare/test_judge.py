@@ -95,7 +95,7 @@ def answers_study(folder: Path, right: dict[str, Answers], seeds: int = 3) -> co
             each = [answer(seed, number) for number in range(QUESTIONS)]
             readings = {"sentences": 9, "whole": 5.0, "word_by_word": 5.0}
             figures = {
-                "answers": Examination(tuple(Question("?", str(one)) for one in each), ("True",) * QUESTIONS).summary(),
+                "answers": Examination(tuple(Question("?", str(one)) for one in each), ("True",) * QUESTIONS).score(),
                 "word_by_word": readings,
                 "flops_per_token": 3.0,
                 "measuring": 1,
