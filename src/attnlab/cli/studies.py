@@ -16,6 +16,7 @@ from cyclopts import App, Parameter
 
 from attnlab import registry
 from attnlab.cli.common import TRAIN, app, console
+from attnlab.config import absolute_names
 from attnlab.errors import UserError, unknown
 from attnlab.store.usercode import is_code
 from attnlab.studies import options as opt
@@ -55,8 +56,10 @@ def with_study(arguments: Sequence[str]) -> list[str]:
     rest = list(arguments[1:])
     if not rest or (rest[0].startswith("-") and rest[0] not in ("--help", "-h")):
         return ["run", _USUAL, *rest]
-    if is_code(rest[0]) and rest[0] not in run_app:
-        run_app.command(command_of(_find(rest[0])), name=rest[0])
+    if is_code(rest[0]):
+        rest[0] = absolute_names(rest[0])
+        if rest[0] not in run_app:
+            run_app.command(command_of(_find(rest[0])), name=rest[0])
     elif rest[0] not in run_app:
         raise UserError(unknown("study", rest[0], [name for name in run_app if not name.startswith("-")]))
     return ["run", *rest]
