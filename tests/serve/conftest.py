@@ -12,7 +12,7 @@ import pytest
 from serving import Served, serving
 
 from attnlab.cli import main
-from attnlab.serve.lab import Options
+from attnlab.serve.routes import Options
 
 _TINY = (
     "--preset",

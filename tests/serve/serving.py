@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from attnlab.serve.lab import Options
+from attnlab.serve.routes import Options
 from attnlab.serve.server import bind, make_server
 
 

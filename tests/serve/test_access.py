@@ -15,11 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 from serving import Served, run_async, serving
+from starlette.requests import Request
+from starlette.responses import Response
 
 from attnlab.errors import UserError
 from attnlab.serve.access import BODY_LIMIT, REQUEST_LIMIT, Access, Guard, hosts_of
 from attnlab.serve.app import create_app
-from attnlab.serve.lab import Options
+from attnlab.serve.routes import Options
 from attnlab.serve.server import bind
 
 
@@ -34,7 +36,7 @@ def browser(served: Served) -> Iterator[httpx.Client]:
 
 
 def test_nothing_is_served_without_the_token(served: Served) -> None:
-    for path in ("/", "/design", "/static/main.js", "/api/openapi.json", "/api/runs"):
+    for path in ("/", "/design", "/static/main.js", "/api/mechanisms", "/api/runs"):
         answer = httpx.get(served.base + path)
         assert answer.status_code == 403
         assert "the link that attnlab printed" in answer.json()["error"]
@@ -77,24 +79,22 @@ def test_another_name_of_the_host_is_refused(browser: httpx.Client, host: str) -
 def test_requests_of_another_site_are_refused(served: Served, browser: httpx.Client) -> None:
     client = browser
     foreign = {"origin": "http://attacker.example"}
-    assert client.get("/api/openapi.json", headers=foreign).status_code == 403
-    assert client.post("/api/openapi.json", headers=foreign).status_code == 403
-    assert (
-        client.post("/api/openapi.json").status_code == 403
-    )  # a form of another site sends no origin in some browsers
-    assert client.post("/api/openapi.json", headers={"origin": served.base}).status_code == 405
-    assert client.get("/api/openapi.json", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert client.get("/api/runs", headers=foreign).status_code == 403
+    assert client.post("/api/runs", headers=foreign).status_code == 403
+    assert client.post("/api/runs").status_code == 403  # a form of another site sends no origin in some browsers
+    assert client.post("/api/runs", headers={"origin": served.base}).status_code == 405
+    assert client.get("/api/runs", headers={"sec-fetch-site": "cross-site"}).status_code == 403
 
 
 def test_a_link_on_another_site_opens_the_page_but_not_what_is_behind_it(browser: httpx.Client) -> None:
     client, followed = browser, {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     assert client.get("/design?keys=1", headers=followed).status_code == 200
-    assert client.get("/api/openapi.json", headers=followed).status_code == 403
+    assert client.get("/api/runs", headers=followed).status_code == 403
 
 
 def test_long_requests_are_refused(served: Served) -> None:
     with served.client() as client:
-        assert client.post("/api/openapi.json", content=b"x" * (BODY_LIMIT + 1)).status_code == 413
+        assert client.post("/api/runs", content=b"x" * (BODY_LIMIT + 1)).status_code == 413
         pieces = (b"x" * 2**16 for _ in range(BODY_LIMIT // 2**16 + 1))  # sent without a length
         answer = client.post("/api/design/solve", content=pieces, headers={"content-type": "application/json"})
         assert answer.status_code == 413
@@ -104,10 +104,11 @@ def test_long_requests_are_refused(served: Served) -> None:
 def test_more_requests_at_a_time_than_allowed_are_refused_and_may_try_again(tmp_path: Path) -> None:
     app, gate = create_app(Options(tmp_path)), asyncio.Event()
 
-    @app.get("/api/slow")
-    async def slow() -> str:
+    async def slow(_: Request) -> Response:
         await gate.wait()
-        return "served"
+        return Response("served")
+
+    app.add_route("/api/slow", slow)
 
     async def check() -> None:
         guarded = Guard(app, Access("secret", hosts_of([], 80), 80))
@@ -148,9 +149,10 @@ def test_every_answer_has_the_security_headers(served: Served) -> None:
 def test_errors_of_the_server_itself_have_the_security_headers_too(tmp_path: Path) -> None:
     app = create_app(Options(tmp_path))
 
-    @app.get("/api/broken")
-    def broken() -> None:
+    async def broken(_: Request) -> Response:
         raise RuntimeError("broken")
+
+    app.add_route("/api/broken", broken)
 
     async def ask() -> httpx.Response:
         guarded = Guard(app, Access("secret", hosts_of([], 80), 80))

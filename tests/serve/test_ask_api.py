@@ -16,16 +16,18 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from fastapi import FastAPI, Request
 from serving import Served, run_async, serving
+from starlette.applications import Starlette
+from starlette.requests import Request
 
+from attnlab.errors import AttnlabError, UserError
 from attnlab.inside.look import look
 from attnlab.inside.taps import capture, patch
 from attnlab.lm import evaluate
-from attnlab.serve import models
-from attnlab.serve.app import create_app
-from attnlab.serve.lab import Options, as_lines
-from attnlab.serve.models import RISKS
+from attnlab.serve import ask
+from attnlab.serve.app import _as_lines, create_app
+from attnlab.serve.ask import RISKS
+from attnlab.serve.routes import Options
 from attnlab.serve.worker import Worker
 from attnlab.trust import Oracle
 from conftest import MARKUP
@@ -40,13 +42,14 @@ def oracle(ask_root: Path) -> Oracle:
 
 
 def post(served: Served, route: str, **content: Any) -> httpx.Response:
+    query = {"run": "recall-1", **({} if route == "open" else {"text": QUESTION}), **content}
     with served.client() as client:
-        return client.post(f"/api/ask/{route}", json={"run": "recall-1", "text": QUESTION, **content})
+        return client.post(f"/api/ask/{route}", json=query)
 
 
 def lines(answer: httpx.Response) -> list[dict[str, Any]]:
     assert answer.status_code == 200
-    return [one for one in map(json.loads, answer.text.splitlines()) if one is not None]
+    return [json.loads(line) for line in answer.text.splitlines()]
 
 
 def parts(answer: httpx.Response) -> dict[str, dict[str, Any]]:
@@ -56,7 +59,7 @@ def parts(answer: httpx.Response) -> dict[str, dict[str, Any]]:
 def test_runs_with_a_model_are_listed_and_a_study_stands_for_its_fine_tuned_model(asked: Served) -> None:
     with asked.client() as client:
         found = {one["name"]: one for one in client.get("/api/ask/runs").json()["runs"]}
-        newest = [one["name"] for one in client.get("/api/runs").json()["entries"]]
+        newest = [one["path"] for one in client.get("/api/runs").json()["entries"]]
     assert [name for name in found if "/" not in name or name == MARKUP] == newest
     assert set(found) == {
         "recall-1",
@@ -215,7 +218,7 @@ def test_each_head_in_turn(asked: Served) -> None:
         ([{"layer": 0, "head": 7}], "2 heads"),
         ([{"layer": 0, "position": 90}], "no token 91"),
         ([{"layer": 0, "by": "text", "other": "Where?"}], "as many tokens"),
-        ([{"layer": 0, "tap": "nothing"}], "changes.0.tap"),
+        ([{"layer": 0, "tap": "nothing"}], "changes[0].tap"),
         ([], "changes"),
     ],
 )
@@ -289,8 +292,8 @@ def test_a_client_that_goes_away_leaves_the_model_loaded(ask_root: Path) -> None
 def test_a_busy_server_says_so_before_it_answers(ask_root: Path) -> None:
     """Not with the status of an answer and an error inside."""
 
-    async def ask(app: FastAPI) -> list[httpx.Response]:
-        app.state.lab.models = Worker(waiting=1)
+    async def send(app: Starlette) -> list[httpx.Response]:
+        app.state.lab.workers["models"] = Worker(waiting=1)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
             content = {"run": "text-1", "text": "The cat sat", "mode": "continue"}
             asked = [client.post(f"/api/ask/{route}", json=content, timeout=120) for route in ("answer", "heads")]
@@ -298,34 +301,36 @@ def test_a_busy_server_says_so_before_it_answers(ask_root: Path) -> None:
         app.state.lab.close()
         return list(found)
 
-    answers = run_async(ask(create_app(Options(ask_root))))
+    answers = run_async(send(create_app(Options(ask_root))))
     assert sorted(one.status_code for one in answers) == [200, 429, 429]
     refused = [one for one in answers if one.status_code == 429]
     assert all("busy" in one.json()["error"] and one.headers["retry-after"] == "1" for one in refused)
 
 
-def test_numbers_that_json_does_not_have_end_a_stream_with_an_error() -> None:
-    async def values() -> AsyncGenerator[float]:
-        yield 1.0
-        yield math.nan
-        yield 2.0
+def test_an_error_after_the_first_value_is_the_last_line() -> None:
+    async def values() -> AsyncGenerator[bytes | None]:
+        yield b"1"
+        raise UserError("no more")
 
-    async def ask() -> list[str]:
+    async def send() -> list[str]:
         request = Request({"type": "http"}, receive=asyncio.Event().wait)  # type: ignore[arg-type]
-        response = await as_lines(request, values())
+        response = await _as_lines(request, values())
         return [bytes(line).decode() async for line in response.body_iterator]  # type: ignore[arg-type]
 
-    first, error = run_async(ask())
-    assert json.loads(first) == 1
-    assert "not a finite number" in json.loads(error)["error"]
+    assert run_async(send()) == ["1\n", '{"error":"no more","status":422}\n']
 
 
-def test_attention_that_is_not_finite_is_refused(ask_root: Path) -> None:
-    opened = models.open_once(str(ask_root / "text-1"), False)
+def test_a_model_that_diverged_says_so_instead_of_showing_numbers(ask_root: Path) -> None:
+    options = Options(ask_root)
+    opened = ask.open_once(options, "text-1")
     with torch.no_grad():
         for weight in opened.model.parameters():
             weight.fill_(math.nan)
-    refused = models._looked(opened, [1, 2, 3], "")
-    models._kept = None
-    assert refused.keys() == {"refused"}
-    assert "not finite" in refused["refused"]
+    try:
+        refused = ask._look(opened, [1, 2, 3], "").refused
+        assert "not finite" in refused
+        query = ask.Prompt(run="text-1", text="The cat", mode="continue")
+        with pytest.raises(AttnlabError, match="diverged"):
+            list(ask.answer(options, query))
+    finally:
+        ask._opened = None

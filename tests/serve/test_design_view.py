@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from serving import Served
 
-from attnlab.serve.design_tasks import read_answer
+from attnlab.serve.design import read_answer
 
 _SLOW = 60_000  # milliseconds: the first question starts a process
 _INSIDE = "/design?preset=inside&j=3"

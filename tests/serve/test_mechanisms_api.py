@@ -7,7 +7,7 @@ import pytest
 from serving import Served
 
 from attnlab import registry
-from attnlab.serve import catalogue
+from attnlab.serve import mechanisms
 
 GOOD = """
 import torch
@@ -69,14 +69,14 @@ def test_an_audit_is_kept_until_the_code_changes(served: Served, monkeypatch: py
         assert client.get("/api/mechanisms/dot").json()["audit"] == found
         verdicts = {one["name"]: one["verdict"] for one in client.get("/api/mechanisms").json()["mechanisms"]}
         assert verdicts["dot"] == "pass"
-    monkeypatch.setattr(catalogue, "_fingerprint", lambda: "other")
-    assert catalogue.kept("audit dot") is None
+    monkeypatch.setattr(mechanisms, "_fingerprint", lambda: "other")
+    assert mechanisms.kept("audit dot", mechanisms.Measured) is None
 
 
 def test_damaged_results_in_the_cache_are_measured_again(served: Served) -> None:
     with served.client() as client:
         client.get("/api/mechanisms/alibi")
-        catalogue._place("card alibi").write_text("{")
+        mechanisms._place("card alibi").write_text("{")
         assert "<h1>alibi</h1>" in client.get("/api/mechanisms/alibi").json()["html"]
 
 

@@ -25,12 +25,12 @@ def serve(
     """Serve a web page to design attention, ask models and compare runs.
 
     Prints a link with a token; whoever has it may use the page with your permissions. Press Ctrl-C
-    to stop. Needs FastAPI and uvicorn: pip install 'attnlab[serve]'.
+    to stop. Needs Starlette and uvicorn: pip install 'attnlab[serve]'.
     """
     try:
         from attnlab.serve.server import run
     except ModuleNotFoundError as error:
         raise UserError(f"the page needs {error.name}: pip install 'attnlab[serve]'") from None
-    from attnlab.serve.lab import Options
+    from attnlab.serve.routes import Options
 
     run(Options(root, trust_code, allow_code, warm_up=True), host, port, say, browser=browser)

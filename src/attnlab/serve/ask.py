@@ -1,32 +1,56 @@
-"""The routes of the view "ask": pick a run, ask it or continue a text with it, look inside, and change what it computes."""
+"""The view "ask": pick a run, ask it or continue a text with it, look inside, change what it computes, and sample texts.
+
+Records of requests and answers, and the tasks that a worker runs; the worker keeps the run that was opened last. Nothing
+here computes: that is done by attnlab.lm.evaluate, attnlab.trust and attnlab.inside. torch is imported by the tasks only,
+because the server does not import it.
+"""
 
 from __future__ import annotations
 
+import base64
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from fastapi import APIRouter, Request
-from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from msgspec import Meta, Struct
 
-from attnlab.errors import UserError
-from attnlab.serve import interventions, models
-from attnlab.serve.documents import readable
-from attnlab.serve.lab import TheLab, as_lines, connected
+from attnlab.errors import AttnlabError, UntrustedCode, UserError
+from attnlab.inside.interventions import Ablation, HeadEffect, Intervention, TapName
+from attnlab.serve.routes import Options, Query, Route
 from attnlab.store.listing import Entry, arrange, read_all, run_folder
 from attnlab.store.runs import Run
+from attnlab.store.usercode import ADVICE
 
-router = APIRouter(prefix="/ask", tags=["ask"])
+if TYPE_CHECKING:
+    from torch import Tensor
 
+    from attnlab.inside.look import Layer
+    from attnlab.lm.model import LanguageModel
+    from attnlab.lm.tokenizers import Tokenizer
+    from attnlab.trust.asking import Considered, Neighbour, Oracle
+
+RISKS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
+MOST_SHOWN = 256  # tokens of a text whose attention is sent
 _LONG = 300.0  # seconds: a large model, its index, or influences of many layers
-_Run = Annotated[str, Field(min_length=1, max_length=500)]
-_Text = Annotated[str, Field(max_length=4000)]
+_SAMPLING = 600.0  # seconds: up to six runs with ten texts each
+_LEVELS = 32767  # steps of a weight: 16 bits with a sign
+_EXAMPLES = 3
+_SEARCHED, _PARTNERS = 2000, 8  # training questions, and those of the same length that are offered
+
+RunName = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
-class Choice(BaseModel):
-    """A run that has a model."""
+# The runs to choose from
 
-    name: str  # its path below the folder of runs
+
+class Choice(Struct, frozen=True):
+    """A run that has a model, named by its path below the folder of runs."""
+
+    name: str
     what: str
     mechanism: str | None
     task: str | None
@@ -34,27 +58,60 @@ class Choice(BaseModel):
     code: bool  # whether it carries code of its own
 
 
-class Choices(BaseModel):
+class Choices(Struct, frozen=True):
     """The folder of runs, and those that have a model."""
 
     root: str
     runs: list[Choice]
 
 
-class Named(BaseModel):
+def choices(options: Options, _: Query) -> Choices:
+    """The runs that have a model, the newest first; a study stands for its fine-tuned model."""
+    root = options.root
+    entries = arrange(read_all(root), reverse=True) if root.is_dir() else []
+    return Choices(str(root), [choice for entry in entries for choice in _choices(root, entry)])
+
+
+def _choices(root: Path, entry: Entry) -> list[Choice]:
+    """A run, or a study and the runs inside it."""
+    if entry.kind != "study":
+        return _choice(root, entry, entry.path)
+    try:
+        main = run_folder(entry.path)
+    except UserError:  # a comparison, or not finished
+        main = None
+    chosen = [choice for run in entry.runs if run.path == main for choice in _choice(root, run, entry.path)]
+    others = [choice for run in entry.runs if run.path != main for choice in _choice(root, run, run.path)]
+    return chosen + others
+
+
+def _choice(root: Path, run: Entry, shown: Path) -> list[Choice]:
+    """A run, under the name of the folder that stands for it; none if it has no model or no printable name."""
+    name = shown.relative_to(root).as_posix()
+    if run.kind != "run" or not (run.path / "model").is_dir() or not name.isprintable():
+        return []
+    asks = Run(run.path).record.task.tested == "answers" and run.settings.get("tokenizer.kind") != "word"
+    code = (run.path / "code").is_dir() or (run.path / "model" / "code").is_dir()
+    return [Choice(name, run.what, run.mechanism, run.task, asks, code)]
+
+
+# Opening a run
+
+
+class RunQuery(Query, frozen=True):
     """A run."""
 
-    run: _Run
+    run: RunName
 
 
-class LayerInfo(BaseModel):
+class LayerInfo(Struct, frozen=True):
     """The mechanism of a layer, and the activations that can be replaced."""
 
     mechanism: str
-    taps: list[str]
+    taps: list[TapName]
 
 
-class RunInfo(BaseModel):
+class RunInfo(Struct, frozen=True):
     """An opened run, with examples of what to ask."""
 
     asks: bool
@@ -67,121 +124,381 @@ class RunInfo(BaseModel):
     texts: list[str]
 
 
-class Asked(Named):
-    """A question, or the beginning of a text."""
+@dataclass(frozen=True)
+class _Opened:
+    """A run with its model in memory; the oracle if it can be asked questions."""
 
-    text: _Text
+    stamp: tuple[object, ...]
+    run: Run
+    model: LanguageModel
+    tokenizer: Tokenizer
+    oracle: Oracle | None
+
+
+_opened: _Opened | None = None
+
+
+def open_once(options: Options, name: str) -> _Opened:
+    """Open a run, or return it if it was opened last and has not changed."""
+    global _opened
+    run, trust_code = Run.open(options.folder(name)), options.trust_code
+    changing = (run.model / "model.safetensors", run.model / "config.json", run.path / "calibration.json")
+    stamp = (run.path, trust_code, *(path.stat().st_mtime_ns if path.is_file() else 0 for path in changing))
+    if _opened is None or _opened.stamp != stamp:
+        _opened = None  # before the next model takes memory
+        try:
+            _opened = _open(run, trust_code, stamp)
+        except UntrustedCode as error:
+            raise UntrustedCode(str(error).replace(ADVICE, "start the server with --trust-code")) from None
+    return _opened
+
+
+def _open(run: Run, trust_code: bool, stamp: tuple[object, ...]) -> _Opened:
+    from attnlab.lm.model import load_model
+    from attnlab.lm.tokenizers import Tokenizer
+    from attnlab.trust.asking import Oracle
+
+    if run.record.task.tested != "answers" or Tokenizer.load(run.model / "tokenizer.json").words:
+        return _Opened(stamp, run, *load_model(run.model, trust_code=trust_code), None)
+    oracle = Oracle(run, trust_code=trust_code)
+    return _Opened(stamp, run, oracle.model, oracle.tokenizer, oracle)
+
+
+def open_run(options: Options, query: RunQuery) -> RunInfo:
+    """Open a run: what it is, and what it can be asked."""
+    from attnlab.inside.ablation import taps_in
+
+    opened = open_once(options, query.run)
+    config, oracle = opened.model.config, opened.oracle
+    names = config.mechanisms
+    return RunInfo(
+        asks=oracle is not None,
+        layers=[LayerInfo(names[layer % len(names)], taps_in(opened.model, layer)) for layer in range(config.n_layer)],
+        heads=config.n_head,
+        parameters=sum(weight.numel() for weight in opened.model.parameters()),
+        block=config.block_size,
+        calibrated=oracle is not None and oracle.calibration is not None,
+        questions=_example_questions(oracle) if oracle else [],
+        texts=_example_texts(opened.run),
+    )
+
+
+def _example_questions(oracle: Oracle) -> list[str]:
+    """Questions that it was trained on, then some that it was not, where they are known."""
+    from attnlab.corpora import load_questions
+    from attnlab.trust.calibrating import usual_questions
+
+    questions = [item.question for item in oracle.facts[:_EXAMPLES]]
+    with suppress(AttnlabError):
+        questions += [item.question for item in load_questions(usual_questions(oracle.run))[:_EXAMPLES]]
+    return list(dict.fromkeys(questions))
+
+
+def _example_texts(run: Run) -> list[str]:
+    """Beginnings of lines that it was trained on."""
+    from attnlab.trust.training_data import TrainingData
+
+    with suppress(AttnlabError, OSError, UnicodeError):
+        lines = (line.split() for line in TrainingData(run).lines())
+        return [" ".join(words[:6]) for words in islice((words for words in lines if len(words) > 4), _EXAMPLES)]
+    return []
+
+
+# Answers
+
+
+class Prompt(RunQuery, frozen=True):
+    """A question, or the beginning of a text; to continue it, the most tokens to write."""
+
+    text: Annotated[str, Meta(max_length=4000)]
     mode: Literal["ask", "continue"] = "ask"
+    limit: Annotated[int, Meta(ge=1, le=200)] = 40
 
     @property
-    def asking(self) -> bool:
+    def question(self) -> bool:
         """Whether the text is a question."""
         return self.mode == "ask"
 
 
-class ToWrite(Asked):
-    """What to answer or continue, and the most tokens to write."""
-
-    limit: Annotated[int, Field(ge=1, le=200)] = 40
+class _Event(Struct, frozen=True, tag_field="kind", tag=str.lower):
+    """A line of an answer."""
 
 
-class Intervention(BaseModel):
-    """A change inside the model; layers, heads and tokens count from 0, and None means all."""
+class Read(_Event, frozen=True, tag="prompt"):
+    """The tokens of the text, and training questions of as many tokens for activations to come from."""
 
-    layer: Annotated[int, Field(ge=0, le=1000)]
-    tap: Literal["z", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post"] = "z"
-    head: Annotated[int, Field(ge=0, le=1000)] | None = None
-    position: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    by: Literal["zero", "mean", "text"] = "zero"
-    other: _Text = ""
+    tokens: list[str]
+    note: str
+    partners: list[str]
 
 
-class Changed(Asked):
-    """A text, and the changes to make while the model reads it."""
+class Token(_Event, frozen=True):
+    """A written token, its probability, and the likeliest tokens."""
 
-    changes: Annotated[list[Intervention], Field(min_length=1, max_length=64)]
+    token: str
+    stop: bool
+    probability: float
+    top: list[tuple[str, float]]
 
 
-class Row(BaseModel):
-    """An answer or next token with its probability without and with the changes; None if it was not among the likeliest."""
+class Written(_Event, frozen=True):
+    """All that the model wrote."""
+
+    text: str
+
+
+class AtRisk(Struct, frozen=True):
+    """What is decided about an answer at one risk."""
+
+    risk: float
+    verdict: str
+    abstains: bool
+    certified: bool
+    reasons: list[str]
+    rule: str
+
+
+class Answered(_Event, frozen=True, tag="answer"):
+    """An answer and what is decided at each risk, so that the page can change the risk by itself; `quote` in three parts."""
 
     answer: str
-    before: float | None
-    after: float | None
+    probability: float
+    alternatives: Sequence[tuple[str, float]]
+    calibrated: bool
+    quote: tuple[str, str, str]
+    nearest: Sequence[Neighbour]
+    risks: list[AtRisk]
 
 
-class Compared(BaseModel):
-    """What the model says without and with the changes."""
+class Weights(Struct, frozen=True):
+    """The maps of a layer as 16-bit numbers in base64: rows up to the diagonal, or all of them if the future is seen."""
 
-    answer: str  # the likeliest without them
-    before: float
-    after: float | None
-    then: str  # the likeliest with them
-    written_before: str
-    written_after: str
-    rows: list[Row]
+    mechanism: str
+    kind: str
+    causal: bool
+    scales: list[float]
+    weights: str
 
 
-@router.get("/runs")
-def runs(lab: TheLab) -> Choices:
-    """The runs that have a model, the newest first; a study stands for its fine-tuned model."""
-    root = lab.options.root
-    entries = arrange(read_all(root), reverse=True) if root.is_dir() else []
-    return Choices(root=readable(str(root)), runs=[choice for entry in entries for choice in _choices(root, entry)])
+class Look(_Event, frozen=True, omit_defaults=True):
+    """The attention of every layer and head, and the probability and best guess of each token; or why there is none."""
+
+    tokens: Sequence[str] = ()
+    layers: Sequence[Weights] = ()
+    read: Sequence[tuple[float | None, str | None]] = ()
+    refused: str = ""
 
 
-@router.post("/open")
-async def open_run(asked: Named, lab: TheLab, request: Request) -> RunInfo:
-    """Open a run: what it is, and what it can be asked."""
-    folder = str(lab.folder(asked.run))
-    return RunInfo(**await connected(request, lab.models, models.about, folder, lab.options.trust_code, timeout=_LONG))
+def answer(options: Options, query: Prompt) -> Iterator[_Event]:
+    """Yield the tokens that the model writes, then the answer with its verdicts, then the attention over all of it."""
+    opened = open_once(options, query.run)
+    ids = _encode(opened, query)
+    tokenizer = opened.tokenizer
+    partners = _partners(opened, ids) if query.question else []
+    yield Read([tokenizer.piece(token) for token in ids], _unknown_words(tokenizer, ids), partners)
+    written: list[int] = []
+    for token, chances in _write(opened, ids, query.limit):
+        stops = token in tokenizer.stops
+        top = _likeliest(chances, tokenizer)
+        if not math.isfinite(top[0][1]):
+            raise AttnlabError("the model computed a number that is not finite: it may have diverged")
+        yield Token(tokenizer.piece(token), stops, chances[token].item(), top)
+        written += [] if stops else [token]
+    yield Written(tokenizer.decode(written).strip())
+    if opened.oracle is not None and query.question:
+        yield _answered(opened.oracle, opened.oracle.consider(query.text, top=8))
+    yield _look(opened, [*ids, *written], query.text)
 
 
-@router.post("/answer", response_class=StreamingResponse)
-async def answer(asked: ToWrite, lab: TheLab, request: Request) -> StreamingResponse:
-    """Lines of JSON: the tokens of the text, each written token, the answer with its verdicts, the attention."""
-    arguments = (*_arguments(asked, lab), asked.limit)
-    return await as_lines(request, lab.models.stream(models.answer, *arguments, timeout=_LONG))
+def _encode(opened: _Opened, query: Prompt) -> list[int]:
+    """The tokens of what is asked or continued."""
+    from attnlab.inside.ablation import encode_prompt
+
+    if query.question and opened.oracle is None:
+        raise UserError("this run was not trained on questions: continue a text with it instead")
+    return encode_prompt(opened.model, opened.tokenizer, query.text, query.question)
 
 
-@router.post("/intervene")
-async def intervene(asked: Changed, lab: TheLab, request: Request) -> Compared:
-    """What the model says without and with some changes inside it."""
-    changes = [one.model_dump() for one in asked.changes]
-    arguments: tuple[Any, ...] = (*_arguments(asked, lab), changes)
-    return Compared(**await connected(request, lab.models, interventions.intervene, *arguments, timeout=_LONG))
+def _partners(opened: _Opened, ids: Sequence[int]) -> list[str]:
+    """Training questions of as many tokens, those with the most tokens in common first."""
+    assert opened.oracle is not None
+    coded = [(item.question, opened.tokenizer.encode(item.question)) for item in opened.oracle.facts[:_SEARCHED]]
+    fitting = [(text, others) for text, others in coded if len(others) == len(ids) - 1 and others != ids[:-1]]
+    fitting.sort(key=lambda pair: -sum(token == other for token, other in zip(ids, pair[1], strict=False)))
+    return [text for text, _ in fitting[:_PARTNERS]]
 
 
-@router.post("/heads", response_class=StreamingResponse)
-async def heads(asked: Asked, lab: TheLab, request: Request) -> StreamingResponse:
-    """Lines of JSON: how likely the model's answer is, unchanged, then with each head switched off."""
-    values = lab.models.stream(interventions.each_head_off, *_arguments(asked, lab), timeout=_LONG)
-    return await as_lines(request, values)
+def _write(opened: _Opened, ids: Sequence[int], limit: int) -> Iterator[tuple[int, Tensor]]:
+    """Yield greedily chosen tokens, each with the probabilities of all tokens."""
+    import torch
+
+    from attnlab.inside.taps import eval_mode
+    from attnlab.lm.evaluate import continuation
+
+    chances: list[Tensor] = []
+
+    def choose(scores: Tensor) -> Tensor:
+        chances.append(scores[0, : opened.tokenizer.size].softmax(dim=-1))
+        return chances[-1].argmax()[None]
+
+    with eval_mode(opened.model):
+        for chosen in continuation(opened.model, torch.tensor([ids]), limit, opened.tokenizer.stops, choose=choose):
+            yield int(chosen.item()), chances[-1]
 
 
-def _arguments(asked: Asked, lab: TheLab) -> tuple[str, bool, str, bool]:
-    return str(lab.folder(asked.run)), lab.options.trust_code, asked.text, asked.asking
+def _likeliest(chances: Tensor, tokenizer: Tokenizer, count: int = 5) -> list[tuple[str, float]]:
+    values, tokens = chances.topk(min(count, len(chances)))
+    return [(tokenizer.piece(token), value) for token, value in zip(tokens.tolist(), values.tolist(), strict=True)]
 
 
-def _choices(root: Path, entry: Entry) -> list[Choice]:
-    """A run, or a study and the runs inside it."""
-    if entry.kind != "study":
-        return _choice(root, entry, entry.path)
+def _unknown_words(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    count = sum(token == tokenizer.unknown for token in ids) if tokenizer.words else 0
+    if not count:
+        return ""
+    return f"{count} of these words {'is' if count == 1 else 'are'} not in its vocabulary: it reads <UNK> instead."
+
+
+def _answered(oracle: Oracle, asked: Considered) -> Answered:
+    from attnlab.corpora.evidence import place_in
+
+    decided = [oracle.decide(asked, risk) for risk in RISKS]
+    quote = decided[0].quote
+    begin, end = place_in(quote, asked.answer) or (len(quote), len(quote))
+    return Answered(
+        answer=asked.answer,
+        probability=asked.probability,
+        alternatives=asked.alternatives,
+        calibrated=decided[0].calibrated,
+        quote=(quote[:begin], quote[begin:end], quote[end:]),
+        nearest=asked.nearest,
+        risks=[
+            AtRisk(
+                risk=each.max_risk,
+                verdict=each.verdict,
+                abstains=each.abstains,
+                certified=bool((rule := oracle.rule(each.max_risk)) and rule.met),
+                reasons=[reason for reason in each.reasons if reason != each.rule],
+                rule=each.rule,
+            )
+            for each in decided
+        ],
+    )
+
+
+# Attention
+
+
+def _look(opened: _Opened, ids: Sequence[int], text: str) -> Look:
+    """The attention of every layer and head over a text, or why it cannot be shown."""
+    from attnlab.inside.look import look_at
+
+    if len(ids) > MOST_SHOWN:
+        return Look(refused=f"Attention is shown for texts of up to {MOST_SHOWN} tokens, and this has {len(ids)}.")
     try:
-        main = run_folder(entry.path)
-    except UserError:  # a comparison, or not finished
-        main = None
-    inside = [one for one in entry.runs if one.path != main]
-    chosen = next((one for one in entry.runs if one.path == main), None)
-    found = _choice(root, chosen, entry.path) if chosen else []
-    return found + [choice for one in inside for choice in _choice(root, one, one.path)]
+        view = look_at(opened.model, opened.tokenizer, ids, text)
+    except UserError as error:
+        return Look(refused=str(error))
+    if not all(layer.maps.isfinite().all() for layer in view.layers):
+        return Look(refused="Attention is not shown: some weights are not finite, so the model may have diverged.")
+    read = [(token.probability, token.expected) for token in view.read]
+    return Look(view.tokens, [_packed(layer) for layer in view.layers], read)
 
 
-def _choice(root: Path, run: Entry, shown: Path) -> list[Choice]:
-    """A run, under the name of the folder that stands for it; none if it has no model or no printable name."""
-    name = shown.relative_to(root).as_posix()
-    if run.kind != "run" or not (run.path / "model").is_dir() or not name.isprintable():
-        return []
-    asks = Run(run.path).record.task.tested == "answers" and run.settings.get("tokenizer.kind") != "word"
-    code = (run.path / "code").is_dir() or (run.path / "model" / "code").is_dir()
-    return [Choice(name=name, what=run.what, mechanism=run.mechanism, task=run.task, asks=asks, code=code)]
+def _packed(layer: Layer) -> Weights:
+    import numpy as np
+
+    maps = layer.shares().double().cpu().numpy()
+    causal = not np.triu(maps, 1).any()
+    scales = np.maximum(np.abs(maps).max(axis=(1, 2)), 1e-30)
+    steps = np.round(maps / scales[:, None, None] * _LEVELS).astype("<i2")
+    kept = steps[:, *np.tril_indices(maps.shape[-1])] if causal else steps.reshape(len(steps), -1)
+    content = base64.b64encode(np.ascontiguousarray(kept).tobytes()).decode()
+    return Weights(layer.mechanism, layer.kind, causal, scales.tolist(), content)
+
+
+# Changes inside the model
+
+
+class Changes(Prompt, frozen=True, kw_only=True):
+    """A text, and the changes to make while the model reads it."""
+
+    changes: Annotated[list[Intervention], Meta(min_length=1, max_length=64)]
+
+
+def intervene(options: Options, query: Changes) -> Ablation:
+    """What the model says without and with some changes inside it."""
+    from attnlab.inside.ablation import ablate
+
+    opened = open_once(options, query.run)
+    _encode(opened, query)  # refuses what cannot be asked
+    answers = opened.oracle.trie if opened.oracle else None
+    arguments = opened.model, opened.tokenizer, query.text, query.changes
+    return ablate(*arguments, question=query.question, answers=answers)
+
+
+def heads(options: Options, query: Prompt) -> Iterator[HeadEffect]:
+    """How likely the model's answer is, unchanged, then with each head switched off."""
+    from attnlab.inside.ablation import ablate_heads
+
+    opened = open_once(options, query.run)
+    _encode(opened, query)  # refuses what cannot be asked
+    answers = opened.oracle.trie if opened.oracle else None
+    yield from ablate_heads(opened.model, opened.tokenizer, query.text, question=query.question, answers=answers)
+
+
+# Samples
+
+
+class Sampling(Query, frozen=True):
+    """What to sample from which runs."""
+
+    names: Annotated[list[RunName], Meta(min_length=1, max_length=6)]
+    prompt: Annotated[str, Meta(max_length=2000)] = ""
+    count: Annotated[int, Meta(ge=1, le=10, title="the number of texts")] = 3
+    temperature: Annotated[float, Meta(ge=0, le=10, title="the temperature")] = 0.8
+    top_k: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1, title="the seed")] = 0
+    limit: Annotated[int, Meta(ge=1, le=400, title="the maximum number of tokens")] = 80
+
+
+class Samples(Struct, frozen=True):
+    """Texts of a run, or why there are none."""
+
+    run: str
+    samples: list[str]
+    problem: str = ""
+
+
+def sample(options: Options, query: Sampling) -> Iterator[Samples]:
+    """Texts of each run, one after the other, as `attnlab generate` samples them."""
+    from attnlab.lm import evaluate
+
+    for name in query.names:
+        options.folder(name)
+    for name in dict.fromkeys(query.names):
+        try:
+            opened = open_once(options, name)
+            texts = evaluate.sample(
+                opened.model,
+                opened.tokenizer,
+                query.prompt,
+                count=query.count,
+                temperature=query.temperature,
+                top_k=query.top_k,
+                seed=query.seed,
+                limit=query.limit,
+            )
+        except AttnlabError as error:
+            yield Samples(name, [], str(error))
+        else:
+            yield Samples(name, texts)
+
+
+ROUTES = (
+    Route("GET", "/ask/runs", Query, choices),
+    Route("POST", "/ask/open", RunQuery, open_run, "models", _LONG),
+    Route("POST", "/ask/answer", Prompt, answer, "models", _LONG),
+    Route("POST", "/ask/intervene", Changes, intervene, "models", _LONG),
+    Route("POST", "/ask/heads", Prompt, heads, "models", _LONG),
+    Route("POST", "/samples", Sampling, sample, "models", _SAMPLING),
+)

@@ -1,158 +1,183 @@
-"""The routes of the view "design": the solver, the noise experiment, and answer sheets."""
+"""The view "design": the solver, the noise experiment, and answer sheets.
+
+Records of requests and answers, and the tasks that a worker runs. Nothing here computes: attnlab.design solves and
+attnlab.course marks. Both are imported by the tasks only, because the server imports no numpy.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from msgspec import Meta, Struct
 
-from attnlab.serve import design_tasks as tasks
-from attnlab.serve.lab import TheLab, connected
+from attnlab.errors import DataError, UserError
+from attnlab.serve.routes import Options, Query, Route
 
-router = APIRouter(prefix="/design", tags=["design"])
-_TIME = 60.0  # seconds of any request
+if TYPE_CHECKING:
+    from attnlab.course.sheets import Sheet
+    from attnlab.design.check import Outcome, Task
 
-Number = Annotated[FiniteFloat, Field(ge=-1e12, le=1e12)]
-Vector = Annotated[list[Number], Field(min_length=1, max_length=16)]
-Rows = Annotated[list[Vector], Field(min_length=1, max_length=64)]
-Index = Annotated[int, Field(ge=0, le=63)]
+Number = Annotated[float, Meta(ge=-1e12, le=1e12)]
+Vector = Annotated[list[Number], Meta(min_length=1, max_length=16)]
+Rows = Annotated[list[Vector], Meta(min_length=1, max_length=64)]
+Index = Annotated[int, Meta(ge=0, le=63)]
+
+_SAMPLES = 400  # that the page animates
+_SIMULATED = 20_000
+_MOST_ROWS, _MOST_COLUMNS = 64, 8  # that the planes show
+_WORDS = {"name", "title", "text", "ask", "scale", "kind"}  # settings that are never files
+_ELSEWHERE = {
+    "predictions": "It asks for a file of predictions: hand it in, and mark it with attnlab check.",
+    "mechanism": "It asks for a class: audit one in the view Mechanisms, or mark it with attnlab check.",
+}
 
 
-class _Strict(BaseModel):
-    """A request whose misspelt fields are refused."""
-
-    model_config = ConfigDict(extra="forbid")
+# The solver
 
 
-class Wanted(_Strict):
+class Wanted(Query, frozen=True):
     """What a query should do: copy value `index`, mix the values `indices`, or reach `target`."""
 
     task: Literal["select", "average", "reach"]
     keys: Rows
     values: Rows
     index: Index = 0
-    indices: Annotated[list[Index], Field(min_length=1, max_length=64)] | None = None
-    weights: Annotated[list[Number], Field(min_length=1, max_length=64)] | None = None
+    indices: Annotated[list[Index], Meta(min_length=1, max_length=64)] | None = None
+    weights: Annotated[list[Number], Meta(min_length=1, max_length=64)] | None = None
     target: Vector | None = None
-    tolerance: Annotated[FiniteFloat, Field(ge=1e-9, le=1e6, title="the tolerance")] = 0.01
+    tolerance: Annotated[float, Meta(ge=1e-9, le=1e6, title="the tolerance")] = 0.01
     scale: Literal["none", "sqrt"] = "none"
-    seconds: Annotated[FiniteFloat, Field(ge=0, le=5)] = 5.0
+    seconds: Annotated[float, Meta(ge=0, le=5)] = 5.0
 
 
-class Fact(BaseModel):
-    """A number with its name, for reading."""
+class Verdict(Struct, frozen=True):
+    """The verdict of the solver as `attnlab design --json` prints it, its numbers in words, and the command."""
 
-    name: str
-    value: str
-
-
-class Verdict(BaseModel):
-    """The verdict of the solver, and the command that repeats it."""
-
-    task: str
-    status: Literal["solved", "impossible", "undecided"]
-    statement: str
-    query: list[float]
-    weights: list[float]
-    output: list[float]
-    target: list[float]
-    bound: float
-    lower_bound: float
-    tolerance: float
-    certificate: dict[str, Any] | None
-    facts: list[Fact]
+    result: Mapping[str, Any]
+    facts: list[tuple[str, str]]
     command: str
 
 
-@router.post("/solve")
-async def solve(request: Request, lab: TheLab, wanted: Wanted) -> Verdict:
-    """A query with a guaranteed error, or a proof that there is none."""
-    found = await connected(request, lab.solver, tasks.solve, wanted.model_dump(), timeout=_TIME)
-    return Verdict.model_validate(found)
+def solve(_: Options, wanted: Wanted) -> Verdict:
+    """A query with a guaranteed error, or a proof that there is none. Numbers mean the decimals that the page shows."""
+    from attnlab.design import solve as solver
+
+    keys, values = _decimals(wanted.keys), _decimals(wanted.values)
+    tolerance = Decimal(repr(wanted.tolerance))
+    common: dict[str, Any] = {"tolerance": tolerance, "scale": wanted.scale, "seconds": wanted.seconds}
+    if wanted.task == "select":
+        result = solver.select(keys, values, wanted.index, **common)
+    elif wanted.task == "average":
+        weights = None if wanted.weights is None else _decimals([wanted.weights])[0]
+        result = solver.blend(keys, values, wanted.indices, weights, **common)
+    elif wanted.target is None:
+        raise UserError("there is no target; give the point that the output should reach")
+    else:
+        result = solver.reach(keys, values, _decimals([wanted.target])[0], **common)
+    return Verdict(result.to_dict(), result.facts(), solve_command(wanted))
 
 
-class NoiseSettings(_Strict):
+def _decimals(rows: Sequence[Sequence[float]]) -> list[list[str]]:
+    return [[repr(x) for x in row] for row in rows]  # text means the decimals as written
+
+
+def _rows(rows: Sequence[Sequence[float]]) -> str:
+    return ";".join(",".join(map(_short, row)) for row in rows)
+
+
+def _short(x: float) -> str:
+    return repr(x).removesuffix(".0")
+
+
+def solve_command(wanted: Wanted) -> str:
+    """The command that computes the same."""
+    name = "blend" if wanted.weights else wanted.task
+    parts = [name, "--keys", _rows(wanted.keys), "--values", _rows(wanted.values)]
+    if wanted.task == "select":
+        parts += ["--index", str(wanted.index)]
+    elif wanted.target is not None and wanted.task == "reach":
+        parts += ["--target", _rows([wanted.target])]
+    elif wanted.indices:
+        parts += ["--indices", ",".join(map(str, wanted.indices))]
+        parts += ["--weights", _rows([wanted.weights])] if wanted.weights else []
+    if wanted.tolerance != 0.01:
+        parts += ["--tolerance", _short(wanted.tolerance)]
+    if wanted.scale != "none":
+        parts += ["--scale", wanted.scale]
+    return shlex.join(["attnlab", "design", *parts])
+
+
+# Noise
+
+
+class NoiseSettings(Query, frozen=True):
     """Orthonormal keys with noise: alpha in every direction, `varying` along the first key."""
 
-    n: Annotated[int, Field(ge=2, le=32, title="the number of keys")] = 10
-    strength: Annotated[FiniteFloat, Field(ge=0.01, le=1000, title="the strength C of the queries")] = 10.0
-    alpha: Annotated[FiniteFloat, Field(ge=0, le=10, title="the noise α in every direction")] = 1e-6
-    varying: Annotated[FiniteFloat, Field(ge=0, le=10, title="the variance of key 0 along itself")] = 0.5
-    seed: Annotated[int, Field(ge=0, le=10**6)] = 0
+    n: Annotated[int, Meta(ge=2, le=32, title="the number of keys")] = 10
+    strength: Annotated[float, Meta(ge=0.01, le=1000, title="the strength C of the queries")] = 10.0
+    alpha: Annotated[float, Meta(ge=0, le=10, title="the noise α in every direction")] = 1e-6
+    varying: Annotated[float, Meta(ge=0, le=10, title="the variance of key 0 along itself")] = 0.5
+    seed: Annotated[int, Meta(ge=0, le=10**6)] = 0
 
 
-class Moments(BaseModel):
-    """Mean and standard deviation of the weight on v_0, and the share of failures."""
+class NoiseResult(Struct, frozen=True):
+    """Designs under the same noise as `attnlab design noise --json` prints them, and samples of the weight on v_0 of each.
 
-    mean: float
-    sd: float
-    failures: float
+    A sample fails outside `low` to `high`.
+    """
 
-
-class HeadDesign(BaseModel):
-    """One choice of queries: the law of the weight on v_0 in closed form and simulated, and samples of it."""
-
-    name: str
-    closed_form: Moments
-    simulated: Moments
-    law: list[float]
-    samples: list[float]
-
-
-class NoiseFound(BaseModel):
-    """One head, equal heads and split heads under the same noise."""
-
-    statement: str
+    result: Mapping[str, Any]
     agreement: str
     low: float
     high: float
-    designs: list[HeadDesign]
-    simulated_samples: int
+    samples: list[list[float]]
     command: str
 
 
-@router.post("/noise")
-async def noise(request: Request, lab: TheLab, settings: NoiseSettings) -> NoiseFound:
-    """The noise experiment: closed form, simulation, and a few samples to look at."""
-    found = await connected(request, lab.solver, tasks.noise, settings.model_dump(), timeout=_TIME)
-    return NoiseFound.model_validate(found)
+def noise(_: Options, settings: NoiseSettings) -> NoiseResult:
+    """One head, equal heads and split heads under noise, and a few samples that all of them share."""
+    import numpy as np
+
+    from attnlab.design import noisy_keys
+    from attnlab.design.attention import softmax
+
+    result = noisy_keys.noise(
+        n=settings.n,
+        strength=settings.strength,
+        alpha=settings.alpha,
+        varying=settings.varying,
+        seed=settings.seed,
+        samples=_SIMULATED,
+    )
+    chosen = result.indices
+    keys = noisy_keys.noisy(np.eye(result.keys), chosen, result.alpha, result.varying, None, "none")
+    sampled = keys.sample(_SAMPLES, np.random.default_rng([settings.seed, 2]))
+    weights = [softmax(design.queries @ sampled.transpose(0, 2, 1)).mean(axis=1) for design in result.designs]
+    low, high = noisy_keys.limits(len(chosen))
+    options = " ".join(f"--{name} {_short(getattr(settings, name))}" for name in settings.__struct_fields__)
+    return NoiseResult(
+        result=result.to_dict(),
+        agreement=result.agreement(),
+        low=low,
+        high=high,
+        samples=[[round(float(x), 5) for x in each[:, chosen[0]]] for each in weights],
+        command=f"attnlab design noise {options} --samples {_SIMULATED}",
+    )
 
 
-SheetText = Annotated[str, Field(min_length=1, max_length=100_000)]
+# Sheets
 
 
-class SheetContent(_Strict):
-    """A sheet of `attnlab check`: the text of its TOML file."""
-
-    text: SheetText
+SheetText = Annotated[str, Meta(min_length=1, max_length=100_000)]
 
 
-class SheetTask(BaseModel):
-    """A task of a sheet; `why_not` says why it cannot be answered here. Planes show `keys` and `values`."""
-
-    name: str
-    ask: str
-    text: str
-    points: float
-    why_not: str
-    tolerance: float | None = None
-    scale: Literal["none", "sqrt"] = "none"
-    keys: list[list[float]] | None = None
-    values: list[list[float]] | None = None
-    target: list[float] | None = None
-    hint: str = ""
-
-
-class SheetRead(BaseModel):
-    """A sheet that has been read."""
-
-    title: str
-    points: float
-    tasks: list[SheetTask]
-
-
-class Example(BaseModel):
+class Example(Struct, frozen=True):
     """A sheet that the package carries."""
 
     name: str
@@ -160,51 +185,213 @@ class Example(BaseModel):
     text: str
 
 
-@router.get("/sheets")
-async def examples(request: Request, lab: TheLab) -> list[Example]:
-    """The sheets that the package carries."""
-    found = await connected(request, lab.solver, tasks.examples, timeout=_TIME)
-    return [Example.model_validate(one) for one in found]
+class SheetContent(Query, frozen=True):
+    """A sheet of `attnlab check`: the text of its TOML file."""
+
+    text: SheetText
 
 
-@router.post("/sheet")
-async def sheet(request: Request, lab: TheLab, content: SheetContent) -> SheetRead:
-    """The tasks of a sheet."""
-    found = await connected(request, lab.solver, tasks.read_sheet, content.text, timeout=_TIME)
-    return SheetRead.model_validate(found)
+class SheetTask(Struct, frozen=True):
+    """A task of a sheet; `why_not` says why it cannot be answered here. Planes show `keys` and `values`."""
+
+    name: str
+    ask: str
+    text: str
+    points: float
+    why_not: str = ""
+    tolerance: float | None = None
+    scale: str = "none"
+    keys: list[list[float]] | None = None
+    values: list[list[float]] | None = None
+    target: list[float] | None = None
+    hint: str = ""
 
 
-class SheetAnswers(_Strict):
+class SheetTasks(Struct, frozen=True):
+    """The tasks of a sheet, in its order."""
+
+    title: str
+    points: float
+    tasks: list[SheetTask]
+
+
+class SheetAnswers(Query, frozen=True):
     """Answers by the name of the task, as typed: numbers, an expression, or the word impossible."""
 
     text: SheetText
     answers: Annotated[
-        dict[Annotated[str, Field(max_length=200)], Annotated[str, Field(max_length=5000)]], Field(max_length=100)
+        dict[Annotated[str, Meta(max_length=200)], Annotated[str, Meta(max_length=5000)]], Meta(max_length=100)
     ]
 
 
-class Mark(BaseModel):
-    """The outcome of one task."""
-
-    name: str
-    answered: bool
-    passed: bool
-    earned: float
-    points: float
-    message: str
-
-
-class SheetMarks(BaseModel):
+class SheetMarks(Struct, frozen=True):
     """The marks of the tasks that can be answered here."""
 
     earned: float
     points: float
-    notes: list[str]
-    tasks: list[Mark]
+    notes: tuple[str, ...]
+    tasks: tuple[Outcome, ...]
 
 
-@router.post("/mark")
-async def mark(request: Request, lab: TheLab, given: SheetAnswers) -> SheetMarks:
+def examples(_: Options, __: Query) -> list[Example]:
+    """The worked exercise, and the sheet of a new assignment."""
+    worked = resources.files("attnlab.serve").joinpath("sheets", "a12.toml").read_text(encoding="utf-8")
+    course = resources.files("attnlab.course").joinpath("template", "sheet.toml").read_text(encoding="utf-8")
+    return [
+        Example("a12", "A12: the worked exercise", worked),
+        Example("course", "Assignment of attnlab course new", course),
+    ]
+
+
+def read_sheet(_: Options, content: SheetContent) -> SheetTasks:
+    """The tasks of a sheet."""
+    from attnlab.course.sheets import Design
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings, sheet = _sheet(content.text, Path(folder))
+        answerable = iter(sheet.tasks if sheet else ())
+        tasks = []
+        for number, own in enumerate(settings["task"], start=1):
+            if own.get("ask") in _ELSEWHERE:
+                tasks.append(_not_here(number, own))
+            else:
+                task = next(answerable)
+                assert isinstance(task, Design)
+                tasks.append(_shown(task.task))
+        points = sum(task.points for task in tasks if not task.why_not)
+        return SheetTasks(str(settings.get("title", "Sheet")), points, tasks)
+
+
+def _not_here(number: int, own: Mapping[str, Any]) -> SheetTask:
+    """A task that needs files or code: its text, and why it cannot be answered."""
+    points = own.get("points", 1)
+    numbers = points if isinstance(points, list) else [points]
+    most = max((float(x) for x in numbers if isinstance(x, int | Decimal)), default=0.0)
+    name, text = str(own.get("name", f"task {number}")), str(own.get("text", ""))
+    return SheetTask(name, own["ask"], text, most, why_not=_ELSEWHERE[own["ask"]])
+
+
+def _sheet(text: str, folder: Path) -> tuple[Mapping[str, Any], Sheet | None]:
+    """The content of a sheet, and the sheet of those tasks that need neither files nor code."""
+    from attnlab.course.sheets import sheet_of
+    from attnlab.design import check
+
+    path = folder / "the sheet"
+    settings = check.parse(text, path)
+    tasks = settings.get("task")
+    if not isinstance(tasks, list) or not tasks or not all(isinstance(own, dict) for own in tasks):
+        sheet_of({**settings, "task": tasks}, path)  # says what is wrong
+        raise DataError("the sheet has no tasks; write [[task]] and its settings below")
+    _refuse_files("the sheet", {name: value for name, value in settings.items() if name != "task"})
+    kept = []
+    for number, own in enumerate(tasks, start=1):
+        if own.get("ask") not in _ELSEWHERE:
+            _refuse_files(f"task {own.get('name', number)}", own)
+            kept.append({"name": f"task {number}", **own})
+    return settings, sheet_of({**settings, "task": kept}, path) if kept else None
+
+
+def _refuse_files(where: str, settings: Mapping[str, Any]) -> None:
+    """Refuse a matrix that is the name of a file: the page reads none."""
+    from attnlab.design.inputs import FILES, shown
+
+    for name, value in settings.items():
+        if name not in _WORDS and isinstance(value, str) and Path(value).suffix.lower() in FILES:
+            raise UserError(
+                f"{shown(where)}: {name} is the file {shown(value)}, and the page reads no files;"
+                " write the numbers into the sheet, or mark it with attnlab check"
+            )
+
+
+def _shown(task: Task) -> SheetTask:
+    """A task for the page: what it asks in words and, where a query is asked for, what the planes can show."""
+    keys = values = target = None
+    if task.ask in ("select", "average", "blend", "reach"):
+        rows = task.rows("keys").floats, task.rows("values").floats
+        if all(each.shape[0] <= _MOST_ROWS and each.shape[1] <= _MOST_COLUMNS for each in rows):
+            keys, values = (each.tolist() for each in rows)
+        if task.ask == "reach":
+            target = task.rows("target").floats.ravel().tolist()
+    return SheetTask(
+        name=task.name,
+        ask=task.ask,
+        text=str(task.own.get("text", "")) or _words(task),
+        points=task.points,
+        tolerance=float(task.tolerance),
+        scale=task.scale,
+        keys=keys,
+        values=values,
+        target=target,
+        hint=_HINTS.get(task.ask, "numbers such as [1, 2], or an expression"),
+    )
+
+
+_QUERY = "numbers such as [1, 2], an expression such as 10*K[0], or impossible"
+_HINTS = {
+    **dict.fromkeys(("select", "average", "blend", "reach"), _QUERY),
+    "identity": "one row per key, such as 10*K or [[1, 0], [0, 1]], or impossible",
+    "project": "a matrix such as [[1, 0], [0, 0]], an expression, or impossible",
+    "edit-key": "a key such as [1, 2], an expression, or impossible",
+    "layer": "{Q = ..., K = ..., V = ...}, each a matrix or an expression in quotes, or impossible",
+    "noise": "one row per head, such as [[10, 0], [0, 10]]",
+    "number": "a number such as 5.5",
+    "condition": "{A = [[1, -1]], b = 3}, which says A q >= b, or impossible",
+}
+
+
+def _words(task: Task) -> str:
+    """What a task without a text asks for."""
+    own = task.own
+    which = f"values {', '.join(map(str, own['indices']))}" if "indices" in own else "all values"
+    mean = "mean with the weights given" if "weights" in own else "mean"
+    sentences = {
+        "select": f"A query whose output is value {own.get('index')}.",
+        "average": f"A query whose output is the mean of {which}.",
+        "blend": f"A query whose output is the {mean} of {which}.",
+        "reach": "A query whose output is the target.",
+        "identity": "One query for every key, whose output is the value of that key.",
+        "project": "A matrix that keeps the vectors of `keep`, and maps those of `forget` to 0.",
+        "edit-key": f"A new key {own.get('index')}, for which the query of the task gives the output wanted.",
+        "layer": "Matrices Q, K and V of a head whose self-attention gives the outputs wanted.",
+        "noise": f"A query for every head; the mean of the heads is to be the mean of {which} under noise.",
+        "number": "A number.",
+        "condition": f"Conditions on the query that are {own.get('kind')} for key {own.get('index')} to lead.",
+    }
+    return sentences[task.ask]
+
+
+def mark(_: Options, answers: SheetAnswers) -> SheetMarks:
     """Mark answers as `attnlab check` does."""
-    found = await connected(request, lab.solver, tasks.mark, given.text, given.answers, timeout=_TIME)
-    return SheetMarks.model_validate(found)
+    from attnlab.course.answers import Answers
+    from attnlab.course.marking import mark_student
+
+    with tempfile.TemporaryDirectory() as folder:
+        sheet = _sheet(answers.text, Path(folder))[1]
+        if sheet is None:
+            raise UserError("no task of this sheet can be answered here; mark it with attnlab check")
+        typed = {name: read_answer(text) for name, text in answers.answers.items() if text.strip()}
+        marked = mark_student(sheet, Answers("page", Path(folder), typed))
+    return SheetMarks(marked.points, marked.most, marked.notes, marked.outcomes)
+
+
+def read_answer(typed: str) -> Any:
+    """An answer as typed: a TOML value, numbers with commas, or else an expression."""
+    from attnlab.design import check
+
+    for source in (typed, f"[{typed}]"):
+        try:
+            settings = check.parse(f"answer = {source.strip()}", Path("the answer"))
+        except DataError:
+            continue
+        if len(settings) == 1:
+            return settings["answer"]
+    return typed.strip()
+
+
+ROUTES = (
+    Route("POST", "/design/solve", Wanted, solve, "solver"),
+    Route("POST", "/design/noise", NoiseSettings, noise, "solver"),
+    Route("GET", "/design/sheets", Query, examples),
+    Route("POST", "/design/sheet", SheetContent, read_sheet, "solver"),
+    Route("POST", "/design/mark", SheetAnswers, mark, "solver"),
+)

@@ -1,23 +1,58 @@
-"""The routes of the view "mechanisms": the catalogue, cards, and what is measured when asked."""
+"""The view "mechanisms": the catalogue, cards, audits and costs, and audits of pasted classes.
+
+Records of requests and answers, and the tasks that workers run. What was measured is kept in the cache folder, by the
+content of this package and the installed plugins, so that it is shown again only for the code that it was measured on.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, Field
+import msgspec
+from msgspec import Meta, Struct, structs
 
-from attnlab.serve import catalogue
-from attnlab.serve.lab import Forbidden, NotFound, TheLab, connected
+from attnlab.errors import AttnlabError, UserError
+from attnlab.machine import cache_folder
+from attnlab.serve.routes import Forbidden, NotFound, Options, Query, Route
+from attnlab.store.folders import digest, write_bytes
+from attnlab.store.records import encode
 
-router = APIRouter(tags=["mechanisms"])
-_Name = Annotated[str, Path(min_length=1, max_length=200)]
+if TYPE_CHECKING:
+    from attnlab.measure.audit import Report
+    from attnlab.registry import Entry
+    from attnlab.report.document import Document, Section
+
+T = TypeVar("T")
+
+LENGTHS = (128, 256, 512, 1024, 2048)  # of the texts on which costs are measured
 _LOAD_SECONDS = 120.0  # the first request loads torch
 _AUDIT_SECONDS = 300.0
 _COST_SECONDS = 600.0
+_STEP_SECONDS = 2.0  # longer texts are skipped where a step would take longer
+_STEP_MEMORY = 1e9  # bytes
+_CLASS_SECONDS, _CLASS_MEMORY = 60.0, 2e9  # limits of a pasted class
+_CLASS_LENGTH = 150  # tokens of the longest text of its audit
+_CLASS_TOKENS = 128  # of the text on which it is timed
 
 
-class Mechanism(BaseModel):
+class MechanismQuery(Query, frozen=True):
+    """A registered mechanism; files of users are not reached from here."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Mechanism(Struct, frozen=True):
     """A mechanism in the catalogue; `cells` is the picture of a pattern, and `verdict` that of an earlier audit."""
 
     name: str
@@ -29,20 +64,20 @@ class Mechanism(BaseModel):
     paper: str
     link: str
     source: str
-    cells: str
-    size: int
-    pattern: str
+    cells: str = ""
+    size: int = 0
+    pattern: str = ""
     verdict: str | None = None
 
 
-class Catalogue(BaseModel):
+class Catalogue(Struct, frozen=True):
     """All mechanisms, and whether pasted code may run."""
 
     mechanisms: list[Mechanism]
     allow_code: bool
 
 
-class Measured(BaseModel):
+class Measured(Struct, frozen=True):
     """What was measured, as a part of a report, with the seconds that it took and the date."""
 
     html: str
@@ -51,86 +86,259 @@ class Measured(BaseModel):
     date: str | None = None
 
 
-class Card(BaseModel):
+class Card(Struct, frozen=True):
     """The card of a mechanism as a report, and what was measured earlier."""
 
     mechanism: Mechanism
     html: str
-    audit: Measured | None = None
-    cost: Measured | None = None
-    lengths: list[int]
+    audit: Measured | None
+    cost: Measured | None
+    lengths: tuple[int, ...]
 
 
-class Pasted(BaseModel):
-    """A class that someone wants audited; without a name, the last one in the code."""
+class Pasted(Query, frozen=True):
+    """A class to audit; without a name, the last one in the code."""
 
-    code: Annotated[str, Field(min_length=1, max_length=100_000)]
-    class_name: Annotated[str, Field(max_length=100, pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")] = ""
-
-
-async def _entries(request: Request, lab: TheLab) -> list[dict[str, Any]]:
-    """The catalogue, from the cache if this code has made it before."""
-    found = catalogue.kept("catalogue")
-    if found is None:
-        found = await connected(request, lab.measures, catalogue.catalogue, timeout=_LOAD_SECONDS)
-    return found["mechanisms"]
+    code: Annotated[str, Meta(min_length=1, max_length=100_000)]
+    class_name: Annotated[str, Meta(max_length=100, pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")] = ""
 
 
-def _with_verdict(entry: dict[str, Any]) -> Mechanism:
-    earlier = catalogue.kept(f"audit {entry['name']}") or {}
-    return Mechanism(**entry, verdict=earlier.get("verdict"))
+# The cache
 
 
-async def _known(request: Request, lab: TheLab, name: str) -> dict[str, Any]:
-    """The entry of a registered mechanism; files of users are not reached from here."""
-    for entry in await _entries(request, lab):
-        if entry["name"] == name:
-            return entry
-    raise NotFound(f"there is no mechanism {name!r}: the catalogue lists them")
+@functools.cache
+def _fingerprint() -> str:
+    """A digest of all code that decides what is measured."""
+    whole, package = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        whole.update(f"{path.relative_to(package)} {digest(path.read_bytes())}\n".encode())
+    for plugin in importlib.metadata.entry_points(group="attnlab.plugins"):
+        version = plugin.dist.version if plugin.dist else ""
+        whole.update(f"{plugin.name} {plugin.value} {version}\n".encode())
+    return whole.hexdigest()[:16]
 
 
-@router.get("/mechanisms")
-async def mechanisms(request: Request, lab: TheLab) -> Catalogue:
+def _place(what: str) -> Path:
+    return cache_folder() / "mechanisms" / _fingerprint() / f"{digest(what.encode())[:16]}.json"
+
+
+def kept(what: str, kind: type[T]) -> T | None:
+    """What was computed earlier with this code, if it is still there."""
+    with suppress(OSError, AttnlabError, msgspec.MsgspecError):
+        return msgspec.json.decode(_place(what).read_bytes(), type=kind)
+    return None
+
+
+def _keep(what: str, value: T) -> T:
+    """Keep what was computed, in place of what other versions of the code left; without a cache it is lost."""
+    with suppress(OSError, AttnlabError):
+        folder = _place(what).parent
+        if not folder.exists():
+            shutil.rmtree(folder.parent, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(_place(what), encode(value))
+    return value
+
+
+# The catalogue
+
+
+def catalogue(options: Options, _: Query) -> Catalogue:
     """All registered mechanisms."""
-    entries = await _entries(request, lab)
-    return Catalogue(mechanisms=[_with_verdict(entry) for entry in entries], allow_code=lab.options.allow_code)
+    from attnlab.measure import cards
+
+    mechanisms = kept("catalogue", list[Mechanism])
+    if mechanisms is None:
+        _one_thread()
+        mechanisms = _keep("catalogue", [_summary(entry) for entry in cards.entries()])
+    return Catalogue([_with_verdict(mechanism) for mechanism in mechanisms], options.allow_code)
 
 
-@router.post("/mechanisms/pasted")
-async def audit_pasted(request: Request, lab: TheLab, pasted: Pasted) -> Measured:
-    """Audit a pasted class in a process with limits of time and memory."""
-    if not lab.options.allow_code:
-        raise Forbidden("this server runs no pasted code: start it with attnlab serve --allow-code")
-    arguments = (pasted.code, pasted.class_name)
-    return Measured(**await connected(request, lab.measures, catalogue.pasted, *arguments, timeout=_AUDIT_SECONDS))
-
-
-@router.get("/mechanisms/{name}")
-async def card(request: Request, lab: TheLab, name: _Name) -> Card:
+def card(_: Options, query: MechanismQuery) -> Card:
     """The card of a mechanism: what it does, its costs, limits, options and patterns."""
-    entry = await _known(request, lab, name)
-    found = catalogue.kept(f"card {name}")
-    if found is None:
-        found = await connected(request, lab.measures, catalogue.card, name, timeout=_LOAD_SECONDS)
-    audited, timed = catalogue.kept(f"audit {name}"), catalogue.kept(f"cost {name}")
-    return Card(
-        mechanism=_with_verdict(entry),
-        html=found["html"],
-        audit=Measured(**audited) if audited else None,
-        cost=Measured(**timed) if timed else None,
-        lengths=list(catalogue.LENGTHS),
+    entry, name = _entry(query.name), query.name
+    html = kept(f"card {name}", str) or _keep(f"card {name}", _card(entry))
+    audited, timed = kept(f"audit {name}", Measured), kept(f"cost {name}", Measured)
+    return Card(_with_verdict(_summary(entry)), html, audited, timed, LENGTHS)
+
+
+def _entry(name: str) -> Entry:
+    from attnlab import registry
+
+    if name not in registry.names("mechanism"):
+        raise NotFound(f"there is no mechanism {name!r}: the catalogue lists them")
+    return registry.find("mechanism", name)
+
+
+def _summary(entry: Entry) -> Mechanism:
+    from attnlab.measure import cards, patterns
+    from attnlab.report.html import pattern_cells
+
+    summary = Mechanism(
+        name=entry.name,
+        summary=entry.parts.summary,
+        cost=entry.cost,
+        weights=entry.weights,
+        causal=entry.causal,
+        defect=entry.defect,
+        paper=entry.paper,
+        link=cards.link(entry.paper),
+        source=f"{entry.build.__module__.replace('.', '/')}.py",
     )
+    with suppress(UserError):  # a plugin may have no pattern
+        block = patterns.heads(entry)
+        head = block.heads[block.chosen or 0]
+        cells, size = pattern_cells(head.pattern), 10 * len(head.pattern)
+        return structs.replace(summary, cells=cells, size=size, pattern=head.name)
+    return summary
 
 
-@router.post("/mechanisms/{name}/audit")
-async def audit(request: Request, lab: TheLab, name: _Name) -> Measured:
+def _with_verdict(mechanism: Mechanism) -> Mechanism:
+    audited = kept(f"audit {mechanism.name}", Measured)
+    return structs.replace(mechanism, verdict=audited.verdict) if audited else mechanism
+
+
+def _card(entry: Entry) -> str:
+    """The card of a mechanism with its patterns, as markup."""
+    from attnlab.measure import cards, patterns
+    from attnlab.report.document import Section
+
+    _one_thread()
+    report = cards.document(cards.card(entry))
+    with suppress(UserError):  # a plugin may have no pattern
+        about, *rest = report.sections  # what it does, where its card says more than one sentence
+        shown = Section("Patterns", [patterns.heads(entry)])
+        report = replace(report, sections=[about, shown, *rest] if entry.parts.body else [shown, about, *rest])
+    return _markup(report)
+
+
+# Measurements
+
+
+def audit(_: Options, query: MechanismQuery) -> Measured:
     """Audit a mechanism."""
-    await _known(request, lab, name)
-    return Measured(**await connected(request, lab.measures, catalogue.audit, name, timeout=_AUDIT_SECONDS))
+    from attnlab.measure.audit import audit_mechanism
+
+    entry, began = _entry(query.name), time.monotonic()
+    _one_thread()
+    return _keep(f"audit {query.name}", _timed(_audited(audit_mechanism(entry.name)), began))
 
 
-@router.post("/mechanisms/{name}/cost")
-async def cost(request: Request, lab: TheLab, name: _Name) -> Measured:
+def cost(_: Options, query: MechanismQuery) -> Measured:
     """Measure time and memory of a mechanism over the length of the text, beside torch's fused attention."""
-    await _known(request, lab, name)
-    return Measured(**await connected(request, lab.measures, catalogue.cost, name, timeout=_COST_SECONDS))
+    from attnlab.measure.bench import timing
+    from attnlab.measure.bench.cases import Case, choose_cases
+    from attnlab.report.document import Section
+
+    entry, began = _entry(query.name), time.monotonic()
+    limits = timing.Limits(_STEP_SECONDS, min(_STEP_MEMORY, timing.spare_memory()))
+    cases, _names = choose_cases([entry.name], Case("", causal=entry.causal), references=False)
+    result = timing.measure(cases, LENGTHS, limits)
+    report = result.document()
+    sections = [Section("Curves", result.charts()), *report.sections]
+    html = _markup(replace(report, sections=sections), "cost")
+    return _keep(f"cost {query.name}", _timed(Measured(html), began))
+
+
+def _timed(measured: Measured, began: float) -> Measured:
+    seconds = round(time.monotonic() - began, 1)
+    return structs.replace(measured, seconds=seconds, date=time.strftime("%Y-%m-%d"))
+
+
+def _one_thread() -> None:
+    """Small tensors gain nothing from threads, and the server shares the machine with training."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _markup(report: Document, part: str = "") -> str:
+    from attnlab.report.html import as_fragment
+
+    return as_fragment(report, part)
+
+
+def _audited(report: Report, part: str = "audit", more: Sequence[Section] = ()) -> Measured:
+    """An audit as a report."""
+    from attnlab.measure.audit import document
+
+    shown = document([report])
+    return Measured(_markup(replace(shown, sections=[*shown.sections, *more]), part), report.verdict)
+
+
+# Pasted classes
+
+
+def audit_pasted(options: Options, pasted: Pasted) -> Measured:
+    """Audit a pasted class in a process with limits of time and memory."""
+    from attnlab.course import classes
+
+    if not options.allow_code:
+        raise Forbidden("this server runs no pasted code: start it with attnlab serve --allow-code")
+    name = pasted.class_name or _last_class(pasted.code)
+    with tempfile.TemporaryDirectory(prefix="attnlab-pasted-") as folder:
+        path = Path(folder) / "pasted.py"
+        path.write_bytes(pasted.code.encode("utf-8", "replace"))
+        job = classes.Job(
+            f"{path}:{name}",
+            32,
+            2,
+            _CLASS_LENGTH,
+            tokens=_CLASS_TOKENS,
+            seconds=_CLASS_SECONDS,
+            memory=_CLASS_MEMORY,
+            report=True,
+        )
+        found = classes.run([job], 1)[job]
+    if "ended" in found:
+        raise UserError(f"{name} was not audited: {_without_folder(found['ended'], folder)}")
+    return _class_audit(name, found, folder)
+
+
+def _without_folder(text: str, folder: str) -> str:
+    """A message without the temporary folder, which means nothing to the reader."""
+    return text.replace(f"{folder}/", "")
+
+
+def _last_class(code: str) -> str:
+    """The name of the last class that the code defines."""
+    try:
+        names = [node.name for node in ast.parse(code).body if isinstance(node, ast.ClassDef)]
+    except SyntaxError as error:
+        raise UserError(f"the code cannot be read: {error.msg}, line {error.lineno}") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise UserError(
+            "the code cannot be read: it is nested too deeply, or has characters that no code has"
+        ) from None
+    if not names:
+        raise UserError(
+            "the code defines no class, so it was not run: paste one such as class MyAttention(nn.Module), with its imports"
+        )
+    return names[-1]
+
+
+def _class_audit(name: str, found: dict[str, Any], folder: str) -> Measured:
+    """The audit of a class from what its process wrote, which may be anything."""
+    from attnlab.measure.audit import Check, Report
+    from attnlab.report.document import Facts, Section
+
+    try:
+        stored, more = found["report"], []
+        checks = [Check(**{**check, "says": _without_folder(check["says"], folder)}) for check in stored["checks"]]
+        notes = tuple(_without_folder(note, folder) for note in stored["notes"])
+        report = Report(name, tuple(checks), stored["defect"], tuple(stored["lengths"]), tuple(stored["forms"]), notes)
+        if "time_ratio" in found:
+            words = f"{found['time_ratio']:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
+            more = [Section("Time", [Facts("", [("Time of a step", words)])])]
+        return _audited(report, "class", more)
+    except (KeyError, TypeError, ValueError, AttributeError):  # a class may write an answer of its own
+        raise UserError(f"{name} was not audited: its answer cannot be read") from None
+
+
+ROUTES = (
+    Route("GET", "/mechanisms", Query, catalogue, "reports", _LOAD_SECONDS),
+    Route("POST", "/mechanisms/pasted", Pasted, audit_pasted, "measures", _AUDIT_SECONDS),
+    Route("GET", "/mechanisms/{name}", MechanismQuery, card, "reports", _LOAD_SECONDS),
+    Route("POST", "/mechanisms/{name}/audit", MechanismQuery, audit, "measures", _AUDIT_SECONDS),
+    Route("POST", "/mechanisms/{name}/cost", MechanismQuery, cost, "measures", _COST_SECONDS),
+)

@@ -1,168 +1,256 @@
-"""The routes of the view "runs": the list, reports, runs side by side, samples, and what changes while they train."""
+"""The view "runs": the list, reports, runs side by side, and what changes while they train.
+
+Every report is made by the function that makes the static one, from what is stored. A folder for which there is none is
+shown as `attnlab runs show` does. Reports are rendered in a worker; the list and the events only look at the disk.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Annotated, Any
+import os
+import warnings
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from msgspec import Meta, Struct
 
-from attnlab.serve import documents, samples
-from attnlab.serve.events import as_events, changes
-from attnlab.serve.lab import Lab, TheLab, as_lines, connected
+from attnlab.errors import AttnlabError, AttnlabWarning, UserError
+from attnlab.measure import bench
+from attnlab.report import document_of, upgrade
+from attnlab.report.document import Document, Notice
+from attnlab.report.html import as_fragment
+from attnlab.report.runs import entry_document, side_by_side
+from attnlab.serve.routes import Options, Query, Route
 from attnlab.store import listing
+from attnlab.store.folders import is_locked, read_json, reporting_damage
+from attnlab.store.listing import Entry
+from attnlab.store.records import read
 
-router = APIRouter(tags=["runs"])
-
-_PAUSE = 1.0  # seconds between looks at a run that trains
+_RUN_PAUSE = 1.0  # seconds between looks at a run that trains
 _LIST_PAUSE = 2.0  # and at all of them
-_TIMEOUT = 120.0
-_SAMPLING = 600.0  # up to six runs with ten texts each
+_SECONDS = 120.0  # for a report
+_BENCHES = ("bench.json", "reach.json")
+_PAGES = ("report.html", "look.html", "heads.png", "patterns.png", "README.md", "predictions.txt", "losses.csv")
+_WATCHED = (
+    *("result.json", "metrics.jsonl", "config.json", "study.json", "manifest.json"),
+    *("bench.json", "reach.json", "report.json", "calibration.json"),
+)
+_PARTS = ("checkpoints", "model", "best", "code")  # folders inside a run that are not runs
+_DEPTH = 4
 
-Name = Annotated[str, Field(min_length=1, max_length=500)]
-Condition = Annotated[str, Field(min_length=1, max_length=200)]
-_EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events."}
-}
-_LINES: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}, "description": "Lines of JSON."}
-}
-
-
-class Entry(BaseModel):
-    """One folder, named by its path below the folder of runs; null where a figure is unknown."""
-
-    name: str
-    kind: str
-    what: str
-    state: str
-    when: str
-    preset: str | None
-    mechanism: str | None
-    task: str | None
-    seed: int | None
-    progress: float | None
-    tokens: int | None
-    seconds: float | None
-    loss: float | None
-    accuracy: float | None
-    note: str
-    runs: list[Entry]
+RunName = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
-class Listing(BaseModel):
-    """All folders, the newest first."""
+# The list
+
+
+class Conditions(Query, frozen=True):
+    """Conditions that entries must meet, such as mechanism=dot or train.lr>=0.001."""
+
+    filter: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=20)] = ()
+
+
+class Listing(Struct, frozen=True):
+    """The folder of runs, and the entries below it, the newest first; their paths are relative to it."""
 
     root: str
     entries: list[Entry]
 
 
-class Markup(BaseModel):
-    """A report as markup, and the command that writes it."""
+def list_runs(options: Options, query: Conditions) -> Listing:
+    """All runs and studies that meet the conditions, as `attnlab runs` finds them."""
+    root = options.root
+    if not root.is_dir():
+        return Listing(str(root), [])
+    entries = listing.choose(listing.read_all(root), [listing.Filter.parse(text) for text in query.filter])
+    ordered = listing.arrange(entries, "when", reverse=True)
+    return Listing(str(root), [_relative(entry, root) for entry in ordered])
+
+
+def _relative(entry: Entry, root: Path) -> Entry:
+    """An entry for the page: its path below the folder of runs, and without its settings, which are long."""
+    inside = tuple(_relative(run, root) for run in entry.runs)
+    return replace(entry, path=entry.path.relative_to(root), settings={}, runs=inside)
+
+
+# Reports
+
+
+class RunQuery(Query, frozen=True):
+    """A run or study by its path below the folder of runs."""
+
+    name: RunName
+
+
+class RunsQuery(Query, frozen=True):
+    """Several runs or studies."""
+
+    name: Annotated[list[RunName], Meta(min_length=1, max_length=20)]
+
+
+class Report(Struct, frozen=True):
+    """The report of one folder as markup, the command that writes it, and files that are there already."""
+
+    entry: Entry
+    markup: str
+    command: str
+    path: Path
+    files: list[Path]
+
+
+class Comparison(Struct, frozen=True):
+    """The report of several runs, and the command that writes it."""
 
     markup: str
     command: str
 
 
-class Report(Markup):
-    """The report of one folder."""
-
-    entry: Entry
-    path: str
-    files: list[str]
-
-
-class Sampling(BaseModel):
-    """What to sample from which runs."""
-
-    names: list[Name] = Field(min_length=1, max_length=6)
-    prompt: str = Field("", max_length=2000)
-    count: int = Field(3, ge=1, le=10, title="the number of texts")
-    temperature: float = Field(0.8, ge=0, le=10, allow_inf_nan=False, title="the temperature")
-    top_k: int = Field(0, ge=0, le=100_000)
-    seed: int = Field(0, ge=0, le=2**31 - 1, title="the seed")
-    limit: int = Field(80, ge=1, le=400, title="the maximum number of tokens")
-
-
-@router.get("/runs")
-async def list_runs(lab: TheLab, filter: Annotated[list[Condition] | None, Query(max_length=20)] = None) -> Listing:
-    """All runs and studies that meet the conditions, such as mechanism=dot or train.lr>=0.001."""
-    root = lab.options.root
-    # In a thread, because it mostly waits for the disk, and the first page should not wait for a worker to start.
-    entries = await asyncio.to_thread(documents.list_runs, root, tuple(filter or ()))
-    return Listing(root=documents.readable(str(root)), entries=[Entry(**one) for one in entries])
-
-
-@router.get("/events/runs", responses=_EVENTS)
-async def follow_all(request: Request, lab: TheLab) -> StreamingResponse:
-    """A message when a run is created, trains, stops or ends."""
-
-    async def values() -> AsyncGenerator[dict[str, Any] | None]:
-        number = 0
-        async for changed in changes(lab.options.root, _LIST_PAUSE):
-            number += changed
-            yield {"version": number} if changed else None
-
-    return as_events(request, values())
-
-
-@router.get("/comparison")
-async def compare(request: Request, lab: TheLab, name: Annotated[list[Name], Query(max_length=20)]) -> Markup:
-    """Runs side by side: the report of `attnlab report RUN RUN`."""
-    names = [_below(lab, one) for one in name]
-    found = await connected(request, lab.reports, documents.compare_runs, lab.options.root, names, timeout=_TIMEOUT)
-    return Markup(**found)
-
-
-@router.post("/samples", responses=_LINES)
-async def sample(lab: TheLab, asked: Sampling, request: Request) -> StreamingResponse:
-    """Texts of several runs, a line of JSON for each run."""
-    names = [_below(lab, one) for one in dict.fromkeys(asked.names)]
-    settings = asked.model_dump(include={"count", "temperature", "top_k", "seed", "limit"})
-    arguments = (lab.options.root, names, asked.prompt, settings, lab.options.trust_code)
-    values = lab.models.stream(samples.sample_runs, *arguments, timeout=_SAMPLING)
-    return await as_lines(request, _without_end(values))
-
-
-@router.get("/runs/{name:path}/report")
-async def report(request: Request, lab: TheLab, name: str) -> Report:
+def report(options: Options, query: RunQuery) -> Report:
     """The report of a run, study or other folder, as far as it has come."""
-    found = await connected(
-        request, lab.reports, documents.report_of, lab.options.root, _below(lab, name), timeout=_TIMEOUT
-    )
-    return Report(**found)
+    entry = listing.read(options.folder(query.name))
+    document, markup = _rendered(entry)
+    files = [] if entry.kind == "link" else [path for name in _PAGES if (path := entry.path / name).is_file()]
+    return Report(_relative(entry, options.root), markup, document.command, entry.path, files)
 
 
-@router.get("/runs/{name:path}/events", responses=_EVENTS)
-async def follow(request: Request, lab: TheLab, name: str) -> StreamingResponse:
+def compare(options: Options, query: RunsQuery) -> Comparison:
+    """Runs side by side: the report of `attnlab report RUN RUN`."""
+    entries = [listing.read(options.folder(name)) for name in dict.fromkeys(query.name)]
+    for entry in entries:
+        if entry.kind not in ("run", "study"):
+            raise UserError(f"{entry.name} is neither a run nor a study: choose others")
+    with reporting_damage(entries[0].path):
+        document = document_of(side_by_side(entries, [str(entry.path) for entry in entries]))
+        return Comparison(as_fragment(document), document.command)
+
+
+def _rendered(entry: Entry) -> tuple[Document, str]:
+    """The report of an entry with its markup, or what is known about it with the reason why there is no report."""
+    notice = None
+    try:
+        with reporting_damage(entry.path):
+            document = _stored_report(entry)
+            if document:
+                return document, as_fragment(document)
+    except AttnlabError as error:
+        notice = Notice("No report.", str(error))
+    except RecursionError:
+        notice = Notice("No report.", "What is stored is nested too deeply.")
+    document = _in_full(entry, notice)
+    return document, as_fragment(document)
+
+
+def _stored_report(entry: Entry) -> Document | None:
+    path = entry.path
+    if entry.kind == "study" and entry.state == "complete":
+        from attnlab import studies  # which imports torch
+
+        return studies.document_of(path)
+    if entry.kind == "classifier" and entry.state == "complete":
+        return document_of(upgrade(read_json(path / "result.json")))
+    if entry.kind in ("study", "run"):
+        return document_of(side_by_side([entry], [str(path)]))
+    if entry.kind == "output":
+        measured = next((path / name for name in _BENCHES if (path / name).is_file()), None)
+        if measured:
+            return bench.restored(read_json(measured)).document()
+        if (path / "report.json").is_file():
+            return read(Document, path / "report.json")
+    return None
+
+
+def _in_full(entry: Entry, notice: Notice | None) -> Document:
+    """An entry as `attnlab runs show` shows it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttnlabWarning)
+        try:
+            with reporting_damage(entry.path):
+                document = entry_document(listing.details(entry))
+        except (AttnlabError, OSError) as error:
+            document = Document("entry", "", [], [], [Notice("Damaged.", str(error))])
+    is_sound = entry.kind in ("run", "study", "classifier", "output")
+    first = entry.note if is_sound else f"attnlab cannot read this folder: {entry.note or entry.what}."
+    notices = [*document.notices, *([notice] if notice else [])]
+    lead = [first[:1].upper() + first[1:]] if first else []
+    return replace(document, kind=entry.what, title=entry.name, lead=lead, notices=notices)
+
+
+# What changes
+
+
+class Change(Struct, frozen=True):
+    """How far a run or study has come."""
+
+    state: str
+    progress: float | None
+    loss: float | None
+    when: float
+
+
+class Version(Struct, frozen=True):
+    """A number that grows when anything changes."""
+
+    version: int
+
+
+async def follow(options: Options, query: RunQuery) -> AsyncGenerator[Change | None]:
     """A message, at most one per second, when a run or study has changed; the last when it is complete."""
-    folder = lab.options.root / _below(lab, name)
-
-    async def values() -> AsyncGenerator[dict[str, Any] | None]:
-        async for changed in changes(folder, _PAUSE):
-            if not changed:
-                yield None
-                continue
-            entry = await asyncio.to_thread(listing.read, folder)
-            yield {"state": entry.state, "progress": entry.progress, "loss": entry.loss, "when": entry.when}
-            if entry.state == "complete":
-                return
-
-    return as_events(request, values())
+    folder = options.folder(query.name)
+    async for changed in _changes(folder, _RUN_PAUSE):
+        if not changed:
+            yield None
+            continue
+        entry = await asyncio.to_thread(listing.read, folder)
+        yield Change(entry.state, entry.progress, entry.loss, entry.when)
+        if entry.state == "complete":
+            return
 
 
-def _below(lab: Lab, name: str) -> str:
-    """The path of a folder below the folder of runs; anything else is not found."""
-    return lab.folder(name).relative_to(lab.options.root.resolve()).as_posix()
+async def follow_all(options: Options, _: Query) -> AsyncGenerator[Version | None]:
+    """A message when a run is created, trains, stops or ends."""
+    number = 0
+    async for changed in _changes(options.root, _LIST_PAUSE):
+        number += changed
+        yield Version(number) if changed else None
 
 
-async def _without_end(values: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
-    """What a task yields, without what it returns."""
-    async with aclosing(values):
-        async for value in values:
-            if value is not None:
-                yield value
+async def _changes(folder: Path, pause: float) -> AsyncGenerator[bool]:
+    """True at first and after every change of a run below a folder, False where nothing changed for a while."""
+    before: object = None
+    while True:
+        now = await asyncio.to_thread(lambda: tuple(_signature(folder, _DEPTH)))
+        yield now != before
+        before = now
+        await asyncio.sleep(pause)
+
+
+def _signature(folder: Path, depth: int) -> Iterator[tuple[object, ...]]:
+    """What changes when a run below a folder is created, trains, stops or is completed."""
+    try:
+        inside = list(os.scandir(folder))
+    except OSError:
+        return
+    for item in sorted(inside, key=lambda entry: entry.name):
+        hidden = item.name.startswith(".") or item.name in _PARTS
+        try:
+            if item.name in _WATCHED:
+                status = item.stat(follow_symlinks=False)
+                yield item.path, status.st_mtime_ns, status.st_size
+            elif item.name == ".lock":
+                yield item.path, is_locked(folder)
+            elif depth and not hidden and item.is_dir(follow_symlinks=False):
+                yield (item.path,)
+                yield from _signature(Path(item.path), depth - 1)
+        except OSError:  # it was deleted meanwhile
+            continue
+
+
+ROUTES = (
+    Route("GET", "/runs", Conditions, list_runs),
+    Route("GET", "/comparison", RunsQuery, compare, "reports", _SECONDS),
+    Route("GET", "/runs/{name:path}/report", RunQuery, report, "reports", _SECONDS),
+    Route("GET", "/runs/{name:path}/events", RunQuery, follow),
+    Route("GET", "/events/runs", Query, follow_all),
+)

@@ -18,7 +18,7 @@ import uvicorn
 from attnlab.errors import UserError
 from attnlab.serve.access import Access, Guard, hosts_of
 from attnlab.serve.app import create_app
-from attnlab.serve.lab import Options
+from attnlab.serve.routes import Options
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -23,11 +23,15 @@ T = TypeVar("T")
 
 def encode(record: Any) -> bytes:
     """Return a record as indented JSON."""
+    return msgspec.json.format(encode_line(record), indent=1) + b"\n"
+
+
+def encode_line(record: Any) -> bytes:
+    """Return a record as one line of JSON."""
     try:
-        content = msgspec.json.encode(record, enc_hook=_plain_value)
+        return msgspec.json.encode(record, enc_hook=_plain_value)
     except UnicodeEncodeError:
-        content = msgspec.json.encode(_encodable(msgspec.to_builtins(record, enc_hook=_plain_value)))
-    return msgspec.json.format(content, indent=1) + b"\n"
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(record, enc_hook=_plain_value)))
 
 
 def _plain_value(value: Any) -> Any:

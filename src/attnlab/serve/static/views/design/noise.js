@@ -10,9 +10,8 @@ import { withSubscripts } from "./format.js";
  * @property {string} name
  * @property {{ mean: number, sd: number, failures: number }} closed_form
  * @property {number[]} law
- * @property {number[]} samples
  */
-/** @typedef {{ statement: string, agreement: string, low: number, high: number, designs: Design[], command: string }} Found */
+/** @typedef {{ result: { statement: string, designs: Design[] }, agreement: string, low: number, high: number, samples: number[][], command: string }} Found */
 
 const WIDE = 340, HIGH = 150, LEFT = 6, BINS = 80;
 const COARSE = 20; // bins of the samples, which are few
@@ -25,9 +24,9 @@ const height = (share, most) => HIGH * Math.sqrt(share / most);
 const across = (weight) => LEFT + weight * (WIDE - 2 * LEFT);
 
 class Chart {
-  /** @param {Design} design @param {Found} found @param {string} note */
-  constructor(design, found, note) {
-    this.design = design;
+  /** @param {Design} design @param {number[]} samples @param {Found} found @param {string} note */
+  constructor(design, samples, found, note) {
+    this.samples = samples;
     this.low = found.low;
     this.high = found.high;
     this.counts = new Array(COARSE).fill(0);
@@ -70,7 +69,7 @@ class Chart {
 
   /** Adds samples up to this number. @param {number} from @param {number} to */
   add(from, to) {
-    for (const weight of this.design.samples.slice(from, to)) {
+    for (const weight of this.samples.slice(from, to)) {
       this.counts[Math.min(COARSE - 1, Math.floor(weight * COARSE))] += 1;
       if (weight < this.low || weight > this.high) this.failed += 1;
       this.now.setAttribute("cx", across(weight).toFixed(1));
@@ -161,10 +160,10 @@ export class Noise {
 
   /** @param {Found} found */
   #show(found) {
-    this.charts = found.designs.map((design, i) => new Chart(design, found, NOTES[i]));
+    this.charts = found.result.designs.map((design, i) => new Chart(design, found.samples[i], found, NOTES[i]));
     this.place.replaceChildren(...this.charts.map((chart) => chart.element));
     this.said.replaceChildren(
-      h("p", {}, withSubscripts(found.statement)),
+      h("p", {}, withSubscripts(found.result.statement)),
       h("p", { class: "quiet" }, `Line: closed form. Bars: samples. Heights are square roots of shares, so that rare weights are visible too. A sample fails in the shaded region, where the weight is outside ${found.low} to ${found.high}. ${found.agreement}`),
       commandLine(found.command),
     );
@@ -177,7 +176,7 @@ export class Noise {
   }
 
   get #most() {
-    return this.charts[0]?.design.samples.length ?? 0;
+    return this.charts[0]?.samples.length ?? 0;
   }
 
   /** @param {number} to */

@@ -21,7 +21,7 @@ import { answersToml, center, queryOf, shortNumber } from "./state.js";
  * @property {number[] | null} target
  * @property {string} hint
  */
-/** @typedef {{ passed: boolean, answered: boolean, name: string, earned: number, points: number, message: string }} Mark */
+/** @typedef {{ passed: boolean, name: string, earned: number, points: number, message: string }} Mark */
 
 const LONGEST = 100_000; // characters of a sheet
 const LONGEST_LINK = 8000; // characters of a packed sheet with its answers: servers and mail programs cut longer addresses
@@ -97,7 +97,7 @@ class Card {
     this.element.classList.remove("passed", "failed");
     this.outcome.className = "outcome";
     this.outcome.textContent = "";
-    if (!mark?.answered) return;
+    if (!mark) return;
     this.element.classList.add(mark.passed ? "passed" : "failed");
     const verdict = mark.passed ? "passed" : "failed";
     this.outcome.append(h("span", { class: `badge ${verdict}` }, verdict), ` ${shown(mark.earned)} of ${pointsOf(mark.points)}: ${mark.message}`);
@@ -277,10 +277,12 @@ export class Sheet {
 
   async #mark() {
     await this.#tried("Marking …", async (signal) => {
-      const marks = await post("design/mark", { text: this.text, answers: this.#answers() }, signal);
-      for (const card of this.cards) card.mark(marks.tasks.find((/** @type {Mark} */ one) => one.name === card.task.name));
-      const answered = marks.tasks.filter((/** @type {Mark} */ one) => one.answered).length;
-      this.total.textContent = `${shown(marks.earned)} of ${pointsOf(marks.points)}; ${answered} of ${marks.tasks.length} tasks answered. ${marks.notes.join(" ")}`;
+      const answers = this.#answers();
+      const marks = await post("design/mark", { text: this.text, answers }, signal);
+      /** @type {Mark[]} */
+      const answered = marks.tasks.filter(({ name = "" }) => answers[name]?.trim());
+      for (const card of this.cards) card.mark(answered.find(({ name }) => name === card.task.name));
+      this.total.textContent = `${shown(marks.earned)} of ${pointsOf(marks.points)}; ${answered.length} of ${marks.tasks.length} tasks answered. ${marks.notes.join(" ")}`;
     });
   }
 

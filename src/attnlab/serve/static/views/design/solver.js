@@ -165,8 +165,8 @@ export class Solver {
     this.answer.replaceChildren(h("p", { class: "progress" }, "Solving …"));
     this.compare();
     try {
-      const found = await post("design/solve", request, this.running.signal);
-      this.#show(found, about, move);
+      const { result, facts, command } = await post("design/solve", request, this.running.signal);
+      this.#show(result, facts, command, about, move);
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") return;
       this.answer.replaceChildren();
@@ -188,8 +188,14 @@ export class Solver {
     this.outdated.hidden = !stale;
   }
 
-  /** @param {any} found @param {string} about  what was asked about; if it has changed since, the planes stay as they are @param {boolean} move */
-  #show(found, about, move) {
+  /**
+   * @param {any} found
+   * @param {[string, string][]} facts
+   * @param {string} command
+   * @param {string} about  what was asked about; if it has changed since, the planes stay as they are
+   * @param {boolean} move
+   */
+  #show(found, facts, command, about, move) {
     this.about = about;
     const current = about === this.#subject;
     const { certificate } = found;
@@ -199,9 +205,8 @@ export class Solver {
     this.answer.replaceChildren(
       h("p", { class: "verdict-line" }, h("strong", {}, found.task), " ", h("span", { class: `badge ${found.status}` }, found.status), " ", this.outdated),
       h("p", {}, `${withSubscripts(found.statement)} ${current ? moved + proof : ""}`),
-      h("dl", { class: "readings" }, found.facts.map((/** @type {{ name: string, value: string }} */ fact) =>
-        h("div", {}, h("dt", {}, fact.name), h("dd", {}, fact.value)))),
-      commandLine(found.command),
+      h("dl", { class: "readings" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+      commandLine(command),
     );
     this.#edited();
     if (!current) return;

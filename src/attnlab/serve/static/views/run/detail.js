@@ -2,7 +2,7 @@
 import { get } from "../../lib/api.js";
 import { commandLine, quoted } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
-import { encoded, stateWords } from "./entries.js";
+import { encoded, received, stateWords } from "./entries.js";
 import { follow, liveReport, oneAtATime } from "./live.js";
 import { runLink, trail } from "./parts.js";
 import { samplesPanel } from "./samples.js";
@@ -37,14 +37,14 @@ export const mountDetail = async (root, name, signal) => {
   let loaded;
   const load = oneAtATime(async () => {
     const found = await get(`runs/${encoded(name)}/report`, signal);
-    const { entry } = found;
+    const entry = received(found.entry);
     loaded = entry;
     showState(entry, entry.kind, entry.what);
     show(found.markup);
     loading.remove();
     resume.hidden = !(entry.state === "stopped" && ["run", "study"].includes(entry.kind));
     inner.hidden = entry.runs.length === 0;
-    const links = entry.runs.map((/** @type {{ name: string }} */ one, /** @type {number} */ number) =>
+    const links = entry.runs.map((one, number) =>
       [number ? ", " : "", runLink(one.name, one.name.slice(name.length + 1))]);
     inner.replaceChildren("Runs: ", ...links.flat());
     if (!first) return;

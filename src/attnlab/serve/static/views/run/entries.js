@@ -20,6 +20,9 @@
  * @property {Entry[]} runs
  */
 
+/** An entry as the server sends it, under its path below the folder of runs. @param {any} sent @returns {Entry} */
+export const received = (sent) => ({ ...sent, name: sent.path, when: new Date(1000 * sent.when).toISOString(), runs: sent.runs.map(received) });
+
 /** @typedef {{ search?: string, kind?: string, state?: string }} Wanted */
 
 /** The address of a run. @param {string} name */

@@ -6,7 +6,7 @@ import { firstRun } from "../../lib/command.js";
 import { h } from "../../lib/dom.js";
 import { asLatex } from "../../lib/latex.js";
 import { save } from "../../lib/report.js";
-import { address, amount, arrange, choose, conditions, duration, exported, figure, last, moment, stateWords } from "./entries.js";
+import { address, amount, arrange, choose, conditions, duration, exported, figure, last, moment, received, stateWords } from "./entries.js";
 import { follow, oneAtATime } from "./live.js";
 
 /** @typedef {import("./entries.js").Entry} Entry */
@@ -148,7 +148,7 @@ export const mountList = async (root, signal) => {
       loading.remove();
     }
     problem.textContent = "";
-    entries = found.entries;
+    entries = found.entries.map(received);
     place = found.root;
     const kinds = [...new Set(entries.map((entry) => entry.kind))].sort();
     const now = kind.value || state.kind || "";

@@ -1,0 +1,79 @@
+"""What the views share: the options of the server, and the declaration of a route.
+
+A route names a task: a module-level function of the options and of one record, which msgspec reads from the request. It
+returns a record, or yields several. Most tasks run in a worker process, so this module must not import a web framework.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from attnlab.errors import AttnlabError
+from attnlab.store.records import encode_line
+
+WorkerName = Literal["models", "solver", "reports", "measures"]
+
+
+class NotFound(AttnlabError):
+    """What was asked for does not exist."""
+
+
+class Forbidden(AttnlabError):
+    """It may not be done with the options of this server."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the server was started: the folder of runs, and whether code of runs and of visitors may be executed."""
+
+    root: Path = Path("runs")
+    trust_code: bool = False
+    allow_code: bool = False
+    warm_up: bool = False  # whether workers import what their first task needs right after the start
+
+    def folder(self, name: str) -> Path:
+        """The folder of a run or study by its path below the folder of runs; anything else is not found."""
+        root = self.root.resolve()
+        try:
+            path = (root / name).resolve()
+            known = path != root and path.is_relative_to(root) and path.is_dir()
+        except (OSError, ValueError):  # too long, or with a null byte
+            known = False
+        if not known or any(part.startswith(".") for part in Path(name).parts):
+            raise NotFound(f"there is no run {name!r}: the list of runs shows those of this folder")
+        return self.root / path.relative_to(root)
+
+
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request asks for: the body of a POST, or the path and query of its address. Without fields, nothing."""
+
+
+Q = TypeVar("Q", bound=Query)
+
+
+@dataclass(frozen=True)
+class Route(Generic[Q]):
+    """A task at an address of the API, where it runs, and the seconds after which it is ended.
+
+    Without a worker it runs in a thread of the server: right for what mostly waits for the disk. A generator answers with
+    lines of JSON, an asynchronous generator, which runs in the server itself, with server-sent events.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    query: type[Q]
+    task: Callable[[Options, Q], Any]
+    worker: WorkerName | None = None
+    seconds: float = 60.0
+
+
+def encoded(task: Callable[[Options, Q], Any], options: Options, query: Q) -> bytes | Iterator[bytes]:
+    """Run a task where it is called: what it returns as JSON, or what it yields, one by one."""
+    value = task(options, query)
+    return (encode_line(item) for item in value) if inspect.isgenerator(value) else encode_line(value)
