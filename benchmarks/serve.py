@@ -37,7 +37,8 @@ from typing import Any
 import httpx
 
 from attnlab.serve.access import REQUEST_LIMIT
-from attnlab.serve.lab import Lab, Options
+from attnlab.serve.app import Lab
+from attnlab.serve.routes import Options
 
 SOLVE = {"task": "select", "keys": [[1, 0], [0, 1], [1, 1]], "values": [[1], [2], [3]], "index": 2}
 # Routes of a visit, with how often each is called.
@@ -238,7 +239,7 @@ async def load(server: Server, clients: int, seconds: float) -> None:
     if refused:
         print(f"not 200                 {dict(refused)}")
     print(f"burst of {4 * REQUEST_LIMIT}, solver    {dict(sorted(Counter(status for _, status, _ in burst).items()))}")
-    waiting = Lab(Options()).solver.most_waiting
+    waiting = Lab(Options()).workers["solver"].most_waiting
     print(f"limits                  {REQUEST_LIMIT} requests at a time, {waiting} that wait for the solver")
 
 

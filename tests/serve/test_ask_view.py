@@ -54,7 +54,7 @@ def test_the_newest_run_is_opened_first(page: Any, asked: Served) -> None:
     page.locator(".examples button").first.wait_for(timeout=WAIT)
     with asked.client() as client:
         entries = client.get("/api/runs").json()["entries"]
-    newest = [one["name"] for entry in entries for one in (entry, *entry["runs"])]
+    newest = [one["path"] for entry in entries for one in (entry, *entry["runs"])]
     offered = [one.get_attribute("value") for one in page.get_by_label("Run").locator("option").all()]
     assert offered == [name for name in newest if name in offered]
     assert page.get_by_label("Run").input_value() == offered[0]

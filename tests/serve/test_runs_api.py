@@ -14,9 +14,9 @@ import httpx
 import pytest
 from serving import Served, serving
 
+from attnlab import studies
 from attnlab.cli import main
 from attnlab.errors import UserError
-from attnlab.report import document_of, upgrade
 from attnlab.report.document import Document
 from attnlab.report.html import as_fragment
 from attnlab.serve.routes import Options
@@ -85,10 +85,9 @@ def test_the_list_takes_the_conditions_of_the_command(client: httpx.Client) -> N
 
 
 def test_the_report_of_a_study_is_the_static_one(client: httpx.Client, shelf: Path) -> None:
-    result = json.loads((shelf / "recall-1" / "result.json").read_text(encoding="utf-8"))
     found = _report(client, "recall-1")
-    assert found["markup"] == as_fragment(document_of(upgrade(result)))
-    assert found["command"] == result["command"]
+    assert found["markup"] == as_fragment(studies.document_of(shelf / "recall-1"))
+    assert found["command"] == studies.document_of(shelf / "recall-1").command
     assert any(one.endswith("report.html") for one in found["files"])
 
 
@@ -136,8 +135,7 @@ def test_a_report_with_values_of_the_wrong_kind_is_not_shown(client: httpx.Clien
 
 
 def test_a_stored_report_is_read_as_it_was_written(shelf: Path) -> None:
-    result = json.loads((shelf / "recall-1" / "result.json").read_text(encoding="utf-8"))
-    document = document_of(upgrade(result))
+    document = studies.document_of(shelf / "recall-1")
     restored = decode(Document, encode(document), Path())
     assert json.loads(encode(restored)) == json.loads(encode(document))
     assert as_fragment(restored) == as_fragment(document)

@@ -16,6 +16,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from attnlab import studies
 from attnlab.errors import AttnlabError, AttnlabWarning, UserError
 from attnlab.measure import bench
 from attnlab.report import document_of, upgrade
@@ -145,8 +146,6 @@ def _rendered(entry: Entry) -> tuple[Document, str]:
 def _stored_report(entry: Entry) -> Document | None:
     path = entry.path
     if entry.kind == "study" and entry.state == "complete":
-        from attnlab import studies  # which imports torch
-
         return studies.document_of(path)
     if entry.kind == "classifier" and entry.state == "complete":
         return document_of(upgrade(read_json(path / "result.json")))
