@@ -597,7 +597,7 @@ def ten_epochs(result: Result) -> str:
         f"{words} {percent(first[key])} to {percent(last[key])}"
         for words, key in (("training", "train_accuracy"), ("validation", "dev_accuracy"))
     )
-    texts = result["data"]["train"]["texts"]
+    texts = result["tables"]["data"]["train"]["texts"]
     return f"{texts:,} sentences: {found}; best epoch {result['best_epoch']}, {share(result['dev'])}"
 
 
@@ -605,28 +605,27 @@ def curve(result: Result) -> Iterator[Row]:
     """Ten epochs, and the trap."""
     verdict = done(len(result["epochs"]) == 10)
     yield Row("E", "curves over 10 epochs, the best epoch", ten_epochs(result), verdict, result["command"])
-    shown = ", ".join(f"{len(texts)} {label}" for label, texts in result["examples"].items())
+    shown = ", ".join(f"{len(texts)} {label}" for label, texts in result["tables"]["examples"].items())
     found = f"that copy is not at hand; shown before training: {shown} sentences"
     yield Row("E", "one public copy has its labels reversed", found, "not run", result["command"])
 
 
 def bag(result: Result) -> Iterator[Row]:
     """What words alone tell."""
-    found = f"{result['data']['train']['texts']:,} sentences, validation: {share(result['dev'])}"
+    found = f"{result['tables']['data']['train']['texts']:,} sentences, validation: {share(result['dev'])}"
     yield Row("E", STUDIES["bag"][2], found, "not comparable", result["command"])
 
 
 def optimizers(result: Result) -> Iterator[Row]:
     """Three optimizers."""
-    each = {one["name"]: one["values"]["accuracy"] for one in result["variants"]}
-    listed = (f"{name} {around('share', *triple(one))}" for name, one in each.items())
+    listed = [f"{one['name']} {around('share', *triple(one, 'accuracy'))}" for one in result["optimizers"]]
     found = f"validation: {', '.join(listed)}. {result['verdict'][0]}"
-    yield Row("E", "at least two other optimizers", found, done(len(each) >= 3), result["command"])
+    yield Row("E", "at least two other optimizers", found, done(len(listed) >= 3), result["command"])
 
 
 def search(result: Result) -> Iterator[Row]:
     """A search, and the test."""
-    trials, best = result["trials"], result["params"]
+    trials, best = result["trials"], result["trials"][result["best"] - 1]
     found = f"{len(trials)} trials, {sum(one['pruned'] for one in trials)} ended early; batch {best['batch_size']},"
     found += f" rate {best['lr']:.2g}, {best['epochs']} epochs: {share(result['dev'])} on validation"
     yield Row("E", "a search on validation", found, done(len(trials) > 1), result["command"])
@@ -663,8 +662,8 @@ def uncut_seconds(result: Result) -> float | None:
                 scale = result["full"] / longest if run["stage"] == "pretrain" else 1  # nothing else is cut
                 whole += run["seconds"] * scale
         return whole
-    if "train" in result.get("data", {}):
-        return result["seconds"] * 6_920 / result["data"]["train"]["texts"]
+    if "tables" in result:
+        return result["seconds"] * 6_920 / result["tables"]["data"]["train"]["texts"]
     return None
 
 

@@ -28,7 +28,11 @@ from attnlab.store import usercode
 from attnlab.terminal import line_of_user
 
 Kind = Literal["mechanism", "task", "study"]
-_PACKAGES: dict[Kind, str] = {"mechanism": "mechanisms", "task": "tasks", "study": "studies"}
+_PACKAGES: dict[Kind, tuple[str, ...]] = {
+    "mechanism": ("mechanisms",),
+    "task": ("tasks",),
+    "study": ("studies", "hf"),
+}
 # How the weights of a mechanism relate to dot-product attention with the same queries and keys: equal; restricted to fewer
 # pairs; a low-rank or feature-map estimate; or unrelated.
 _Weights = Literal["own", "exact", "sparse", "low rank", "kernel"]
@@ -236,10 +240,9 @@ class Listing:
 @cache
 def listings(kind: Kind) -> dict[str, Listing]:
     """List the package's own classes of a kind by name, read from their sources without importing them."""
-    package, listed = f"attnlab.{_PACKAGES[kind]}", {}
-    root = Path(str(resources.files("attnlab"))) / _PACKAGES[kind]
-    for path in sorted(root.rglob("*.py")):
-        module = ".".join([package, *path.relative_to(root).with_suffix("").parts])
+    listed, root = {}, Path(str(resources.files("attnlab")))
+    for path in sorted(path for package in _PACKAGES[kind] for path in (root / package).rglob("*.py")):
+        module = ".".join(["attnlab", *path.relative_to(root).with_suffix("").parts])
         classes = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ClassDef)]
         for node in classes:
             for call in node.decorator_list:

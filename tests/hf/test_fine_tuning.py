@@ -12,7 +12,7 @@ import torch
 
 from attnlab.corpora.labelled import Tables, read_tables
 from attnlab.errors import ConfigError, UserError
-from attnlab.hf import FineTuning, Outcome, Scored, fine_tune, make_classifier
+from attnlab.hf import FineTuning, Outcome, ScoredTable, fine_tune, make_classifier
 from attnlab.hf.fine_tuning import inner_matrices, make_optimizer
 from attnlab.hf.loading import load_encoder, longest_text
 from attnlab.hf.settings import RATES, from_given
@@ -125,7 +125,7 @@ def test_the_earlier_of_equals(roberta: Path, tables: Tables) -> None:
 
 
 def test_scores_of_a_table() -> None:
-    scored = Scored((0, 1, 1), ((0.9, 0.1), (0.6, 0.4), (0.2, 0.8)), 0.5)
+    scored = ScoredTable((0, 1, 1), ((0.9, 0.1), (0.6, 0.4), (0.2, 0.8)), 0.5)
     assert scored.predicted == (0, 0, 1)
     assert scored.right == (True, False, True)
     assert scored.accuracy == pytest.approx(2 / 3)
@@ -207,7 +207,9 @@ def test_models_that_do_not_exist(tmp_path: Path, tables: Tables, monkeypatch: p
 
 
 def test_a_training_that_diverges_is_not_kept(tmp_path: Path, roberta: Path, tables: Tables) -> None:
-    with pytest.raises(UserError, match=r"diverged.* use a smaller rate than 1e\+30, such as --lr 1e\+29"):
+    with pytest.raises(
+        UserError, match=r"diverged, every epoch gave NaN: use a smaller rate than 1e\+30, such as --lr 1e\+29"
+    ):
         make_classifier(str(roberta), tables, FineTuning(epochs=1, lr=1e30), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
@@ -268,7 +270,7 @@ def test_bert_works_too(tmp_path: Path, tables: Tables) -> None:
     config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes)
     BertForMaskedLM(config).save_pretrained(tmp_path)
     outcome = fine_tune(str(tmp_path), tables, FineTuning(epochs=4, lr=3e-3, batch_size=8))
-    assert outcome.facts["max_length"] == 40
+    assert outcome.facts.max_length == 40
     assert outcome.accuracy > 0.9
 
 
@@ -299,7 +301,7 @@ def test_a_folder_is_made_where_there_is_none(tmp_path: Path, tables: Tables) ->
 
 def test_scores_that_are_no_numbers_are_never_right() -> None:
     nothing = float("nan")
-    scored = Scored((0, 0, 1), ((nothing, nothing), (0.9, 0.1), (0.2, 0.8)), nothing)
+    scored = ScoredTable((0, 0, 1), ((nothing, nothing), (0.9, 0.1), (0.2, 0.8)), nothing)
     assert scored.predicted == (-1, 0, 1)
     assert scored.accuracy == pytest.approx(2 / 3)
 

@@ -16,14 +16,13 @@ from rich.console import Console
 from attnlab import stats, studies
 from attnlab.corpora.labelled import Tables
 from attnlab.errors import Interrupted, UserError
-from attnlab.hf import RATES, Epoch, FineTuning, Outcome, Scored, optimizers
-from attnlab.hf.classify import Request
-from attnlab.hf.optimizers import OptimizersPlan, describe_rates, judge, make_plan, read_rates, store_training
-from attnlab.report import write_report
-from attnlab.store.folders import read_json
-from attnlab.store.records import plain, restored
-from attnlab.studies.compare.document import epoch_charts
-from attnlab.studies.compare.records import read_result
+from attnlab.hf import RATES, Epoch, FineTuning, Outcome, ScoredTable, optimizers
+from attnlab.hf.classify import ModelFacts
+from attnlab.hf.optimizers import Optimizers, OptimizersResult, read_rates
+from attnlab.hf.tuning import TableFiles
+from attnlab.report import write_document
+from attnlab.store import records
+from attnlab.store.folders import read_json, write_folder
 from verbs import call, reseal
 
 NAMES, SEEDS = ("adamw", "sgd"), (0, 1)
@@ -33,15 +32,13 @@ def quiet() -> Console:
     return Console(quiet=True)
 
 
-def answers(folder: Path, name: str, seed: int) -> list[bool]:
-    lines = (folder / name / f"seed-{seed}" / "right.csv").read_text().splitlines()
-    assert lines[0] == "right"
-    return [line == "1" for line in lines[1:]]
+def outcome_of(folder: Path, name: str, seed: int) -> Outcome:
+    return records.read(Outcome, folder / name / f"seed-{seed}" / "result.json")
 
 
 @pytest.fixture(scope="module")
-def made(roberta: Path, files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study by the verb: two optimizers, two seeds, two epochs."""
+def finished(roberta: Path, files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study by the command: two optimizers, two seeds, two epochs."""
     folder = tmp_path_factory.mktemp("studies") / "optimizers"
     tables = (files / "train.tsv", files / "dev.tsv")
     options = ("--optimizers", "adamw=0.005,sgd", "--seeds", "2", "--epochs", "2", "--batch_size", "16")
@@ -50,110 +47,71 @@ def made(roberta: Path, files: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def copy(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "copy"))
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
 
 
-def test_what_is_said_is_what_the_statistics_say_of_the_stored_texts(made: Path) -> None:
-    result: Any = read_result(made)
-    right = {name: [answers(made, name, seed) for seed in SEEDS] for name in NAMES}
-    assert all(len(one) == 40 for rows in right.values() for one in rows)
-    (found,) = result.comparisons
-    expected = stats.seeds_by_questions(right["sgd"], right["adamw"])
-    assert (found.a, found.b) == ("sgd", "adamw")
-    assert (found.effect.value, found.effect.p) == (expected.difference, expected.both.p)
-    assert (found.effect.low, found.effect.high) == (expected.both.low, expected.both.high)
-    assert found.words == stats.in_words(expected, "sgd", "adamw", item="text")
-    assert "40 texts x 2 seeds" in found.words
-    assert "question" not in found.words
-    for line, seed in zip(found.by_seed, SEEDS, strict=True):
-        one, other = right["sgd"][seed], right["adamw"][seed]
-        assert line.mcnemar == stats.mcnemar(one, other)
-        assert (line.a, line.b) == (sum(one) / 40, sum(other) / 40)
-    for variant in result.variants:
-        shares = tuple(sum(row) / 40 for row in right[variant.name])
-        assert variant.values["accuracy"].each == shares
-        assert variant.values["accuracy"].mean == pytest.approx(sum(shares) / 2)
-        for run, row in zip(variant.runs, right[variant.name], strict=True):
-            curve = [epoch["dev_accuracy"] for epoch in run.epochs]
-            assert max(curve) == pytest.approx(sum(row) / 40)
-            assert run.values["best_epoch"] == curve.index(max(curve)) + 1
+def test_the_verdict_is_what_the_statistics_say_of_the_stored_texts(finished: Path) -> None:
+    result = records.read(OptimizersResult, finished / "result.json")
+    right = {name: [outcome_of(finished, name, seed).right for seed in SEEDS] for name in NAMES}
+    assert all(len(row) == 40 for rows in right.values() for row in rows)
+    (pair,) = result.pairs
+    expected = stats.seeds_by_questions(right["adamw"], right["sgd"])
+    assert (pair.first, pair.second, pair.p) == ("adamw", "sgd", expected.both.p)
+    assert pair.sentence == f"adamw against sgd: {stats.in_words(expected, 'adamw', 'sgd', item='text')}."
+    assert "40 texts x 2 seeds" in pair.sentence
+    assert "question" not in pair.sentence
+    for summary in result.optimizers:
+        outcomes = [outcome_of(finished, summary.name, seed) for seed in SEEDS]
+        mean = stats.mean_interval([sum(row) / 40 for row in right[summary.name]])
+        assert (summary.accuracy, summary.low, summary.high) == (mean.mean, mean.low, mean.high)
+        assert [max(curve) for curve in summary.curves] == [outcome.accuracy for outcome in outcomes]
+        assert summary.best_epochs == tuple(curve.index(max(curve)) + 1 for curve in summary.curves)
 
 
-def test_one_epoch_makes_no_curve(made: Path) -> None:
-    result: Any = read_result(made)
-    assert len(epoch_charts(result)) == 3
-    short = [
-        replace(variant, runs=tuple(replace(run, epochs=run.epochs[:1]) for run in variant.runs))
-        for variant in result.variants
-    ]
-    assert epoch_charts(replace(result, variants=tuple(short))) == []
-
-
-def test_same_texts_seeds_and_epochs_and_other_rates(made: Path) -> None:
-    stored = {
-        (name, seed): read_json(made / name / f"seed-{seed}" / "result.json")["settings"]
-        for name in NAMES
-        for seed in SEEDS
-    }
-    for (name, seed), settings in stored.items():
-        assert (settings["optimizer"], settings["seed"], settings["epochs"], settings["batch_size"]) == (
-            name,
-            seed,
-            2,
-            16,
-        )
-    assert {one["lr"] for key, one in stored.items() if key[0] == "sgd"} == {RATES["sgd"]}
-    assert {one["lr"] for key, one in stored.items() if key[0] == "adamw"} == {0.005}
-    assert read_json(made / "result.json")["order"] == [["adamw", 0], ["sgd", 0], ["sgd", 1], ["adamw", 1]]
-
-
-def test_the_report_says_that_rates_are_not_tuned_and_shows_the_epochs(made: Path) -> None:
-    page, markdown = (made / "report.html").read_text(), (made / "report.md").read_text()
+def test_the_report_says_that_rates_are_not_tuned_and_shows_the_epochs(finished: Path) -> None:
+    page, markdown = (finished / "report.html").read_text(), (finished / "report.md").read_text()
     for text in (page, markdown):
         assert "not tuned: sgd 0.01" in text
         assert "as given: adamw 0.005" in text
-        assert "best epoch" in text
-        assert "time of an epoch" in text
-        assert "rests on one degree of freedom" in text
-    assert "Validation accuracy, mean and range of the seeds" in page
+        assert "Best epoch" in text
+        assert "Time of an epoch" in text
+    assert "mean and range of the seeds" in page
 
 
-def test_its_report_is_written_again(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("report", made, "--out", tmp_path / "again") == 0
+def test_its_report_is_written_again(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("report", finished, "--out", tmp_path / "again") == 0
     for name in ("report.html", "report.md"):
-        assert (tmp_path / "again" / name).read_text() == (made / name).read_text()
+        assert (tmp_path / "again" / name).read_text() == (finished / name).read_text()
     capsys.readouterr()
-    assert call("evaluate", made) == 2
-    assert f"is a finished study, not a run: see `attnlab runs show {made}`" in capsys.readouterr().err
+    assert call("evaluate", finished) == 2
+    assert f"is a finished study, not a run: see `attnlab runs show {finished}`" in capsys.readouterr().err
 
 
-def test_going_on_trains_nothing_that_is_there(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_trains_only_what_is_missing(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = read_json(copy / "result.json")
     (copy / "result.json").unlink()
-
-    def never(*_: Any, **__: Any) -> None:
-        raise AssertionError("nothing is left to train")
-
     with monkeypatch.context() as patched:
-        patched.setattr(optimizers, "fine_tune", never)
-        assert studies.resume(copy, quiet()) == before
-    missing, asked = answers(copy, "sgd", 1), []
+        patched.setattr(optimizers, "fine_tune", None)
+        studies.resume(copy, quiet())
+    assert read_json(copy / "result.json") == before
+    missing, trained = outcome_of(copy, "sgd", 1), []
     shutil.rmtree(copy / "sgd" / "seed-1")
     (copy / "result.json").unlink()
     real = optimizers.fine_tune
 
     def watched(model: str, tables: Tables, settings: FineTuning, **more: Any) -> Outcome:
-        asked.append((settings.optimizer, settings.seed, tables.test))
+        trained.append((settings, tables.test))
         return real(model, tables, settings, **more)
 
     monkeypatch.setattr(optimizers, "fine_tune", watched)
     studies.resume(copy, quiet())
-    assert asked == [("sgd", 1, None)]
-    assert answers(copy, "sgd", 1) == missing
+    expected = FineTuning(optimizer="sgd", lr=RATES["sgd"], seed=1, epochs=2, batch_size=16)
+    assert trained == [(expected, None)]
+    assert outcome_of(copy, "sgd", 1).dev == missing.dev
 
 
-def test_stopped_it_says_how_to_go_on(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_it_says_how_to_resume(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(copy / "sgd")
     (copy / "result.json").unlink()
 
@@ -166,7 +124,7 @@ def test_stopped_it_says_how_to_go_on(copy: Path, monkeypatch: pytest.MonkeyPatc
     assert (copy / "adamw" / "seed-0" / "result.json").is_file()
 
 
-def test_a_table_that_changed_is_refused(copy: Path, files: Path, tmp_path: Path) -> None:
+def test_a_table_that_changed_is_refused(copy: Path) -> None:
     study = read_json(copy / "study.json")
     study["fingerprints"]["dev (dev.tsv)"] = "0" * 64
     (copy / "study.json").write_text(json.dumps(study))
@@ -176,61 +134,73 @@ def test_a_table_that_changed_is_refused(copy: Path, files: Path, tmp_path: Path
         studies.resume(copy, quiet())
 
 
-# Made-up outcomes, judged
+# Invented outcomes, judged
 
 
-def scored(seed: int, share: float, many: int = 60) -> Outcome:
+def invented(seed: int, share: float, many: int = 60) -> Outcome:
     """An outcome with about this share of right labels."""
     draw = random.Random(seed)
     chances = tuple((0.9, 0.1) if draw.random() < share else (0.1, 0.9) for _ in range(many))
-    dev = Scored((0,) * many, chances, 0.5)
+    dev = ScoredTable((0,) * many, chances, 0.5)
     epochs = (Epoch(1, 0.7, 0.5, float("nan"), 0.1, 1.0), Epoch(2, 0.6, 0.5, 0.5, dev.accuracy, 2.0))
-    return Outcome(epochs, 2, 4.0, labels=("a", "b"), dev=dev, test=None)
+    facts = ModelFacts(architecture="none", parameters=1, vocabulary=1)
+    return Outcome(epochs=epochs, best_epoch=2, seconds=4.0, facts=facts, labels=("a", "b"), dev=dev, test=None)
 
 
-def made_up(tmp_path: Path, files: Path, shares: dict[str, float], seeds: int) -> tuple[OptimizersPlan, Any]:
-    asked = Request("a-model", FineTuning(epochs=2), str(files / "train.tsv"), str(files / "dev.tsv"))
-    plan = make_plan(asked, ",".join(shares), seeds)
+def judge(folder: Path, files: Path, shares: dict[str, float], seeds: int, change: Any = None) -> OptimizersResult:
+    texts = TableFiles(str(files / "train.tsv"), str(files / "dev.tsv"))
+    plan = Optimizers(
+        model="a-model",
+        texts=texts,
+        settings=FineTuning(epochs=2),
+        rates=read_rates(",".join(shares)),
+        seeds=tuple(range(seeds)),
+    )
     for place, (name, share) in enumerate(shares.items()):
         for seed in range(seeds):
-            store_training(
-                tmp_path / name / f"seed-{seed}", plan.settings(name, seed), scored(100 * place + seed, share)
-            )
-    return plan, judge(plan, tmp_path)
+            outcome = invented(100 * place + seed, share)
+            if change is not None:
+                outcome = change(name, seed, outcome)
+            write_folder(folder / name / f"seed-{seed}", "training", {"result.json": records.encode(outcome)})
+    result = plan.judge(folder, quiet())
+    assert write_document(plan.document(result), folder).is_file()  # a loss of NaN leaves a gap
+    return result
 
 
 def test_holm_over_all_pairs(tmp_path: Path, files: Path) -> None:
-    _, result = made_up(tmp_path, files, {"adamw": 0.9, "sgd": 0.5, "muon": 0.83}, 3)
-    pairs = result.comparisons
-    assert [(one.a, one.b) for one in pairs] == [("sgd", "adamw"), ("muon", "adamw"), ("muon", "sgd")]
-    assert [one.adjusted for one in pairs] == stats.holm([one.effect.p for one in pairs])
-    assert [one.shown for one in pairs] == [True, False, True]
+    result = judge(tmp_path, files, {"adamw": 0.9, "sgd": 0.5, "muon": 0.83}, 3)
+    assert [(pair.first, pair.second) for pair in result.pairs] == [
+        ("adamw", "sgd"),
+        ("adamw", "muon"),
+        ("sgd", "muon"),
+    ]
+    right = {name: [outcome_of(tmp_path, name, seed).right for seed in range(3)] for name in ("adamw", "sgd", "muon")}
+    single = [stats.seeds_by_questions(right[pair.first], right[pair.second]).both.p for pair in result.pairs]
+    assert [pair.p for pair in result.pairs] == stats.holm([p for p in single if p is not None])
+    assert all("Holm over 3 comparisons" in pair.sentence for pair in result.pairs)
     best = result.verdict[0]
     assert best.startswith("adamw comes first with ")
     assert best.endswith("shown to be better than sgd, and not shown to be better than muon.")
-    assert result.variants[0].values["seconds_per_epoch"].mean == 1.5
-    assert write_report(plain(result), tmp_path).is_file()  # a loss that is not a number leaves a gap
+    assert result.optimizers[0].seconds_per_epoch == 1.5
 
 
 def test_one_seed_has_mcnemars_test(tmp_path: Path, files: Path) -> None:
-    _, result = made_up(tmp_path, files, {"adamw": 0.9, "sgd": 0.6}, 1)
-    expected = stats.mcnemar(answers(tmp_path, "sgd", 0), answers(tmp_path, "adamw", 0))
-    effect = result.comparisons[0].effect
-    assert (effect.p, effect.low, effect.high) == (expected.p, expected.low, expected.high)
-    assert effect.scope == "new texts, with this one seed"
+    result = judge(tmp_path, files, {"adamw": 0.9, "sgd": 0.6}, 1)
+    expected = stats.mcnemar(outcome_of(tmp_path, "adamw", 0).right, outcome_of(tmp_path, "sgd", 0).right)
+    assert result.pairs[0].p == expected.p
+    assert "exact McNemar" in result.pairs[0].sentence
 
 
-def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
-    plan, _ = made_up(tmp_path, files, {"adamw": 0.9, "sgd": 0.6}, 2)
-    lost = scored(1, 0.5)
-    lost = replace(lost, dev=replace(lost.dev, loss=float("nan")))
-    shutil.rmtree(tmp_path / "sgd" / "seed-1")
-    store_training(
-        tmp_path / "sgd" / "seed-1", plan.settings("sgd", 1), replace(lost, dev=replace(lost.dev, loss=float("nan")))
-    )
-    result = judge(plan, tmp_path)
-    assert any(one.startswith("sgd diverged with 1 seed of 2:") for one in result.verdict)
-    assert "loss" not in result.variants[0].values
+def test_an_optimizer_that_diverged_is_named(tmp_path: Path, files: Path) -> None:
+    def diverge(name: str, seed: int, outcome: Outcome) -> Outcome:
+        nothing = tuple((float("nan"), float("nan")) for _ in outcome.dev.gold)
+        lost = replace(outcome, dev=ScoredTable(outcome.dev.gold, nothing, float("nan")))
+        return lost if (name, seed) == ("sgd", 1) else outcome
+
+    result = judge(tmp_path, files, {"adamw": 0.9, "sgd": 0.6}, 2, diverge)
+    assert [summary.diverged for summary in result.optimizers] == [0, 1]
+    assert "sgd diverged: use a smaller rate." in result.verdict
+    assert not any(outcome_of(tmp_path, "sgd", 1).right)
 
 
 # What is asked
@@ -244,12 +214,13 @@ def test_what_diverged_is_said(tmp_path: Path, files: Path) -> None:
         (("--optimizers", "adamw,adamw"), "names adamw twice"),
         (("--optimizers", "adamw=fast,sgd"), "the rate of adamw must be a number above 0"),
         (("--optimizers", "adamw=-1,sgd"), "the rate of adamw must be a number above 0"),
+        (("--optimizers", "adamw=0,sgd"), "the rate of adamw must be a number above 0"),
         (("--optimizers", "adamw,sgd", "--lr", "0.001"), "one --lr does not suit all"),
         (("--optimizers", "adamw,sgd", "--seed", "3"), "leave out --optimizer and --seed"),
         (("--optimizers", "adamw,sgd", "--seeds", "0"), "--seeds must be a number from 1"),
         (("--optimizers", "adamw,sgd", "--search"), "--search tunes one optimizer"),
         (("--seeds", "3"), "--seeds needs --optimizers"),
-        (("--optimizers", "adamw,sgd", "--model", "bag-of-words"), "bag-of-words has no optimizer to choose"),
+        (("--optimizers", "adamw,sgd", "--model", "bag-of-words"), "bag-of-words has no optimizer and no epochs"),
     ],
 )
 def test_wrong_requests_are_refused_in_one_line(
@@ -258,11 +229,9 @@ def test_wrong_requests_are_refused_in_one_line(
     refused(options, message)
 
 
-def test_rates_and_what_is_said_of_them() -> None:
+def test_a_test_table_is_refused(files: Path, refused: Callable[[tuple[str, ...], str], None]) -> None:
+    refused(("--optimizers", "adamw,sgd", "--test", str(files / "test.tsv")), "--optimizers judges on validation")
+
+
+def test_rates() -> None:
     assert read_rates("adamw=3e-5, muon") == {"adamw": 3e-5, "muon": 0.0}
-    plan = make_plan(Request("a-model", FineTuning()), "adamw=3e-5,muon", [4, 5])
-    assert plan.rates == {"adamw": 3e-5, "muon": RATES["muon"]}
-    assert (plan.chosen, plan.seeds) == (("adamw",), (4, 5))
-    assert plan == restored(OptimizersPlan, plain(plan))
-    assert plan.settings("muon", 4) == replace(FineTuning(), optimizer="muon", lr=RATES["muon"], seed=4)
-    assert describe_rates({"sgd": 0.1, "muon": 0.2}, ("sgd", "muon")) == "Learning rates as given: sgd 0.1, muon 0.2."

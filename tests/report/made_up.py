@@ -10,6 +10,11 @@ from comparisons import make_comparison
 
 from attnlab import stats
 from attnlab.corpora import Question
+from attnlab.hf.classify import Classification
+from attnlab.hf.documents import classification_document
+from attnlab.hf.optimizers import Optimizers, OptimizersResult
+from attnlab.hf.search import Search, SearchResult
+from attnlab.report.document import Document
 from attnlab.report.look import Guess, HeadNumbers, LayerMaps, Looked, Reading
 from attnlab.store.records import convert, plain
 from attnlab.studies.recall import RecallResult, Row, outcome
@@ -341,9 +346,9 @@ def make_scores(right: int, texts: int, mistakes: int) -> Result:
     return scores | {"commonest": 0.5, "confusion": counts, "by_label": labels, "mistakes": [found] * mistakes}
 
 
-def make_classification() -> Result:
+def classification_result() -> Document:
     table = {"texts": 160, "counts": {"bad": 80, "good": 80}, "sha256": "0" * 64, "column": "label-first"}
-    table |= {"recognised": "two short values that repeat", "heading": False, "blank": 2}
+    table |= {"detected": "two short values that repeat", "heading": False, "blank": 2}
     epochs = [
         {
             "epoch": number,
@@ -355,8 +360,7 @@ def make_classification() -> Result:
         }
         for number, loss in ((1, None), (2, 0.31), (3, 0.22))
     ]
-    return {
-        "kind": "classification",
+    values = {
         "title": "roberta on train.tsv",
         "model": "roberta",
         "name": "roberta",
@@ -364,11 +368,13 @@ def make_classification() -> Result:
         "finished": "2026-11-16",
         "seconds": 33.0,
         "settings": {"epochs": 3, "lr": 5e-5},
-        "labels": ["bad", "good"],
-        "renamed": {"pos": "good"},
-        "data": {name: {"source": f"{name}.tsv", **table} for name in ("train", "dev", "test")},
-        "examples": {"bad": ["It is dull."], "good": ["It is fun.", "I like it."]},
-        "warnings": ["3 texts occur twice"],
+        "tables": {
+            "labels": ["bad", "good"],
+            "renamed": {"pos": "good"},
+            "data": {name: {"source": f"{name}.tsv", **table} for name in ("train", "dev", "test")},
+            "examples": {"bad": ["It is dull."], "good": ["It is fun.", "I like it."]},
+            "warnings": ["3 texts occur twice"],
+        },
         "epochs": epochs,
         "best_epoch": 2,
         "trials": [{"strength": 10.0**power, "accuracy": 0.8 + power / 100} for power in (-1, 0, 1)],
@@ -377,46 +383,52 @@ def make_classification() -> Result:
         "steps": 30,
         "tokens": 4000,
         "padding": 400,
-        "facts": {"parameters": 124_000_000, "new_weights": ["classifier.dense"]},
+        "facts": {
+            "architecture": "Roberta",
+            "parameters": 124_000_000,
+            "vocabulary": 50_000,
+            "new_weights": ["classifier.dense"],
+        },
         "environment": MACHINE,
+        "verdict": ["roberta gives 87.5 % of the 80 test texts their label."],
     }
+    return classification_document(convert(Classification, values))
 
 
-def make_trial(number: int, right: int, pruned: bool = False) -> Result:
-    low, high = interval(right, 200)
-    params = {"batch_size": 16, "lr": 3e-5 * number, "epochs": 3}
-    scores = {"right": right, "texts": 200, "accuracy": right / 200, "low": low, "high": high}
-    return (
-        scores
-        | {"number": number, "params": params, "pruned": pruned, "epochs": [{}] * (1 if pruned else 3)}
-        | ({"best_epoch": 1 if pruned else 2, "seconds": 20.0})
-    )
+_TUNING: Result = {"model": "roberta", "texts": {}, "settings": {"epochs": 3}}
+_STUDIED: Result = {
+    "title": "roberta on train.tsv: which settings?",
+    "command": "attnlab classify train.tsv dev.tsv --search",
+    "finished": "2026-11-16",
+    "seconds": 120.0,
+    "facts": {"trained on": "train.tsv, 160 texts"},
+    "settings": {"epochs": 3},
+    "verdict": ["The best of 3 trials: 95.0 %.", "It is the highest of 3, and therefore optimistic."],
+    "warnings": ["3 texts occur twice"],
+    "environment": MACHINE,
+}
 
 
-def make_search() -> Result:
-    kept = {key: value for key, value in make_scores(190, 200, 0).items() if not isinstance(value, list)}
-    return {
-        "kind": "search",
-        "study": "search",
-        "title": "roberta on train.tsv: which settings?",
-        "command": "attnlab classify train.tsv dev.tsv --search",
-        "finished": "2026-11-16",
-        "seconds": 120.0,
-        "budget": {"words": "3 trials"},
-        "space": {"lr": [1e-5, 1e-4]},
-        "tried": "rates from 1e-05 to 0.0001",
-        "optimizer": "adamw",
-        "trials": [make_trial(1, 170), make_trial(2, 120, pruned=True), make_trial(3, 190)],
-        "best": 3,
-        "dev": kept,
-        "test": kept,
-        "folder": "best",
-        "verdict": ["The best of 3 trials: 95.0 %.", "It is the highest of 3, and therefore optimistic."],
-        "warnings": [],
-        "data": {"train": "train.tsv", "texts": 160},
-        "settings": {"epochs": 3},
-        "environment": MACHINE,
-    }
+def search_result() -> Document:
+    def trial(number: int, right: int, pruned: bool = False) -> Result:
+        low, high = interval(right, 200)
+        params = {"number": number, "batch_size": 16, "lr": 3e-5 * number, "epochs": 3, "pruned": pruned}
+        scores = {"right": right, "texts": 200, "accuracy": right / 200, "low": low, "high": high}
+        return params | scores | {"best_epoch": 1 if pruned else 2, "seconds": 20.0}
+
+    trials = [trial(1, 170), trial(2, 120, pruned=True), trial(3, 190)]
+    kept = make_scores(190, 200, 0)
+    values = _STUDIED | {"trials": trials, "best": 3, "corrected": None, "accuracy": 0.95, "dev": kept, "test": kept}
+    return convert(Search, _TUNING).document(convert(SearchResult, values))
+
+
+def optimizers_result() -> Document:
+    summary = {"rate": 5e-5, "accuracy": 0.8, "low": 0.7, "high": 0.9, "diverged": 0, "best_epochs": [2, 3]}
+    summary |= {"seconds_per_epoch": 9.0, "curves": [[0.6, 0.8, 0.8], [0.5, 0.7, 0.8]]}
+    pair = {"first": "adamw", "second": "sgd", "p": 0.4, "sentence": "adamw against sgd: no difference shown."}
+    both = [{"name": name, **summary} for name in ("adamw", "sgd")]
+    plan = convert(Optimizers, {**_TUNING, "rates": {"adamw": 0.0, "sgd": 0.0}})
+    return plan.document(convert(OptimizersResult, _STUDIED | {"optimizers": both, "pairs": [pair]}))
 
 
 # Runs side by side, and one text inside a model
@@ -470,7 +482,5 @@ RESULTS = {
     "comparison": make_comparison,
     "trust": make_trust,
     "why": make_why,
-    "classification": make_classification,
-    "search": make_search,
     "runs": make_runs,
 }

@@ -21,7 +21,17 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from comparisons import make_comparison
-from made_up import RESULTS, make_attention, make_recall, make_reports, make_trust, make_view
+from made_up import (
+    RESULTS,
+    classification_result,
+    make_attention,
+    make_recall,
+    make_reports,
+    make_trust,
+    make_view,
+    optimizers_result,
+    search_result,
+)
 from reading import Reader, read
 from rich.console import Console
 
@@ -41,6 +51,9 @@ CASES: dict[str, Callable[[], Document]] = {
     **{name: lambda make=make: document_of(make()) for name, make in RESULTS.items()},  # type: ignore[misc]
     "recall": lambda: Recall().document(make_recall()),
     "reports": lambda: Reports().document(make_reports()),
+    "classification": classification_result,
+    "search": search_result,
+    "optimizers": optimizers_result,
     "look": lambda: look.document(make_view()),
     "one seed": lambda: document_of(make_comparison(("dot", "additive"), seeds=1, steps=20)),
     "nothing certified": lambda: document_of(make_trust(met=False)),

@@ -255,9 +255,9 @@ def report(
 ) -> None:
     """Write the report of a study again, or of runs side by side."""
     from attnlab import studies
-    from attnlab.report import FORMATS, document_of, strict, upgrade, write_document
+    from attnlab.report import FORMATS, document_of, strict, write_document
     from attnlab.report.runs import side_by_side
-    from attnlab.store.folders import read_json, refuse_existing, reporting_damage
+    from attnlab.store.folders import read_json, refuse_existing
     from attnlab.store.runs import unused_path
 
     if not runs:
@@ -271,12 +271,14 @@ def report(
     if out is not None:
         refuse_existing(out)
     folder = out or (first.path if whole else unused_path("report"))
-    if whole and first.kind == "study":
+    if whole and first.kind == "classifier":
+        from attnlab.hf.documents import read_classification
+
+        document = read_classification(first.path)
+    elif whole:
         document = studies.document_of(first.path)
     else:
-        with reporting_damage(first.path / "result.json"):
-            result = read_json(first.path / "result.json") if whole else side_by_side(entries, runs)
-            document = document_of(upgrade(result))
+        document = document_of(side_by_side(entries, runs))
     path = write_document(document, folder, FORMATS if format == "all" else (format,))
     say(f"report: {path}")
 

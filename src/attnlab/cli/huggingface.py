@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,10 +16,7 @@ from attnlab.studies import options as opt
 from attnlab.studies.options import about, default, read_seeds, settings_class, typed_command
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from attnlab.hf.classify import Request
-    from attnlab.studies.legacy import Result
+    from attnlab.studies.study import Study
 
 _TRAINING = Group("Training")
 _GivenTuning: Any = settings_class(FineTuning)
@@ -42,10 +38,10 @@ def classify(
     ] = None,
     out: Annotated[opt.Out | None, default("runs/classify-N")] = None,
     labels: Annotated[str | None, about("Names for labels, such as 1=positive,0=negative.")] = None,
-    column: Annotated[
-        Literal["label-first", "text-first"] | None, about("Place of the label, if not recognised.")
-    ] = None,
-    explain_batch: Annotated[bool, about("Train nothing: show the first batch, and count padding and cuts.")] = False,
+    column: Annotated[Literal["label-first", "text-first"] | None, about("Column order, if not detected.")] = None,
+    explain_batch: Annotated[
+        bool, about("Train nothing: show the first batch, and count padding and truncation.")
+    ] = False,
     optimizers: Annotated[str | None, about("Compare optimizers, such as adamw,sgd,muon or adamw=3e-5,sgd.")] = None,
     seeds: Annotated[opt.Seeds | None, about("With --optimizers: trainings of each, or their seeds: 3,4,5.")] = None,
     search: Annotated[bool, about("Search batch sizes, rates and epochs, and keep the best model.")] = False,
@@ -53,9 +49,6 @@ def classify(
         opt.Whole | None, about("With --search: maximum trials."), default("12, or none with --minutes")
     ] = None,
     minutes: Annotated[float | None, about("With --search: start no new trial after so many minutes.")] = None,
-    workers: Annotated[
-        opt.Workers | None, about("With --search, parallel trials: a number, or ray."), default("1")
-    ] = None,
     json: opt.Json = False,
     given: Annotated[_GivenTuning, Parameter(name="*", group=_TRAINING)] = _NO_TUNING,
 ) -> None:
@@ -67,121 +60,113 @@ def classify(
     --predict labels other texts with what was trained, with the probability of every label.
     Learning rates by default: adamw 5e-5, sgd 1e-2, adagrad 5e-4, muon 1.5e-3.
     """
-    from attnlab.hf.loading import PACKAGES, locate, need_extra, require_reachable
+    from attnlab.hf.loading import locate, require_reachable
 
+    settings_given = {f"--{name.replace('_', '-')}": value for name, value in asdict(given).items()}
     if predict is not None:
         training: dict[str, object] = {"TRAIN": train, "--test": test, "--labels": labels, "--column": column}
         training |= {"--explain-batch": explain_batch, "--optimizers": optimizers, "--seeds": seeds, "--search": search}
-        training |= {"--trials": trials, "--minutes": minutes, "--workers": workers}
-        training |= {f"--{name.replace('_', '-')}": value for name, value in asdict(given).items()}
+        training |= {"--trials": trials, "--minutes": minutes, **settings_given}
         _predict(predict, model, [name for name, value in training.items() if value not in (None, False)], out, json)
         return
     if model is None:
-        raise UserError("which model? Add --model bag-of-words, minilm, roberta-base or a folder")
-    studied = search or any(one is not None for one in (optimizers, seeds, trials, minutes, workers))
-    if model != BAG_OF_WORDS and not studied:  # studies check their options first
-        require_reachable(locate(model))  # before torch and transformers are imported, which takes seconds
-
-    from attnlab.corpora.labelled import parse_names
-    from attnlab.hf.classify import Request, describe_tables, make_classifier
-    from attnlab.lm.progress import display
-    from attnlab.machine import require_single_process
-    from attnlab.report import show_result
-    from attnlab.report.inspection import show_batch, show_tables
-    from attnlab.store.folders import refuse_existing
-    from attnlab.store.records import plain
-    from attnlab.store.runs import unused_path
-
-    require_single_process("a classification")
-    settings = from_given(asdict(given))
-    unused = [name for name, value in asdict(given).items() if value is not None and name != "seed"]
+        raise UserError("--model is required: bag-of-words, minilm, roberta-base or a folder")
+    _check_studies(search, optimizers, seeds, trials, minutes)
+    unused = [name for name, value in settings_given.items() if value is not None and name != "--seed"]
     if model == BAG_OF_WORDS and unused:
-        raise UserError(f"{BAG_OF_WORDS} has no epochs and no optimizer: leave --{unused[0].replace('_', '-')} out")
+        raise UserError(f"{BAG_OF_WORDS} has no epochs and no optimizer: leave {unused[0]} out")
     if (train is None) != (dev is None) or (train is None and (test or labels or column)):
         raise UserError(
             "classify takes a training and a validation table: TRAIN DEV; give both, or none for the built-in sentences"
         )
-    first, second, third = (str(path) if path else None for path in (train, dev, test))
-    asked = Request(model, settings, first, second, third, column, parse_names(labels), typed_command())
-    tables = asked.tables
-    study = _make_study(asked, optimizers, seeds, search, trials, minutes, workers)
-    target, shown = out or unused_path(study[0] if study else "classify"), errors if json else console
+    settings = from_given(asdict(given))
+    if model != BAG_OF_WORDS and not search and not optimizers:  # studies check their options first
+        require_reachable(locate(model))  # before torch and transformers are imported, which takes seconds
+
+    from attnlab.corpora.labelled import parse_names
+    from attnlab.hf.classify import describe_tables, make_classifier
+    from attnlab.hf.documents import classification_document, tables_document
+    from attnlab.hf.tuning import TableFiles
+    from attnlab.lm.progress import display
+    from attnlab.machine import require_single_process
+    from attnlab.report.screen import show, show_all
+    from attnlab.store.folders import refuse_existing
+    from attnlab.store.runs import unused_path
+
+    require_single_process("a classification")
+    train_path, dev_path, test_path = (str(path) if path else None for path in (train, dev, test))
+    texts = TableFiles(train_path, dev_path, test_path, column, parse_names(labels))
+    plan: dict[str, Any] = {"model": model, "texts": texts, "settings": settings, "command": typed_command()}
+    study: Study[Any] | None = None
+    if search:
+        from attnlab.hf.search import Search
+
+        study = Search(**plan, trials=trials or 0, minutes=minutes or 0.0)
+    elif optimizers is not None:
+        from attnlab.hf.optimizers import Optimizers, read_rates
+        from attnlab.studies.compare.plan import seed_numbers
+
+        study = Optimizers(**plan, rates=read_rates(optimizers), seeds=seed_numbers(read_seeds(seeds)))
+    target, shown = out or unused_path(study.name if study else "classify"), errors if json else console
     if not explain_batch:
         refuse_existing(target)
-    show_tables(plain(describe_tables(tables)), shown)
+    show_all(tables_document(describe_tables(texts.tables)), shown)
     if explain_batch:
-        need_extra(*PACKAGES)
-        from attnlab.hf import fine_tuning
+        from attnlab.hf import batches
 
-        found = fine_tuning.explain_batch(model, tables, settings)
-        show_json(found) if json else show_batch(found, shown)
+        explained = batches.explain_batch(model, texts.tables, settings)
+        show_json(explained) if json else show_all(batches.batch_document(explained), shown)
         return
     if study:
-        found = study[1](target, shown)
-        if json:
-            show_json(found)
-        return
-    with display("classify", shown) as show:
-        result = make_classifier(model, tables, settings, target, show, typed_command())
+        result = study.begin(target, shown).result
+    else:
+        with display("classify", shown) as progress:
+            result = make_classifier(model, texts.tables, settings, target, progress, typed_command())
+        show(classification_document(result), shown)
+        shown.print(f"report: {target / 'report.html'}", soft_wrap=True)
     if json:
         show_json(result)
-        return
-    show_result(result, shown)
-    shown.print(f"report: {target / 'report.html'}", soft_wrap=True)
+
+
+def _check_studies(
+    search: bool, optimizers: str | None, seeds: str | None, trials: int | None, minutes: float | None
+) -> None:
+    """Refuse options of a study that is not asked for, and two studies at once."""
+    if seeds is not None and optimizers is None:
+        raise UserError("--seeds needs --optimizers; for one training use --seed")
+    if not search and (trials is not None or minutes is not None):
+        raise UserError("--trials and --minutes are the budget of --search: add it, or leave them out")
+    if trials is not None and trials < 1:
+        raise UserError(f"--trials must be at least 1, not {trials}")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise UserError(f"--minutes must be above 0, not {minutes:g}")
+    if search and optimizers is not None:
+        raise UserError(
+            "--search tunes one optimizer, named by --optimizer: search for each, then compare with --optimizers"
+        )
 
 
 def _predict(file: Path, model: str | None, unused: list[str], out: Path | None, json: bool) -> None:
     """Label texts with a saved classifier, and write them with their probabilities."""
     from attnlab.hf.predicting import predict, read_texts
-    from attnlab.report.classification import predictions_document
     from attnlab.report.screen import show_all
-    from attnlab.store.folders import to_json, write_folder
-    from attnlab.store.records import plain
+    from attnlab.store import records
+    from attnlab.store.folders import write_folder
 
     if model is None or model == BAG_OF_WORDS:
         raise UserError("--predict needs a saved classifier: add --model FOLDER, such as runs/classify-1")
     if unused:
         raise UserError(f"--predict trains nothing: leave {unused[0]} out")
     target = output_folder(out, "predict", "labelling texts")
-    found = predict(model, read_texts(file))
-    summary = {"run": model, "source": str(file), "labels": list(found.labels), "counts": found.counts}
-    write_folder(target, "predictions", {"predictions.tsv": found.to_tsv(), "result.json": to_json(summary)})
+    predictions = predict(model, read_texts(file))
+    summary = {"run": model, "source": str(file), "labels": predictions.labels, "counts": predictions.counts}
+    files = {"predictions.tsv": predictions.to_tsv(), "result.json": records.encode(summary)}
+    write_folder(target, "predictions", files)
     if json:
-        show_json({**summary, "texts": plain(found.texts), "out": str(target)})
+        show_json({**summary, "texts": predictions.texts, "out": str(target)})
         return
-    show_all(predictions_document(plain(found), found.counts, file.name), console)
+    show_all(predictions.document(file.name), console)
     say(f"predictions: {target / 'predictions.tsv'}")
-
-
-def _make_study(
-    asked: Request,
-    optimizers: str | None,
-    seeds: str | None,
-    search: bool,
-    trials: int | None,
-    minutes: float | None,
-    workers: str | None,
-) -> tuple[str, Callable[[Path, Console], Result]] | None:
-    """The name and the start of the study that is asked for instead of one training, if any; wrong options are refused."""
-    if seeds is not None and optimizers is None:
-        raise UserError("--seeds needs --optimizers; for one training use --seed")
-    if not search and (trials is not None or minutes is not None):
-        raise UserError("--trials and --minutes are the budget of --search: add it, or leave them out")
-    if not search and workers is not None:
-        raise UserError("--workers needs --search: add it, or leave it out")
-    if search and optimizers is not None:
-        raise UserError(
-            "--search tunes one optimizer, named by --optimizer: search for each, then compare with --optimizers"
-        )
-    if search:
-        from attnlab.hf import search as searching
-
-        return "search", partial(searching.STUDY.begin, searching.make_plan(asked, trials, minutes, workers or 1))
-    if optimizers is None:
-        return None
-    from attnlab.hf import optimizers as comparing
-
-    return "optimizers", partial(comparing.STUDY.begin, comparing.make_plan(asked, optimizers, read_seeds(seeds)))
 
 
 @app.command(group=HUGGING_FACE)

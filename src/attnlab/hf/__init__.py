@@ -12,7 +12,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from attnlab.hf.classify import Epoch, Outcome, Scored, Trial, describe_tables, fine_tune, make_classifier
+    from attnlab.hf.classify import (
+        Classification,
+        Epoch,
+        Outcome,
+        ScoredTable,
+        describe_tables,
+        fine_tune,
+        make_classifier,
+    )
     from attnlab.hf.exchange import export, import_model
     from attnlab.hf.loading import locate
     from attnlab.hf.predicting import LabelledText, Predictions, predict
@@ -20,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RATES",
+    "Classification",
     "Epoch",
     "FineTuning",
     "LabelledText",
     "Outcome",
     "Predictions",
-    "Scored",
-    "Trial",
+    "ScoredTable",
     "describe_tables",
     "export",
     "fine_tune",
@@ -37,7 +45,15 @@ __all__ = [
 ]
 _MODULES = {
     "settings": ("RATES", "FineTuning"),
-    "classify": ("Epoch", "Outcome", "Scored", "Trial", "describe_tables", "fine_tune", "make_classifier"),
+    "classify": (
+        "Classification",
+        "Epoch",
+        "Outcome",
+        "ScoredTable",
+        "describe_tables",
+        "fine_tune",
+        "make_classifier",
+    ),
     "exchange": ("export", "import_model"),
     "loading": ("locate",),
     "predicting": ("LabelledText", "Predictions", "predict"),

@@ -22,7 +22,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import CheckpointError, DataError
-from attnlab.hf.classify import Fact, Outcome, Scored, Trial
+from attnlab.hf.classify import ModelFacts, Outcome, ScoredTable, StrengthTrial
 from attnlab.hf.settings import FineTuning
 from attnlab.lm.stages import Show
 from attnlab.store.folders import read_bytes, read_json, reporting_damage, write_bytes, write_json
@@ -64,7 +64,7 @@ class Bag:
             raise CheckpointError(f"{folder / 'bag.safetensors'} is damaged ({error}): make it again") from None
 
 
-def _fit(tables: Tables, seed: int) -> tuple[Bag, list[Trial]]:
+def _fit(tables: Tables, seed: int) -> tuple[Bag, list[StrengthTrial]]:
     """The baseline with the strength that predicts held-out parts of the training table best; of equals, the smaller."""
     texts, gold = tables.train.texts, tables.ids(tables.train)
     trials = _cross_validate(texts, gold, _folds_of(tables), seed)
@@ -87,7 +87,7 @@ def _folds_of(tables: Tables) -> int:
     return min(_FOLDS, least)
 
 
-def _cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> list[Trial]:
+def _cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) -> list[StrengthTrial]:
     """The accuracy of every strength on folds that it did not see; the words of a fold are counted once for all strengths."""
     labels, right = np.array(gold), dict.fromkeys(_STRENGTHS, 0)
     for seen, unseen in StratifiedKFold(folds, shuffle=True, random_state=seed).split(texts, gold):
@@ -100,18 +100,18 @@ def _cross_validate(texts: list[str], gold: list[int], folds: int, seed: int) ->
         for strength in _STRENGTHS:
             model.set_params(C=strength).fit(learned, labels[seen])
             right[strength] += int((model.predict(asked) == labels[unseen]).sum())
-    return [Trial(strength, many / len(gold)) for strength, many in right.items()]
+    return [StrengthTrial(strength, many / len(gold)) for strength, many in right.items()]
 
 
-def _best_of(trials: Sequence[Trial]) -> Trial:
+def _best_of(trials: Sequence[StrengthTrial]) -> StrengthTrial:
     """The trial with the highest accuracy; of equals, the smallest strength."""
-    return max(trials, key=lambda one: one.accuracy)
+    return max(trials, key=lambda trial: trial.accuracy)
 
 
-def _score(bag: Bag, table: LabelledTable, gold: list[int]) -> Scored:
+def _score(bag: Bag, table: LabelledTable, gold: list[int]) -> ScoredTable:
     chances = bag.probabilities(table.texts)
     loss = float(-np.log(np.maximum(chances[np.arange(len(gold)), gold], 1e-300)).mean())
-    return Scored(tuple(gold), tuple(map(tuple, chances.tolist())), loss)
+    return ScoredTable(tuple(gold), tuple(map(tuple, chances.tolist())), loss)
 
 
 def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -> Outcome:
@@ -127,12 +127,12 @@ def run(tables: Tables, settings: FineTuning, folder: Path | None, show: Show) -
         bag.save(folder)
         if tables.test is not None:
             test = _score(bag, tables.test, tables.ids(tables.test))
-    facts: dict[str, Fact] = {
-        "architecture": "tf-idf of words and pairs, logistic regression",
-        "parameters": int(bag.weights.size + bag.offsets.size),
-        "words": len(bag.words),
-        "strength": chosen.strength,
-        "folds": _folds_of(tables),
-    }
+    facts = ModelFacts(
+        architecture="tf-idf of words and pairs, logistic regression",
+        parameters=int(bag.weights.size + bag.offsets.size),
+        vocabulary=len(bag.words),
+        strength=chosen.strength,
+        folds=_folds_of(tables),
+    )
     seconds = time.perf_counter() - began
-    return Outcome((), 0, seconds, facts=facts, labels=tables.labels, dev=dev, test=test, trials=tuple(trials))
+    return Outcome(seconds=seconds, facts=facts, trials=tuple(trials), labels=tables.labels, dev=dev, test=test)

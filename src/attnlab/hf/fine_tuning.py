@@ -1,4 +1,4 @@
-"""Fine-tuning by transformers' Trainer, and its batches explained.
+"""Fine-tuning by transformers' Trainer.
 
 Three things are changed. Evaluation reads the tables in order, longest texts first: Trainer would shuffle them if training
 batches are grouped, and predictions would come in another order than the texts. Right answers and tokens are counted on the
@@ -29,31 +29,23 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
     set_seed,
-    trainer_pt_utils,
 )
 
 from attnlab.corpora.labelled import LabelledTable, Tables
 from attnlab.errors import UserError
-from attnlab.hf.classify import Epoch, Outcome, Scored
-from attnlab.hf.loading import load_encoder, load_tokenizer, longest_text_of, quietly
-from attnlab.hf.settings import BAG_OF_WORDS, RATES, FineTuning
+from attnlab.hf.classify import Epoch, ModelFacts, Outcome, ScoredTable
+from attnlab.hf.loading import load_encoder, quietly
+from attnlab.hf.settings import RATES, FineTuning
 from attnlab.lm.optim import Muon, OptimizerPair
 from attnlab.lm.stages import Show
 from attnlab.lm.train import Step
-from attnlab.studies.legacy import Result
 
 _MOMENTUM = 0.9  # of SGD
-_MEANINGS = {
-    "input_ids": "the number of every piece in the tokenizer's vocabulary, padding on the {side} of short texts",
-    "attention_mask": "1 for a piece of the text, 0 for padding, which no attention may see",
-    "token_type_ids": "which of two texts a piece belongs to; with one text all are 0",
-    "labels": "the number of each text's label: what the model learns to predict",
-}
 
 # Data
 
 
-def _tokenized(table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, limit: int) -> Any:
+def tokenized(table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, limit: int) -> Any:
     """A table as a dataset of token ids, truncated at the limit, with the row number of every text."""
     rows = datasets.Dataset.from_dict({"text": table.texts, "labels": list(ids), "row": list(range(len(table.rows)))})
 
@@ -65,7 +57,7 @@ def _tokenized(table: LabelledTable, ids: Sequence[int], tokenizer: PreTrainedTo
     )
 
 
-def _collator(tokenizer: PreTrainedTokenizerBase, settings: FineTuning, limit: int) -> DataCollatorWithPadding:
+def collator(tokenizer: PreTrainedTokenizerBase, settings: FineTuning, limit: int) -> DataCollatorWithPadding:
     """How texts become a batch: padded to the longest of them, or to the limit."""
     if settings.batching == "fixed":
         return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=limit)
@@ -106,10 +98,10 @@ def make_optimizer(model: nn.Module, decayed: Collection[str], settings: FineTun
 def inner_matrices(model: nn.Module) -> list[Tensor]:
     """The weights of the linear maps inside the encoder's layers: those in lists of modules."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    linear = [module for one in lists for module in one.modules() if isinstance(module, nn.Linear)]
-    found = {id(one.weight): one.weight for one in linear if min(one.weight.shape) > 1}
-    assert found, "an encoder without layers"
-    return list(found.values())
+    linear = [module for layers in lists for module in layers.modules() if isinstance(module, nn.Linear)]
+    weights = {id(module.weight): module.weight for module in linear if min(module.weight.shape) > 1}
+    assert weights, "an encoder without layers"
+    return list(weights.values())
 
 
 class EpochRecorder(TrainerCallback):
@@ -148,9 +140,9 @@ class EpochRecorder(TrainerCallback):
         if logs and "loss" in logs:
             self.train_loss = float(logs["loss"])
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **found: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, **event: Any) -> None:
         """Record the epoch."""
-        number, accuracy, loss = len(self.epochs) + 1, found["metrics"]["eval_accuracy"], found["metrics"]["eval_loss"]
+        number, accuracy, loss = len(self.epochs) + 1, event["metrics"]["eval_accuracy"], event["metrics"]["eval_loss"]
         right = self.right / max(self.texts, 1)
         self.epochs.append(Epoch(number, self.train_loss, right, float(loss), float(accuracy), self.epoch_seconds))
         self.show.line(
@@ -167,12 +159,12 @@ class EpochRecorder(TrainerCallback):
         self.texts, self.right = self.texts + len(labels), self.right + int((logits.argmax(-1) == labels).sum())
         self.tokens, self.padding = self.tokens + real, self.padding + mask.numel() - real
 
-    def measure(self, said: EvalPrediction) -> dict[str, float]:
+    def measure(self, evaluated: EvalPrediction) -> dict[str, float]:
         """The accuracy on validation; the scores are recorded."""
-        logits = _only_logits(said.predictions)
+        logits = _only_logits(evaluated.predictions)
         self.logits.append(logits)
-        # The argmax of scores that are not numbers would be the first label.
-        right = (logits.argmax(-1) == said.label_ids) & np.isfinite(logits).all(axis=-1)
+        # The argmax of NaN would be the first label.
+        right = (logits.argmax(-1) == evaluated.label_ids) & np.isfinite(logits).all(axis=-1)
         return {"accuracy": float(right.mean())}
 
 
@@ -243,7 +235,7 @@ def run(
     recorder = EpochRecorder(show, after_epoch)
     with quietly(), tempfile.TemporaryDirectory(dir=folder, prefix=".best-") as checkpoints:
         parts = {
-            part: _tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()
+            part: tokenized(table, tables.ids(table), encoder.tokenizer, limit) for part, table in tables.parts.items()
         }
         _show_truncation(parts, limit, settings, show)
         dev = _longest_first(parts["dev"])
@@ -254,7 +246,7 @@ def run(
             train_dataset=parts["train"],
             eval_dataset=dev,
             processing_class=encoder.tokenizer,
-            data_collator=_collator(encoder.tokenizer, settings, limit),
+            data_collator=collator(encoder.tokenizer, settings, limit),
         )
         decayed = set(ordered.get_decay_parameter_names(encoder.model))
         ordered.optimizer = make_optimizer(encoder.model, decayed, settings)
@@ -272,19 +264,27 @@ def run(
             if tables.test is not None:
                 ordered.compute_metrics = None
                 rows = _longest_first(parts["test"])
-                said = _only_logits(ordered.predict(rows).predictions)
-                test = _scored(said, rows["row"], tables.ids(tables.test))
+                logits = _only_logits(ordered.predict(rows).predictions)
+                test = _scored(logits, rows["row"], tables.ids(tables.test))
     return Outcome(
-        tuple(recorder.epochs),
-        best + 1,
-        time.perf_counter() - began,
+        epochs=tuple(recorder.epochs),
+        best_epoch=best + 1,
+        seconds=time.perf_counter() - began,
         labels=tables.labels,
         dev=_scored(recorder.logits[best], dev["row"], tables.ids(tables.dev)),
         test=test,
         steps=ordered.state.global_step,
         tokens=recorder.tokens,
         padding=recorder.padding,
-        facts={**encoder.describe(), "max_length": limit, "device": str(encoder.model.device)},
+        facts=ModelFacts(
+            architecture=type(encoder.model).__name__,
+            parameters=sum(weight.numel() for weight in encoder.model.parameters()),
+            vocabulary=len(encoder.tokenizer),
+            positions=encoder.limit,
+            max_length=limit,
+            device=str(encoder.model.device),
+            new_weights=encoder.fresh,
+        ),
     )
 
 
@@ -292,13 +292,13 @@ def _only_logits(predictions: Any) -> Any:  # some models return more
     return predictions[0] if isinstance(predictions, tuple) else predictions
 
 
-def _scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> Scored:
+def _scored(logits: Any, order: Sequence[int], gold: Sequence[int]) -> ScoredTable:
     """Probabilities in the order of the table, from logits in the order of evaluation."""
     placed = np.empty_like(logits, dtype=np.float64)
     placed[list(order)] = logits
     logs = log_softmax(placed, axis=1)
     loss = float(-logs[np.arange(len(gold)), list(gold)].mean())
-    return Scored(tuple(gold), tuple(map(tuple, np.exp(logs).tolist())), loss)
+    return ScoredTable(tuple(gold), tuple(map(tuple, np.exp(logs).tolist())), loss)
 
 
 def _show_truncation(parts: Mapping[str, datasets.Dataset], limit: int, settings: FineTuning, show: Show) -> None:
@@ -306,126 +306,3 @@ def _show_truncation(parts: Mapping[str, datasets.Dataset], limit: int, settings
     full = sum(len(ids) == limit for rows in parts.values() for ids in rows["input_ids"])
     if limit < settings.max_length and full:
         show.line(f"the model has positions for {limit} tokens: longer texts are truncated ({full:,} fill all of them)")
-
-
-# Batches explained
-
-
-def explain_batch(model: str, tables: Tables, settings: FineTuning) -> Result:
-    """The first batch of the training table, tensor by tensor, and what padding costs in the whole table.
-
-    It is made by the collator of training, from the first lines in their order. Nothing is trained, and no weights are read.
-    """
-    if model == BAG_OF_WORDS:
-        raise UserError(f"{BAG_OF_WORDS} has no tokenizer and no batches: explain those of an encoder, with --model")
-    tokenizer = load_tokenizer(model)
-    limit = min(settings.max_length, longest_text_of(model, tokenizer))
-    first = range(min(settings.batch_size, len(tables.train.rows)))
-    with quietly():
-        # With special tokens, before truncation.
-        whole = [len(ids) for ids in tokenizer(tables.train.texts)["input_ids"]]
-        rows = _tokenized(tables.train, tables.ids(tables.train), tokenizer, limit).remove_columns("row")
-        batch: Any = _collator(tokenizer, settings, limit)([rows[place] for place in first])
-    known = list(_MEANINGS)
-    order = sorted(batch, key=lambda name: known.index(name) if name in known else len(known) - 2)  # labels last
-    return {
-        "model": model,
-        "source": tables.train.source,
-        "labels": dict(enumerate(tables.labels)),
-        "tokenizer": _describe_tokenizer(tokenizer, limit, settings),
-        "tensors": [
-            {
-                "name": name,
-                "dtype": str(batch[name].dtype).removeprefix("torch."),
-                "shape": list(batch[name].shape),
-                "meaning": _MEANINGS.get(name, "a further input of this model").format(side=tokenizer.padding_side),
-            }
-            for name in order
-        ],
-        "batch": _counted(whole[: settings.batch_size], limit, batch["input_ids"].shape[1]),
-        "text": _shown_text(tokenizer, tables, batch),
-        "table": {**_counted(whole, limit), "batching": compare_batching(whole, limit, settings)},
-    }
-
-
-def _describe_tokenizer(tokenizer: PreTrainedTokenizerBase, limit: int, settings: FineTuning) -> dict[str, object]:
-    special = {
-        name: {"token": str(token), "id": tokenizer.convert_tokens_to_ids(str(token))}
-        for name, token in tokenizer.special_tokens_map.items()
-        if isinstance(token, str)
-    }
-    return {
-        "class": type(tokenizer).__name__,
-        "pieces": len(tokenizer),
-        "special_tokens": special,
-        "added_to_a_text": tokenizer.num_special_tokens_to_add(),
-        "padding": "to the limit" if settings.batching == "fixed" else "to the longest text of the batch",
-        "padding_side": tokenizer.padding_side,
-        "truncation": True,
-        "max_length": settings.max_length,
-        "limit": limit,
-    }
-
-
-def _counted(whole: Sequence[int], limit: int, width: int | None = None) -> dict[str, int]:
-    """Texts, tokens and truncation; and padding, if they form one batch of some width."""
-    kept = [min(length, limit) for length in whole]
-    cut = [length - limit for length in whole if length > limit]
-    ordered = sorted(whole)
-    found = {
-        "texts": len(whole),
-        "tokens": sum(kept),
-        "shortest": ordered[0],
-        "median": ordered[len(ordered) // 2],
-        "longest": ordered[-1],
-        "truncated": len(cut),
-        "tokens_cut": sum(cut),
-        "most_cut": max(cut, default=0),
-    }
-    if width is not None:
-        found |= {"width": width, "padding": width * len(kept) - sum(kept)}
-        found |= {"padded_to_limit": limit * len(kept), "padding_to_limit": limit * len(kept) - sum(kept)}
-    return found
-
-
-def compare_batching(whole: Sequence[int], limit: int, settings: FineTuning) -> dict[str, dict[str, float]]:
-    """Tokens computed in one epoch with padding, and how many of them are padding, for each way to make batches."""
-    group: Any = trainer_pt_utils.get_length_grouped_indices  # without types
-    kept = [min(length, limit) for length in whole]
-
-    def drawn() -> torch.Generator:
-        return torch.Generator().manual_seed(settings.seed)
-
-    orders = {
-        "grouped": group(kept, settings.batch_size, generator=drawn()),
-        "random": torch.randperm(len(kept), generator=drawn()).tolist(),
-    }
-    computed = {name: count_padded(kept, order, settings.batch_size) for name, order in orders.items()}
-    computed["fixed"] = limit * len(kept)
-    return {
-        name: {"places": places, "padding": places - sum(kept), "share": (places - sum(kept)) / places}
-        for name, places in computed.items()
-    }
-
-
-def count_padded(kept: Sequence[int], order: Sequence[int], size: int) -> int:
-    """Tokens of all batches in this order, each as wide as its longest text."""
-    batches = [order[begin : begin + size] for begin in range(0, len(order), size)]
-    return sum(len(batch) * max(kept[place] for place in batch) for batch in batches)
-
-
-def _shown_text(tokenizer: PreTrainedTokenizerBase, tables: Tables, batch: Any) -> dict[str, object]:
-    """The shortest text of the batch, piece by piece: if there is padding, it has some."""
-    masks = batch["attention_mask"].tolist()
-    place = min(range(len(masks)), key=lambda number: sum(masks[number]))
-    ids, row = batch["input_ids"][place].tolist(), tables.train.rows[place]
-    return {
-        "line": tables.train.place(place),
-        "text": row.text,
-        "label": row.label,
-        "label_id": int(batch["labels"][place]),
-        "pieces": [
-            {"piece": piece, "id": number, "mask": mask}
-            for piece, number, mask in zip(tokenizer.convert_ids_to_tokens(ids), ids, masks[place], strict=True)
-        ],
-    }

@@ -240,16 +240,6 @@ class Encoder:
     limit: int
     fresh: tuple[str, ...]  # randomly initialized weights
 
-    def describe(self) -> dict[str, str | int | list[str]]:
-        """The facts of the model for a result."""
-        return {
-            "architecture": type(self.model).__name__,
-            "parameters": sum(one.numel() for one in self.model.parameters()),
-            "pieces": len(self.tokenizer),
-            "places": self.limit,
-            "new_weights": list(self.fresh),
-        }
-
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model; it can pad."""

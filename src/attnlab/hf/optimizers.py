@@ -1,312 +1,251 @@
 """Which optimizer? The same encoder, tables, seeds and epochs, fine-tuned once with each optimizer and seed.
 
-Order, folders, tests and report are those of a comparison; the texts of the validation table are its questions. The test
-table is never read. Finished trainings are stored, so that a study that was stopped resumes where it was.
+The optimizers are compared text by text on the validation table; a test table is refused. Finished trainings are stored, so
+that a study that was stopped resumes where it was.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import inf, isnan, nan
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
-from attnlab.corpora.labelled import Tables
+from attnlab import stats
 from attnlab.errors import UserError, unknown
-from attnlab.hf.classify import Figures, Outcome, Request, fine_tune, short_name, versions
-from attnlab.hf.settings import RATES, FineTuning
+from attnlab.hf.classify import Outcome, fine_tune, short_name
+from attnlab.hf.settings import RATES, FineTuning, Optimizer, is_optimizer
+from attnlab.hf.tuning import Tuning, TuningResult
 from attnlab.lm.progress import display, say
-from attnlab.machine import environment
-from attnlab.report import strict
-from attnlab.report.words import duration, listed, percent, plural
-from attnlab.store.folders import to_json, write_folder
-from attnlab.store.records import flat, plain, restored
-from attnlab.store.runs import Run
-from attnlab.studies.compare import Plan
-from attnlab.studies.compare.document import document
-from attnlab.studies.compare.judge import compare_all, difference, spread_of
-from attnlab.studies.compare.plan import seed_numbers
-from attnlab.studies.compare.records import (
-    Comparison,
-    ComparisonResult,
-    Figure,
-    Record,
-    SeedRun,
-    VariantResult,
-    notes_on,
-)
-from attnlab.studies.compare.variants import Variant
-from attnlab.studies.legacy import Study
+from attnlab.report.document import Axis, Cell, Document, Row, Series, Table, section
+from attnlab.report.parts import cell, columns, lines, text_column
+from attnlab.report.words import duration, listed, percent, plural, span
+from attnlab.store import records
+from attnlab.store.folders import write_folder
+from attnlab.studies.study import study
 
-__all__ = ["STUDY", "OptimizersPlan", "make_plan"]
-
-_SEEDS = 3
-_FIGURES = (
-    Figure(
-        "accuracy",
-        "right labels",
-        "right",
-        "share",
-        False,
-        "of the validation texts, in the best epoch; chosen on the same texts, which makes all of them a little optimistic",
-    ),
-    Figure("loss", "validation loss", "loss", "loss", True, "nats per text, in the best epoch"),
-    Figure("best_epoch", "best epoch", "best epoch", "epoch", True, "the first with the most right labels"),
-    Figure(
-        "seconds_per_epoch",
-        "time of an epoch",
-        "epoch",
-        "seconds",
-        True,
-        "without validation, one training at a time",
-    ),
-    Figure("seconds", "whole time", "time", "seconds", True, "with loading and validation"),
-)
+_ALPHA = 0.05
 
 
 @dataclass(frozen=True)
-class OptimizersPlan:
-    """The whole study: what is fine-tuned, the rate of every optimizer, those whose rate the user gave, and the seeds."""
+class OptimizerSummary:
+    """One optimizer over all seeds: accuracy of the best epoch with its interval for new seeds, curves, times."""
 
-    asked: Request
-    rates: Mapping[str, float]
-    chosen: tuple[str, ...]
-    seeds: tuple[int, ...]
-
-    def tables(self) -> Tables:
-        """The tables to train and to validate on."""
-        return replace(self.asked.tables, test=None)
-
-    def settings(self, name: str, seed: int) -> FineTuning:
-        """The settings of one training."""
-        return replace(self.asked.settings, optimizer=name, lr=self.rates[name], seed=seed)  # type: ignore[arg-type]
-
-    def comparison(self) -> Plan:
-        """The same as a comparison of all pairs."""
-        return Plan(
-            tuple(map(Variant, self.rates)),
-            "optimizer",
-            self.seeds,
-            exam=self.asked.dev or "topics:dev",
-            all_pairs=True,
-        )
+    name: str
+    rate: float
+    accuracy: float
+    low: float | None
+    high: float | None
+    diverged: int  # seeds whose loss became NaN
+    best_epochs: tuple[int, ...]
+    seconds_per_epoch: float
+    curves: tuple[tuple[float, ...], ...]  # validation accuracy by seed and epoch
 
 
-def read_rates(text: str) -> dict[str, float]:
-    """Optimizers separated by commas, each with a rate unless it is to have its default: adamw=3e-5,sgd."""
-    found: dict[str, float] = {}
+@dataclass(frozen=True)
+class OptimizerPair:
+    """Two optimizers compared text by text; p is adjusted for all pairs."""
+
+    first: str
+    second: str
+    p: float | None
+    sentence: str
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Both optimizers."""
+        return self.first, self.second
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizersResult(TuningResult):
+    """The result of the study."""
+
+    kind: str = "optimizers"
+    optimizers: tuple[OptimizerSummary, ...]
+    pairs: tuple[OptimizerPair, ...]
+
+
+def read_rates(text: str) -> dict[Optimizer, float]:
+    """Parse optimizers separated by commas, each with a rate unless it is to have its default: adamw=3e-5,sgd."""
+    rates: dict[Optimizer, float] = {}
     for part in text.split(","):
-        name, sign, said = (piece.strip() for piece in part.partition("="))
-        if name not in RATES:
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if not is_optimizer(name):
             raise UserError(f"--optimizers: {unknown('optimizer', name, RATES)}")
-        if name in found:
+        if name in rates:
             raise UserError(f"--optimizers names {name} twice: leave one out; rates are compared by --search")
         try:
-            found[name] = float(said) if sign else 0.0
+            rates[name] = float(value) if sign else 0.0
         except ValueError:
-            found[name] = -1.0
-        if sign and not 0 < found[name] < math.inf:
+            rates[name] = nan
+        if sign and not 0 < rates[name] < inf:
             raise UserError(
                 f"--optimizers: the rate of {name} must be a number above 0, such as {name}={RATES[name]:g}"
             )
-    if len(found) < 2:
-        raise UserError(
-            f"--optimizers compares two or more, such as adamw,sgd; for a single one use --optimizer {text}"
+    if len(rates) < 2:
+        raise UserError(f"--optimizers compares two or more, such as adamw,sgd; for one use --optimizer {text}")
+    return rates
+
+
+@study("optimizers", own_command=True)
+class Optimizers(Tuning[OptimizersResult]):
+    """Compare optimizers on the same encoder, tables, seeds and epochs."""
+
+    rates: dict[Optimizer, float]  # 0 for the default of the optimizer
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    def check(self) -> None:
+        """Refuse the test table, and settings that the study replaces."""
+        if self.texts.test:
+            raise UserError(
+                "--optimizers judges on validation: leave --test out, and use it once with the optimizer you choose"
+            )
+        if self.settings.lr:
+            raise UserError(
+                "one --lr does not suit all optimizers: give rates by name, such as --optimizers adamw=3e-5,sgd=0.02"
+            )
+        if self.settings.optimizer != FineTuning.optimizer or self.settings.seed:
+            raise UserError("--optimizers and --seeds replace them: leave out --optimizer and --seed")
+        super().check()
+
+    def train(self, folder: Path, console: Console) -> None:
+        """Do every training that is not finished, one after the other, so that their times can be compared."""
+        say(console, self._rates_in_words())
+        for seed in self.seeds:
+            for name in self.rates:
+                path = folder / name / f"seed-{seed}"
+                if path.exists():
+                    continue
+                settings = replace(self.settings, optimizer=name, lr=self.rates[name] or RATES[name], seed=seed)
+                with display(f"{name}, seed {seed}", console) as show:
+                    outcome = fine_tune(self.model, self.judged, settings, show=show)
+                write_folder(path, "training", {"result.json": records.encode(outcome)})
+                right = f"{percent(outcome.accuracy)} right in epoch {outcome.best_epoch}"
+                say(console, f"{name}, seed {seed}: {right}, {duration(outcome.seconds)}")
+
+    def judge(self, folder: Path, console: Console) -> OptimizersResult:
+        """Compare the finished trainings, every optimizer with every other."""
+        trained = {
+            name: [records.read(Outcome, folder / name / f"seed-{seed}" / "result.json") for seed in self.seeds]
+            for name in self.rates
+        }
+        optimizers = tuple(_summary(name, self.rates[name] or RATES[name], trained[name]) for name in trained)
+        pairs = _compare(trained)
+        return OptimizersResult(
+            title=f"{listed(self.rates)}: which fine-tunes {short_name(self.model)} better?",
+            command=self.command,
+            seconds=sum(outcome.seconds for outcomes in trained.values() for outcome in outcomes),
+            facts=self.facts(),
+            settings=self.settings,
+            optimizers=optimizers,
+            pairs=pairs,
+            verdict=(
+                _verdict(optimizers, pairs),
+                self._rates_in_words(),
+                *(f"{summary.name} diverged: use a smaller rate." for summary in optimizers if summary.diverged),
+                *(pair.sentence for pair in pairs),
+            ),
+            warnings=self.tables.warnings,
         )
-    return found
 
-
-def make_plan(asked: Request, optimizers: str, seeds: int | Sequence[int] | None = None) -> OptimizersPlan:
-    """The study that a user asks for."""
-    given = read_rates(optimizers)
-    if asked.test:
-        raise UserError(
-            "--optimizers judges on validation: leave --test out, and use it once with the optimizer you choose"
+    def _rates_in_words(self) -> str:
+        """Where the learning rates come from, and what that means for the comparison."""
+        defaults = ", ".join(f"{name} {RATES[name]:g}" for name, rate in self.rates.items() if not rate)
+        given = ", ".join(f"{name} {rate:g}" for name, rate in self.rates.items() if rate)
+        if not defaults:
+            return f"Learning rates as given: {given}."
+        return (
+            f"Learning rates {f'as given: {given}; ' if given else ''}each optimizer's default, not tuned: {defaults}."
+            " With a rate tuned by --search an optimizer may do better, and the order may change."
         )
-    if asked.settings.lr:
-        raise UserError(
-            "one --lr does not suit all optimizers: give rates by name, such as --optimizers adamw=3e-5,sgd=0.02"
+
+    def document(self, result: OptimizersResult) -> Document:
+        """Return the accuracies, the comparisons in words, and the curves."""
+        rows = [
+            Row(
+                Cell(summary.name),
+                [
+                    Cell(f"{summary.rate:g}", summary.rate),
+                    cell(summary.accuracy, "share"),
+                    Cell(span(summary.low, summary.high, "share"), low=summary.low, high=summary.high),
+                    Cell(", ".join(map(str, summary.best_epochs))),
+                    cell(summary.seconds_per_epoch, "seconds"),
+                ],
+            )
+            for summary in result.optimizers
+        ]
+        titles = columns("Optimizer", "Rate", "Right", "95 % interval", text_column("Best epoch"), "Time of an epoch")
+        caption = (
+            "Right labels of the validation texts in the best epoch, mean of the seeds; chosen on the same texts, which makes"
+            " all of them a little optimistic."
         )
-    if asked.settings.optimizer != FineTuning.optimizer or asked.settings.seed:
-        raise UserError("--optimizers and --seeds replace them: leave out --optimizer and --seed")
-    chosen = tuple(name for name, rate in given.items() if rate)
-    rates = {name: rate or RATES[name] for name, rate in given.items()}
-    return OptimizersPlan(asked.absolute(), rates, chosen, seed_numbers(seeds, _SEEDS))
-
-
-def train(plan: OptimizersPlan, folder: Path, console: Console) -> None:
-    """Every training that is not finished, one after the other, so that their times can be compared."""
-    order, path, tables = plan.comparison().order(), plan.comparison().path, plan.tables()
-    waiting = [one for one in order if not path(folder, *one).exists()]
-    say(
-        console,
-        f"{len(plan.rates)} optimizers x {plural(len(plan.seeds), 'seed')} = {len(order)} trainings,"
-        f" {plural(plan.asked.settings.epochs, 'epoch')} each; {len(order) - len(waiting)} are done",
-    )
-    say(console, describe_rates(plan.rates, plan.chosen))
-    for number, (name, seed) in enumerate(waiting, start=1):
-        began = time.perf_counter()
-        with display(f"{name}, seed {seed}", console) as show:
-            outcome = fine_tune(plan.asked.model, tables, plan.settings(name, seed), show=show)
-        store_training(path(folder, name, seed), plan.settings(name, seed), outcome)
-        left = (len(waiting) - number) * (time.perf_counter() - began)
-        more = f"; about {duration(left)} for the other {len(waiting) - number}" if number == 1 and left else ""
-        say(
-            console,
-            f"{len(order) - len(waiting) + number} of {len(order)}: {name}, seed {seed}:"
-            f" {100 * outcome.accuracy:.1f} % right in epoch {outcome.best_epoch}, {duration(outcome.seconds)}{more}",
+        curves = [_curve(summary) for summary in result.optimizers]
+        title, x, y = "Accuracy, mean and range of the seeds", Axis("epoch"), Axis("right labels", "%")
+        return self.report(
+            result,
+            *section("Results", Table("Optimizers", caption, titles, rows, brief=True)),
+            *section("Validation", lines(title, curves, x, y, "the accuracy in per cent")),
         )
 
 
-@dataclass(frozen=True)
-class _Training:
-    """result.json of one training."""
-
-    settings: FineTuning
-    accuracy: float
-    loss: float
-    figures: Figures = flat()
-    threads: int = 1
-
-
-def store_training(path: Path, settings: FineTuning, one: Outcome) -> None:
-    """Store a finished training: its epochs, and right or wrong text by text."""
-    result = _Training(settings, one.accuracy, one.dev.loss, one.figures, torch.get_num_threads())
-    files = {
-        "result.json": to_json(strict(plain(result))),
-        "env.json": to_json(environment()),
-        "right.csv": "".join(f"{line}\n" for line in ("right", *map(int, one.right))).encode(),
-    }
-    write_folder(path, "training", files)
-
-
-# From finished trainings to figures, tests and sentences
-
-
-def describe_rates(rates: Mapping[str, float], chosen: Sequence[str]) -> str:
-    """Where the learning rates come from, and what that means for the comparison."""
-    defaults = [f"{name} {rate:g}" for name, rate in rates.items() if name not in chosen]
-    given = [f"{name} {rates[name]:g}" for name in chosen]
-    said = [f"as given: {', '.join(given)}"] if given else []
-    if not defaults:
-        return f"Learning rates {said[0]}."
-    said.append(f"each optimizer's default, not tuned: {', '.join(defaults)}")
-    warning = "With a rate tuned by --search an optimizer may do better, and the order may change."
-    return f"Learning rates {'; '.join(said)}. {warning}"
-
-
-def _read_records(plan: OptimizersPlan, folder: Path) -> dict[str, list[Record]]:
-    """The trainings by optimizer, in the order of the seeds, as records of a comparison."""
-    found: dict[str, list[Record]] = {}
-    for name in plan.rates:
-        for seed in plan.seeds:
-            path = plan.comparison().path(folder, name, seed)
-            stored = Run(path).result
-            each = [one["seconds"] for one in stored["epochs"]]
-            stored["seconds_per_epoch"] = sum(each) / len(each)
-            values = {one.key: stored[one.key] for one in _FIGURES}
-            there = {key: float(value) for key, value in values.items() if value is not None}
-            found.setdefault(name, []).append(Record(seed, Run(path), path, there))
-    return found
-
-
-def judge(plan: OptimizersPlan, folder: Path) -> ComparisonResult:
-    """Judge the finished trainings."""
-    tables = plan.tables()
-    records = _read_records(plan, folder)
-    every = [one for rows in records.values() for one in rows]
-    columns = [one for one in _FIGURES if all(one.key in record.values for record in every)]
-    comparison = plan.comparison()
-    variants = [_describe(plan, folder, name, rows, columns) for name, rows in records.items()]
-    comparisons = compare_all(comparison, records, columns[0], set(), item="text")
-    return ComparisonResult(
-        study="optimizers",
-        varied="optimizer, with its learning rate",
-        title=f"{', '.join(records)}: which fine-tunes {short_name(plan.asked.model)} better?",
-        question=f"The same {plural(len(tables.train.rows), 'text')}, seeds and epochs for each, judged text by text on"
-        f" {tables.dev.source}.",
-        command=plan.asked.command,
-        seconds=round(sum(one.values["seconds"] for one in every), 1),
-        seeds=plan.seeds,
-        order=tuple(comparison.order()),
-        facts=plan.asked.describe(tables),
-        figures=tuple(columns),
-        variants=tuple(variants),
-        comparisons=tuple(comparisons),
-        paired=tuple(difference(a, b, column, records) for a, b in comparison.compared() for column in columns[1:]),
-        verdict=(
-            _verdict(variants, comparisons, len(plan.seeds)),
-            describe_rates(plan.rates, plan.chosen),
-            *_diverged(records),
-            *notes_on(records),
-            *(f"Look at the data: {one}." for one in tables.warnings),
-        ),
-        environment={**environment(), **versions()},
-        settings={name: _without_seed(plan.settings(name, 0)) for name in records},
-    )
-
-
-def _without_seed(settings: FineTuning) -> dict[str, str | int | float]:
-    return {key: value for key, value in asdict(settings).items() if key != "seed"}
-
-
-def _describe(
-    plan: OptimizersPlan, folder: Path, name: str, rows: Sequence[Record], columns: Sequence[Figure]
-) -> VariantResult:
-    spread = {}
-    for column in columns:
-        found = spread_of([row.values[column.key] for row in rows], column.kind)
-        # Epochs are a few whole numbers, shown one by one.
-        spread[column.key] = replace(found, low=None, high=None) if column.kind == "epoch" else found
-    origin = "given" if name in plan.chosen else "default"
-    return VariantResult(
+def _summary(name: str, rate: float, outcomes: list[Outcome]) -> OptimizerSummary:
+    mean = stats.mean_interval([outcome.accuracy for outcome in outcomes])
+    seconds = [epoch.seconds for outcome in outcomes for epoch in outcome.epochs]
+    return OptimizerSummary(
         name,
-        name == next(iter(plan.rates)),
-        {"optimizer": name, "learning rate": plan.rates[name], "rate": origin},
-        spread,
-        tuple(
-            SeedRun(row.seed, os.path.relpath(row.folder, folder), row.values, epochs=tuple(row.run.result["epochs"]))
-            for row in rows
-        ),
+        rate,
+        mean.mean,
+        mean.low,
+        mean.high,
+        sum(isnan(outcome.dev.loss) for outcome in outcomes),
+        tuple(outcome.best_epoch for outcome in outcomes),
+        sum(seconds) / len(seconds),
+        tuple(tuple(outcome.curve) for outcome in outcomes),
     )
 
 
-def _diverged(records: Mapping[str, Sequence[Record]]) -> list[str]:
-    """The optimizers whose final loss is not a number: a sign of the rate rather than of the optimizer."""
-    found = {name: [row.seed for row in rows if "loss" not in row.values] for name, rows in records.items()}
-    why = "its loss is not a number. Give it a smaller rate."
-    return [
-        f"{name} diverged with {plural(len(seeds), 'seed')} of {len(records[name])}: {why}"
-        for name, seeds in found.items()
-        if seeds
-    ]
+def _compare(trained: Mapping[Optimizer, list[Outcome]]) -> tuple[OptimizerPair, ...]:
+    """Test every pair for new seeds and new texts; with one seed, by McNemar's test."""
+    names = list(combinations(trained, 2))
+    right = {name: [outcome.right for outcome in outcomes] for name, outcomes in trained.items()}
+    tests: list[stats.SeedsByQuestions | stats.McNemar] = []
+    for a, b in names:
+        if len(right[a]) > 1:
+            tests.append(stats.seeds_by_questions(right[a], right[b], alpha=_ALPHA / len(names)))
+        else:
+            tests.append(stats.mcnemar(right[a][0], right[b][0], alpha=_ALPHA / len(names)))
+    single = [test.both.p if isinstance(test, stats.SeedsByQuestions) else test.p for test in tests]
+    adjusted = iter(stats.holm([p for p in single if p is not None]))
+    pairs = []
+    for (a, b), test, p in zip(names, tests, single, strict=True):
+        p = None if p is None else next(adjusted)
+        several = len(names) if p is not None else 1
+        words = stats.in_words(test, a, b, adjusted=p if several > 1 else None, comparisons=several, item="text")
+        pairs.append(OptimizerPair(a, b, p, f"{a} against {b}: {words}."))
+    return tuple(pairs)
 
 
-def _verdict(tried: Sequence[VariantResult], comparisons: Sequence[Comparison], seeds: int) -> str:
-    """Which comes first, and which it is shown to be better than."""
-    best = max(tried, key=lambda one: one.values["accuracy"].mean or 0.0)
-    over: dict[bool, list[str]] = {True: [], False: []}
-    for one in comparisons:
-        if best.name in (one.a, one.b):
-            over[one.shown].append(one.b if one.a == best.name else one.a)
-    mean = f"{percent(best.values['accuracy'].mean or 0.0)} of labels right"
-    mean += f", mean of {seeds} seeds" if seeds > 1 else ""
-    said = [f"shown to be better than {listed(over[True], 'or')}"] if over[True] else []
-    said += [f"not shown to be better than {listed(over[False], 'or')}"] if over[False] else []
-    return f"{best.name} comes first with {mean}; it is {', and '.join(said)}."
+def _verdict(summaries: Sequence[OptimizerSummary], pairs: Sequence[OptimizerPair]) -> str:
+    """Which optimizer comes first, and which it is shown to be better than."""
+    best = max(summaries, key=lambda summary: summary.accuracy)
+    others = {({pair.first, pair.second} - {best.name}).pop(): pair.p for pair in pairs if best.name in pair.names}
+    beaten = [name for name, p in others.items() if p is not None and p < _ALPHA]
+    rest = [name for name in others if name not in beaten]
+    claims = [f"shown to be better than {listed(beaten, 'or')}"] if beaten else []
+    claims += [f"not shown to be better than {listed(rest, 'or')}"] if rest else []
+    mean = f"{percent(best.accuracy)} of labels right, mean of {plural(len(best.curves), 'seed')}"
+    return f"{best.name} comes first with {mean}; it is {', and '.join(claims)}."
 
 
-STUDY = Study(
-    plan=OptimizersPlan,
-    name=lambda _: "optimizers",
-    check=lambda plan: plan.asked.check("has no optimizer to choose"),
-    fingerprints=lambda plan: plan.asked.fingerprints(plan.tables()),
-    train=train,
-    judge=lambda plan, folder, _: judge(plan, folder),
-    document=lambda result: document(restored(ComparisonResult, result)),
-)
+def _curve(summary: OptimizerSummary) -> Series:
+    """Validation accuracy by epoch in per cent, over the seeds."""
+    by_epoch = [[100 * share for share in shares] for shares in zip(*summary.curves, strict=True)]
+    mean = [sum(shares) / len(shares) for shares in by_epoch]
+    numbers = [float(number) for number in range(1, len(mean) + 1)]
+    return Series(
+        summary.name, numbers, mean, [min(shares) for shares in by_epoch], [max(shares) for shares in by_epoch]
+    )

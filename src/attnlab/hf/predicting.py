@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.corpora.files import numbered_lines
-from attnlab.errors import DataError, UserError
+from attnlab.errors import DataError, UserError, cut
+from attnlab.hf.classify import Classification
 from attnlab.hf.loading import (
     PACKAGES,
     load_tokenizer,
@@ -23,9 +24,13 @@ from attnlab.hf.loading import (
     quietly,
     require_reachable,
 )
-from attnlab.store.folders import peek
+from attnlab.report.document import Cell, Document, Row, Table, section
+from attnlab.report.parts import cell, columns, text_column
+from attnlab.report.words import plural
+from attnlab.store import records
 
 _ROWS = 64  # texts computed at once
+_MOST_SHOWN, _LONGEST_SHOWN = 20, 60  # texts, and characters of each
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,37 @@ class Predictions:
     @property
     def counts(self) -> dict[str, int]:
         """How many texts got each label."""
-        found = Counter(one.label for one in self.texts)
-        return {label: found[label] for label in self.labels}
+        counts = Counter(row.label for row in self.texts)
+        return {label: counts[label] for label in self.labels}
 
     def to_tsv(self) -> bytes:
         """A table of label, probabilities and text."""
         heading = ["label", *(f"p({label})" for label in self.labels), "text"]
         rows = [
-            [one.label, *(f"{one.probabilities[label]:.6f}" for label in self.labels), one.text] for one in self.texts
+            [row.label, *(f"{row.probabilities[label]:.6f}" for label in self.labels), row.text] for row in self.texts
         ]
         return "".join("\t".join(row) + "\n" for row in (heading, *rows)).encode()
+
+    def document(self, source: str) -> Document:
+        """How often each label was given, and the first texts with their labels."""
+        labels = [
+            Row(Cell(name), [cell(times, "count"), cell(times / len(self.texts), "share")])
+            for name, times in self.counts.items()
+        ]
+        first = self.texts[:_MOST_SHOWN]
+        texts = [
+            Row(Cell(row.label), [cell(row.probability, "share"), Cell(cut(row.text, _LONGEST_SHOWN))]) for row in first
+        ]
+        title = f"The first {len(first)} texts" if len(first) < len(self.texts) else "Texts"
+        return Document(
+            "predictions",
+            f"{plural(len(self.texts), 'text')} of {source}, labelled by {self.model}",
+            [],
+            [
+                *section("Labels", Table("Labels", "", columns("Label", "Texts", "Share"), labels)),
+                *section(title, Table("Texts", "", columns("Label", "Probability", text_column("Text")), texts)),
+            ],
+        )
 
 
 def read_texts(path: str | Path) -> list[str]:
@@ -81,11 +107,11 @@ def predict(model: str | Path, texts: Sequence[str]) -> Predictions:
     """Label texts with a classifier that was saved by `attnlab classify`, or any other of transformers."""
     need_extra(*PACKAGES)
     name, path = str(model), Path(model).expanduser()
-    folder = next((one for one in (path / "model", path) if (one / "bag.json").is_file()), None)
+    folder = next((folder for folder in (path / "model", path) if (folder / "bag.json").is_file()), None)
     labels, chances = _by_bag(folder, list(texts)) if folder else _by_encoder(name, list(texts))
-    rows = (dict(zip(labels, row, strict=True)) for row in chances)
-    said = (LabelledText(text, max(row, key=row.__getitem__), row) for text, row in zip(texts, rows, strict=True))
-    return Predictions(name, tuple(labels), tuple(said))
+    rows = [dict(zip(labels, row, strict=True)) for row in chances]
+    labelled = (LabelledText(text, max(row, key=row.__getitem__), row) for text, row in zip(texts, rows, strict=True))
+    return Predictions(name, tuple(labels), tuple(labelled))
 
 
 def _by_bag(folder: Path, texts: list[str]) -> tuple[list[str], list[list[float]]]:
@@ -108,8 +134,9 @@ def _by_encoder(name: str, texts: list[str]) -> tuple[list[str], list[list[float
             f"{name} has no trained head for labels: make a classifier of it with attnlab classify TRAIN DEV"
         )
     model = model.eval().to(choose_device("auto"))
-    facts = peek(Path(place).parent / "result.json").get("facts", {}) if Path(place).name == "model" else {}
-    limit = min(longest_text(model, tokenizer), facts.get("max_length", 10**6))
+    stored = Path(place).parent / "result.json"
+    trained = records.read(Classification, stored).facts.max_length if _is_ours(Path(place)) else None
+    limit = min(longest_text(model, tokenizer), trained or 10**6)
     with quietly():
         encoded: Any = tokenizer(texts, truncation=True, max_length=limit)
     order = sorted(range(len(texts)), key=lambda place: -len(encoded["input_ids"][place]))
@@ -118,8 +145,13 @@ def _by_encoder(name: str, texts: list[str]) -> tuple[list[str], list[list[float
         places = order[begin : begin + _ROWS]
         batch = tokenizer.pad([{key: encoded[key][at] for key in encoded} for at in places], return_tensors="pt")
         with torch.inference_mode():
-            found = model(**batch.to(model.device)).logits.double().softmax(dim=-1).tolist()
-        for at, row in zip(places, found, strict=True):
+            rows = model(**batch.to(model.device)).logits.double().softmax(dim=-1).tolist()
+        for at, row in zip(places, rows, strict=True):
             chances[at] = row
     names = model.config.id2label
     return [names[number] for number in sorted(names)], chances
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether a model is inside a folder that `attnlab classify` wrote."""
+    return place.name == "model" and (place.parent / "predictions.tsv").is_file()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_type_hints
+from typing import Literal, TypeGuard, get_type_hints
 
 from attnlab.config import build, from_text, require, require_seed, setting
 
@@ -15,7 +15,12 @@ _Batching = Literal["grouped", "random", "fixed"]
 
 # SGD's steps shrink with the gradient and Adagrad's with time, so that both need a larger rate to move as far as AdamW. Muon's
 # update of a matrix is as long as AdamW's at about thirty times its rate, at a width of 768.
-RATES: dict[str, float] = {"adamw": 5e-5, "sgd": 1e-2, "adagrad": 5e-4, "muon": 1.5e-3}
+RATES: dict[Optimizer, float] = {"adamw": 5e-5, "sgd": 1e-2, "adagrad": 5e-4, "muon": 1.5e-3}
+
+
+def is_optimizer(name: str) -> TypeGuard[Optimizer]:
+    """Whether an optimizer has this name."""
+    return name in RATES
 
 
 @dataclass(frozen=True)

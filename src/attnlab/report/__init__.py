@@ -1,11 +1,10 @@
 """Reports: a result becomes a Document, and a Document becomes a page, Markdown, JSON, tables, or lines of the terminal.
 
-    recall, reports, score, trust, why, classification, runs, look    what a Document of each kind says
+    recall, reports, score, trust, why, runs, look    what a Document of each kind says
     document             the blocks that a Document is made of
     parts, words         shared builders; numbers and names in words
     html, text, screen   renderers: one HTML file; Markdown, CSV and LaTeX; the terminal
     charts               drawing
-    inspection           what classify prints of its data
 
 Results are plain data: a report knows nothing about models or tensors. Only `runs` reads run folders itself, because runs
 side by side have no stored result.
@@ -21,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from attnlab.errors import CheckpointError
-from attnlab.report import classification, runs, screen, trust, why
+from attnlab.report import runs, screen, trust, why
 from attnlab.report.document import Document, strict
 from attnlab.report.html import as_html
 from attnlab.report.legacy_parts import Result
@@ -33,17 +32,13 @@ __all__ = ["FORMATS", "Shown", "document_of", "show_result", "strict", "upgrade"
 
 FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that all is there
 _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
-    "classification": classification.document,
     "comparison": lambda result: import_module("attnlab.studies.compare").STUDY.document(result),
     "runs": runs.document,
-    "search": classification.search_document,
     "trust": trust.document,
     "why": why.document,
 }
 # Results of older versions do not say their kind; the first of these keys that one has shows it.
 _OLDER = {
-    "space": "search",
-    "best_epoch": "classification",
     "variants": "comparison",
     "groups": "trust",
     "differs": "runs",

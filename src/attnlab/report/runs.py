@@ -21,7 +21,6 @@ from rich.text import Text
 from attnlab import registry
 from attnlab.errors import AttnlabError, UserError
 from attnlab.machine import environment
-from attnlab.report.classification import PARTS
 from attnlab.report.document import (
     Block,
     Cell,
@@ -363,7 +362,7 @@ def _inner_table(entry: Entry) -> Table:
 def _measured(entry: Entry, result: Result) -> list[tuple[str, str]]:
     """The figures of a classifier, which its result keeps in tables."""
     if entry.kind == "classifier":
-        parts = [(name, as_table(result.get(part))) for part, name in PARTS.items()]
+        parts = [(name, as_table(result.get(part))) for part, name in (("dev", "validation"), ("test", "test"))]
         return [(name, _share_right(one)) for name, one in parts if one]
     return []
 

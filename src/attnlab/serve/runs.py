@@ -18,8 +18,9 @@ from msgspec import Meta, Struct
 
 from attnlab import studies
 from attnlab.errors import AttnlabError, AttnlabWarning, UserError
+from attnlab.hf.documents import read_classification
 from attnlab.measure import bench
-from attnlab.report import document_of, upgrade
+from attnlab.report import document_of
 from attnlab.report.document import Document, Notice
 from attnlab.report.html import as_fragment
 from attnlab.report.runs import entry_document, side_by_side
@@ -148,7 +149,7 @@ def _stored_report(entry: Entry) -> Document | None:
     if entry.kind == "study" and entry.state == "complete":
         return studies.document_of(path)
     if entry.kind == "classifier" and entry.state == "complete":
-        return document_of(upgrade(read_json(path / "result.json")))
+        return read_classification(path)
     if entry.kind in ("study", "run"):
         return document_of(side_by_side([entry], [str(path)]))
     if entry.kind == "output":

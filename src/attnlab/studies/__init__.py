@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 # Studies that are not classes yet.
 MODULES = {name: f"attnlab.studies.{name}" for name in ("trust", "why")}
-MODULES |= {name: f"attnlab.hf.{name}" for name in ("optimizers", "search")}
 MODULES |= dict.fromkeys(("compare", *READY), "attnlab.studies.compare")
 
 

@@ -1,0 +1,123 @@
+"""What the studies of fine-tuning share: the model, the tables and the settings, and what must not change before a resume."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Self, TypeVar
+
+from attnlab.corpora.labelled import Column, Tables, built_in_tables, read_tables
+from attnlab.errors import UserError
+from attnlab.hf.classify import short_name, versions
+from attnlab.hf.loading import PACKAGES, load_encoder, locate, need_extra
+from attnlab.hf.settings import BAG_OF_WORDS, FineTuning
+from attnlab.machine import environment
+from attnlab.report.document import Document, Facts, Notice, Section
+from attnlab.report.parts import StudyResult, report_of, reproduce
+from attnlab.studies.study import Study
+
+_USES = {"train": "trained on", "dev": "judged on", "test": "measured once"}
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of labelled texts; without files, the built-in sentences."""
+
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    column: Column | None = None
+    names: dict[str, str] = field(default_factory=dict)  # new names by the labels of the files
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The tables, read once and checked."""
+        if self.train and self.dev:
+            return read_tables(self.train, self.dev, self.test, self.column, self.names)
+        return built_in_tables()
+
+    def absolute(self) -> TableFiles:
+        """Return the same files with paths that are valid in any folder."""
+        train, dev, test = (str(Path(path).resolve()) if path else None for path in (self.train, self.dev, self.test))
+        return replace(self, train=train, dev=dev, test=test)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningResult(StudyResult):
+    """What the results of such studies have in common."""
+
+    facts: dict[str, str]  # the model and the tables in a few words
+    settings: FineTuning
+    verdict: tuple[str, ...]
+    warnings: tuple[str, ...]
+    environment: dict[str, str | int] = field(default_factory=lambda: {**environment(), **versions()})
+
+
+R = TypeVar("R", bound=TuningResult)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Study[R]):
+    """A study that fine-tunes an encoder several times and judges on the validation table."""
+
+    model: str
+    texts: TableFiles
+    settings: FineTuning
+
+    packages: ClassVar[tuple[str, ...]] = PACKAGES
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of the study."""
+        return self.texts.tables
+
+    @property
+    def judged(self) -> Tables:
+        """The tables that a trial may see: all but the test table."""
+        return replace(self.tables, test=None)
+
+    def with_absolute_paths(self) -> Self:
+        """Return the plan with paths that are valid in any folder."""
+        folder = Path(self.model).expanduser()
+        model = str(folder.resolve()) if folder.is_dir() else self.model
+        return replace(self, model=model, texts=self.texts.absolute())
+
+    def check(self) -> None:
+        """Refuse a model that cannot be fine-tuned."""
+        if self.model == BAG_OF_WORDS:
+            raise UserError(f"{BAG_OF_WORDS} has no optimizer and no epochs: name an encoder, or leave the option out")
+        need_extra(*self.packages)
+        load_encoder(self.model, self.tables.labels)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return checksums of the tables, and of the model if it is a folder; models of the hub are not checked."""
+        sums = {f"{part} ({table.source})": table.sha256 for part, table in self.tables.parts.items()}
+        place = Path(locate(self.model))
+        if place.is_dir():
+            digest = hashlib.sha256()
+            for path in sorted(path for path in place.iterdir() if path.is_file()):
+                with path.open("rb") as stream:
+                    digest.update(path.name.encode() + hashlib.file_digest(stream, "sha256").digest())
+            sums[self.model] = digest.hexdigest()
+        return sums
+
+    def facts(self) -> dict[str, str]:
+        """Describe the model and the tables in a few words."""
+        tables = {
+            _USES[part]: f"{table.source}, {len(table.rows):,} texts" for part, table in self.tables.parts.items()
+        }
+        return {"model": short_name(self.model), **tables, "labels": ", ".join(self.tables.labels)}
+
+    def report(self, result: TuningResult, *sections: Section) -> Document:
+        """Return the report: verdict, sections, and how to reproduce it."""
+        facts = Facts("Study", list(result.facts.items()))
+        return report_of(
+            result.kind,
+            result,
+            result.verdict,
+            [*sections, reproduce(result, facts, {"the study": asdict(result.settings)})],
+            [Notice("Look at the data:", warning) for warning in result.warnings],
+            "all trainings took",
+        )
