@@ -66,7 +66,7 @@ class Lengths(Study[LengthsResult]):
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    Path("mine.py").write_text(STUDY)
+    Path("mine.py").write_text(f"{STUDY}# {tmp_path}\n")  # files of the same content are loaded once per process
     return "mine.py:Lengths"
 
 
