@@ -10,10 +10,9 @@ from torch import Tensor
 
 from attnlab.config import ModelConfig
 from attnlab.errors import UserError
-from attnlab.inside.heads import copying_scores, files, pattern_scores, repeated_tokens, score_heads
+from attnlab.inside.heads import SCORES, HeadScores, copying_scores, pattern_scores, repeated_tokens, score_heads
 from attnlab.lm.model import LanguageModel, model_files
 from attnlab.lm.tokenizers import Tokenizer
-from attnlab.report.head_scores import SCORES, HeadScores
 from attnlab.store.folders import to_json, write_folder
 from verbs import call
 
@@ -193,11 +192,11 @@ def test_a_layer_without_a_pattern_is_said_to_have_none(letters: Tokenizer, tmp_
     scored = score_heads(random_model(mechanism=f"{tmp_path / 'mine.py'}:Nothing, dot"), letters)
     assert scored.unread == [1]
     assert {one.layer for one in scored.heads} == {2}
-    page = files(scored, "runs/x", "attnlab look")["look.html"].decode()
+    page = scored.files("runs/x", "attnlab look")["look.html"].decode()
     assert "No pattern in layer 1." in page
     nothing = score_heads(random_model(mechanism=f"{tmp_path / 'mine.py'}:Nothing"), letters)
     assert nothing.unread == [1, 2]
-    assert files(nothing, "runs/x", "attnlab look")["heads.png"].startswith(b"\x89PNG")
+    assert nothing.files("runs/x", "attnlab look")["heads.png"].startswith(b"\x89PNG")
 
 
 def test_the_command_writes_table_picture_and_numbers(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnlab.config import ModelConfig
 from attnlab.errors import UserError
-from attnlab.inside.look import View, encode, files, head_numbers, look
+from attnlab.inside.look import View, encode, head_numbers, look
 from attnlab.inside.taps import capture, influence
 from attnlab.lm.model import LanguageModel, model_files
 from attnlab.lm.tokenizers import MASK, Tokenizer
@@ -209,7 +209,7 @@ def test_mistakes_are_one_line_with_the_fix(characters: Tokenizer, text: str, qu
 
 def shown(view: View) -> tuple[str, dict[str, Any], bytes]:
     """The page, the weights in it, and the picture."""
-    made = files(view, "runs/<run>", "attnlab look")
+    made = view.files("runs/<run>", "attnlab look")
     assert sorted(made) == ["look.html", "patterns.png", "result.json"]
     page = made["look.html"].decode()
     (data,) = re.findall(r'id="attention-data">(.*?)</script>', page, flags=re.DOTALL)

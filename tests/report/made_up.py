@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any
 
+import torch
 from comparisons import make_comparison
 
 from attnlab import stats
@@ -14,8 +15,8 @@ from attnlab.hf.classify import Classification
 from attnlab.hf.documents import classification_document
 from attnlab.hf.optimizers import Optimizers, OptimizersResult
 from attnlab.hf.search import Search, SearchResult
+from attnlab.inside.look import Guess, Layer, Reading, View
 from attnlab.report.document import Document
-from attnlab.report.look import Guess, HeadNumbers, LayerMaps, Looked, Reading
 from attnlab.store.records import convert, plain
 from attnlab.studies.recall import RecallResult, Row, outcome
 from attnlab.studies.reports import ReportsResult
@@ -461,20 +462,18 @@ def make_runs() -> Result:
     }
 
 
-def make_view(tokens: list[str] = TOKENS) -> Looked:
-    patterns = make_attention(random.Random(1), 2, 4, tokens)["patterns"]
-    below = [[-weight / 2 for weight in row] for row in patterns[1][0]]
-    heads = [HeadNumbers(1, number, "tap", "pattern", 0.9, 2.5, 3.1, 0.2) for number in range(1, 5)]
-    return Looked(
-        run="runs/recall-1",
-        command="attnlab look runs/recall-1",
+def make_view(tokens: list[str] = TOKENS) -> View:
+    patterns = torch.tensor(make_attention(random.Random(1), 2, 4, tokens)["patterns"])
+    below = torch.cat([patterns[0], -patterns[1][:1] / 2])
+    return View(
         text="".join(tokens),
-        tokens=tokens,
-        layers=[LayerMaps("dot", "pattern", patterns[0]), LayerMaps("mine/mean.py:Mean", "influence", [below])],
-        next=[Guess(" Mob", 0.62), Guess("\n", 0.1)],
-        read=[Reading(tokens[0]), *(Reading(token, 0.2, 1.6, " the") for token in tokens[1:])],
-        heads=[*heads, HeadNumbers(2, 0, "tap", "influence", 1.5, 4.5, 2.1, 0.1)],
-        loss=1.6,
+        tokens=tuple(tokens),
+        layers=(
+            Layer("blocks.0.attn.hook_pattern", "dot", "pattern", below),
+            Layer("blocks.1.attn.hook_pattern", "mine/mean.py:Mean", "influence", patterns[1][:1]),
+        ),
+        next=(Guess(" Mob", 0.62), Guess("\n", 0.1)),
+        read=(Reading(tokens[0]), *(Reading(token, 0.2, 1.6, " the") for token in tokens[1:])),
     )
 
 

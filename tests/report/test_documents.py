@@ -37,7 +37,7 @@ from rich.console import Console
 
 import attnlab.report
 from attnlab.errors import StorageError
-from attnlab.report import FORMATS, document_of, look, screen, write_document
+from attnlab.report import FORMATS, document_of, screen, write_document
 from attnlab.report.document import Block, Cell, Chart, Document, Group, Table
 from attnlab.report.html import as_html
 from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
@@ -54,7 +54,7 @@ CASES: dict[str, Callable[[], Document]] = {
     "classification": classification_result,
     "search": search_result,
     "optimizers": optimizers_result,
-    "look": lambda: look.document(make_view()),
+    "look": lambda: make_view().document("runs/recall-1", "attnlab look runs/recall-1"),
     "one seed": lambda: document_of(make_comparison(("dot", "additive"), seeds=1, steps=20)),
     "nothing certified": lambda: document_of(make_trust(met=False)),
 }

@@ -334,10 +334,9 @@ def look(
     Writes OUT/look.html and OUT/patterns.png. With --heads every head is scored for averaging,
     copying, previous token, same token, induction and beginning of text: OUT/heads.png.
     """
-    from attnlab.inside import heads as head_scores
-    from attnlab.inside import look
+    from attnlab.inside.heads import score_heads
+    from attnlab.inside.look import View, look
     from attnlab.lm.model import load_model
-    from attnlab.report.head_scores import document
     from attnlab.report.screen import show
     from attnlab.store.folders import write_folder
     from attnlab.store.runs import Run
@@ -348,22 +347,16 @@ def look(
     loaded = load_model(opened.model, trust_code=trust_code)
     flags = [name for name, given in (("--question", question), ("--heads", heads)) if given]
     command = shlex.join(["attnlab", "look", str(folder), *([text] if text else []), *flags])
+    view = score_heads(*loaded, text or None, question=question) if heads else look(*loaded, text, question=question)
+    write_folder(target, "look", view.files(str(folder), command))
     page, picture = target / "look.html", target / ("heads.png" if heads else "patterns.png")
-    if heads:
-        scored = head_scores.score_heads(*loaded, text or None, question=question)
-        write_folder(target, "look", head_scores.files(scored, str(folder), command))
-        if not json:
-            show(document(scored, str(folder), command), console)
-        summary = scored.summary()
-    else:
-        view = look.look(*loaded, text, question=question)
-        write_folder(target, "look", look.files(view, str(folder), command))
-        summary = view.summary()
-        if not json:
-            _show_view(view)
     if json:
-        show_json({"run": str(folder), **summary, "page": str(page), "picture": str(picture)})
+        show_json({**vars(view.record(str(folder))), "page": str(page), "picture": str(picture)})
         return
+    if isinstance(view, View):
+        _show_view(view)
+    else:
+        show(view.document(str(folder), command), console)
     say(f"page: {page}", f"picture: {picture}")
 
 

@@ -4,15 +4,16 @@
     view.patterns["blocks.0.attn.hook_pattern"]     # heads, queries, keys
 
 A layer without attention weights over tokens is shown by its influence instead, and labelled so. Text in,
-a view out, and from it a picture and a page; knows nothing about folders.
+a view out, and from it a page and a picture; knows nothing about folders.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -24,12 +25,68 @@ from attnlab.errors import UserError
 from attnlab.inside.taps import capture, eval_mode, influence
 from attnlab.lm.model import Block, LanguageModel
 from attnlab.lm.tokenizers import MASK, PAD, Tokenizer
+from attnlab.pictures import picture_bytes
+from attnlab.report.charts import shorten
+from attnlab.report.document import (
+    Axis,
+    Cell,
+    Chart,
+    Code,
+    Column,
+    Document,
+    Head,
+    Heads,
+    Mark,
+    Notice,
+    Row,
+    Section,
+    Table,
+    Text,
+    Tokens,
+    section,
+)
 from attnlab.report.html import as_html
-from attnlab.report.look import Guess, HeadNumbers, LayerMaps, Looked, Reading, document, picture
-from attnlab.store.folders import to_json
+from attnlab.report.parts import cell, columns, folded, strongest, text_column
+from attnlab.report.words import NOTHING, percent, plural, visible
+from attnlab.store.records import encode as to_json
 
 _SAMPLES = 16  # random directions per influence: a standard deviation of at most 18 %, enough for a colour
-_DECIMALS = 4  # of weights on the page
+_DECIMALS = 4  # of weights in files
+_LARGEST, _SMALLEST = 24.0, 13.0  # pixels of a cell, so that names neither drift apart nor overlap
+_ROOM = 760.0  # pixels that a map takes if its cells may shrink
+_SURPRISED = math.log(100)  # the loss of a token whose probability was 1 %: fully shaded
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A token that may come next."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A token of the text with its predicted probability and the most likely token; empty for the first token."""
+
+    token: str
+    probability: float | None = None
+    loss: float | None = None
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class HeadNumbers:
+    """Statistics of a head, averaged over rows; layers and heads count from 1, and head 0 stands for an influence."""
+
+    layer: int
+    head: int
+    tap: str
+    kind: str
+    entropy: float  # of a row, in nats
+    spread: float  # exp of the entropy: the effective number of tokens attended to
+    distance: float  # mean distance in tokens
+    first: float  # weight on the first token
 
 
 @dataclass(frozen=True)
@@ -46,6 +103,10 @@ class Layer:
         if self.kind == "pattern":
             return self.maps
         return self.maps / self.maps.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+
+    def rounded(self) -> list[list[list[float]]]:
+        """The same as numbers for files and pages: by head, row and column."""
+        return [[[round(weight, _DECIMALS) for weight in row] for row in head] for head in self.shares().tolist()]
 
 
 @dataclass(frozen=True)
@@ -66,11 +127,11 @@ class View:
     @property
     def loss(self) -> float | None:
         """The mean loss in nats per token; None for a single token."""
-        losses = [one.loss for one in self.read if one.loss is not None]
+        losses = [token.loss for token in self.read if token.loss is not None]
         return sum(losses) / len(losses) if losses else None
 
     def _repr_html_(self) -> str:
-        return document(_looked(self))._repr_html_()
+        return self.document()._repr_html_()
 
     def heads(self) -> list[HeadNumbers]:
         """Statistics of every head."""
@@ -80,17 +141,38 @@ class View:
             for place, weights in enumerate(layer.maps, start=1)
         ]
 
-    def summary(self) -> dict[str, object]:
-        """Plain values, ready for JSON; attention is [layer][head][destination][source], an influence has one head."""
+    def record(self, run: str = "") -> LookRecord:
+        """Everything in numbers, ready for JSON."""
+        attention = [layer.rounded() for layer in self.layers]
+        return LookRecord(run, self.text, self.tokens, self.loss, self.next, self.read, self.heads(), attention)
+
+    def document(self, run: str = "", command: str = "") -> Document:
+        """The page."""
+        return _document(self, run, command)
+
+    def files(self, run: str, command: str) -> dict[str, bytes]:
+        """The page, the picture and the numbers, as files."""
         return {
-            "text": self.text,
-            "tokens": list(self.tokens),
-            "loss": self.loss,
-            "next": [asdict(one) for one in self.next],
-            "read": [asdict(one) for one in self.read],
-            "heads": [asdict(one) for one in self.heads()],
-            "attention": [_rounded(layer.shares().tolist()) for layer in self.layers],
+            "look.html": as_html(self.document(run, command)).encode(
+                "utf-8", errors="replace"
+            ),  # a path may hold surrogates
+            "patterns.png": picture(self),
+            "result.json": to_json(self.record(run)),
         }
+
+
+@dataclass(frozen=True)
+class LookRecord:
+    """A view in numbers; attention is [layer][head][destination][source], and an influence has one head."""
+
+    run: str
+    text: str
+    tokens: tuple[str, ...]
+    loss: float | None
+    next: tuple[Guess, ...]
+    read: tuple[Reading, ...]
+    heads: list[HeadNumbers]
+    attention: list[list[list[list[float]]]]
 
 
 def look(model: LanguageModel, tokenizer: Tokenizer, text: str, *, question: bool = False, top: int = 5) -> View:
@@ -184,10 +266,10 @@ def _readings(chances: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Toke
     met: Int[Tensor, " N"] = torch.tensor(ids[1:], dtype=torch.long, device=chances.device)
     losses = ops.token_losses(chances[:-1], met)
     likeliest = chances[:-1, : tokenizer.size].argmax(dim=-1).tolist()
-    found = [Reading(tokenizer.piece(ids[0]))]
+    readings = [Reading(tokenizer.piece(ids[0]))]
     for token, loss, best in zip(ids[1:], losses.tolist(), likeliest, strict=True):
-        found.append(Reading(tokenizer.piece(token), math.exp(-loss), loss, tokenizer.piece(best)))
-    return tuple(found)
+        readings.append(Reading(tokenizer.piece(token), math.exp(-loss), loss, tokenizer.piece(best)))
+    return tuple(readings)
 
 
 def row_shares(weights: Float[Tensor, "*B T T"]) -> Float[Tensor, "*B T T"]:
@@ -211,29 +293,6 @@ def head_numbers(weights: Float[Tensor, "T T"]) -> dict[str, float]:
     }
 
 
-# Output files
-
-
-def _looked(view: View, run: str = "", command: str = "") -> Looked:
-    """A view as the report shows it."""
-    layers = [LayerMaps(one.mechanism, one.kind, _rounded(one.shares().tolist())) for one in view.layers]
-    return Looked(run, command, view.text, view.tokens, layers, view.next, view.read, view.heads(), view.loss)
-
-
-def files(view: View, run: str, command: str) -> dict[str, bytes]:
-    """Return the files of a view: page, picture and numbers."""
-    shown = _looked(view, run, command)
-    return {
-        "look.html": as_html(document(shown)).encode("utf-8", errors="replace"),  # a path may hold surrogates
-        "patterns.png": picture(shown),
-        "result.json": to_json({"run": run, **view.summary()}),
-    }
-
-
-def _rounded(values: Any) -> Any:
-    return [_rounded(one) for one in values] if isinstance(values, list) else round(values, _DECIMALS)
-
-
 # Exports for bertviz and circuitsvis
 
 
@@ -255,3 +314,195 @@ def circuits_of(
     """Return the same for circuitsvis: tokens, and per layer [heads, destination, source]."""
     tokens, layers = attentions_of(model, tokenizer, text, question=question)
     return tokens, [layer[0] for layer in layers]
+
+
+# The page
+
+
+def _heads_of(view: View) -> Iterator[Head]:
+    """Every map, with a sentence on its last row."""
+    for number, layer in enumerate(view.layers, start=1):
+        readable = layer.kind == "pattern"
+        title, verb = ("", "looks at") if readable else ("all heads together", "is moved by")
+        for place, pattern in enumerate(layer.rounded(), start=1):
+            column = strongest(pattern[-1])
+            most = f"“{visible(view.tokens[column])}” ({percent(pattern[-1][column])})"
+            what = f"looks most at {most}" if readable else f"depends most on {most}, by its influence"
+            yield Head(number, place, pattern, f"At the last token it {what}.", title, verb)
+
+
+def _expectation_chart(view: View) -> Chart:
+    marks = [Mark(visible(guess.token), 100 * guess.probability, percent(guess.probability)) for guess in view.next]
+    label = "Bar chart of the likeliest next tokens. " + "; ".join(f"{mark.name} {mark.text}" for mark in marks)
+    title = f"The likeliest tokens after “{visible(view.tokens[-1])}”"
+    return Chart("bars", title, label, Axis("probability", "%"), marks=marks)
+
+
+def _heads_section(view: View, mechanisms: Sequence[str]) -> list[Section]:
+    tokens, heads = view.tokens, list(_heads_of(view))
+    readable = any(layer.kind == "pattern" for layer in view.layers)
+    below = any(weight < 0 for head in heads for row in head.pattern for weight in row)
+    words = (
+        "The small pictures select a head. In the large one each row is a token and each cell in it how much that token looks"
+        " at an earlier one or at itself. The outlined row is the last token, from which the next one is predicted. Shown first"
+        " is the head with the largest weight on one earlier token in that row. Below, the text is shaded by the"
+        " weights of one row."
+        f"{' Weights below zero have another colour.' if below else ''}"
+    )
+    notes = dict(enumerate(mechanisms, start=1)) if len(set(mechanisms)) > 1 else None
+    size = min(_LARGEST, max(_SMALLEST, _ROOM / len(tokens)))
+    rows = [
+        Row(
+            Cell(f"layer {head.layer}, {head.head or 'influence'}"),
+            [
+                Cell(f"{head.spread:.1f}", head.spread),
+                Cell(f"{head.distance:.1f}", head.distance),
+                cell(head.first, "share"),
+            ],
+        )
+        for head in view.heads()
+    ]
+    caption = (
+        "Means over all rows but the first, which can look at nothing but itself. The spread is the exponential of the entropy:"
+        " the effective number of tokens looked at."
+    )
+    titles = ("Spread in tokens", "Tokens looked back", "On the first token")
+    table = Table("Heads in numbers", caption, columns("Head", *titles), rows)
+    viewer = Heads(tokens, heads, len(tokens) - 1, size, notes, strip=True)
+    return section("Where it looks", Text([words]) if readable else None, viewer, folded("Heads in numbers", table))
+
+
+def _surprise_section(view: View) -> Section:
+    if view.loss is None:
+        return Section("What surprised it", [Text(["One token: there was nothing before it to expect it from."])])
+    words = (
+        "The stronger the colour, the less the model expected a token from those before it; nothing expects the first. The mean"
+        f" loss is {view.loss:.2f} nats per token. A model learns to expect only what its task asks for: where it is taught"
+        " answers alone, a question may surprise it throughout."
+    )
+    rows, notes = [], []
+    for place, token in enumerate(view.read):
+        cells = [cell(token.probability, "share"), Cell(NOTHING), Cell(NOTHING)]
+        if token.loss is not None:
+            cells[1:] = [Cell(f"{token.loss:.2f}", token.loss), Cell(visible(token.expected or ""))]
+        notes.append(f"{cells[0].text}; it expected {cells[2].text}" if token.loss is not None else "")
+        rows.append(Row(Cell(str(place), place), [Cell(visible(token.token)), *cells]))
+    titles = [Column("Position"), text_column("Token"), Column("Probability"), Column("Loss")]
+    caption = "Loss is the negative logarithm of the probability, in nats."
+    table = Table("By token", caption, [*titles, text_column("Expected most")], rows)
+    shares = [min(1.0, (token.loss or 0.0) / _SURPRISED) for token in view.read]
+    tokens = Tokens([visible(token.token) for token in view.read], shares, notes)
+    return Section("What surprised it", [Text([words]), tokens, folded("By token", table)])
+
+
+def _document(view: View, run: str, command: str) -> Document:
+    names = [layer.mechanism.rpartition("/")[2] for layer in view.layers]
+    hidden = [number for number, layer in enumerate(view.layers, start=1) if layer.kind != "pattern"]
+    which = f"layer{'s' * (len(hidden) > 1)} {', '.join(map(str, hidden))}"
+    notice = Notice(
+        f"No pattern in {which}.",
+        "The mechanism there has no weights over tokens. Shown instead is its influence: how strongly its output at one token"
+        " (row) changes with its input at another (column), as a share of the row; see docs/looking.md.",
+    )
+    about = (
+        f"The model of {run} has {plural(len(names), 'layer')} ({', '.join(dict.fromkeys(names))}). The text is"
+        f" {plural(len(view.tokens), 'token')}, in which “·” is a space and “⏎” the end of a line."
+    )
+    python = (
+        'In Python the same weights are capture(model)["blocks.0.attn.hook_pattern"] for layer 1, [0, 0] of it for the first'
+        " text and head 1; patch changes them during the forward pass."
+    )
+    return Document(
+        kind="look",
+        title="Inside a model as it reads",
+        lead=[f"“{view.text}”"],
+        sections=[
+            Section("What it expects next", [_expectation_chart(view)]),
+            *_heads_section(view, names),
+            _surprise_section(view),
+            Section("Reproduce", [Code(command), Text([python])]),
+        ],
+        notices=[notice] if hidden else [],
+        about=about,
+        footer="All heads are in patterns.png, the numbers in result.json.",
+    )
+
+
+# The picture: all heads as one PNG, a row per layer, without any global state of matplotlib
+
+_WIDEST = 20.0  # inches that the heads may take
+_DPI = 150
+_GAP, _TITLE = 0.12, 0.3  # inches between heads, and above each for its name
+_LETTER = 0.075  # inches per letter of a token
+_LEAST = 4.0  # points of height that a token's name needs
+_HEAD = 0.55  # inches for the text
+_LIGHT, _HEAT, _BELOW = "#ffffff", "#00477a", "#c04f00"
+
+
+def picture(view: View) -> bytes:
+    """All heads as a PNG, the tokens named where there is room."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    layers, tokens = view.layers, [shorten(visible(token), 100) for token in view.tokens]
+    across = max(len(layer.maps) for layer in layers)
+    side = min(max(1.7, 0.09 * len(tokens)), 4.0, _WIDEST / across)
+    names = _LETTER * max(map(len, tokens)) + 0.2  # inches beside the first head and below the last layer
+    width, height = names + across * (side + _GAP) + 0.9, _HEAD + len(layers) * (side + _TITLE) + names
+    figure = Figure(figsize=(width, height))
+    colours = _colour_map(any(bool((layer.maps < 0).any()) for layer in layers))
+    for number, layer in enumerate(layers):
+        for place, pattern in enumerate(layer.shares().tolist()):
+            left, top = names + place * (side + _GAP), _HEAD + number * (side + _TITLE) + _TITLE
+            ax = figure.add_axes((left / width, 1 - (top + side) / height, side / width, side / height))
+            ax.imshow(_lifted(pattern), cmap=colours.cmap, norm=colours.norm, interpolation="nearest")
+            for spine in ax.spines.values():
+                spine.set_color("#c9ccd1")
+            ax.tick_params(length=0, labelsize=6, pad=2)
+            title = f"head {place + 1}" if layer.kind == "pattern" else "influence"
+            ax.set_title(f"layer {number + 1}, {title}", fontsize=8, pad=3)
+            _name_tokens(ax, tokens, 72 * side / len(tokens), place == 0, number == len(layers) - 1)
+    bar = figure.add_axes((1 - 0.75 / width, 1 - (_HEAD + _TITLE + 1.7) / height, 0.15 / width, 1.7 / height))
+    _draw_legend(bar, colours)
+    text = shorten(visible(view.text).replace("·", " "), 90 * width)
+    meaning = "What each token (row) looks at (column)"
+    if any(layer.kind == "influence" for layer in layers):
+        meaning += "; where there is no pattern, the influence of each token as a share of the row"
+    for line, words in enumerate((f"“{text}”", meaning)):
+        figure.text(0.15 / width, 1 - (0.25 + 0.2 * line) / height, words, fontsize=9, parse_math=False)
+    FigureCanvasAgg(figure)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # letters that the font lacks become boxes
+        return picture_bytes(figure, dpi=_DPI)
+
+
+def _colour_map(below: bool) -> Any:
+    """From no weight to full weight; weights below zero have another colour."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    ends = [_BELOW, _LIGHT, _HEAT] if below else [_LIGHT, _HEAT]
+    return ScalarMappable(Normalize(-1.0 if below else 0.0, 1.0), LinearSegmentedColormap.from_list("heads", ends))
+
+
+def _lifted(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Square roots of the weights with their signs, so that weak ones are visible."""
+    return [[math.copysign(abs(weight) ** 0.5, weight) for weight in row] for row in rows]
+
+
+def _name_tokens(ax: Any, tokens: Sequence[str], room: float, left: bool, bottom: bool) -> None:
+    """Name the tokens beside the first head of a layer and below the last layer; where there is no room, number them."""
+    for axis, wanted, turned in ((ax.yaxis, left, 0), (ax.xaxis, bottom, 90)):
+        if not wanted:
+            axis.set_ticks([])
+        elif room >= _LEAST:
+            axis.set_ticks(range(len(tokens)), tokens)
+            for label in axis.get_ticklabels():
+                label.set(fontsize=min(7.0, room), rotation=turned, parse_math=False)
+
+
+def _draw_legend(ax: Any, colours: Any) -> None:
+    bar = ax.figure.colorbar(colours, cax=ax)
+    weights = (-1.0, -0.25, 0.0, 0.25, 1.0) if colours.norm.vmin < 0 else (0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
+    bar.set_ticks(_lifted([weights])[0], labels=[f"{100 * weight:g} %" for weight in weights], fontsize=7)
+    bar.outline.set_visible(False)
