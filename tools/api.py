@@ -49,7 +49,7 @@ PUBLIC = {
     ),
     "attnlab.studies.trust": (
         "Known, withheld and invented names, run like recall: [trust](trust.md).",
-        ("Plan", "STUDY"),
+        ("Trust", "TrustResult"),
     ),
     "attnlab.studies.why": ("Why reading helps: [why](why.md).", ("measure",)),
     "attnlab.report": ("Results as documents: HTML, Markdown, JSON, CSV, LaTeX and terminal.", ()),

@@ -10,19 +10,22 @@ import torch
 from comparisons import make_comparison
 
 from attnlab import stats
-from attnlab.corpora import Question
 from attnlab.hf.classify import Classification
 from attnlab.hf.documents import classification_document
 from attnlab.hf.optimizers import Optimizers, OptimizersResult
 from attnlab.hf.search import Search, SearchResult
 from attnlab.inside.look import Guess, Layer, Reading, View
 from attnlab.report.document import Document
+from attnlab.report.parts import LossCurve, TrainedRun
 from attnlab.store.records import convert, plain
+from attnlab.studies import trust
 from attnlab.studies.recall import RecallResult, Row, outcome
 from attnlab.studies.reports import ReportsResult
 from attnlab.studies.reports import Row as ReportedRow
 from attnlab.studies.study import DataSummary
-from attnlab.studies.trust import Asked, curve, describe_group, separation
+from attnlab.studies.trust import Asked, Fallback, Share, TrustResult, describe
+from attnlab.trust import CalibrationSummary
+from attnlab.trust.verdict import SUPPORTED, UNSEEN
 
 Result = dict[str, Any]
 
@@ -204,45 +207,42 @@ def make_calibration() -> Result:
 # Trust
 
 
-def make_group(name: str, confidence: list[float], right: list[bool], verdict: str) -> Asked:
-    questions = tuple(Question(f"Where was {name} <{n}> born?", "York" if ok else "Bath") for n, ok in enumerate(right))
-    count, sure = len(right), tuple(confidence)
-    unsure, held = tuple(1 - one for one in sure), tuple(verdict == "never seen" for _ in right)
-    return Asked(name, questions, ("York",) * count, sure, sure, unsure, sure, (verdict,) * count, ("",) * count, held)
+def make_trust(max_risk: float = 0.1, met: bool = True) -> TrustResult:
+    """A result as the study makes it, of 100 known names of which the 80 most confident are right."""
 
+    def ask(name: str, confidence: list[float], verdict: str) -> list[Asked]:
+        return [
+            Asked(f"Where was {name} <{n}> born?", "York" if n < 80 else "Bath", "York", sure, verdict, "", False)
+            for n, sure in enumerate(confidence)
+        ]
 
-def make_trust(max_risk: float = 0.1, met: bool = True) -> Result:
-    """A result as the study makes it, of 100 known names of which the 80 surest are right."""
-    sure = [0.99 - n / 1000 for n in range(80)] + [0.4 - n / 1000 for n in range(20)]
-    right = [True] * 80 + [False] * 20
-    known = make_group("known", sure, right, "recalled and supported")
-    withheld = make_group("withheld", [0.1 + n / 100 for n in range(20)], [False] * 20, "never seen")
-    rule = stats.selective_rule(sure if met else sure[:4], right if met else right[:4], max_risk)
-    kept = stats.calibration(sure, right)
-    rules = [vars(rule)]
-    like = {"question": "Where was Al Roe born?", "said": "York", "nearest": "Al Rowe", "similarity": 0.9}
-    return {
-        "kind": "trust",
-        "study": "trust",
-        "title": "Does it know what it does not know?",
-        "command": "attnlab run trust",
-        "finished": "2030-01-01",
-        "seconds": 61.0,
-        "world": {"corpus": "people", "documents": 2800, "quick": False},
-        "max_risk": max_risk,
-        "rule": rules[0],
-        "groups": plain([describe_group(one, rule.threshold) for one in (known, withheld)]),
-        "accuracy": 0.8,
-        "separation": plain(separation(known, withheld)),
-        "curve": plain(curve(known)),
-        "reliability": {
-            name: vars(kept) | {"table": [vars(one) for one in kept.table]} for name in ("before", "after")
-        },
-        "fallback": {"count": 4, "of": 20, "share": 0.2, "low": 0.08, "high": 0.42, "chance": 0.05, "examples": [like]},
-        "calibration": {"questions": 100, "rules": rules},
-        "runs": {"pretrain": make_run("pretrain", 60, 7.6, 0.4, random.Random(2))},
-        "environment": MACHINE,
-    }
+    known = ask("known", [0.99 - n / 1000 for n in range(80)] + [0.4 - n / 1000 for n in range(20)], SUPPORTED)
+    withheld = ask("withheld", [0.1 + n / 100 for n in range(20)], UNSEEN)
+    judged = known if met else known[:4]
+    rule = stats.selective_rule([item.confidence for item in judged], [item.right for item in judged], max_risk)
+    groups = [
+        describe(name, items, known, rule.threshold) for name, items in (("known", known), ("withheld", withheld))
+    ]
+    calibration = CalibrationSummary(100, 0, 0, 9, 80, 0.8, 0.7, 0.9, 0.09, 0.03, 0.028, None, (rule,))
+    losses = LossCurve([1, 2, 3], [4096, 8192, 12288], [7.6, 1.2, 0.4])
+    run = TrainedRun("pretrain", "pretrain", SETTINGS, 3, 1.0, 12288, 4096, 3.0, 0.4, 3_383_296, losses)
+    return TrustResult(
+        kind="trust",
+        title="Does it know what it does not know?",
+        command="attnlab run trust",
+        finished="2030-01-01",
+        seconds=61.0,
+        environment=MACHINE,
+        quick=False,
+        corpus="people",
+        sizes={"documents": 2800},
+        rule=rule,
+        groups=groups,
+        fallback=Fallback(Share.of_all([True] * 4 + [False] * 16), 0.05, ["“Where was Al Roe born?” – York"]),
+        calibration=calibration,
+        runs={"pretrain": run},
+        verdict=trust.outcome(groups, rule),
+    )
 
 
 # The course reports
@@ -479,7 +479,6 @@ def make_view(tokens: list[str] = TOKENS) -> View:
 
 RESULTS = {
     "comparison": make_comparison,
-    "trust": make_trust,
     "why": make_why,
     "runs": make_runs,
 }

@@ -44,6 +44,7 @@ from attnlab.report.text import as_csv, as_latex, as_markdown, named_tables, tex
 from attnlab.store.records import convert, encode
 from attnlab.studies.recall import Attention, Recall
 from attnlab.studies.reports import Reports
+from attnlab.studies.trust import Trust
 
 NASTY = """<script>alert(1)</script><img src=x onerror=alert(1)>|`*_[x](y)"'&%$#{}~^\\\x00\ud800"""
 STEERING = {"shape", "style", "layout", "tone", "role"}  # fields that only our own words may stand in
@@ -56,7 +57,8 @@ CASES: dict[str, Callable[[], Document]] = {
     "optimizers": optimizers_result,
     "look": lambda: make_view().document("runs/recall-1", "attnlab look runs/recall-1"),
     "one seed": lambda: document_of(make_comparison(("dot", "additive"), seeds=1, steps=20)),
-    "nothing certified": lambda: document_of(make_trust(met=False)),
+    "trust": lambda: Trust().document(make_trust()),
+    "nothing certified": lambda: Trust().document(make_trust(met=False)),
 }
 
 

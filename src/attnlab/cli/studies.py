@@ -128,31 +128,6 @@ for _name, _listing in registry.listings("study").items():
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class _OneModel:
-    """Options of the studies of one model."""
-
-    quick: opt.Quick = False
-    out: Annotated[opt.Out | None, default("runs/STUDY-N")] = None
-    preset: Annotated[opt.Preset | None, default("small, or recall for files")] = None
-    config: opt.Config | None = None
-    mechanism: opt.Mechanism | None = None
-    seed: opt.Seed | None = None
-    given: opt.Settings = NONE
-
-    def complete(self, plan: Any, usual: str) -> Any:
-        """A plan with these options, and the usual preset unless one is given."""
-        return replace(
-            plan,
-            preset=self.preset or ("quick" if self.quick else usual),
-            file=str(self.config) if self.config else None,
-            given=collect(self.given, self.mechanism, self.seed),
-            quick=self.quick,
-            command=typed_command(),
-        )
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
 class _SeveralModels:
     """Options of the studies of several models and seeds."""
 
@@ -177,35 +152,7 @@ class _SeveralModels:
         }
 
 
-_ONE, _SEVERAL = _OneModel(), _SeveralModels()
-
-
-@run_app.command
-def trust(
-    *,
-    corpus: opt.Corpus | None = None,
-    facts: opt.Facts | None = None,
-    exam: opt.Exam | None = None,
-    max_risk: opt.MaxRisk = 0.1,
-    model: _OneModel = _ONE,
-) -> None:
-    """Test whether a model knows what it does not know.
-
-    Some documents are withheld from it, and it is asked about invented names.
-    Without --exam, two fifths of the questions in --facts are set aside to calibrate and to test.
-    """
-    from attnlab.studies.trust import STUDY, Plan
-
-    if (corpus is None) != (facts is None) or (corpus is None and exam is not None):
-        raise UserError("--corpus and --facts go together: give both, or none for the built-in people")
-    if corpus is not None and facts is not None:
-        plan = Plan(corpus=corpus, facts=facts, calibration=None, known=exam, spare=None)
-    else:
-        world = "people:600" if model.quick else "people"
-        plan = Plan(corpus=world, facts=f"{world}:train", calibration=f"{world}:calibration", known=f"{world}:test")
-        plan = replace(plan, spare=f"{world}:dev", withheld=60 if model.quick else 200)
-    plan = model.complete(replace(plan, max_risk=max_risk), "recall")
-    STUDY.begin(plan, _target("trust", model.out), console)
+_SEVERAL = _SeveralModels()
 
 
 @run_app.command

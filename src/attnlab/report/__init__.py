@@ -1,6 +1,6 @@
 """Reports: a result becomes a Document, and a Document becomes a page, Markdown, JSON, tables, or lines of the terminal.
 
-    recall, reports, score, trust, why, runs, look    what a Document of each kind says
+    score, why, runs, look    what a Document of each kind says
     document             the blocks that a Document is made of
     parts, words         shared builders; numbers and names in words
     html, text, screen   renderers: one HTML file; Markdown, CSV and LaTeX; the terminal
@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from attnlab.errors import CheckpointError
-from attnlab.report import runs, screen, trust, why
+from attnlab.report import runs, screen, why
 from attnlab.report.document import Document, strict
 from attnlab.report.html import as_html
 from attnlab.report.legacy_parts import Result
@@ -34,13 +34,11 @@ FORMATS = ("md", "json", "csv", "latex", "html")  # the page last: it says that 
 _DOCUMENTS: dict[str, Callable[[Result], Document]] = {
     "comparison": lambda result: import_module("attnlab.studies.compare").STUDY.document(result),
     "runs": runs.document,
-    "trust": trust.document,
     "why": why.document,
 }
 # Results of older versions do not say their kind; the first of these keys that one has shows it.
 _OLDER = {
     "variants": "comparison",
-    "groups": "trust",
     "differs": "runs",
     "cells": "why",
 }

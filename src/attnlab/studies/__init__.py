@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from attnlab.studies.legacy import Study
 
 # Studies that are not classes yet.
-MODULES = {name: f"attnlab.studies.{name}" for name in ("trust", "why")}
+MODULES = {name: f"attnlab.studies.{name}" for name in ("why",)}
 MODULES |= dict.fromkeys(("compare", *READY), "attnlab.studies.compare")
 
 
