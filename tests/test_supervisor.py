@@ -140,7 +140,7 @@ def test_errors_arrive_as_what_they_are_and_the_child_goes_on() -> None:
             child.call(large_number)
         with pytest.raises(Unreadable):
             child.call(wrong_type)
-        assert child.call(allocate, 3) == 3
+        assert child.call(give_back, ["\ud800", "x"]) == ["?", "x"]
 
 
 def test_a_function_that_yields_stops_when_asked_to() -> None:

@@ -145,8 +145,19 @@ def _descendants(kind: type[AttnlabError]) -> Iterator[type[AttnlabError]]:
 
 
 def _encode(message: msgspec.Struct) -> bytes:
-    payload = msgspec.msgpack.encode(message, enc_hook=_plain)
+    try:
+        payload = msgspec.msgpack.encode(message, enc_hook=_plain)
+    except UnicodeEncodeError:  # half of a surrogate pair, as in names of files that are not UTF-8
+        payload = msgspec.msgpack.encode(_encodable(msgspec.to_builtins(message, enc_hook=_plain)))
     return len(payload).to_bytes(_HEADER, "big") + payload
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:
@@ -170,7 +181,10 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    return msgspec.convert(value, kind, dec_hook=_restore)
+    try:
+        return msgspec.convert(value, kind, dec_hook=_restore)
+    except TypeError:  # a type that is none of a record, such as that of an iterator
+        return value
 
 
 # In the parent
@@ -449,7 +463,7 @@ def _answer(call: Call, connection: socket.socket) -> Done | Failed:
     except BaseException as error:  # whatever foreign code may raise
         out_of_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
         message = " ".join(str(error).split()) if not isinstance(error, AttnlabError) else str(error)
-        return Failed(type(error).__name__, message.encode("utf-8", "replace").decode(), out_of_memory)
+        return Failed(type(error).__name__, message, out_of_memory)
     finally:
         for kind, limits in before:
             resource.setrlimit(kind, limits)

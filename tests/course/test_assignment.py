@@ -1,6 +1,6 @@
 """A new assignment is markable at once, its notebook runs once it is filled in, and no student's class harms the others.
 
-One test, because the process that runs classes takes seconds to start.
+One test, because processes that run classes take seconds to start.
 """
 
 import json
@@ -24,14 +24,17 @@ WRONG = {
 
 CLASS = """
 import os, stat, sys, time
+import msgspec
 import torch
 from torch import nn
 
-def say(text):
-    for one in range(3, 64):
+def send(message):
+    # in place of the answer, wherever there is a connection
+    for descriptor in range(3, 64):
         try:
-            if stat.S_ISFIFO(os.fstat(one).st_mode):
-                os.write(one, text.encode())
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with open(descriptor, "wb", closefd=False) as stream:
+                    stream.write(len(message).to_bytes(8, "big") + message)
         except OSError:
             pass
     os._exit(0)
@@ -51,10 +54,11 @@ MEAN = "return v.cumsum(1) / (steps if padding is None else (~padding).cumsum(1)
 NOISE = 'import sys; print(\'{"verdict": "pass"}\'); sys.stdin.read()'  # neither is seen by the marking
 LINES = {
     "mean": ("pass", MEAN),
-    "lists": ("say('[1]')", MEAN),
-    "forges": ('say(\'{"number": 0, "ended": "forged"}\')', MEAN),
-    "floods": ("say('[' * 2 * 10**6)", MEAN),
-    "nests": ("say('[' * 10**5)", MEAN),
+    "lists": ("send(msgspec.msgpack.encode([1]))", MEAN),
+    "forges": ("send(msgspec.msgpack.encode({'type': 'Done', 'value': {'ended': 'forged'}}))", MEAN),
+    "mistypes": ("send(msgspec.msgpack.encode({'type': 'Done', 'value': {'loss': 'small'}}))", MEAN),
+    "floods": ("send(b'0' * 2 * 10**6)", MEAN),
+    "nests": ("send(b'\\x91' * 10**5)", MEAN),
     "leaks": ("pass", "return v.mean(1, keepdim=True).expand_as(v)"),
     "exits": ("os._exit(0)", MEAN),
     "leaves": ("sys.exit('x')", MEAN),
@@ -65,6 +69,7 @@ SAID = {
     "mean": "(wanted: at most 1.4)",
     "lists": "its answer cannot be read",
     "forges": "forged",
+    "mistypes": "its answer cannot be read",
     "floods": "its answer cannot be read",
     "nests": "its answer cannot be read",
     "leaks": "future: ",

@@ -1,14 +1,10 @@
-"""Students' answer files: one TOML file per student, or a folder per student with one TOML file in it.
-
-A file that is not TOML is read again statement by statement, so that one malformed answer spoils only its own task.
-"""
+"""Students' answer files: one TOML file per student, or a folder per student with one TOML file in it."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,22 +13,15 @@ from attnlab.design import inputs
 from attnlab.design.check import TomlTable, parse, table
 from attnlab.errors import DataError, UserError, refuse_twice
 
-_NAME = r"""(?P<name>"[^"]*"|'[^']*'|[\w.-]+)"""
-_STATEMENT = re.compile(rf"\s*{_NAME}\s*=")
-_NOWHERE = "a line"  # that belongs to no task
-_HEADER = re.compile(rf"\s*\[\s*{_NAME}\s*\]\s*(#.*)?")
-_NO_BRACKETS = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|#.*""")  # strings and comments
-
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of one student: what could be read, and why the rest could not, by task or for the whole file."""
+    """The answers of one student, or why they cannot be read."""
 
     student: str
     folder: Path
     given: TomlTable = field(default_factory=dict)
     let: TomlTable = field(default_factory=dict)
-    malformed: Mapping[str, str] = field(default_factory=dict)
     unreadable: str = ""
 
     def path(self, name: Any) -> Path:
@@ -90,20 +79,11 @@ def read_answers(student: str, path: Path) -> Answers:
     try:
         if path.is_dir():
             path = _answer_file(path)
-        text = inputs.read_text(path, "", "a TOML file")
-        try:
-            given, malformed = parse(text, path), dict[str, str]()
-        except DataError as error:
-            given, malformed = _read_parts(text)
-            if not given and malformed.keys() <= {_NOWHERE}:
-                raise error from None
-    except UserError as error:
-        return Answers(student, folder, unreadable=str(error).replace(inputs.shown(path), inputs.shown(path.name)))
-    try:
+        given = parse(inputs.read_text(path, "", "a TOML file"), path)
         let = table(given, "let", path)
     except UserError as error:
-        let, malformed["let"] = {}, str(error)
-    return Answers(student, folder, given, let, malformed)
+        return Answers(student, folder, unreadable=str(error).replace(inputs.shown(path), inputs.shown(path.name)))
+    return Answers(student, folder, given, let)
 
 
 def _answer_file(folder: Path) -> Path:
@@ -111,40 +91,3 @@ def _answer_file(folder: Path) -> Path:
     if len(found) != 1:
         raise DataError(f"the folder has {len(found)} TOML files; hand in one with the answers")
     return found[0]
-
-
-def _parts(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The statements of a file, each with the header it stands under, and on its own line."""
-    header, first, depth = "", 0, 0
-    for number, line in enumerate([*lines, "[end]"]):
-        named = _HEADER.fullmatch(line)
-        # Within brackets [2] is a row; [let] is none, and there a bracket was not closed.
-        is_header = named is not None and (depth <= 0 or named["name"][0].isalpha())
-        if is_header or _STATEMENT.match(line):
-            yield header, "\n" * first + "\n".join(lines[first:number])
-            header, first = (line, number + 1) if is_header else (header, number)
-            depth = 0
-        code = _NO_BRACKETS.sub("", line)
-        depth += code.count("[") - code.count("]")
-
-
-def _read_parts(text: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The statements that can be read by themselves, and the reasons for the others, by task."""
-    given: dict[str, Any] = {}
-    malformed: dict[str, str] = {}
-    for header, part in _parts(text.splitlines()):
-        named = _HEADER.fullmatch(header) or _STATEMENT.match(part)
-        name = named["name"].strip("\"'") if named else _NOWHERE
-        try:
-            found = parse(header + part, Path("the answer"))
-        except DataError as error:
-            malformed[name] = str(error)
-            continue
-        for key, value in found.items():
-            if isinstance(value, dict) and isinstance(given.get(key), dict):
-                given[key].update(value)
-            elif key in given:
-                malformed[key] = "it is answered twice; give one answer"
-            else:
-                given[key] = value
-    return given, malformed

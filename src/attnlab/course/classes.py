@@ -1,36 +1,31 @@
-"""Run students' classes in child processes with limits of time and memory, and say what became of them.
+"""Run students' classes in child processes with limits of time and memory, and report what became of them.
 
-A server that has loaded torch forks a child for each class, several at a time, and prints a line of JSON for each as it
-ends: what was measured, or why nothing was. A child that hangs, needs too much memory or exits affects no other. It works
-in a folder of its own that is removed, and its output is discarded. The limits are against mistakes, not against malice:
-the code runs as the user who marks.
+Every class has a process of its own, so that one that hangs, needs too much memory or exits affects no other. It works in
+a folder of its own that is removed, and its output is discarded. The limits are against mistakes, not against malice: the
+code runs as the user who marks.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import select
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from attnlab.errors import UserError, one_line
-from attnlab.machine import end_with_parent, memory_held, retain_freed_memory
+from attnlab.errors import UserError
+from attnlab.machine import retain_freed_memory
+from attnlab.supervisor import Child, ChildError, Done, Limits, Raised
 
 _LARGEST_FILE = 2**28  # bytes that a child may write to a file
-_LONGEST_ANSWER = 10**6  # bytes that are read of what a child writes
+_LONGEST_ANSWER = 10**6  # bytes that are read of what a child sends
 _ROUNDS = 7
-_Found = dict[str, Any]
+_POLL = 0.1  # seconds
+_IMPORTS = ("attnlab.measure.audit", "attnlab.measure.bench.timing", "attnlab.lm.stages")  # what measuring needs
 
 
 @dataclass(frozen=True)
@@ -48,23 +43,44 @@ class Job:
     report: bool = False  # whether the whole audit is wanted
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a class, or why nothing was."""
+
+    ended: str = ""  # the reason why there is nothing else
+    verdict: str = ""
+    faults: dict[str, str] = field(default_factory=dict)
+    time_ratio: float | None = None  # its time as a multiple of dot's
+    loss: float | None = None
+    report: dict[str, Any] | None = None  # the whole audit
+
+
 # In the child
 
 
-def _measure(job: Job, folder: Path) -> _Found:
+def measure(job: Job) -> Measured:
     """The audit of a class and, if it passes, its time as a multiple of dot's, and its loss."""
+    import torch
+
     from attnlab.measure.audit import audit_mechanism
 
+    torch.set_num_threads(1)
+    folder = tempfile.gettempdir()
+    os.chdir(folder)
+    os.environ["XDG_STATE_HOME"] = folder  # its record of trusted code ends with it
     report = audit_mechanism(job.name, n_embd=job.n_embd, n_head=job.n_head, length=job.length)
-    found: _Found = {"verdict": report.verdict, "faults": report.faults or report.untested}
-    if job.report:
-        found["report"] = report.to_dict()
-    if report.verdict == "pass":
-        if job.tokens is not None:
-            found["time_ratio"] = _time_ratio(job, job.tokens)
-        if job.training is not None:
-            found["loss"] = _loss(job, json.loads(job.training), folder)
-    return found
+    measured = Measured(
+        verdict=report.verdict,
+        faults=dict(report.faults or report.untested),
+        report=report.to_dict() if job.report else None,
+    )
+    if report.verdict != "pass":
+        return measured
+    return replace(
+        measured,
+        time_ratio=None if job.tokens is None else _time_ratio(job, job.tokens),
+        loss=None if job.training is None else _loss(job, json.loads(job.training), Path(folder)),
+    )
 
 
 def _time_ratio(job: Job, tokens: int) -> float:
@@ -80,175 +96,49 @@ def _time_ratio(job: Job, tokens: int) -> float:
     return min(times["class"]) / min(times["dot"])
 
 
-def _loss(job: Job, training: _Found, folder: Path) -> float:
+def _loss(job: Job, training: dict[str, Any], folder: Path) -> float:
     from attnlab.config import resolve
     from attnlab.lm import stages
     from attnlab.store.usercode import named_by_user
 
-    given = training["settings"]
-    model = {"positions": "learned", **given.get("model", {}), "mechanism": named_by_user(job.name)}
-    given = {**given, "model": model, "train": {**given.get("train", {}), "threads": 1}}
-    config = resolve(training["preset"], given=given)
+    settings = training["settings"]
+    model = {"positions": "learned", **settings.get("model", {}), "mechanism": named_by_user(job.name)}
+    settings = {**settings, "model": model, "train": {**settings.get("train", {}), "threads": 1}}
+    config = resolve(training["preset"], given=settings)
     result = stages.pretrain(config, training["corpus"], out=folder / "run", dev=training["dev"]).result
     return float(result["best_dev_loss"] if training["dev"] else result["final_loss"])
 
 
-def _live(job: Job, folder: Path, writer: int) -> None:
-    """The life of a child: limits, measurement, answer."""
-    import resource
+# In the parent
 
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):
-        os.dup2(nothing, stream)
-    os.chdir(folder)
-    os.environ["XDG_STATE_HOME"] = str(folder)  # its record of trusted code ends with it
-    memory = int(job.memory) + (memory_held("VmSize") or 0)
-    # The server limits the time: RLIMIT_CPU can make the clock of processor time coarse, with which steps are timed.
-    for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, _LARGEST_FILE)):
-        resource.setrlimit(kind, (most, most))
+
+def run(jobs: Sequence[Job], workers: int, tell: Callable[[str], None] = lambda _: None) -> dict[Job, Measured]:
+    """Measure every class, several at a time, each in a process of its own."""
+    measured: dict[Job, Measured] = {}
+    waiting, running = list(jobs), dict[Child, Job]()
+    with ExitStack() as started:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                job, child = waiting.pop(0), started.enter_context(Child(imports=_IMPORTS))
+                child.send(measure, job, limits=Limits(job.seconds, int(job.memory), _LARGEST_FILE, _LONGEST_ANSWER))
+                running[child] = job
+            select.select(list(running), [], [], _POLL)
+            for child, job in list(running.items()):
+                outcome = _outcome(child)
+                if outcome is not None:
+                    child.end()
+                    del running[child]
+                    measured[job] = outcome
+                    tell(f"{len(measured)} of {len(jobs)} classes")
+    return measured
+
+
+def _outcome(child: Child) -> Measured | None:
+    """What a child has measured, or why it has not; None while it works."""
     try:
-        found = _measure(job, folder)
-    except UserError as error:
-        found = {"ended": str(error)}
-    except BaseException as error:  # whatever a student's class may raise
-        is_memory = isinstance(error, MemoryError) or "allocate memory" in str(error)
-        found = {"ended": _too_big(job) if is_memory else f"it raises {one_line(error)}"}
-    os.write(writer, json.dumps(found).encode())
-
-
-def _too_big(job: Job) -> str:
-    return f"it needs more than {job.memory / 1e9:g} GB of memory"
-
-
-# The server
-
-
-def _encodable(found: Any) -> Any:
-    """Replace the halves of surrogate pairs, which no report could be written with."""
-    return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
-
-
-@dataclass
-class _Child:
-    number: int
-    job: Job
-    pid: int
-    reader: int
-    folder: Path
-    deadline: float
-    said: bytes = b""
-
-    def end(self) -> _Found:
-        """Kill it and its process group, and return what it found or how it ended."""
-        late = time.monotonic() >= self.deadline
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self.reader)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        try:
-            found = _encodable(json.loads(self.said)) if len(self.said) <= _LONGEST_ANSWER else None
-        except ValueError:
-            found = {"ended": self._how(status, late)}
-        except RecursionError:
-            found = None
-        if not isinstance(found, dict):
-            found = {"ended": "its answer cannot be read"}
-        return {**found, "number": self.number}
-
-    def _how(self, status: int, late: bool) -> str:
-        by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        if late:
-            return f"it takes more than {self.job.seconds:g} s"
-        if by in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
-            return (
-                f"it ended by {signal.Signals(by).name}, probably because memory ran out ({self.job.memory / 1e9:g} GB)"
-            )
-        how = f"by {signal.Signals(by).name}" if by is not None else f"with exit code {os.WEXITSTATUS(status)}"
-        return f"it ended {how} before it was measured"
-
-
-def _start(number: int, job: Job, to_close: Sequence[int]) -> _Child:
-    folder = Path(tempfile.mkdtemp(prefix="attnlab-class-"))
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            end_with_parent(signal.SIGKILL)
-            for descriptor in (reader, *to_close):
-                os.close(descriptor)
-            _live(job, folder, writer)
-        finally:
-            os._exit(0)
-    os.close(writer)
-    return _Child(number, job, pid, reader, folder, time.monotonic() + job.seconds)
-
-
-def _work(jobs: Sequence[Job], workers: int, out: int) -> None:
-    """Run all jobs, some at a time, and write their answers as they come."""
-    waiting, running = list(enumerate(jobs)), dict[int, _Child]()
-    while waiting or running:
-        while waiting and len(running) < workers:
-            child = _start(*waiting.pop(0), [*running, out])
-            running[child.reader] = child
-        first = min(child.deadline for child in running.values())
-        ready = select.select(list(running), [], [], max(0.0, first - time.monotonic()))[0]
-        for child in list(running.values()):
-            data = os.read(child.reader, 2**16) if child.reader in ready else None
-            child.said += data or b""
-            if data == b"" or len(child.said) > _LONGEST_ANSWER or time.monotonic() >= child.deadline:
-                del running[child.reader]
-                os.write(out, json.dumps(child.end()).encode() + b"\n")
-
-
-def _load() -> None:
-    """Have torch and the audit load what they need here and not in every child."""
-    import torch
-
-    from attnlab.lm import stages  # noqa: F401
-    from attnlab.measure.audit import audit_mechanism
-    from attnlab.measure.bench import timing  # noqa: F401
-
-    torch.set_num_threads(1)  # a pool of threads would not survive the fork
-    audit_mechanism("dot", length=4)
-    gc.freeze()  # collecting in a child would copy every page of what was loaded
-
-
-def serve() -> None:
-    """Read a list of jobs as JSON from standard input, and print what was found of each as it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    end_with_parent(signal.SIGTERM)
-    out = os.dup(1)
-    os.dup2(2, 1)
-    asked = json.load(sys.stdin)
-    _load()
-    _work([Job(**one) for one in asked["jobs"]], asked["workers"], out)
-
-
-# The client
-
-
-def run(jobs: Sequence[Job], workers: int, tell: Callable[[str], None] = lambda _: None) -> dict[Job, _Found]:
-    """What was found of every class, or under `ended` why nothing was."""
-    if not hasattr(os, "fork"):
-        raise UserError("students' classes can be run on Linux and macOS only: mark them there")
-    found: dict[Job, _Found] = {}
-    if not jobs:
-        return found
-    request = json.dumps({"jobs": [asdict(job) for job in jobs], "workers": workers})
-    command = [sys.executable, "-P", "-c", "from attnlab.course import classes; classes.serve()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        try:
-            server.stdin.write(request)
-            server.stdin.close()
-            for line in server.stdout:
-                answer = json.loads(line)
-                found[jobs[answer.pop("number")]] = answer
-                tell(f"{len(found)} of {len(jobs)} classes")
-        finally:
-            server.terminate()
-    lost = {"ended": "the process that runs classes ended"}
-    return {job: found.get(job, lost) for job in jobs}
+        message = child.receive(0)
+    except Raised as error:
+        return Measured(ended=f"it raises {error}")
+    except (ChildError, UserError) as error:
+        return Measured(ended=str(error))
+    return message.value if isinstance(message, Done) else None

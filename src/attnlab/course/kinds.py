@@ -12,7 +12,7 @@ from typing import Any
 from attnlab import corpora
 from attnlab.config import resolve
 from attnlab.course.answers import Answers
-from attnlab.course.classes import Job
+from attnlab.course.classes import Job, Measured
 from attnlab.design.check import Outcome, TomlTable
 from attnlab.errors import UserError, unknown
 
@@ -162,7 +162,7 @@ class Mechanism:
             self.job = replace(self.job, training=_training(own, folder))
         elif given := [one for one in training if one in own]:
             raise UserError(f"{given[0]} is for a task with a loss; give loss, or leave {given[0]} out")
-        self.found: Mapping[Job, dict[str, Any]] = {}  # by what the classes were run
+        self.measured: Mapping[Job, Measured] = {}  # set when the classes have run
 
     def job_of(self, answer: Any, answers: Answers) -> Job:
         """The class that an answer names, as a job."""
@@ -173,17 +173,20 @@ class Mechanism:
 
     def mark(self, answer: Any, answers: Answers) -> Outcome:
         """Judge what was measured."""
-        found = self.found[self.job_of(answer, answers)]
-        if "ended" in found:
-            return Outcome(self.name, False, 0.0, self.points, str(found["ended"]))
-        if found["verdict"] != "pass":
-            faults = "; ".join(f"{check}: {says}" for check, says in found["faults"].items())
-            said = f"the verdict of the audit is '{found['verdict']}': {faults}"
-            return Outcome(self.name, False, 0.0, self.points, said, f"audit: {', '.join(found['faults'])}")
-        measured = {one: float(found[one]) for one in self.levels.thresholds}
-        words = {"time_ratio": "{:.2f} times the time of dot", "loss": "loss {:.3f}"}
-        shown = {one: words[one].format(value) for one, value in measured.items()}
-        return self.levels.outcome(self.name, measured, shown or {"": "passes the audit"})
+        measured = self.measured[self.job_of(answer, answers)]
+        if measured.ended:
+            return Outcome(self.name, False, 0.0, self.points, measured.ended)
+        if measured.verdict != "pass":
+            faults = "; ".join(f"{check}: {says}" for check, says in measured.faults.items())
+            message = f"the verdict of the audit is '{measured.verdict}': {faults}"
+            return Outcome(self.name, False, 0.0, self.points, message, f"audit: {', '.join(measured.faults)}")
+        figures, sentences = dict[str, float](), dict[str, str]()
+        if measured.time_ratio is not None:
+            figures["time_ratio"] = measured.time_ratio
+            sentences["time_ratio"] = f"{measured.time_ratio:.2f} times the time of dot"
+        if measured.loss is not None:
+            figures["loss"], sentences["loss"] = measured.loss, f"loss {measured.loss:.3f}"
+        return self.levels.outcome(self.name, figures, sentences or {"": "passes the audit"})
 
 
 def _training(own: TomlTable, folder: Path) -> str:

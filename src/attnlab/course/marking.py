@@ -13,7 +13,7 @@ from typing import Any
 
 from attnlab.course import classes
 from attnlab.course.answers import Answers, find_answers, read_answers
-from attnlab.course.classes import Job
+from attnlab.course.classes import Job, Measured
 from attnlab.course.kinds import Mechanism
 from attnlab.course.sheets import Sheet, Task, read_sheet
 from attnlab.design import inputs
@@ -26,7 +26,7 @@ from attnlab.store.usercode import ADVICE
 _COMMONEST = 3  # mistakes shown per task
 _UNREADABLE = "the answers cannot be read"  # for a reason that is a note
 _LONGEST = 200  # letters of a mistake in the summary
-_NOT_RUN = {"ended": f"the class was not run: read it, then {ADVICE}"}
+_NOT_RUN = Measured(ended=f"the class was not run: read it, then {ADVICE}")
 
 
 @dataclass(frozen=True)
@@ -226,9 +226,9 @@ def _run_classes(
         for answers in given:
             with suppress(UserError):  # told when the task is marked
                 jobs[task.job_of(answers.given.get(task.name), answers)] = None
-    found = classes.run(list(jobs), cores(), tell) if trust_code else dict.fromkeys(jobs, _NOT_RUN)
+    measured = classes.run(list(jobs), cores(), tell) if trust_code else dict.fromkeys(jobs, _NOT_RUN)
     for task in tasks:
-        task.found = found
+        task.measured = measured
 
 
 def mark_student(sheet: Sheet, answers: Answers) -> Student:
@@ -238,7 +238,6 @@ def mark_student(sheet: Sheet, answers: Answers) -> Student:
         return Student(answers.student, nothing, (answers.unreadable,))
     known = [task.name for task in sheet.tasks]
     notes = [unknown("task", inputs.shown(name), known) for name in answers.given if name not in {*known, "let"}]
-    notes += [f"{inputs.shown(name)}: {why}" for name, why in answers.malformed.items() if name not in known]
     outcomes = tuple(_comparable(_mark_task(task, answers), answers) for task in sheet.tasks)
     return Student(answers.student, outcomes, tuple(notes))
 
@@ -255,8 +254,6 @@ def _failed(task: Task, why: str) -> Outcome:
 
 
 def _mark_task(task: Task, answers: Answers) -> Outcome:
-    if task.name in answers.malformed:
-        return _failed(task, answers.malformed[task.name])
     answer = answers.given.get(task.name)
     if answer is None:
         return _failed(task, "there is no answer")

@@ -1,15 +1,11 @@
 """Peak memory of a step as the system counts it, in a child process made for it.
 
 torch does not count memory on a CPU, and counting its tensors would miss what libraries allocate inside their kernels. So
-a small server that has imported everything forks a child for every request. The child builds its inputs, resets the
-system's high-water mark, runs one step, and answers with how far the mark rose: everything the step held at once beyond
-its inputs, and nothing left over from others. The allocator returns freed memory at once, so that the mark shows what is
-needed and not what is retained; that costs time, so a child that is asked for its time runs again with an allocator that
-retains memory, as in training. A child that needs more than its limit is refused memory by the system, and ends.
-
-    python -m attnlab.measure.bench.memory MODULE_OR_FILE:FUNCTION
-
-reads one request per line as JSON; `arguments` are those of FUNCTION, which makes the step, with the length as `tokens`.
+a child process builds the inputs, resets the system's high-water mark, runs one step, and answers with how far the mark
+rose: everything the step held at once beyond its inputs and beyond what was left over before. The allocator returns freed
+memory at once, so that the mark shows what is needed and not what is retained; that costs time, so a step whose time is
+wanted runs again in another child, whose allocator retains memory as in training. A step that needs more than its limit is
+refused memory by the system. A child measures step after step; if it dies, the next step gets a new one.
 """
 
 from __future__ import annotations
@@ -17,23 +13,21 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
-import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar
 
-from attnlab.errors import one_line
-from attnlab.machine import STATUS, end_with_parent, memory_held, retain_freed_memory
+from attnlab.errors import AttnlabError
+from attnlab.machine import STATUS, memory_held, release_freed_memory, retain_freed_memory
 from attnlab.measure.bench import Point, format_bytes
+from attnlab.supervisor import Child, Limits, MemoryExceeded
 
-MAKER = "attnlab.measure.bench.cases:prepare_fields"
+MAKER = "attnlab.measure.bench.cases:prepare_fields"  # or FILE.py:FUNCTION
 WARM_UP_TOKENS = 64
 _MARK = Path("/proc/self/clear_refs")
 _RESET = "5"  # written to the mark: the peak starts again from what is held now
@@ -41,27 +35,26 @@ _SLOW = 15.0  # seconds; a slower step is not repeated
 _RETAINED_BLOCK = 2**16  # bytes; larger blocks go back to the system when they are freed
 
 Step = Callable[[], object]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class _Request:
-    """A step to measure: the arguments that make it, its limit in bytes, and whether its time is wanted as in training."""
+class Request:
+    """A step to measure: the function that makes it, and its arguments with the length as `tokens`."""
 
-    arguments: dict[str, object]
-    limit: int
+    maker: str
+    arguments: dict[str, Any]
     threads: int
-    timed: bool
 
     @property
     def tokens(self) -> int:
-        tokens = self.arguments["tokens"]
-        assert isinstance(tokens, int)
-        return tokens
+        """The length of the text."""
+        return int(self.arguments["tokens"])
 
 
 def measurable() -> bool:
     """Whether this system reports the peak of a process: Linux does."""
-    return STATUS.exists() and _MARK.exists() and hasattr(os, "fork")
+    return STATUS.exists() and _MARK.exists()
 
 
 def clock(threads: int) -> Callable[[], float]:
@@ -101,10 +94,19 @@ def watch(step: Step, threads: int = 1) -> tuple[int, float]:
     return max(resource.getpagesize(), _held("VmHWM") - before), seconds  # the system counts whole pages
 
 
-def _time_as_in_training(step: Step, threads: int) -> float:
+def measure_peak(request: Request) -> Point:
+    """Memory at the peak of a step, and its time while freed memory is returned."""
+    _return_freed_memory()
+    step = _prepared(request)
+    release_freed_memory()
+    size, seconds = watch(step, request.threads)
+    return Point(request.tokens, seconds, size, runs=1)
+
+
+def time_as_in_training(request: Request) -> float:
     """Seconds of a step while memory is retained from step to step; the shorter of two, or one if it is slow."""
     retain_freed_memory()
-    now, times = clock(threads), list[float]()
+    step, now, times = _prepared(request), clock(request.threads), list[float]()
     while len(times) < 2 and sum(times) < _SLOW:
         began = now()
         step()
@@ -112,30 +114,15 @@ def _time_as_in_training(step: Step, threads: int) -> float:
     return min(times)
 
 
-def _answer(make: Callable[..., Step], request: _Request) -> Point:
-    """Measure the step in this process, after a short one in which libraries load what they need."""
-    import resource
-
+def _prepared(request: Request) -> Step:
+    """A step, after a short one in which libraries load what they need."""
     import torch
 
     torch.set_num_threads(request.threads)
+    make = _load(request.maker)
     with suppress(Exception):  # some need longer texts
         make(**{**request.arguments, "tokens": min(WARM_UP_TOKENS, request.tokens)})()
-    try:
-        most = _held("VmSize") + request.limit
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        step = make(**request.arguments)
-        size, seconds = watch(step, request.threads)
-        if request.timed:
-            seconds = _time_as_in_training(step, request.threads)
-        return Point(request.tokens, seconds, size, runs=1)
-    except Exception as error:  # whatever a user's module may raise
-        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error)):
-            return Point(request.tokens, skipped=f"needs more than {format_bytes(request.limit)}")
-        return Point(request.tokens, skipped=one_line(error))
-
-
-# The server
+    return make(**request.arguments)
 
 
 def _load(maker: str) -> Callable[..., Step]:
@@ -148,62 +135,21 @@ def _load(maker: str) -> Callable[..., Step]:
     return function
 
 
-def _load_torch() -> None:
-    """Have torch load what it loads at its first gradient, which takes seconds, here and not in every child."""
-    import torch
-
-    torch.set_num_threads(1)  # a pool of threads would not survive the fork
-    x = torch.ones(8, 8, requires_grad=True)
-    torch.autograd.grad((x @ x).softmax(-1), x, torch.ones(8, 8))
-    gc.freeze()  # collecting in a child would copy every page of what was loaded
-
-
-def _answer_in_child(make: Callable[..., Step], request: _Request) -> str:
-    """The answer of a new fork of this process, as JSON."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        end_with_parent(signal.SIGKILL)  # even within a step
-        os.write(writer, json.dumps(asdict(_answer(make, request))).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        answer = stream.read()
-    _, status = os.waitpid(child, 0)
-    if answer:
-        return answer
-    # Libraries that do not check their allocations are ended by the limit instead of reporting it.
-    how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"code {os.WEXITSTATUS(status)}"
-    reason = f"ended by {how}, probably for want of {format_bytes(request.limit)}"
-    return json.dumps(asdict(Point(request.tokens, skipped=reason)))
-
-
-def _serve(maker: str) -> None:
-    """Answer requests until there are no more; anything else that is printed goes to standard error."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends this process too, without a traceback
-    with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)
-        make = _load(maker)
-        _load_torch()
-        _return_freed_memory()
-        for line in sys.stdin:
-            out.write(_answer_in_child(make, _Request(**json.loads(line))) + "\n")
-            out.flush()
-
-
-# The client
+# In the parent
 
 
 class MemoryProbe:
-    """Measures steps on a server, which starts with the first request and ends with the `with` block."""
+    """Measures steps in child processes, which start with the first and end with the `with` block.
+
+    One measures memory; where the time is wanted too, another one with an allocator that retains memory takes it.
+    """
 
     def __init__(self, limit: float, threads: int = 1, maker: str = MAKER, timed: bool = False) -> None:
         self.limit = int(limit)
         self.threads = threads
         self.maker = maker
         self.timed = timed
-        self._server: subprocess.Popen[str] | None = None
+        self._children: dict[str, Child] = {}
 
     def __enter__(self) -> MemoryProbe:
         return self
@@ -211,27 +157,26 @@ class MemoryProbe:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.kill()
-            self._server.communicate()
+        for child in self._children.values():
+            child.end()
 
-    def measure(self, arguments: Mapping[str, object]) -> Point:
+    def measure(self, arguments: Mapping[str, Any]) -> Point:
         """Peak memory and time of one step, or why there are none."""
-        if self._server is None:
-            command = [sys.executable, "-P", "-m", "attnlab.measure.bench.memory", self.maker]
-            self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        request = _Request(dict(arguments), self.limit, self.threads, self.timed)
-        answer = ""
-        with suppress(BrokenPipeError):
-            self._server.stdin.write(json.dumps(asdict(request)) + "\n")
-            self._server.stdin.flush()
-            answer = self._server.stdout.readline()
-        if not answer:
-            return Point(request.tokens, skipped="the process that measures memory ended")
-        return Point(**json.loads(answer))
+        request = Request(self.maker, dict(arguments), self.threads)
+        try:
+            point = self._call(measure_peak, request)
+            return replace(point, seconds=self._call(time_as_in_training, request)) if self.timed else point
+        except MemoryExceeded:
+            reason = f"needs more than {format_bytes(self.limit)}"
+        except AttnlabError as error:
+            reason = str(error)
+        return Point(request.tokens, skipped=reason)
 
-
-if __name__ == "__main__":
-    _serve(sys.argv[1])
+    def _call(self, function: Callable[[Request], _T], request: Request) -> _T:
+        """Call a function in its own child; one that has died is replaced."""
+        child = self._children.get(function.__name__)
+        if child is None or child.poll() is not None:
+            if child is not None:
+                child.end()
+            child = self._children[function.__name__] = Child(imports=("attnlab.measure.bench.cases",))
+        return child.call(function, request, limits=Limits(memory=self.limit))
