@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self, TypeVar, get_type_hints
 
 import msgspec
@@ -167,24 +167,50 @@ def _plain(value: Any) -> Any:
 
 
 def _restore(kind: Any, value: Any) -> Any:
-    if kind in (Path, object):
-        return kind(value) if kind is Path else value
-    raise TypeError(f"a {kind} cannot be sent to another process")
+    if kind is Path:
+        return Path(value)
+    raise NotImplementedError
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of arguments and value, as far as they are declared and known when the function is called."""
-    try:
-        return get_type_hints(function)
-    except (NameError, TypeError):
-        return {}
+    """The types of arguments and value, as far as they are declared and known while the program runs."""
+    hints: dict[str, Any] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        with suppress(NameError, TypeError):  # imported for type checkers only
+            holder = SimpleNamespace(__annotations__={name: annotation})
+            hints |= get_type_hints(holder, getattr(function, "__globals__", {}))
+    return hints
 
 
 def _convert(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind, dec_hook=_restore)
-    except TypeError:  # a type that is none of a record, such as that of an iterator
+    except (TypeError, NotImplementedError):  # the type of no record, such as that of an iterator
         return value
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name by which a function is called in another process, `module:name`."""
+    name = f"{function.__module__}:{function.__qualname__}"
+    if "<" in name or function.__module__ == "__main__":
+        raise TypeError(f"{name} cannot be called in another process: it is no function of a module")
+    return name
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """The function of a name."""
+    module, _, path = name.partition(":")
+    function: Any = importlib.import_module(module)
+    for part in path.split("."):
+        function = getattr(function, part)
+    return function
+
+
+def typed_arguments(function: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
+    """Arguments as the records that a function declares, from the plain values of a message."""
+    hints = _hints(function)
+    kinds = (hints.get(name, Any) for name in (inspect.signature(function).parameters if hints else ()))
+    return [_convert(value, next(kinds, Any)) for value in values]
 
 
 # In the parent
@@ -257,10 +283,7 @@ class Child:
 
     def send(self, function: Callable[..., Any], *arguments: Any, limits: Limits = NO_LIMITS) -> None:
         """Have a function of a module called; `receive` returns its values."""
-        name = f"{function.__module__}:{function.__qualname__}"
-        if "<" in name or function.__module__ == "__main__":
-            raise TypeError(f"{name} cannot be called in another process: it is no function of a module")
-        message = _encode(Call(name, list(arguments), limits.memory, limits.file))
+        message = _encode(Call(name_of(function), list(arguments), limits.memory, limits.file))
         self._limits = limits
         self._returns = Any if inspect.isgeneratorfunction(function) else _hints(function).get("return", Any)
         if self._ready:
@@ -440,14 +463,8 @@ def _answer(call: Call, connection: socket.socket) -> Done | Failed:
     """Call a function, and send what it yields, until it ends or is asked to stop."""
     before: list[tuple[int, tuple[int, int]]] = []
     try:
-        module, _, name = call.function.partition(":")
-        function: Any = importlib.import_module(module)
-        for part in name.split("."):
-            function = getattr(function, part)
-        hints = _hints(function)
-        names = inspect.signature(function).parameters if hints else ()
-        kinds = (hints.get(name, Any) for name in names)
-        arguments = [_convert(value, next(kinds, Any)) for value in call.arguments]
+        function = find_function(call.function)
+        arguments = typed_arguments(function, call.arguments)
         before = _limit(call)
         value = function(*arguments)
         while inspect.isgenerator(value):

@@ -13,7 +13,7 @@ import select
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def measure(job: Job) -> Measured:
     measured = Measured(
         verdict=report.verdict,
         faults=dict(report.faults or report.untested),
-        report=report.to_dict() if job.report else None,
+        report=asdict(report) if job.report else None,
     )
     if report.verdict != "pass":
         return measured

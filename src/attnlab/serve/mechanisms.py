@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -29,6 +29,7 @@ from attnlab.store.folders import digest, write_bytes
 from attnlab.store.records import encode
 
 if TYPE_CHECKING:
+    from attnlab.course.classes import Measured as ClassMeasured
     from attnlab.measure.audit import Report
     from attnlab.registry import Entry
     from attnlab.report.document import Document, Section
@@ -289,10 +290,10 @@ def audit_pasted(options: Options, pasted: Pasted) -> Measured:
             memory=_CLASS_MEMORY,
             report=True,
         )
-        found = classes.run([job], 1)[job]
-    if "ended" in found:
-        raise UserError(f"{name} was not audited: {_without_folder(found['ended'], folder)}")
-    return _class_audit(name, found, folder)
+        measured = classes.run([job], 1)[job]
+    if measured.ended:
+        raise UserError(f"{name} was not audited: {_without_folder(measured.ended, folder)}")
+    return _class_audit(name, measured, folder)
 
 
 def _without_folder(text: str, folder: str) -> str:
@@ -317,22 +318,22 @@ def _last_class(code: str) -> str:
     return names[-1]
 
 
-def _class_audit(name: str, found: dict[str, Any], folder: str) -> Measured:
-    """The audit of a class from what its process wrote, which may be anything."""
-    from attnlab.measure.audit import Check, Report
+def _class_audit(name: str, measured: ClassMeasured, folder: str) -> Measured:
+    """The audit of a class as its process has sent it."""
+    from attnlab.measure.audit import Report
     from attnlab.report.document import Facts, Section
 
     try:
-        stored, more = found["report"], []
-        checks = [Check(**{**check, "says": _without_folder(check["says"], folder)}) for check in stored["checks"]]
-        notes = tuple(_without_folder(note, folder) for note in stored["notes"])
-        report = Report(name, tuple(checks), stored["defect"], tuple(stored["lengths"]), tuple(stored["forms"]), notes)
-        if "time_ratio" in found:
-            words = f"{found['time_ratio']:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
-            more = [Section("Time", [Facts("", [("Time of a step", words)])])]
-        return _audited(report, "class", more)
-    except (KeyError, TypeError, ValueError, AttributeError):  # a class may write an answer of its own
+        report = msgspec.convert(measured.report, Report)
+    except msgspec.ValidationError:  # a class may send an answer of its own
         raise UserError(f"{name} was not audited: its answer cannot be read") from None
+    checks = tuple(replace(check, says=_without_folder(check.says, folder)) for check in report.checks)
+    notes = tuple(_without_folder(note, folder) for note in report.notes)
+    more = []
+    if measured.time_ratio is not None:
+        words = f"{measured.time_ratio:.2f} times that of dot, for {_CLASS_TOKENS} tokens, forward and backward"
+        more = [Section("Time", [Facts("", [("Time of a step", words)])])]
+    return _audited(replace(report, name=name, checks=checks, notes=notes), "class", more)
 
 
 ROUTES = (
